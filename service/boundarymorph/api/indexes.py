@@ -1,0 +1,148 @@
+"""Indexes and their documents."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from boundarymorph.api import bodies, openapi
+from boundarymorph.api.problems import UnknownDocument, UnsupportedMediaType
+from boundarymorph.api.schemas import (
+    CreateIndex,
+    DeleteDocuments,
+    DeleteReport,
+    IndexDescription,
+    IndexList,
+    StoredDocument,
+    UploadReport,
+)
+from boundarymorph.api.state import RoomsOf, StateOf
+from boundarymorph.errors import InvalidInput
+from boundarymorph.retrieval.catalog import IndexInfo
+from boundarymorph.retrieval.ingestion import BadLine, Entry, IngestReport, ingest, parse_array, parse_ndjson
+from boundarymorph.settings import Limits
+from boundarymorph.telemetry import metrics
+
+router = APIRouter(prefix="/indexes", tags=["indexes"])
+NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/octet-stream")
+
+
+@router.get("", summary="List the indexes")
+async def list_indexes(rooms: RoomsOf) -> IndexList:
+    """All indexes by name."""
+    found = await asyncio.to_thread(rooms.catalog.list)
+    return IndexList(indexes=[_description(info) for info in found])
+
+
+@router.put(
+    "/{name}",
+    summary="Create an index",
+    openapi_extra=openapi.body(CreateIndex, required=False),
+    responses={201: {"model": IndexDescription}, **openapi.problems(409, 413, 422, 503)},
+)
+async def create_index(
+    name: str, request: Request, response: Response, state: StateOf, rooms: RoomsOf
+) -> IndexDescription:
+    """Idempotent: 201 when it is new, 200 when it is there with the same configuration, 409 with another."""
+    body = await bodies.read(request, state.settings.limits.body_bytes)
+    wanted = CreateIndex.model_validate_json(body) if body.strip() else CreateIndex()
+    running = rooms.encoder.name
+    if wanted.encoder not in (None, running):
+        raise InvalidInput(f"this service runs the encoder {running!r}, not {wanted.encoder!r}")
+    if wanted.dimension is not None and wanted.dimension > state.settings.limits.dimension:
+        raise InvalidInput(f"dimension: this service takes up to {state.settings.limits.dimension:,}")
+    encoder, dimension = (running, rooms.encoder.dimension) if wanted.dimension is None else (None, wanted.dimension)
+    existed = await asyncio.to_thread(rooms.catalog.exists, name)
+    await asyncio.to_thread(rooms.catalog.create, name, encoder=encoder, dimension=dimension)
+    response.status_code = 200 if existed else 201
+    return _description(await asyncio.to_thread(rooms.catalog.describe, name))
+
+
+@router.get("/{name}", summary="Describe an index", responses=openapi.problems(404, 422, 503))
+async def describe_index(name: str, rooms: RoomsOf) -> IndexDescription:
+    """How many documents it holds, of which dimension, from which encoder."""
+    return _description(await asyncio.to_thread(rooms.catalog.describe, name))
+
+
+@router.delete("/{name}", status_code=204, summary="Delete an index", responses=openapi.problems(404, 422, 503))
+async def delete_index(name: str, rooms: RoomsOf) -> None:
+    """Remove the index with all its documents."""
+    await asyncio.to_thread(rooms.catalog.delete, name)
+
+
+@router.post(
+    "/{name}/documents",
+    summary="Add or replace documents",
+    openapi_extra=openapi.upload(),
+    responses=openapi.problems(404, 413, 415, 422, 503),
+)
+async def upsert_documents(
+    name: str,
+    request: Request,
+    state: StateOf,
+    rooms: RoomsOf,
+    strict: Annotated[bool, Query(description="write nothing at all if any document is bad")] = False,
+) -> UploadReport:
+    """NDJSON of any length, streamed, or a JSON array. A document has `id`, `text` and optionally `title`, `metadata`
+    and `embedding`; one of a known id replaces it, an unchanged one costs nothing. Bad lines are skipped and listed."""
+    index = await asyncio.to_thread(rooms.catalog.get, name)
+    entries = await _entries(request, index.info.dimension, state.settings.limits)
+    report = await ingest(index, rooms.encoder, entries, strict=strict)
+    _measure(report)
+    if report.skipped and not (report.added or report.updated or report.unchanged):
+        first = report.problems[0]
+        raise InvalidInput(f"no document was usable; line {first.line}: {first.reason}")
+    return UploadReport.model_validate(report, from_attributes=True)
+
+
+@router.delete(
+    "/{name}/documents",
+    summary="Delete documents",
+    openapi_extra=openapi.body(DeleteDocuments),
+    responses=openapi.problems(404, 413, 422, 503),
+)
+async def delete_documents(name: str, request: Request, state: StateOf, rooms: RoomsOf) -> DeleteReport:
+    """Gone for every search that begins after the answer."""
+    wanted = DeleteDocuments.model_validate_json(await bodies.read(request, state.settings.limits.body_bytes))
+    index = await asyncio.to_thread(rooms.catalog.get, name)
+    return DeleteReport(deleted=await asyncio.to_thread(index.delete, wanted.ids))
+
+
+@router.get("/{name}/documents/{id:path}", summary="Read a document", responses=openapi.problems(404, 422, 503))
+async def read_document(name: str, id: str, rooms: RoomsOf) -> StoredDocument:
+    """Its text, title and metadata."""
+    index = await asyncio.to_thread(rooms.catalog.get, name)
+    document = (await asyncio.to_thread(index.documents, [id])).get(id)
+    if document is None:
+        raise UnknownDocument(f"the index {name!r} holds no document {id!r}")
+    return StoredDocument(id=id, text=document.text, title=document.title, metadata=dict(document.metadata))
+
+
+@router.delete("/{name}/documents/{id:path}", summary="Delete a document", responses=openapi.problems(404, 422, 503))
+async def delete_document(name: str, id: str, rooms: RoomsOf) -> DeleteReport:
+    """404 if it was not there."""
+    index = await asyncio.to_thread(rooms.catalog.get, name)
+    if not await asyncio.to_thread(index.delete, [id]):
+        raise UnknownDocument(f"the index {name!r} holds no document {id!r}")
+    return DeleteReport(deleted=1)
+
+
+async def _entries(request: Request, dimension: int, limits: Limits) -> AsyncIterator[Entry | BadLine]:
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type in NDJSON:
+        return parse_ndjson(bodies.chunks(request), dimension, max_line_bytes=limits.line_bytes)
+    if media_type == "application/json":
+        return parse_array(await bodies.read(request, limits.body_bytes), dimension)
+    raise UnsupportedMediaType("send documents as application/x-ndjson, one a line, or as an application/json array")
+
+
+def _description(info: IndexInfo) -> IndexDescription:
+    return IndexDescription.model_validate(info, from_attributes=True)
+
+
+def _measure(report: IngestReport) -> None:
+    for outcome in ("added", "updated", "unchanged", "skipped"):
+        metrics.ingested.labels(outcome).inc(getattr(report, outcome))

@@ -1,0 +1,61 @@
+"""The OpenAPI document, with the bodies that routes parse themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from boundarymorph.api.problems import MEDIA_TYPE
+from boundarymorph.api.schemas import CreateIndex, DeleteDocuments, Problem, SelectRequest, StoredDocument
+
+REFERENCE = "#/components/schemas/{model}"
+PARSED_BY_ROUTES = (SelectRequest, CreateIndex, DeleteDocuments, StoredDocument)
+
+
+def body(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
+    """The `openapi_extra` of a route that reads a JSON body of this model."""
+    return _body({"application/json": {"schema": _reference(model)}}, required)
+
+
+def upload() -> dict[str, Any]:
+    """The `openapi_extra` of a route that takes documents as NDJSON or as a JSON array."""
+    array = {"type": "array", "items": _reference(StoredDocument)}
+    return _body(
+        {"application/x-ndjson": {"schema": {"type": "string"}}, "application/json": {"schema": array}}, required=True
+    )
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route that may answer with problem details."""
+    return {
+        status: {"description": "Problem details", "content": {MEDIA_TYPE: {"schema": _reference(Problem)}}}
+        for status in statuses
+    }
+
+
+def install(app: FastAPI) -> None:
+    """Let the application describe itself with these models among its components."""
+
+    def describe() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+            _, definitions = models_json_schema(
+                [(model, "validation") for model in (*PARSED_BY_ROUTES, Problem)], ref_template=REFERENCE
+            )
+            schema.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = describe  # type: ignore[method-assign]
+
+
+def _body(content: dict[str, Any], required: bool) -> dict[str, Any]:
+    return {"requestBody": {"required": required, "content": content}}
+
+
+def _reference(model: type[BaseModel]) -> dict[str, str]:
+    return {"$ref": REFERENCE.format(model=model.__name__)}

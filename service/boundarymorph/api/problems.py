@@ -1,0 +1,130 @@
+"""Errors become HTTP here, and only here: RFC 9457 problem details with stable types."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+from starlette.exceptions import HTTPException
+
+from boundarymorph import errors
+from boundarymorph.api.schemas import Problem
+
+TYPE_PREFIX = "urn:boundarymorph:problem:"
+MEDIA_TYPE = "application/problem+json"
+MAX_DETAILS = 20
+log = logging.getLogger(__name__)
+
+
+class BodyTooLarge(errors.LimitExceeded):
+    """The request's body is over the limit."""
+
+    slug = "body-too-large"
+
+
+class UnsupportedMediaType(errors.InvalidInput):
+    """The body is of a type that this route does not read."""
+
+    slug = "unsupported-media-type"
+
+
+class UnknownDocument(errors.BoundaryMorphError, LookupError):
+    """The index holds no document of this id."""
+
+    slug = "unknown-document"
+
+
+class NotReady(errors.BoundaryMorphError):
+    """The models are still loading."""
+
+    slug = "not-ready"
+
+
+STATUS: dict[type[errors.BoundaryMorphError], HTTPStatus] = {
+    BodyTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    UnsupportedMediaType: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+    UnknownDocument: HTTPStatus.NOT_FOUND,
+    NotReady: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.UnknownIndex: HTTPStatus.NOT_FOUND,
+    errors.IndexConflict: HTTPStatus.CONFLICT,
+    errors.EmptyIndex: HTTPStatus.CONFLICT,
+    errors.InvalidInput: HTTPStatus.UNPROCESSABLE_ENTITY,
+    errors.ModelUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.BoundaryMorphError: HTTPStatus.INTERNAL_SERVER_ERROR,
+}
+
+
+def install(app: FastAPI) -> None:
+    """Turn every exception that leaves a route into a problem response."""
+    app.add_exception_handler(errors.BoundaryMorphError, _typed)
+    app.add_exception_handler(ValidationError, _invalid)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def respond(
+    request: Request,
+    status: int,
+    slug: str,
+    detail: str,
+    *,
+    where: list[dict[str, str]] | None = None,
+    headers: dict[str, str] | None = None,
+) -> JSONResponse:
+    """One problem response."""
+    problem = Problem(
+        type=TYPE_PREFIX + slug,
+        title=slug.replace("-", " ").capitalize(),
+        status=status,
+        detail=detail,
+        instance=request.url.path,
+        errors=where,
+    )
+    return JSONResponse(
+        problem.model_dump(exclude_none=True), status_code=status, headers=headers, media_type=MEDIA_TYPE
+    )
+
+
+async def _typed(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, errors.BoundaryMorphError)
+    status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        log.error("%s: %s", error.slug, error)
+    headers = {"Retry-After": "1"} if status == HTTPStatus.SERVICE_UNAVAILABLE else None
+    return respond(request, status, error.slug, str(error), headers=headers)
+
+
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ValidationError | RequestValidationError)
+    details: Sequence[ErrorDetails] = error.errors()
+    where = [
+        {"field": ".".join(str(part) for part in detail["loc"]) or "body", "message": _message(detail)}
+        for detail in details[:MAX_DETAILS]
+    ]
+    first = where[0]
+    more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
+    return respond(request, 422, errors.InvalidInput.slug, f"{first['field']}: {first['message']}{more}", where=where)
+
+
+def _message(detail: ErrorDetails) -> str:
+    return detail["msg"].removeprefix("Value error, ")
+
+
+async def _http(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    phrase = HTTPStatus(error.status_code).phrase
+    detail = phrase if error.detail == phrase else str(error.detail)
+    headers = dict(error.headers) if error.headers else None
+    return respond(request, error.status_code, phrase.lower().replace(" ", "-"), detail, headers=headers)
+
+
+async def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    log.error("unexpected error", exc_info=error)
+    return respond(request, 500, "internal-error", "an unexpected error; the log of the service has the details")

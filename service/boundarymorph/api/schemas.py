@@ -1,0 +1,216 @@
+"""The wire format of the native routes: what callers send and what they get."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+
+class Message(BaseModel):
+    """Unknown fields are refused by name, so that a misspelt option never passes for a default."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class VectorBlock(Message):
+    """Vectors as one base64 string of little-endian numbers in C order: 10,000 x 1,024 is not practical as JSON."""
+
+    data: str = Field(description="base64 of the bytes")
+    shape: list[Annotated[int, Field(ge=0)]] = Field(min_length=1, max_length=2, description="[N, d], or [d]")
+    dtype: Literal["float16", "float32"] = "float16"
+
+
+class PoolDocument(Message):
+    """One candidate. The id is its position where it has none."""
+
+    id: str | None = Field(None, min_length=1, max_length=512)
+    text: str
+    title: str | None = None
+    embedding: list[float] | None = Field(None, description="encoded by the service if absent")
+    score: float | None = Field(None, description="retrieval score; by default the inner product with the query")
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class PoolBody(Message):
+    """The candidates of one request."""
+
+    documents: list[PoolDocument] = Field(min_length=1)
+    embeddings: VectorBlock | None = Field(None, description="of all documents at once, in their order")
+
+
+def _documents_alone(value: object) -> object:
+    return {"documents": value} if isinstance(value, list) else value
+
+
+class SelectRequest(Message):
+    """Choose the best k documents for a query with at most B cross-encoder calls."""
+
+    query: str = Field(min_length=1, pattern=r"\S", description="the information need, in plain words")
+    index: str | None = Field(None, description="take the candidates from this index")
+    pool: Annotated[PoolBody, BeforeValidator(_documents_alone)] | None = Field(
+        None, description="or take these: an object, or just the list of documents"
+    )
+    budget: int | None = Field(
+        None, ge=0, validation_alias=AliasChoices("budget", "B"), description="B: cross-encoder calls at most"
+    )
+    k: int | None = Field(None, ge=1, description="documents to return")
+    depth: int | None = Field(
+        None, ge=1, validation_alias=AliasChoices("depth", "N"), description="N: candidates taken from the index"
+    )
+    batch_size: int | None = Field(None, ge=1, description="documents scored a round; 1 is the paper's rule")
+    query_embedding: list[float] | VectorBlock | None = Field(None, description="used instead of encoding the query")
+    return_documents: bool = Field(False, description="return text, title and metadata too")
+    explain: bool = Field(False, description="return every round: what was asked, against what, and the score")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.index is None) == (self.pool is None):
+            raise ValueError("give exactly one of 'index' and 'pool'")
+        if self.pool is not None and self.depth is not None:
+            raise ValueError("'depth' goes with 'index'; a pool is used whole")
+        return self
+
+
+class SelectedDocument(BaseModel):
+    """A document of the set. `relevance` is the cross-encoder's score where it was asked, else the posterior mean."""
+
+    id: str
+    rank: int = Field(description="1 is the most relevant of the set")
+    relevance: float = Field(description="in [0, 1]")
+    std: float = Field(description="posterior standard deviation; 0 where scored")
+    source: Literal["cross_encoder", "posterior"]
+    cross_encoder_score: float | None
+    retrieval_rank: int = Field(description="1 is the first of the pool")
+    retrieval_score: float
+    text: str | None = None
+    title: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class Usage(BaseModel):
+    """What was spent."""
+
+    budget: int
+    cross_encoder_calls: int
+    rounds: int
+    truncated_documents: int = Field(description="scored documents that were cut to fit the cross-encoder")
+
+
+class ExplainedCall(BaseModel):
+    """One call: the document asked, the rival it was contested with, and the standardized gap between them."""
+
+    id: str
+    retrieval_rank: int
+    rival: str | None
+    gap: float
+    score: float
+
+
+class ExplainedRound(BaseModel):
+    """The calls of one trip to the scorer."""
+
+    round: int
+    calls: list[ExplainedCall]
+
+
+class SelectResponse(BaseModel):
+    """The chosen set, most relevant first, and what is known about it."""
+
+    id: str
+    documents: list[SelectedDocument]
+    pool_size: int = Field(description="N")
+    k: int
+    usage: Usage
+    status: Literal["complete"] = "complete"
+    stop_reason: Literal["budget", "pool_exhausted", "nothing_to_decide"]
+    timings_ms: dict[str, float] = Field(description="by stage, and in total")
+    warnings: list[str]
+    rounds: list[ExplainedRound] | None = Field(None, description="with 'explain'")
+
+
+class CreateIndex(Message):
+    """An index is filled through the service's encoder, or with its users' own vectors of a given dimension."""
+
+    encoder: str | None = Field(None, description="must be the encoder that the service runs, which is the default")
+    dimension: int | None = Field(None, ge=1, description="own vectors of this dimension, without an encoder")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if self.encoder is not None and self.dimension is not None:
+            raise ValueError("give 'encoder' or 'dimension', not both: the encoder knows its dimension")
+        return self
+
+
+class IndexDescription(BaseModel):
+    """An index at a glance."""
+
+    name: str
+    count: int = Field(description="documents")
+    dimension: int
+    encoder: str | None = Field(description="null for an index of own vectors")
+    created: str = Field(description="UTC, ISO 8601")
+    bytes: int = Field(description="on disk")
+
+
+class IndexList(BaseModel):
+    """All indexes by name."""
+
+    indexes: list[IndexDescription]
+
+
+class StoredDocument(BaseModel):
+    """A document as an index holds it; also the fields that an upload takes, with an optional `embedding`."""
+
+    id: str
+    text: str
+    title: str | None
+    metadata: dict[str, Any]
+
+
+class UploadProblem(BaseModel):
+    """A line of an upload (or a position in its array), counted from 1, that was skipped, and why."""
+
+    line: int
+    reason: str
+
+
+class UploadReport(BaseModel):
+    """What became of an upload. All that is counted as added or updated is on disk."""
+
+    added: int
+    updated: int
+    unchanged: int
+    skipped: int
+    truncated: int = Field(description="documents cut to the encoder's maximum length to be embedded")
+    problems: list[UploadProblem] = Field(description="the first of what was skipped")
+
+
+class DeleteDocuments(Message):
+    """Ids to delete; unknown ones are ignored."""
+
+    ids: list[str]
+
+
+class DeleteReport(BaseModel):
+    """How many documents were there and are gone."""
+
+    deleted: int
+
+
+class Health(BaseModel):
+    """status: "ok", "starting" or "failed"."""
+
+    status: str
+    detail: str | None = None
+
+
+class Problem(BaseModel):
+    """RFC 9457 problem details; `type` is stable, `detail` says what to do."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str | None = None
+    errors: list[dict[str, str]] | None = Field(None, description="where in the body, and what")

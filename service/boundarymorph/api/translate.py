@@ -1,0 +1,182 @@
+"""Between the wire and the hall: a checked task out of a request, a response out of a result."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections import defaultdict
+from collections.abc import Sequence
+from uuid import uuid4
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from boundarymorph.api.schemas import (
+    ExplainedCall,
+    ExplainedRound,
+    PoolBody,
+    SelectedDocument,
+    SelectRequest,
+    SelectResponse,
+    Usage,
+    VectorBlock,
+)
+from boundarymorph.errors import InvalidEmbeddings, InvalidInput, LimitExceeded
+from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, IndexedCandidates
+from boundarymorph.retrieval.document import Document
+from boundarymorph.selection import Observation, Pool
+from boundarymorph.selector import SelectionResult, SelectionTask
+from boundarymorph.settings import Limits, Settings
+
+ITEM_BYTES = {"float16": 2, "float32": 4}
+
+
+def task_of(request: SelectRequest, settings: Settings) -> SelectionTask:
+    """Fill in defaults and check bounds. Raises LimitExceeded, InvalidEmbeddings or InvalidInput."""
+    limits = settings.limits
+    task = SelectionTask(
+        query=request.query,
+        candidates=_candidates(request, settings),
+        budget=settings.budget if request.budget is None else request.budget,
+        k=settings.k if request.k is None else request.k,
+        batch_size=settings.batch_size if request.batch_size is None else request.batch_size,
+        return_documents=request.return_documents,
+    )
+    _bound("query", len(request.query), limits.query_characters, "characters")
+    _bound("budget", task.budget, limits.budget, "calls")
+    _bound("k", task.k, limits.k, "documents")
+    _bound("batch_size", task.batch_size, limits.batch_size, "documents")
+    return task
+
+
+def response_of(result: SelectionResult, task: SelectionTask, *, explain: bool = False) -> SelectResponse:
+    """Everything a caller may want to know of a result."""
+    return SelectResponse(
+        id=uuid4().hex,
+        documents=_documents(result, task.return_documents),
+        pool_size=len(result.pool),
+        k=task.k,
+        usage=Usage(
+            budget=task.budget,
+            cross_encoder_calls=len(result.history),
+            rounds=result.rounds,
+            truncated_documents=result.truncated,
+        ),
+        stop_reason=result.stop_reason.value,
+        timings_ms={stage: round(seconds * 1e3, 3) for stage, seconds in result.seconds.items()},
+        warnings=list(result.warnings),
+        rounds=_rounds(result.history, result.pool) if explain else None,
+    )
+
+
+def _candidates(request: SelectRequest, settings: Settings) -> Candidates:
+    limits = settings.limits
+    vector = _query_embedding(request.query_embedding, limits)
+    if request.index is not None:
+        depth = settings.depth if request.depth is None else request.depth
+        _bound("depth", depth, limits.pool, "candidates")
+        return IndexedCandidates(request.index, depth, vector)
+    assert request.pool is not None
+    pool = request.pool
+    _bound("pool", len(pool.documents), limits.pool, "documents")
+    documents = []
+    for position, given in enumerate(pool.documents):
+        characters = len(given.text) + len(given.title or "")
+        _bound(f"pool.documents.{position}.text", characters, limits.text_characters, "characters")
+        identifier = str(position) if given.id is None else given.id
+        documents.append(Document(identifier, given.text, given.title, given.metadata))
+    return GivenCandidates(documents, _embeddings(pool, limits), vector, _scores(pool))
+
+
+def _bound(field: str, value: int, limit: int, unit: str) -> None:
+    if value > limit:
+        raise LimitExceeded(f"{field}: {value:,} {unit} are over this service's limit of {limit:,}")
+
+
+def _query_embedding(given: list[float] | VectorBlock | None, limits: Limits) -> ArrayLike | None:
+    if isinstance(given, VectorBlock):
+        vectors = _decode(given, "query_embedding", limits)
+        if vectors.ndim != 1:
+            raise InvalidEmbeddings(f"query_embedding: the shape {given.shape} is not that of one vector, [d]")
+        return vectors
+    return given
+
+
+def _embeddings(pool: PoolBody, limits: Limits) -> NDArray[np.floating] | Sequence[ArrayLike | None] | None:
+    single = [document.embedding for document in pool.documents]
+    if pool.embeddings is None:
+        _bound("embedding", max((len(vector) for vector in single if vector), default=0), limits.dimension, "numbers")
+        return None if all(vector is None for vector in single) else single
+    if any(vector is not None for vector in single):
+        raise InvalidEmbeddings("give embeddings with the documents or as one block, not both")
+    vectors = _decode(pool.embeddings, "pool.embeddings", limits)
+    if vectors.ndim != 2 or len(vectors) != len(pool.documents):
+        raise InvalidEmbeddings(
+            f"pool.embeddings: the shape {pool.embeddings.shape} does not fit {len(pool.documents)} documents"
+        )
+    return vectors
+
+
+def _scores(pool: PoolBody) -> list[float] | None:
+    scores = [document.score for document in pool.documents if document.score is not None]
+    if not scores:
+        return None
+    if len(scores) < len(pool.documents):
+        raise InvalidInput(
+            f"pool.documents: {len(scores)} of {len(pool.documents)} have a score; give all of them or none"
+        )
+    return scores
+
+
+def _decode(block: VectorBlock, field: str, limits: Limits) -> NDArray[np.floating]:
+    _bound(f"{field}.shape", block.shape[-1], limits.dimension, "numbers a vector")
+    try:
+        raw = base64.b64decode(block.data, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidEmbeddings(f"{field}.data is not base64: {error}") from None
+    expected = ITEM_BYTES[block.dtype] * int(np.prod(block.shape, dtype=object))
+    if len(raw) != expected:
+        raise InvalidEmbeddings(
+            f"{field}.data has {len(raw):,} bytes where {block.dtype} of shape {block.shape} take {expected:,}"
+        )
+    return np.frombuffer(raw, dtype=np.dtype(block.dtype).newbyteorder("<")).reshape(block.shape)
+
+
+def _documents(result: SelectionResult, with_text: bool) -> list[SelectedDocument]:
+    selection, pool = result.selection, result.pool
+    exact = {observation.document: observation.score for observation in result.history}
+    chosen = []
+    for rank, position in enumerate(selection.documents.tolist(), start=1):
+        scored = bool(selection.scored[rank - 1])
+        document = result.documents.get(pool.ids[position]) if with_text else None
+        chosen.append(
+            SelectedDocument(
+                id=pool.ids[position],
+                rank=rank,
+                relevance=float(selection.relevance[rank - 1]),
+                std=float(selection.std[rank - 1]),
+                source="cross_encoder" if scored else "posterior",
+                cross_encoder_score=exact[position] if scored else None,
+                retrieval_rank=position + 1,
+                retrieval_score=float(pool.scores[position]),
+                text=document.text if document else None,
+                title=document.title if document else None,
+                metadata=dict(document.metadata) if document else None,
+            )
+        )
+    return chosen
+
+
+def _rounds(history: Sequence[Observation], pool: Pool) -> list[ExplainedRound]:
+    rounds: defaultdict[int, list[ExplainedCall]] = defaultdict(list)
+    for observation in history:
+        rounds[observation.round].append(
+            ExplainedCall(
+                id=pool.ids[observation.document],
+                retrieval_rank=observation.document + 1,
+                rival=None if observation.rival is None else pool.ids[observation.rival],
+                gap=observation.value,
+                score=observation.score,
+            )
+        )
+    return [ExplainedRound(round=number, calls=calls) for number, calls in rounds.items()]

@@ -1,0 +1,222 @@
+"""The command line: `boundarymorph serve | index | select | config | demo`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from boundarymorph import __version__
+from boundarymorph.errors import BoundaryMorphError
+from boundarymorph.settings import Settings
+
+app = typer.Typer(
+    help="Budgeted reranking: spend B cross-encoder calls where they change which k documents are returned.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+index = typer.Typer(help="Build, list and delete the indexes of this machine. A running service sees every change.")
+app.add_typer(index, name="index", no_args_is_help=True)
+console = Console()
+
+DataDirectory = Annotated[Path | None, typer.Option(help="Where the indexes live.", show_default="data")]
+LogLevel = Annotated[str | None, typer.Option(help="critical, error, warning, info or debug.", show_default="info")]
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8080")] = None,
+    data_directory: DataDirectory = None,
+    log_level: LogLevel = None,
+) -> None:
+    """Run the service in one process, with its embedded models."""
+    import uvicorn
+
+    from boundarymorph.api.app import create_app
+
+    settings = Settings.load(host=host, port=port, data_directory=data_directory, log_level=log_level)
+    failed = False
+
+    def stop() -> None:
+        nonlocal failed
+        failed = server.should_exit = True
+
+    server = uvicorn.Server(
+        uvicorn.Config(
+            create_app(settings, on_failure=stop), host=settings.host, port=settings.port, log_level=settings.log_level
+        )
+    )
+    server.run()
+    raise typer.Exit(1 if failed or not server.started else 0)
+
+
+@index.command("build")
+def build_index(
+    name: Annotated[str, typer.Argument(help="Name of the index; made if it is not there.")],
+    source: Annotated[
+        Path, typer.Option("--from", exists=True, dir_okay=False, help="NDJSON: id, text, optional title, metadata.")
+    ],
+    strict: Annotated[bool, typer.Option(help="Write nothing at all if any line is bad.")] = False,
+    data_directory: DataDirectory = None,
+) -> None:
+    """Add or replace documents. What is there unchanged is not embedded again, so an interrupted build just goes on."""
+    from boundarymorph import terminal, wiring
+    from boundarymorph.retrieval.ingestion import IngestReport, ingest, parse_ndjson
+
+    settings = Settings.load(data_directory=data_directory)
+    size = source.stat().st_size
+
+    async def build() -> IngestReport:
+        encoder, catalog = wiring.build_encoder(settings), wiring.build_catalog(settings)
+        live = catalog.create(name, encoder=encoder.name, dimension=encoder.dimension)
+        with terminal.progress(console) as progress:
+            bar = progress.add_task(f"indexing {name}", total=size)
+            entries = parse_ndjson(
+                _read(source, lambda count: progress.advance(bar, count)),
+                encoder.dimension,
+                max_line_bytes=settings.limits.line_bytes,
+            )
+            report = await ingest(live, encoder, entries, strict=strict)
+        await encoder.close()
+        catalog.close()
+        return report
+
+    report = asyncio.run(build())
+    console.print(
+        f"{name}: {report.added:,} added, {report.updated:,} updated, {report.unchanged:,} unchanged, "
+        f"{report.skipped:,} skipped, {report.truncated:,} truncated",
+        highlight=False,
+    )
+    for problem in report.problems:
+        console.print(f"  line {problem.line:,} skipped: {problem.reason}", highlight=False, markup=False)
+    if report.skipped and not (report.added or report.updated or report.unchanged):
+        raise typer.Exit(1)
+
+
+@index.command("list")
+def list_indexes(data_directory: DataDirectory = None) -> None:
+    """The indexes by name."""
+    from boundarymorph import wiring
+
+    catalog = wiring.build_catalog(Settings.load(data_directory=data_directory))
+    table = Table("name", "documents", "dimension", "encoder", "bytes", "created", box=None, pad_edge=False)
+    for info in catalog.list():
+        encoder = info.encoder or "own vectors"
+        table.add_row(info.name, f"{info.count:,}", str(info.dimension), encoder, f"{info.bytes:,}", info.created)
+    catalog.close()
+    console.print(table)
+
+
+@index.command("delete")
+def delete_index(name: str, data_directory: DataDirectory = None) -> None:
+    """Remove an index with all its documents."""
+    from boundarymorph import wiring
+
+    wiring.build_catalog(Settings.load(data_directory=data_directory)).delete(name)
+    console.print(f"{name} deleted", highlight=False)
+
+
+@app.command()
+def select(
+    index: Annotated[str, typer.Argument(help="Index to take the candidates from.")],
+    query: Annotated[str, typer.Argument(help="The information need, in plain words.")],
+    budget: Annotated[
+        int | None, typer.Option("--budget", "-B", help="Cross-encoder calls.", show_default="50")
+    ] = None,
+    k: Annotated[int | None, typer.Option("-k", help="Documents to return.", show_default="50")] = None,
+    depth: Annotated[int | None, typer.Option("--depth", "-N", help="Candidates.", show_default="10000")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Documents scored a round.", show_default="1")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what POST /select answers.")] = False,
+    data_directory: DataDirectory = None,
+) -> None:
+    """Select documents from an index, in this process: no service needs to run."""
+    from boundarymorph import terminal, wiring
+    from boundarymorph.api.schemas import SelectRequest, SelectResponse
+    from boundarymorph.api.translate import response_of, task_of
+
+    settings = Settings.load(data_directory=data_directory)
+    given = {"budget": budget, "k": k, "depth": depth, "batch_size": batch_size}
+    request = SelectRequest.model_validate({"query": query, "index": index, **given})
+
+    async def answer() -> SelectResponse:
+        rooms = wiring.build(settings)
+        try:
+            task = task_of(request, settings)
+            return response_of(await rooms.selector.select(task), task)
+        finally:
+            await rooms.close()
+
+    response = asyncio.run(answer())
+    if as_json:
+        typer.echo(response.model_dump_json(indent=2))
+    else:
+        terminal.print_selection(console, query, response.model_dump())
+
+
+@app.command()
+def config() -> None:
+    """Print the settings in force, secrets masked, as the TOML that a configuration file takes."""
+    typer.echo(_toml(Settings.load().masked()), nl=False)
+
+
+@app.command()
+def demo(
+    query: Annotated[str, typer.Option(help="What to look for.")] = "work with dates, times and time zones",
+    budget: Annotated[int, typer.Option("--budget", "-B", help="Cross-encoder calls.")] = 50,
+    k: Annotated[int, typer.Option("-k", help="Documents to return.")] = 50,
+    data_directory: DataDirectory = None,
+) -> None:
+    """Index the docstrings of Python's standard library in a service of its own, and select from them over HTTP."""
+    from boundarymorph import demo as demonstration
+
+    directory = Settings.load(data_directory=data_directory).data_directory
+    demonstration.run(console, directory, query, budget, k)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(__version__)
+
+
+def main() -> None:
+    """Entry point: errors that a user can act on are one line on stderr and exit code 1."""
+    try:
+        app()
+    except BoundaryMorphError as error:
+        Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(1)
+
+
+async def _read(path: Path, on_read: Callable[[int], None]) -> AsyncIterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := await asyncio.to_thread(file.read, 1 << 16):
+            yield chunk
+            on_read(len(chunk))
+
+
+def _toml(values: Mapping[str, Any]) -> str:
+    """Flat values first, then one table each for the nested ones; unset values as comments."""
+    lines, tables = [], []
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            tables.append(f"\n[{name}]\n{_toml(value)}")
+        elif value is None:
+            lines.append(f"# {name} is unset\n")
+        else:
+            lines.append(f"{name} = {orjson.dumps(value).decode()}\n")
+    return "".join(lines + tables)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Errors that a caller can act on. They are raised where they are noticed and become HTTP once, in `api.problems`.
+
+`slug` is the stable name that ends up in a problem's `type`; the message says what is wrong and what to do about it.
+"""
+
+from typing import ClassVar
+
+
+class BoundaryMorphError(Exception):
+    """Base of every error that is part of the interface."""
+
+    slug: ClassVar[str] = "internal-error"
+
+
+class InvalidInput(BoundaryMorphError, ValueError):
+    """The caller's input cannot be used as it stands."""
+
+    slug = "invalid-input"
+
+
+class InvalidEmbeddings(InvalidInput):
+    """Embeddings of the wrong shape, of zero length, or not finite."""
+
+    slug = "invalid-embeddings"
+
+
+class DuplicateIds(InvalidInput):
+    """Two documents of one pool share an id."""
+
+    slug = "duplicate-ids"
+
+
+class LimitExceeded(InvalidInput):
+    """A size, count or length is over a configured bound."""
+
+    slug = "limit-exceeded"
+
+
+class InvalidIndexName(InvalidInput):
+    """The name of an index is not one that a file system and a URL both take safely."""
+
+    slug = "invalid-index-name"
+
+
+class UnknownIndex(BoundaryMorphError, LookupError):
+    """No index has this name."""
+
+    slug = "unknown-index"
+
+
+class IndexConflict(BoundaryMorphError):
+    """An index of this name exists with another configuration."""
+
+    slug = "index-conflict"
+
+
+class EmptyIndex(BoundaryMorphError):
+    """The index holds no documents yet."""
+
+    slug = "empty-index"
+
+
+class CorruptIndex(BoundaryMorphError):
+    """An index's files are damaged or were written by an incompatible version."""
+
+    slug = "corrupt-index"
+
+
+class ModelUnavailable(BoundaryMorphError):
+    """A model's files are missing or are not the ones that were expected."""
+
+    slug = "model-unavailable"
+
+
+class InvalidConfiguration(BoundaryMorphError):
+    """A setting is missing, malformed or contradicts another."""
+
+    slug = "invalid-configuration"

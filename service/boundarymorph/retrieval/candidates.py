@@ -1,0 +1,102 @@
+"""Where a request's candidates come from: an index, or the request itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from boundarymorph.errors import InvalidEmbeddings
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.retriever import Retriever
+from boundarymorph.selection.pool import Pool
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieved:
+    """A pool, and what its user should know about how it came to be."""
+
+    pool: Pool
+    warnings: Sequence[str] = ()
+
+
+class Candidates(Protocol):
+    """The candidates of one request, of which texts are read only when they are needed."""
+
+    async def retrieve(self, retriever: Retriever, query: str) -> Retrieved:
+        """Embeddings and scores of all candidates, in retrieval order."""
+
+    async def documents(self, retriever: Retriever, ids: Sequence[str]) -> Mapping[str, Document]:
+        """The candidates of these ids, by id; those deleted in the meantime are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedCandidates:
+    """The `depth` documents of an index that are nearest to the query.
+
+    query_embedding: (d,), used instead of encoding the query.
+    """
+
+    index: str
+    depth: int
+    query_embedding: ArrayLike | None = None
+
+    async def retrieve(self, retriever: Retriever, query: str) -> Retrieved:
+        return Retrieved(await retriever.retrieve(self.index, query, self.depth, self.query_embedding))
+
+    async def documents(self, retriever: Retriever, ids: Sequence[str]) -> Mapping[str, Document]:
+        return await retriever.documents(self.index, ids)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenCandidates:
+    """Documents that came with the request.
+
+    embeddings: (N, d), or one (d,) or None a document; what is missing is encoded here, and so is the query.
+    scores: (N,) retrieval scores, by default the inner product with the query.
+    """
+
+    given: Sequence[Document]
+    embeddings: NDArray[np.floating] | Sequence[ArrayLike | None] | None = None
+    query_embedding: ArrayLike | None = None
+    scores: ArrayLike | None = None
+
+    async def retrieve(self, retriever: Retriever, query: str) -> Retrieved:
+        ids = [document.id for document in self.given]
+        warnings = []
+        embeddings = self.embeddings
+        if not isinstance(embeddings, np.ndarray):
+            embeddings, truncated = await self._complete(retriever, embeddings or [None] * len(ids))
+            if truncated:
+                warnings.append(f"{truncated} documents were cut to the encoder's maximum length to be embedded")
+        vector = self.query_embedding if self.query_embedding is not None else await retriever.embed_query(query)
+        return Retrieved(Pool.of(ids, embeddings, vector, self.scores), warnings)
+
+    async def documents(self, retriever: Retriever, ids: Sequence[str]) -> Mapping[str, Document]:
+        wanted = set(ids)
+        return {document.id: document for document in self.given if document.id in wanted}
+
+    async def _complete(
+        self, retriever: Retriever, partial: Sequence[ArrayLike | None]
+    ) -> tuple[NDArray[np.float32], int]:
+        """(N, d) embeddings, those not given encoded, and how many texts were cut for that."""
+        missing = [position for position, vector in enumerate(partial) if vector is None]
+        rows: dict[int, NDArray[np.float32]] = {
+            position: np.asarray(vector, dtype=np.float32)
+            for position, vector in enumerate(partial)
+            if vector is not None
+        }
+        truncated = 0
+        if missing:
+            encoded = await retriever.embed_documents([self.given[position].content for position in missing])
+            rows.update(zip(missing, encoded.vectors, strict=True))
+            truncated = encoded.truncated
+        if len({row.shape for row in rows.values()}) > 1:
+            raise InvalidEmbeddings(
+                "the embeddings have different dimensions"
+                + (", some given and some of this service's encoder; give all of them or none" if missing else "")
+            )
+        return np.stack([rows[position] for position in range(len(partial))]), truncated

@@ -1,0 +1,290 @@
+"""The document store: one SQLite file an index, durable and shared between processes."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from boundarymorph.errors import CorruptIndex, InvalidEmbeddings, InvalidInput, UnknownIndex
+from boundarymorph.retrieval.document import Document
+from boundarymorph.selection.pool import unit_rows
+
+SCHEMA_VERSION = 1
+_APPLICATION = 0x424D4F52
+_PARAMETERS = 500
+
+# A row without an embedding is a tombstone. The embedding stands before the text so that catching up does not read it.
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value);
+CREATE TABLE documents (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    digest BLOB,
+    embedding BLOB,
+    title TEXT,
+    text TEXT,
+    metadata BLOB
+);
+CREATE INDEX tombstones ON documents (sequence) WHERE embedding IS NULL;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInfo:
+    """What a store was created with. encoder: None when its users bring their own vectors; created: UTC, ISO 8601."""
+
+    encoder: str | None
+    dimension: int
+    created: str
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What happened after a sequence number.
+
+    reset: deletions that the reader has not seen are forgotten, so it must start from nothing and these changes.
+    ids, vectors: documents written, in order of writing, with (n, d) float32 unit rows. deleted: ids that are gone.
+    sequence: where the next look starts. complete: whether there was no more to tell at the time.
+    """
+
+    reset: bool
+    ids: list[str]
+    vectors: NDArray[np.float32]
+    deleted: list[str]
+    sequence: int
+    complete: bool
+
+
+class DocumentStore:
+    """Documents with their embeddings in one SQLite file in WAL mode.
+
+    Each call that writes is one transaction, on disk when the call returns. Every written document and every deletion
+    takes a new sequence number, so any reader in any process keeps up by asking for the `changes` after the last number
+    it saw. Embeddings are stored as float16 and brought back to unit length when they are read.
+
+    Safe to share between threads; readers never wait for writers. Every call raises UnknownIndex once the file is gone
+    and CorruptIndex when it cannot be read.
+    """
+
+    def __init__(self, path: Path, *, tombstones_kept: int = 10_000) -> None:
+        """Open an existing store. Raises UnknownIndex or CorruptIndex."""
+        self.path = path
+        self._tombstones_kept = tombstones_kept
+        self._writing = threading.Lock()
+        self._idle: deque[sqlite3.Connection] = deque()
+        self._closed = False
+        with self._transaction() as connection:
+            self.info = self._read_info(connection)
+
+    @classmethod
+    def create(cls, path: Path, *, encoder: str | None, dimension: int) -> DocumentStore:
+        """Make the file, which must not exist yet, and open it. Raises InvalidInput for an impossible dimension."""
+        if dimension < 1:
+            raise InvalidInput(f"an index needs a dimension of at least 1, not {dimension}")
+        meta = {
+            "encoder": encoder,
+            "dimension": dimension,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "purged": 0,
+        }
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.executescript(_SCHEMA)
+            connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+            connection.execute(f"PRAGMA application_id={_APPLICATION}")
+            connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        return cls(path)
+
+    def upsert(self, documents: Sequence[Document], embeddings: NDArray[np.floating], digests: Sequence[bytes]) -> None:
+        """Write n documents with their (n, d) embeddings, replacing those of the same id; a later one of an id wins.
+
+        digests: n fingerprints, for `digests` to answer later. Raises InvalidEmbeddings or InvalidInput.
+        """
+        vectors = unit_rows(embeddings, [document.id for document in documents]) if documents else embeddings
+        if len(vectors) != len(documents) or (documents and vectors.shape[1] != self.info.dimension):
+            raise InvalidEmbeddings(
+                f"{len(documents)} documents of this index take embeddings of shape "
+                f"{(len(documents), self.info.dimension)}, not {vectors.shape}"
+            )
+        rows = [
+            (
+                document.id,
+                digest,
+                vector.tobytes(),
+                document.title,
+                document.text,
+                _json(document, dict(document.metadata)),
+            )
+            for document, vector, digest in zip(documents, vectors.astype("<f2"), digests, strict=True)
+        ]
+        with self._writing, self._transaction("IMMEDIATE") as connection:
+            connection.executemany(
+                "INSERT OR REPLACE INTO documents (id, digest, embedding, title, text, metadata) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                rows,
+            )
+
+    def delete(self, ids: Sequence[str]) -> int:
+        """Remove documents; how many of the ids were there."""
+        with self._writing, self._transaction("IMMEDIATE") as connection:
+            present = [row[0] for row in _select(connection, "id", ids)]
+            before = _last_sequence(connection)
+            connection.executemany("INSERT OR REPLACE INTO documents (id) VALUES (?)", ((id,) for id in present))
+            (tombstones,) = connection.execute("SELECT count(*) FROM documents WHERE embedding IS NULL").fetchone()
+            if tombstones - len(present) > self._tombstones_kept:
+                connection.execute("DELETE FROM documents WHERE embedding IS NULL AND sequence <= ?", (before,))
+                connection.execute("UPDATE meta SET value = ? WHERE key = 'purged'", (before,))
+        return len(present)
+
+    def documents(self, ids: Sequence[str]) -> dict[str, Document]:
+        """The documents of these ids, by id and in their order; unknown ones are left out."""
+        with self._transaction() as connection:
+            rows = _select(connection, "id, text, title, metadata", ids)
+        found = {id: Document(id, text, title, orjson.loads(metadata)) for id, text, title, metadata in rows}
+        return {id: found[id] for id in ids if id in found}
+
+    def digests(self, ids: Sequence[str]) -> dict[str, bytes]:
+        """The fingerprints of these documents, by id; unknown ones are left out."""
+        with self._transaction() as connection:
+            return dict(_select(connection, "id, digest", ids))
+
+    def count(self) -> int:
+        """Documents in the store."""
+        with self._transaction() as connection:
+            (rows,) = connection.execute("SELECT count(*) FROM documents").fetchone()
+            (tombstones,) = connection.execute("SELECT count(*) FROM documents WHERE embedding IS NULL").fetchone()
+        return int(rows) - int(tombstones)
+
+    def changes(self, after: int, *, limit: int = 10_000) -> Changes:
+        """Up to `limit` writes and deletions that followed sequence number `after`; 0 stands for the beginning."""
+        with self._transaction() as connection:
+            (purged,) = connection.execute("SELECT value FROM meta WHERE key = 'purged'").fetchone()
+            reset = 0 < after < purged
+            rows = connection.execute(
+                "SELECT sequence, id, embedding FROM documents WHERE sequence > ? ORDER BY sequence LIMIT ?",
+                (0 if reset else after, limit),
+            ).fetchall()
+        written = [(id, embedding) for _, id, embedding in rows if embedding is not None]
+        return Changes(
+            reset=reset,
+            ids=[id for id, _ in written],
+            vectors=self._vectors([embedding for _, embedding in written]),
+            deleted=[id for _, id, embedding in rows if embedding is None],
+            sequence=rows[-1][0] if rows else after,
+            complete=len(rows) < limit,
+        )
+
+    def close(self) -> None:
+        """Close the connections; those in use close when their call is done. Later calls raise UnknownIndex."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
+
+    def _vectors(self, embeddings: Sequence[bytes]) -> NDArray[np.float32]:
+        if any(len(embedding) != 2 * self.info.dimension for embedding in embeddings):
+            raise CorruptIndex(f"{self.path} holds embeddings that are not of its {self.info.dimension} dimensions")
+        stored = np.frombuffer(b"".join(embeddings), dtype="<f2").reshape(-1, self.info.dimension)
+        vectors = stored.astype(np.float32)
+        lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))
+        if not (np.isfinite(lengths) & (lengths > 0)).all():
+            raise CorruptIndex(f"{self.path} holds an embedding without a direction")
+        vectors /= lengths[:, None].astype(np.float32)
+        return vectors
+
+    def _read_info(self, connection: sqlite3.Connection) -> StoreInfo:
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if application != _APPLICATION:
+            raise CorruptIndex(f"{self.path} is not an index of BoundaryMORPH")
+        if version != SCHEMA_VERSION:
+            raise CorruptIndex(f"{self.path} has schema version {version}; this program reads version {SCHEMA_VERSION}")
+        meta = dict(connection.execute("SELECT key, value FROM meta"))
+        return StoreInfo(meta["encoder"], meta["dimension"], meta["created"])
+
+    @contextmanager
+    def _transaction(self, kind: str = "DEFERRED") -> Iterator[sqlite3.Connection]:
+        """A connection of our own for one transaction, and what SQLite says of a damaged file in our words."""
+        # Another process may have deleted the index; through open connections its content would still be there.
+        if self._closed or not self.path.exists():
+            raise UnknownIndex(f"the index in {self.path} no longer exists")
+        try:
+            connection = self._connection()
+            try:
+                connection.execute(f"BEGIN {kind}")
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                connection.close()
+                raise
+            self._idle.append(connection)
+            if self._closed:
+                self.close()
+        except sqlite3.DatabaseError as error:
+            if not self.path.exists():
+                raise UnknownIndex(f"the index in {self.path} no longer exists") from error
+            if _is_damage(error):
+                raise CorruptIndex(f"{self.path} is damaged: {error}; restore it or build the index anew") from error
+            raise
+
+    def _connection(self) -> sqlite3.Connection:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            pass
+        location = f"{self.path.absolute().as_uri()}?mode=rw"
+        connection = sqlite3.connect(location, uri=True, timeout=30, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA synchronous=FULL")
+        return connection
+
+
+def fingerprint(document: Document, embedding: NDArray[np.floating] | None = None) -> bytes:
+    """16 bytes that change when a document, or the embedding that was given with it, changes. Raises InvalidInput."""
+    content = [document.title, document.text, dict(document.metadata)]
+    state = hashlib.blake2b(_json(document, content), digest_size=16)
+    if embedding is not None:
+        state.update(np.asarray(embedding, dtype="<f4").tobytes())
+    return state.digest()
+
+
+def _json(document: Document, value: object) -> bytes:
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError as error:
+        raise InvalidInput(f"the document {document.id!r} cannot be written as JSON: {error}") from error
+
+
+def _select(connection: sqlite3.Connection, columns: str, ids: Sequence[str]) -> list[Any]:
+    """Rows of the documents of these ids, tombstones left out, in no particular order."""
+    rows: list[Any] = []
+    remaining = iter(dict.fromkeys(ids))
+    while part := list(islice(remaining, _PARAMETERS)):
+        places = ",".join("?" * len(part))
+        rows += connection.execute(
+            f"SELECT {columns} FROM documents WHERE embedding IS NOT NULL AND id IN ({places})",  # noqa: S608
+            part,
+        )
+    return rows
+
+
+def _last_sequence(connection: sqlite3.Connection) -> int:
+    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'documents'").fetchone()
+    return int(row[0]) if row else 0
+
+
+def _is_damage(error: sqlite3.DatabaseError) -> bool:
+    """Whether the file itself is at fault, rather than a lock, a full disk or a programming error."""
+    name = getattr(error, "sqlite_errorname", "")
+    return name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "no such table" in str(error)

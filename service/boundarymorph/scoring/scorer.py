@@ -1,0 +1,30 @@
+"""The scorer: whatever answers (query, document) with a relevance in [0, 1]."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """values: (n,) float64 in [0, 1], in the order of the texts; truncated: how many pairs were cut to fit."""
+
+    values: NDArray[np.float64]
+    truncated: int = 0
+
+
+class Scorer(Protocol):
+    """f_CE of the paper. A pair gets the same score whatever it is asked together with."""
+
+    @property
+    def name(self) -> str:
+        """Model and precision: what a score may be cached under."""
+
+    async def score(self, query: str, texts: Sequence[str]) -> Scores:
+        """Score n texts against one query."""
+
+    async def close(self) -> None:
+        """Release threads and connections; calls after this fail."""

@@ -1,0 +1,129 @@
+"""Acquisition: which document is worth the next cross-encoder call."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.selection.belief import Belief
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """document: position of the document to score; rival: the other side of the contested pair, if there is one;
+    value: what the rule minimised or maximised."""
+
+    document: int
+    rival: int | None
+    value: float
+
+
+class Acquisition(Protocol):
+    """A rule that reads the belief and names one unscored document."""
+
+    def choose(self, belief: Belief, incumbents: NDArray[np.bool_], step: int) -> Choice:
+        """incumbents: (N,) mask of the current set, neither empty nor everything; step: calls chosen so far.
+
+        At least one document is unscored.
+        """
+
+    def shortlist(self, belief: Belief, incumbents: NDArray[np.bool_], n: int) -> list[int]:
+        """At most n unscored documents likely to be chosen soon; a hint, which decides nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundaryGap:
+    """The smallest standardized boundary gap (mu_j - mu_i) / (sigma_j + sigma_i) over incumbents j and challengers i,
+    then the less certain of the two (paper eq. argmin).
+
+    Exact in O(N): numerator and denominator separate over j and i, so Dinkelbach's method finds the minimal ratio as
+    the root of F(lambda) = min_j (mu_j - lambda sigma_j) - max_i (mu_i + lambda sigma_i), in two or three passes.
+    A pair of two scored documents is left out: nothing about it is in doubt. Ties go to the earlier incumbent, then
+    the earlier challenger; equal sigmas ask the incumbent.
+    """
+
+    def choose(self, belief: Belief, incumbents: NDArray[np.bool_], step: int) -> Choice:
+        mean, std = belief.mean, belief.std
+        inside = np.flatnonzero(incumbents)
+        inside_scored = belief.scored[inside]
+        open_inside, settled_inside = inside[~inside_scored], inside[inside_scored]
+        open_mean, open_std = mean[open_inside], std[open_inside]
+        outside_mean = np.where(incumbents | belief.scored, -np.inf, mean)
+        settled_outside = np.flatnonzero(belief.scored & ~incumbents)
+
+        settled_incumbent = int(settled_inside[np.argmin(mean[settled_inside])]) if settled_inside.size else None
+        settled_challenger = int(settled_outside[np.argmax(mean[settled_outside])]) if settled_outside.size else None
+        optimistic = np.empty_like(mean)
+
+        ratio = np.inf
+        pair: tuple[int, int] | None = None
+        while True:
+            trial = ratio if pair else 0.0
+            np.multiply(std, trial, out=optimistic)
+            optimistic += outside_mean
+            challenger: int | None = int(optimistic.argmax())
+            if optimistic[challenger] == -np.inf:
+                challenger = None
+            incumbent = int(open_inside[np.argmin(open_mean - trial * open_std)]) if open_inside.size else None
+
+            best = _least(
+                ((incumbent, challenger), (incumbent, settled_challenger), (settled_incumbent, challenger)),
+                mean,
+                std,
+                trial,
+            )
+            found = float((mean[best[0]] - mean[best[1]]) / (std[best[0]] + std[best[1]]))
+            if pair is not None and found > ratio:
+                break
+            settled = found == ratio
+            pair, ratio = best, found
+            if settled:
+                break
+        incumbent_of, challenger_of = pair
+        if std[incumbent_of] >= std[challenger_of]:
+            return Choice(incumbent_of, challenger_of, ratio)
+        return Choice(challenger_of, incumbent_of, ratio)
+
+    def shortlist(self, belief: Belief, incumbents: NDArray[np.bool_], n: int) -> list[int]:
+        cut = (belief.mean[incumbents].min() + belief.mean[~incumbents].max()) / 2
+        doubt = np.divide(belief.std, np.abs(belief.mean - cut) + np.finfo(np.float64).tiny)
+        return _largest(np.where(belief.scored, -np.inf, doubt), n)
+
+
+def _least(
+    pairs: tuple[tuple[int | None, int | None], ...], mean: NDArray[np.float64], std: NDArray[np.float64], trial: float
+) -> tuple[int, int]:
+    """The pair of least mu_j - mu_i - trial (sigma_j + sigma_i), ties by position; a pair without a side drops out."""
+    ranked = [
+        (mean[j] - trial * std[j] - (mean[i] + trial * std[i]), j, i)
+        for j, i in pairs
+        if j is not None and i is not None
+    ]
+    _, j, i = min(ranked)
+    return j, i
+
+
+@dataclass(frozen=True, slots=True)
+class UpperConfidenceBound:
+    """GP-UCB: the largest mu + beta sigma among the unscored (paper eq. ucb), beta = beta0 / sqrt(step + 1)."""
+
+    beta0: float = 1.0
+
+    def choose(self, belief: Belief, incumbents: NDArray[np.bool_], step: int) -> Choice:
+        bound = self._bound(belief, step)
+        document = int(np.argmax(bound))
+        return Choice(document, None, float(bound[document]))
+
+    def shortlist(self, belief: Belief, incumbents: NDArray[np.bool_], n: int) -> list[int]:
+        return _largest(self._bound(belief, int(np.count_nonzero(belief.scored))), n)
+
+    def _bound(self, belief: Belief, step: int) -> NDArray[np.float64]:
+        bound: NDArray[np.float64] = belief.mean + self.beta0 / np.sqrt(step + 1) * belief.std
+        bound[belief.scored] = -np.inf
+        return bound
+
+
+def _largest(values: NDArray[np.float64], n: int) -> list[int]:
+    best = np.argpartition(values, max(len(values) - n, 0))[-n:]
+    return [int(document) for document in best if values[document] > -np.inf]

@@ -1,0 +1,127 @@
+"""Distances on the unit sphere: 1 - cosine between documents, and its median over the pool's pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.selection.pool import Pool
+
+DEFAULT_PAIRS = 20_000
+NEAR = 1e-3  # below this distance an inner product in float32 says too little
+BLOCK = 256
+MATRIX_COLUMNS, VECTOR_COLUMNS = 32, 256  # summed in float32 by a matrix-matrix and a matrix-vector product
+
+
+class CosineDistances:
+    """Exact enough cosine distances 1 - cos between the points of a pool.
+
+    A float32 inner product of unit vectors in float32 is off by some 1e-7, enough to turn a pick after some hundred
+    observations. Summing stretches of columns in float64 and dividing by the true lengths makes that 5e-9, for a fifth
+    more time. At (near) duplicates of a scored document, where the posterior variance is near the noise, even that is
+    much: there ||x - y||^2 / 2 is taken instead, which is exactly 0 for equal vectors.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._embeddings = pool.embeddings
+        self._query = pool.query
+        self._lengths = _lengths(pool.embeddings)
+        self._query_length = _lengths(pool.query[None])
+
+    def from_documents(self, documents: Sequence[int]) -> NDArray[np.float64]:
+        """(m, N) distances from m documents to all."""
+        return self._distances(self._embeddings[documents], self._lengths[documents])
+
+    def from_query(self) -> NDArray[np.float64]:
+        """(N,) distances from the query to all documents."""
+        distances: NDArray[np.float64] = self._distances(self._query[None], self._query_length)[0]
+        return distances
+
+    def _distances(self, points: NDArray[np.floating], lengths: NDArray[np.float64]) -> NDArray[np.float64]:
+        embeddings = self._embeddings
+        products = np.zeros((len(points), len(embeddings)))
+        width = MATRIX_COLUMNS if len(points) > 1 else VECTOR_COLUMNS
+        for start in range(0, points.shape[1], width):
+            columns = slice(start, start + width)
+            if len(points) > 1:
+                products += points[:, columns] @ embeddings[:, columns].T
+            else:
+                products += embeddings[:, columns] @ points[0, columns]
+        products /= lengths[:, None]
+        products /= self._lengths
+        distances = np.subtract(1.0, products, out=products)
+        near = np.argwhere(distances < NEAR)
+        for start in range(0, len(near), BLOCK):
+            point, document = near[start : start + BLOCK].T
+            difference = points[point] / lengths[point, None] - embeddings[document] / self._lengths[document, None]
+            distances[point, document] = np.einsum("nd,nd->n", difference, difference) / 2
+        return distances
+
+
+def _lengths(rows: NDArray[np.floating]) -> NDArray[np.float64]:
+    squares = np.zeros(len(rows))
+    for start in range(0, rows.shape[1], VECTOR_COLUMNS):
+        stretch = rows[:, start : start + VECTOR_COLUMNS]
+        squares += np.einsum("nd,nd->n", stretch, stretch)
+    return np.sqrt(squares)
+
+
+def median_distance(embeddings: NDArray[np.floating], pairs: int | None = DEFAULT_PAIRS, seed: int = 0) -> float:
+    """Median of 1 - cos(d_i, d_j) over i < j of unit rows (N, d); 0 for a single document.
+
+    pairs: at least this many random pairs are looked at, every document in equally many of them. None, or more than
+    there are: every pair. 20,000 pairs are off by 0.1 to 0.4 %.
+    """
+    count = len(embeddings)
+    if count < 2:
+        return 0.0
+    if pairs is None or pairs >= count * (count - 1) // 2:
+        return 1.0 - _exact_median_cosine(embeddings)
+    rng = np.random.default_rng(seed)
+    cosines = np.concatenate([_paired_cosines(embeddings, rng) for _ in range(-(-pairs // count))])
+    return 1.0 - float(np.median(cosines))
+
+
+def _paired_cosines(embeddings: NDArray[np.floating], rng: np.random.Generator) -> NDArray[np.floating]:
+    """(N,) cosine of each row with a partner other than itself; every row is once a partner."""
+    count = len(embeddings)
+    circle = rng.permutation(count)
+    partner = np.empty(count, dtype=np.intp)
+    partner[circle] = np.roll(circle, 1)
+    cosines = np.empty(count, dtype=embeddings.dtype)
+    for start in range(0, count, BLOCK):
+        block = slice(start, start + BLOCK)
+        np.einsum("nd,nd->n", embeddings[block], embeddings[partner[block]], out=cosines[block])
+    return cosines
+
+
+def _exact_median_cosine(embeddings: NDArray[np.floating], bins: int = 1 << 16) -> float:
+    """The median without holding all N^2 / 2 cosines: find its histogram bin, then collect only that bin."""
+    histogram = np.zeros(bins, dtype=np.int64)
+    for cosines in _upper_cosines(embeddings):
+        histogram += np.bincount(_bins(cosines, bins), minlength=bins)
+    total = int(histogram.sum())
+    lower, upper = (total - 1) // 2, total // 2
+    ends = np.cumsum(histogram)
+    first, last = (int(np.searchsorted(ends, rank, side="right")) for rank in (lower, upper))
+    kept = []
+    for cosines in _upper_cosines(embeddings):
+        where = _bins(cosines, bins)
+        kept.append(cosines[(where >= first) & (where <= last)])
+    inside = np.sort(np.concatenate(kept))
+    before = int(ends[first - 1]) if first else 0
+    return (float(inside[lower - before]) + float(inside[upper - before])) / 2
+
+
+def _bins(cosines: NDArray[np.floating], bins: int) -> NDArray[np.intp]:
+    numbers: NDArray[np.intp] = np.clip((cosines + 1.0) * (bins / 2), 0, bins - 1).astype(np.intp)
+    return numbers
+
+
+def _upper_cosines(embeddings: NDArray[np.floating], block: int = 256) -> Iterator[NDArray[np.floating]]:
+    for start in range(0, len(embeddings) - 1, block):
+        rows = embeddings[start : start + block]
+        cosines = rows @ embeddings[start:].T
+        yield cosines[np.arange(len(rows))[:, None] < np.arange(cosines.shape[1])[None, :]]

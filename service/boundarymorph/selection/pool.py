@@ -1,0 +1,114 @@
+"""The pool: the candidates of one query, in retrieval order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from boundarymorph.errors import DuplicateIds, InvalidEmbeddings, InvalidInput
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pool:
+    """N candidates C of one query q, best retrieval score first (paper sec. 2, "Setup").
+
+    Build one with `Pool.of`, which checks, normalises and orders; the constructor takes arrays as they are.
+
+    ids: N document ids, unique.
+    embeddings: (N, d) unit rows, float32 or float64.
+    query: (d,) unit vector, of the same type.
+    scores: (N,) float64 retrieval scores, non-increasing.
+    features: further (N,) float64 signals by name, such as "bm25".
+    """
+
+    ids: Sequence[str]
+    embeddings: NDArray[np.floating]
+    query: NDArray[np.floating]
+    scores: NDArray[np.float64]
+    features: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @classmethod
+    def of(
+        cls,
+        ids: Sequence[str],
+        embeddings: ArrayLike,
+        query: ArrayLike,
+        scores: ArrayLike | None = None,
+        features: Mapping[str, ArrayLike] | None = None,
+    ) -> Pool:
+        """Check the candidates, bring vectors to unit length and sort by score (ties keep the given order).
+
+        embeddings: (N, d); query: (d,); scores: (N,), by default the inner product of unit vectors.
+        float64 embeddings stay float64, any other type becomes float32.
+
+        Raises InvalidEmbeddings, DuplicateIds or InvalidInput, naming the first offending document.
+        """
+        if not ids:
+            raise InvalidInput("the pool is empty; give at least one document")
+        _refuse_duplicates(ids)
+        matrix = unit_rows(embeddings, ids)
+        if len(matrix) != len(ids):
+            raise InvalidEmbeddings(f"{len(ids)} documents came with {len(matrix)} embeddings; give one for each")
+        vector = unit_rows(np.asarray(query).reshape(1, -1), ["the query"])[0].astype(matrix.dtype, copy=False)
+        if vector.size != matrix.shape[1]:
+            raise InvalidEmbeddings(
+                f"the documents' embeddings have {matrix.shape[1]} dimensions and the query's {vector.size}; "
+                "use one encoder for both"
+            )
+        values = _vector(matrix @ vector if scores is None else scores, "score", ids)
+        signals = {name: _vector(signal, name, ids) for name, signal in (features or {}).items()}
+
+        order = np.argsort(-values, kind="stable")
+        if np.array_equal(order, np.arange(len(ids))):
+            return cls(ids, matrix, vector, values, signals)
+        return cls(
+            [ids[i] for i in order],
+            matrix[order],
+            vector,
+            values[order],
+            {name: signal[order] for name, signal in signals.items()},
+        )
+
+
+def unit_rows(embeddings: ArrayLike, names: Sequence[str]) -> NDArray[np.floating]:
+    """Rows of an (n, d) array divided by their length; `names` says whose row is at fault in an InvalidEmbeddings."""
+    matrix = np.asarray(embeddings)
+    if matrix.ndim != 2 or matrix.shape[1] == 0 or not np.issubdtype(matrix.dtype, np.number):
+        raise InvalidEmbeddings(f"embeddings must be numbers of shape (N, d), not {matrix.dtype} of {matrix.shape}")
+    matrix = np.ascontiguousarray(matrix, dtype=np.float64 if matrix.dtype == np.float64 else np.float32)
+    lengths = np.sqrt(np.einsum("nd,nd->n", matrix, matrix, dtype=np.float64))
+    bad = np.flatnonzero(~np.isfinite(lengths) | (lengths == 0))
+    if bad.size:
+        row = int(bad[0])
+        name = repr(names[row]) if row < len(names) else f"row {row}"
+        raise InvalidEmbeddings(f"the embedding of {name} is zero or not finite; every vector needs a direction")
+    if np.abs(lengths - 1).max() <= np.finfo(matrix.dtype).eps:
+        return matrix
+    unit: NDArray[np.floating] = matrix / lengths[:, None].astype(matrix.dtype)
+    return unit
+
+
+def _vector(values: ArrayLike, what: str, ids: Sequence[str]) -> NDArray[np.float64]:
+    vector = np.asarray(values, dtype=np.float64)
+    if vector.shape != (len(ids),):
+        raise InvalidInput(f"{len(ids)} documents need as many values of {what!r}, not an array of {vector.shape}")
+    bad = np.flatnonzero(~np.isfinite(vector))
+    if bad.size:
+        raise InvalidInput(f"the {what!r} of {ids[int(bad[0])]!r} is not a finite number")
+    return vector
+
+
+def _refuse_duplicates(ids: Sequence[str]) -> None:
+    if len(set(ids)) == len(ids):
+        return
+    seen: set[str] = set()
+    for identifier in ids:
+        if identifier in seen:
+            raise DuplicateIds(f"the id {identifier!r} occurs more than once; ids must be unique within a pool")
+        seen.add(identifier)

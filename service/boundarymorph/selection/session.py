@@ -1,0 +1,185 @@
+"""One request's selection, without I/O: ask for documents to score, tell their scores, read the selection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.errors import InvalidInput
+from boundarymorph.selection.acquisition import Acquisition, BoundaryGap
+from boundarymorph.selection.capacity import top_k
+from boundarymorph.selection.geometry import DEFAULT_PAIRS, median_distance
+from boundarymorph.selection.kernels import KERNELS
+from boundarymorph.selection.pool import Pool
+from boundarymorph.selection.posterior import ResidualPosterior
+from boundarymorph.selection.prior import PRIORS
+
+LOOK_AHEAD = 16  # kernel rows computed in one pass over the embeddings, where the next picks can be foreseen
+LOOK_AHEAD_WORTH = 100  # calls left from which nine in ten picks have been foreseen (fewer than half at 50)
+
+
+class StopReason(StrEnum):
+    """Why a session asks for nothing more."""
+
+    BUDGET = "budget"
+    POOL_EXHAUSTED = "pool_exhausted"
+    NOTHING_TO_DECIDE = "nothing_to_decide"
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionConfig:
+    """How a session believes and asks. The defaults are the paper's BoundaryMORPH.
+
+    prior: a name in `prior.PRIORS`; kernel: a name in `kernels.KERNELS`; bandwidth_pairs: sampled pairs behind the
+    median heuristic, None for all of them; anchored: enter the query as an observation.
+    """
+
+    prior: str = "percentile"
+    kernel: str = "vmf"
+    bandwidth_pairs: int | None = DEFAULT_PAIRS
+    anchored: bool = True
+    acquisition: Acquisition = field(default_factory=BoundaryGap)
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One call: what was asked in which round, against which rival, at what value of the rule, and the score."""
+
+    document: int
+    rival: int | None
+    value: float
+    round: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """The chosen set, most relevant first. All arrays have the length of the set.
+
+    documents: positions in the pool; relevance: score or posterior mean, clipped to [0, 1]; std: posterior standard
+    deviation, 0 where scored; scored: whether the cross-encoder was asked.
+    """
+
+    documents: NDArray[np.intp]
+    relevance: NDArray[np.float64]
+    std: NDArray[np.float64]
+    scored: NDArray[np.bool_]
+
+
+class SelectionSession:
+    """Algorithm 2 of the paper (alg:boundarymorph), turned inside out.
+
+        while (documents := session.ask(n)).size:
+            session.tell(documents, scores_of(documents))
+        session.selection()
+
+    `ask(1)` is the paper. `ask(n)` names n documents for one round trip by kriging believer: each is chosen as if the
+    ones before it had been scored at their posterior mean.
+    """
+
+    def __init__(self, pool: Pool, *, budget: int, k: int, config: SelectionConfig | None = None) -> None:
+        """budget: B >= 0 calls; k >= 1 documents to return. Raises InvalidInput."""
+        if budget < 0:
+            raise InvalidInput(f"the budget is {budget}; it must be 0 or more calls")
+        if k < 1:
+            raise InvalidInput(f"k is {k}; it must be 1 or more documents")
+        config = config or SelectionConfig()
+        self.pool = pool
+        self.budget = budget
+        self.k = k
+        self.history: list[Observation] = []
+        self.rounds = 0
+        self._acquisition = config.acquisition
+        self._asked: dict[int, tuple[int | None, float]] = {}
+        calls = 0 if k >= len(pool) else min(budget, len(pool))
+        self._posterior = ResidualPosterior(
+            pool,
+            PRIORS[config.prior](pool),
+            KERNELS[config.kernel](median_distance(pool.embeddings, config.bandwidth_pairs)),
+            calls,
+            anchored=config.anchored,
+        )
+        self.belief = self._posterior.belief()
+
+    @property
+    def variance(self) -> NDArray[np.float64]:
+        """(N,) posterior variance in units of the kernel: 1 where nothing is known, about the noise where scored."""
+        return self._posterior.variance
+
+    @property
+    def spent(self) -> int:
+        """Calls told so far."""
+        return len(self.history)
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why `ask` returns nothing, or None while there is something to ask."""
+        if self.k >= len(self.pool):
+            return StopReason.NOTHING_TO_DECIDE
+        if self.spent >= self.budget:
+            return StopReason.BUDGET
+        if self.spent >= len(self.pool):
+            return StopReason.POOL_EXHAUSTED
+        return None
+
+    def ask(self, n: int = 1) -> NDArray[np.intp]:
+        """Positions of the next documents to score, at most n and never more than the budget has left.
+
+        What was asked before and not told is given up: a round that failed may be asked anew.
+        """
+        if n < 1:
+            raise InvalidInput(f"a round of {n} documents; it must be 1 or more")
+        self._asked.clear()
+        if self.stop_reason is not None:
+            return np.empty(0, dtype=np.intp)
+        n = min(n, self.budget - self.spent, len(self.pool) - self.spent)
+        moment = self._posterior.checkpoint() if n > 1 else None
+        belief = self.belief
+        for step in range(n):
+            incumbents = top_k(belief.mean, self.k)
+            choice = self._acquisition.choose(belief, incumbents, self.spent + step)
+            self._asked[choice.document] = (choice.rival, choice.value)
+            if self.budget - self.spent >= LOOK_AHEAD_WORTH and not self._posterior.ready(choice.document):
+                likely = self._acquisition.shortlist(belief, incumbents, LOOK_AHEAD)
+                self._posterior.prepare([choice.document, *(d for d in likely if d != choice.document)])
+            if step < n - 1:
+                self._posterior.observe(choice.document, float(belief.mean[choice.document]))
+                belief = self._posterior.belief()
+        if moment is not None:
+            self._posterior.restore(moment)
+        return np.array(list(self._asked), dtype=np.intp)
+
+    def tell(self, documents: Sequence[int] | NDArray[np.intp], scores: Sequence[float] | NDArray[np.float64]) -> None:
+        """Give the scores in [0, 1] of some or all documents of the last `ask`. InvalidInput changes nothing."""
+        values = np.asarray(scores, dtype=np.float64)
+        told = [int(document) for document in documents]
+        if values.shape != (len(told),):
+            raise InvalidInput(f"{len(told)} documents came with scores of shape {values.shape}; give one score each")
+        if not set(told) <= self._asked.keys() or len(set(told)) != len(told):
+            raise InvalidInput("scores are told once, and only of documents that the last ask named")
+        if not ((values >= 0) & (values <= 1)).all():
+            raise InvalidInput("a score lies outside [0, 1]; apply a sigmoid to logits first")
+        if not told:
+            return
+        self.rounds += 1
+        for document, score in zip(told, values.tolist(), strict=True):
+            rival, value = self._asked.pop(document)
+            self._posterior.observe(document, score)
+            self.history.append(Observation(document, rival, value, self.rounds, score))
+        self.belief = self._posterior.belief()
+
+    def selection(self) -> Selection:
+        """The best k documents as believed now; valid at any moment, all of the pool if k >= N."""
+        belief = self.belief
+        chosen = np.flatnonzero(top_k(belief.mean, self.k))
+        documents = chosen[np.argsort(-belief.mean[chosen], kind="stable")]
+        return Selection(
+            documents,
+            np.clip(belief.mean[documents], 0.0, 1.0),
+            belief.std[documents],
+            belief.scored[documents],
+        )

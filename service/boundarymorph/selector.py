@@ -1,0 +1,170 @@
+"""The hall: one request's way through retriever, session and scorer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar, TypeVarTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.retrieval.candidates import Candidates
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.retriever import Retriever
+from boundarymorph.scoring.scorer import Scorer
+from boundarymorph.selection import Observation, Pool, Selection, SelectionConfig, SelectionSession, StopReason
+
+Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
+
+GONE = 0.0  # the score of a document that was deleted between retrieval and scoring
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionTask:
+    """What is wanted: the best k documents for a query at no more than `budget` calls, `batch_size` of them a round."""
+
+    query: str
+    candidates: Candidates
+    budget: int
+    k: int
+    batch_size: int = 1
+    return_documents: bool = False
+    config: SelectionConfig = field(default_factory=SelectionConfig)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SelectionResult:
+    """What came of it.
+
+    documents: by id, as far as they were fetched; truncated: scored pairs that were cut to fit the cross-encoder;
+    seconds: by stage, and their total.
+    """
+
+    pool: Pool
+    selection: Selection
+    history: Sequence[Observation]
+    rounds: int
+    stop_reason: StopReason
+    documents: Mapping[str, Document]
+    truncated: int
+    seconds: Mapping[str, float]
+    warnings: Sequence[str]
+
+
+class Stopwatch:
+    """Seconds by stage."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._start = clock()
+        self._stages: dict[str, float] = {}
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add what the block takes to a stage."""
+        start = self._clock()
+        try:
+            yield
+        finally:
+            self._stages[name] = self._stages.get(name, 0.0) + self._clock() - start
+
+    def read(self) -> dict[str, float]:
+        """Every stage so far, and the total since the beginning."""
+        return {**self._stages, "total": self._clock() - self._start}
+
+
+class Selector:
+    """Retrieves a pool, lets a session ask and the scorer answer, and reads the selection.
+
+    The mathematics runs in `threads` of its own, off the event loop. Retriever and scorer stay their owner's to close.
+    """
+
+    def __init__(
+        self,
+        retriever: Retriever,
+        scorer: Scorer,
+        *,
+        threads: int = 2,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._retriever = retriever
+        self._scorer = scorer
+        self._clock = clock
+        self._executor: Executor = ThreadPoolExecutor(threads, thread_name_prefix="selector")
+
+    async def select(self, task: SelectionTask) -> SelectionResult:
+        """Carry out one task. Raises what the rooms raise; a cancelled task asks for nothing more."""
+        watch = Stopwatch(self._clock)
+        with watch.stage("retrieve"):
+            retrieved = await task.candidates.retrieve(self._retriever, task.query)
+        pool, warnings = retrieved.pool, list(retrieved.warnings)
+
+        documents: dict[str, Document] = {}
+        truncated = 0
+        with watch.stage("select"):
+            session, asked = await self._in_thread(_begin, pool, task)
+        while asked.size:
+            with watch.stage("fetch"):
+                await self._fetch(task, [pool.ids[position] for position in asked], documents)
+            with watch.stage("score"):
+                scores, cut = await self._score(task.query, [documents.get(pool.ids[position]) for position in asked])
+                truncated += cut
+            with watch.stage("select"):
+                asked = await self._in_thread(_advance, session, asked, scores, task.batch_size)
+        with watch.stage("select"):
+            selection = await self._in_thread(session.selection)
+        if task.return_documents:
+            with watch.stage("fetch"):
+                await self._fetch(task, [pool.ids[position] for position in selection.documents], documents)
+
+        if truncated:
+            warnings.append(f"{truncated} documents were cut to the cross-encoder's maximum length to be scored")
+        assert session.stop_reason is not None
+        return SelectionResult(
+            pool,
+            selection,
+            session.history,
+            session.rounds,
+            session.stop_reason,
+            documents,
+            truncated,
+            watch.read(),
+            warnings,
+        )
+
+    async def close(self) -> None:
+        """Wait for the threads and release them."""
+        await asyncio.to_thread(self._executor.shutdown)
+
+    async def _fetch(self, task: SelectionTask, ids: Sequence[str], documents: dict[str, Document]) -> None:
+        missing = [identifier for identifier in ids if identifier not in documents]
+        if missing:
+            documents.update(await task.candidates.documents(self._retriever, missing))
+
+    async def _score(self, query: str, documents: Sequence[Document | None]) -> tuple[NDArray[np.float64], int]:
+        present = [position for position, document in enumerate(documents) if document is not None]
+        scores = await self._scorer.score(query, [d.content for d in documents if d is not None])
+        values = np.full(len(documents), GONE)
+        values[present] = scores.values
+        return values, scores.truncated
+
+    async def _in_thread(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
+
+
+def _begin(pool: Pool, task: SelectionTask) -> tuple[SelectionSession, NDArray[np.intp]]:
+    session = SelectionSession(pool, budget=task.budget, k=task.k, config=task.config)
+    return session, session.ask(task.batch_size)
+
+
+def _advance(
+    session: SelectionSession, asked: NDArray[np.intp], scores: NDArray[np.float64], batch_size: int
+) -> NDArray[np.intp]:
+    session.tell(asked, scores)
+    return session.ask(batch_size)

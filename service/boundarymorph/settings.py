@@ -1,0 +1,108 @@
+"""Configuration: read once, at the edge, from the environment and a TOML file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from boundarymorph.errors import InvalidConfiguration
+
+CONFIG_VARIABLE = "BOUNDARYMORPH_CONFIG"
+DEFAULT_CONFIG = Path("boundarymorph.toml")
+
+
+class Limits(BaseModel, extra="forbid"):
+    """Bounds on one request. What is over one is refused at the door, whole."""
+
+    body_bytes: int = Field(256 * 2**20, ge=1024, description="HTTP body, except of a streamed upload")
+    line_bytes: int = Field(4 * 2**20, ge=1024, description="one line of an NDJSON upload")
+    query_characters: int = Field(10_000, ge=1)
+    text_characters: int = Field(1_000_000, ge=1, description="title and text of one document of a pool")
+    pool: int = Field(20_000, ge=1, description="N: candidates, given or taken from an index")
+    budget: int = Field(2_000, ge=0, description="B: cross-encoder calls")
+    k: int = Field(20_000, ge=1, description="documents returned")
+    batch_size: int = Field(256, ge=1, description="documents a round")
+    dimension: int = Field(8_192, ge=1, description="d of given embeddings")
+
+
+class Settings(BaseSettings):
+    """Every setting of the service.
+
+    The environment (BOUNDARYMORPH_PORT, BOUNDARYMORPH_LIMITS__BUDGET) wins over the TOML file that BOUNDARYMORPH_CONFIG
+    names, by default boundarymorph.toml in the working directory.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="BOUNDARYMORPH_", env_nested_delimiter="__", extra="forbid", frozen=True, validate_default=True
+    )
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(8080, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    data_directory: Path = Field(Path("data"), description="where the indexes live")
+    threads: int | None = Field(None, ge=1, description="threads of each model; all cores if unset")
+    selector_threads: int = Field(2, ge=1, description="threads for the mathematics of all sessions")
+    max_length: int = Field(512, ge=8, le=512, description="tokens that the embedded models read")
+    log_level: str = Field("info", pattern="^(critical|error|warning|info|debug)$")
+    budget: int = Field(50, ge=0, description="B where a request names none")
+    k: int = Field(50, ge=1, description="k where a request names none")
+    depth: int = Field(10_000, ge=1, description="N taken from an index where a request names none")
+    batch_size: int = Field(1, ge=1, description="documents a round where a request names none")
+    limits: Limits = Field(default_factory=Limits)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, _config_file())
+
+    @classmethod
+    def load(cls, **overrides: Any) -> Self:
+        """Read the settings; overrides that are None do not count. Raises InvalidConfiguration, naming each mistake."""
+        try:
+            return cls(**{name: value for name, value in overrides.items() if value is not None})
+        except ValidationError as error:
+            mistakes = "; ".join(
+                f"{'.'.join(str(part) for part in detail['loc'])}: {detail['msg']}" for detail in error.errors()
+            )
+            raise InvalidConfiguration(f"bad settings: {mistakes}") from None
+        except ValueError as error:  # a TOML file that does not parse, JSON in a variable that does not
+            raise InvalidConfiguration(f"bad settings: {error}") from None
+
+    def masked(self) -> dict[str, Any]:
+        """All values as plain data, secrets replaced by asterisks."""
+        return _plain(self)
+
+
+def _config_file() -> Path | None:
+    named = os.environ.get(CONFIG_VARIABLE)
+    if named is None:
+        return DEFAULT_CONFIG if DEFAULT_CONFIG.is_file() else None
+    path = Path(named)
+    if not path.is_file():
+        raise InvalidConfiguration(f"{CONFIG_VARIABLE} names {named}, which is not a file")
+    return path
+
+
+def _plain(model: BaseModel) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        match value:
+            case BaseModel():
+                shown[name] = _plain(value)
+            case SecretStr():
+                shown[name] = "********" if value.get_secret_value() else ""
+            case Path():
+                shown[name] = str(value)
+            case _:
+                shown[name] = value
+    return shown

@@ -1,0 +1,108 @@
+"""What every document store does. A test class inherits and provides `store`, of 8 dimensions, and `reopen`."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from boundarymorph.errors import InvalidEmbeddings, InvalidInput
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.store import DocumentStore, fingerprint
+from tests.contract.vector_index import unit
+
+Reopen = Callable[[], DocumentStore]
+
+
+def write(store: DocumentStore, ids: list[str], text: str = "text of", seed: int = 0) -> None:
+    documents = [Document(id, f"{text} {id}") for id in ids]
+    store.upsert(documents, unit(len(ids), 8, seed), [fingerprint(document) for document in documents])
+
+
+class DocumentStoreContract:
+    def test_documents_come_back_as_they_were(self, store: DocumentStore, reopen: Reopen) -> None:
+        documents = [
+            Document("plain", "text"),
+            Document(
+                "full", "", title="Title", metadata={"year": 1999, "tags": ["a", None, 0.5], "nested": {"b": True}}
+            ),
+            Document("ünïcode '\"%;-- 🙂", "nul\x00 newline\n ß 漢字\U0001f600", title=""),
+        ]
+        store.upsert(documents, unit(3, 8), [b"1", b"2", b"3"])
+        for opened in (store, reopen()):
+            assert list(opened.documents([d.id for d in documents] + ["unknown"]).values()) == documents
+            assert opened.digests(["plain", "unknown"]) == {"plain": b"1"}
+            assert opened.count() == 3
+
+    def test_vectors_come_back_as_unit_rows(self, store: DocumentStore, reopen: Reopen) -> None:
+        documents = [Document(str(i), "") for i in range(50)]
+        store.upsert(documents, 17.5 * unit(50, 8), [b""] * 50)
+        changes = reopen().changes(0)
+        assert changes.ids == [document.id for document in documents]
+        assert changes.vectors.dtype == np.float32
+        np.testing.assert_allclose(np.linalg.norm(changes.vectors, axis=1), 1, atol=1e-6)
+        np.testing.assert_allclose(changes.vectors, unit(50, 8), atol=1e-3)
+
+    def test_a_reader_sees_what_followed_what_it_saw(self, store: DocumentStore, reopen: Reopen) -> None:
+        reader = reopen()
+        write(store, ["a", "b", "c"])
+        first = reader.changes(0)
+        assert (first.ids, first.deleted, first.complete, first.reset) == (["a", "b", "c"], [], True, False)
+        write(store, ["b", "d"], text="new")
+        store.delete(["a", "unknown"])
+        second = reader.changes(first.sequence)
+        assert (second.ids, second.deleted) == (["b", "d"], ["a"])
+        nothing = reader.changes(second.sequence)
+        assert (nothing.ids, nothing.deleted, nothing.sequence) == ([], [], second.sequence)
+
+    def test_changes_can_be_read_in_pieces(self, store: DocumentStore) -> None:
+        write(store, [str(i) for i in range(25)])
+        sequence, seen, pieces, complete = 0, [], 0, False
+        while not complete:
+            changes = store.changes(sequence, limit=10)
+            seen += changes.ids
+            sequence, complete, pieces = changes.sequence, changes.complete, pieces + 1
+        assert seen == [str(i) for i in range(25)]
+        assert pieces == 3
+
+    def test_the_later_of_one_call_wins(self, store: DocumentStore) -> None:
+        store.upsert([Document("a", "old"), Document("a", "new")], unit(2, 8), [b"1", b"2"])
+        assert store.documents(["a"])["a"].text == "new"
+        assert store.count() == 1
+
+    def test_deleted_documents_are_gone_and_may_return(self, store: DocumentStore, reopen: Reopen) -> None:
+        write(store, ["a", "b"])
+        assert store.delete(["a", "a", "unknown"]) == 1
+        assert store.delete(["a"]) == 0
+        assert reopen().documents(["a", "b"]).keys() == {"b"}
+        assert store.digests(["a"]) == {}
+        assert store.count() == 1
+        write(store, ["a"])
+        assert store.count() == 2
+        assert store.changes(0).deleted == []
+
+    def test_many_ids_at_once(self, store: DocumentStore) -> None:
+        ids = [f"d{i}" for i in range(2500)]
+        write(store, ids)
+        assert store.documents(ids).keys() == set(ids)
+        assert store.delete(ids[:1700]) == 1700
+        assert store.count() == 800
+
+    def test_a_call_that_fails_writes_nothing(self, store: DocumentStore) -> None:
+        write(store, ["a"])
+        before = store.changes(0).sequence
+        bad = unit(2, 8)
+        bad[1] = 0
+        documents = [Document("a", "changed"), Document("b", "")]
+        for embeddings in (bad, np.full((2, 8), np.nan), unit(2, 9), unit(1, 8)):
+            with pytest.raises(InvalidEmbeddings):
+                store.upsert(documents, embeddings, [b"", b""])
+        with pytest.raises(InvalidInput, match="'b'"):
+            store.upsert([documents[0], Document("b", "", metadata={"x": object()})], unit(2, 8), [b"", b""])
+        assert store.changes(before).ids == []
+        assert store.documents(["a"])["a"].text == "text of a"
+
+    def test_nothing_to_do(self, store: DocumentStore) -> None:
+        store.upsert([], np.empty((0, 8)), [])
+        assert store.delete([]) == 0
+        assert store.documents([]) == {}
+        assert store.changes(0).ids == []

@@ -1,0 +1,38 @@
+"""What every Encoder does. A test class inherits and provides the `encoder` fixture."""
+
+import asyncio
+
+import numpy as np
+
+from boundarymorph.retrieval.encoders import Encoder
+
+TEXTS = ["Trams run every ten minutes.", "A violin has four strings.", "", "Ärzte empfehlen 8 Stunden Schlaf 🙂"]
+
+
+class EncoderContract:
+    async def test_documents_become_unit_rows(self, encoder: Encoder) -> None:
+        vectors = (await encoder.encode_documents(TEXTS)).vectors
+        assert vectors.shape == (len(TEXTS), encoder.dimension)
+        assert vectors.dtype == np.float32
+        np.testing.assert_allclose(np.linalg.norm(vectors.astype(np.float64), axis=1), 1, atol=1e-6)
+        assert len(np.unique(vectors, axis=0)) == len(TEXTS)
+
+    async def test_a_query_becomes_a_unit_vector(self, encoder: Encoder) -> None:
+        vector = await encoder.encode_query("how often do trams run?")
+        assert vector.shape == (encoder.dimension,)
+        assert vector.dtype == np.float32
+        assert abs(np.linalg.norm(vector.astype(np.float64)) - 1) < 1e-6
+
+    async def test_an_embedding_does_not_depend_on_its_neighbours(self, encoder: Encoder) -> None:
+        together = (await encoder.encode_documents(TEXTS)).vectors
+        concurrently = await asyncio.gather(*(encoder.encode_documents([text]) for text in reversed(TEXTS)))
+        alone = np.concatenate([embeddings.vectors for embeddings in reversed(concurrently)])
+        np.testing.assert_array_equal(together, alone)
+
+    async def test_no_texts(self, encoder: Encoder) -> None:
+        embeddings = await encoder.encode_documents([])
+        assert embeddings.vectors.shape == (0, encoder.dimension)
+        assert embeddings.truncated == 0
+
+    async def test_the_name_is_told(self, encoder: Encoder) -> None:
+        assert encoder.name

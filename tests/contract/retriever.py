@@ -1,0 +1,65 @@
+"""What every Retriever does. A test class inherits and provides `retriever`, over the indexes that are made here.
+
+Indexes: "trams", built with the retriever's encoder from DOCUMENTS; "own", of 4 dimensions without an encoder, holding
+the unit vectors "e0" to "e3"; "empty", with the encoder; "foreign", built with another encoder.
+"""
+
+import numpy as np
+import pytest
+
+from boundarymorph.errors import EmptyIndex, InvalidEmbeddings, InvalidInput, UnknownIndex
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.retriever import Retriever
+
+DOCUMENTS = [
+    Document("tram", "Trams run every ten minutes.", title="Transport", metadata={"line": 4}),
+    Document("violin", "A violin has four strings."),
+    Document("bread", "Bread is baked at dawn."),
+]
+
+
+class RetrieverContract:
+    async def test_a_query_gets_its_pool(self, retriever: Retriever) -> None:
+        pool = await retriever.retrieve("trams", "A violin has four strings.", 2)
+        assert len(pool) == 2
+        assert pool.ids[0] == "violin"
+        assert pool.scores.dtype == np.float64
+        np.testing.assert_allclose(pool.scores, pool.embeddings.astype(np.float64) @ pool.query, atol=1e-6)
+        np.testing.assert_allclose(np.linalg.norm(pool.embeddings, axis=1), 1, atol=1e-6)
+
+    async def test_a_deep_pool_holds_everything(self, retriever: Retriever) -> None:
+        assert set((await retriever.retrieve("trams", "trams", 10_000)).ids) == {"tram", "violin", "bread"}
+
+    async def test_documents_by_id(self, retriever: Retriever) -> None:
+        documents = await retriever.documents("trams", ["bread", "tram", "unknown"])
+        assert dict(documents) == {"tram": DOCUMENTS[0], "bread": DOCUMENTS[2]}
+
+    async def test_own_vectors(self, retriever: Retriever) -> None:
+        pool = await retriever.retrieve("own", "", 2, query_embedding=[0, 0, 9, 1])
+        assert list(pool.ids) == ["e2", "e3"]
+        with pytest.raises(InvalidInput, match="query_embedding"):
+            await retriever.retrieve("own", "text", 2)
+        with pytest.raises(InvalidEmbeddings):
+            await retriever.retrieve("own", "", 2, query_embedding=[1, 0, 0])
+        with pytest.raises(InvalidEmbeddings):
+            await retriever.retrieve("own", "", 2, query_embedding=[0, 0, 0, 0])
+
+    async def test_an_index_of_another_encoder_takes_no_text(self, retriever: Retriever) -> None:
+        with pytest.raises(InvalidInput, match="other-encoder"):
+            await retriever.retrieve("foreign", "text", 2)
+
+    async def test_an_empty_index_and_an_unknown_one(self, retriever: Retriever) -> None:
+        with pytest.raises(EmptyIndex):
+            await retriever.retrieve("empty", "text", 2)
+        with pytest.raises(UnknownIndex):
+            await retriever.retrieve("missing", "text", 2)
+        with pytest.raises(UnknownIndex):
+            await retriever.documents("missing", ["a"])
+
+    async def test_texts_are_embedded_like_those_of_the_index(self, retriever: Retriever) -> None:
+        embeddings = await retriever.embed_documents([document.content for document in DOCUMENTS])
+        pool = await retriever.retrieve("trams", "", 3, query_embedding=embeddings.vectors[2])
+        assert pool.ids[0] == "bread"
+        assert pool.scores[0] > 0.9999
+        query = await retriever.embed_query("trams")
+        np.testing.assert_array_equal(query, (await retriever.retrieve("trams", "trams", 1)).query)

@@ -1,0 +1,173 @@
+"""What every VectorIndex does. A test class inherits and provides the `make` fixture, which builds an empty index."""
+
+import sys
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from boundarymorph.errors import InvalidEmbeddings, InvalidInput
+from boundarymorph.retrieval.index import VectorIndex
+
+Make = Callable[[int], VectorIndex]
+
+
+def unit(count: int, dimension: int, seed: int = 0) -> NDArray[np.float32]:
+    vectors = np.random.default_rng(seed).standard_normal((count, dimension), dtype=np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors
+
+
+def names(count: int, start: int = 0) -> list[str]:
+    return [f"d{i}" for i in range(start, start + count)]
+
+
+class VectorIndexContract:
+    def test_the_nearest_come_first_with_their_vectors_and_scores(self, make: Make) -> None:
+        vectors, index = unit(500, 16), make(16)
+        index.upsert(names(500), vectors)
+        query = unit(1, 16, seed=1)[0]
+        found = index.search(query, 40)
+        exact = vectors.astype(np.float64) @ query
+        best = np.argsort(-exact, kind="stable")[:40]
+        assert found.ids == [f"d{row}" for row in best]
+        np.testing.assert_array_equal(found.vectors, vectors[best])
+        np.testing.assert_allclose(found.scores, exact[best], rtol=0, atol=1e-12)
+        assert len(index) == 500
+
+    def test_a_depth_beyond_the_end_returns_everything(self, make: Make) -> None:
+        index = make(8)
+        index.upsert(names(30), unit(30, 8))
+        assert sorted(index.search(unit(1, 8)[0], 10_000).ids) == sorted(names(30))
+
+    def test_nothing_is_cut_off_at_great_depth(self, make: Make) -> None:
+        vectors, index = unit(20_000, 8), make(8)
+        index.upsert(names(20_000), vectors)
+        found = index.search(vectors[3], 17_000)
+        assert len(set(found.ids)) == 17_000
+        assert found.scores[-1] == np.sort(vectors.astype(np.float64) @ vectors[3])[-17_000]
+
+    def test_equals_keep_the_order_of_insertion_also_across_the_cut(self, make: Make) -> None:
+        same, index = unit(1, 33)[0], make(33)
+        for start in range(0, 1003, 59):
+            count = min(59, 1003 - start)
+            index.upsert(names(count, start), np.repeat(same[None], count, axis=0))
+        index.upsert(["nearer"], unit(1, 33, seed=5))
+        query = (same + 2 * unit(1, 33, seed=5)[0]).astype(np.float32)
+        query /= np.linalg.norm(query)
+        for depth in (1, 2, 64, 65, 66, 500, 1003, 1004):
+            assert index.search(query, depth).ids == ["nearer", *names(depth - 1)]
+
+    def test_an_upsert_replaces(self, make: Make) -> None:
+        vectors, index = unit(3, 8), make(8)
+        index.upsert(["a", "b"], vectors[:2])
+        index.upsert(["a"], vectors[2:])
+        assert len(index) == 2
+        found = index.search(vectors[2], 5)
+        assert found.ids[0] == "a"
+        np.testing.assert_array_equal(found.vectors[0], vectors[2])
+
+    def test_the_later_of_one_call_wins(self, make: Make) -> None:
+        vectors, index = unit(3, 8), make(8)
+        index.upsert(["a", "b", "a"], vectors)
+        assert len(index) == 2
+        np.testing.assert_array_equal(index.search(vectors[2], 1).vectors[0], vectors[2])
+
+    def test_removed_documents_are_not_found(self, make: Make) -> None:
+        vectors, index = unit(100, 8), make(8)
+        index.upsert(names(100), vectors)
+        index.remove([*names(50), "unknown"])
+        assert len(index) == 50
+        assert sorted(index.search(vectors[0], 100).ids) == sorted(names(50, 50))
+        index.upsert(["d7"], vectors[7:8])
+        assert index.search(vectors[7], 1).ids == ["d7"]
+
+    def test_it_is_the_same_after_many_changes(self, make: Make) -> None:
+        rng, index = np.random.default_rng(0), make(6)
+        expected: dict[str, NDArray[np.float32]] = {}
+        for step in range(300):
+            chosen = [f"d{i}" for i in rng.choice(400, size=30, replace=False)]
+            if step % 3:
+                vectors = unit(30, 6, seed=step)
+                index.upsert(chosen, vectors)
+                for id, vector in zip(chosen, vectors, strict=True):
+                    expected.pop(id, None)
+                    expected[id] = vector
+            else:
+                index.remove(chosen)
+                expected = {id: vector for id, vector in expected.items() if id not in chosen}
+        query = unit(1, 6, seed=999)[0]
+        scores = np.array([vector.astype(np.float64) @ query for vector in expected.values()])
+        order = np.argsort(-scores, kind="stable")
+        assert index.search(query, 400).ids == [list(expected)[row] for row in order]
+
+    def test_an_empty_index_finds_nothing(self, make: Make) -> None:
+        found = make(8).search(unit(1, 8)[0], 10)
+        assert found.ids == []
+        assert found.vectors.shape == (0, 8)
+
+    def test_other_dimensions_and_depths_are_refused(self, make: Make) -> None:
+        index = make(8)
+        with pytest.raises(InvalidEmbeddings):
+            index.upsert(["a"], unit(1, 9))
+        with pytest.raises(InvalidEmbeddings):
+            index.search(unit(1, 9)[0], 1)
+        with pytest.raises(InvalidInput):
+            index.search(unit(1, 8)[0], 0)
+
+    def test_searches_during_changes_see_each_of_them_whole(self, make: Make) -> None:
+        """Every document is always there, in one of its two states; a batch changes state at once."""
+        index, states = make(16), (unit(200, 16, seed=1), unit(200, 16, seed=2))
+        index.upsert(names(200), states[0])
+        query, done, failures = unit(1, 16, seed=3)[0], threading.Event(), []
+
+        def search() -> None:
+            while not done.is_set():
+                found = index.search(query, 500)
+                rows = [int(id[1:]) for id in found.ids]
+                whole = any(np.array_equal(found.vectors, state[rows]) for state in states)
+                if sorted(rows) != list(range(200)) or not whole:
+                    failures.append(found.ids)
+
+        searchers = [threading.Thread(target=search) for _ in range(3)]
+        for searcher in searchers:
+            searcher.start()
+        for step in range(200):
+            index.upsert(names(200), states[(step + 1) % 2])
+        done.set()
+        for searcher in searchers:
+            searcher.join()
+        assert not failures
+
+    def test_searches_during_removals_see_each_of_them_whole(self, make: Make) -> None:
+        index, vectors = make(16), unit(2000, 16)
+        index.upsert(names(2000), vectors)
+        done, failures = threading.Event(), []
+
+        def search() -> None:
+            try:
+                while not done.is_set():
+                    found = index.search(vectors[1500], 1500)
+                    expected = names(1000, 1000) if len(found.ids) == 1000 else found.ids
+                    if len(found.ids) not in (1000, 1500) or set(found.ids) != set(expected):
+                        failures.append(f"{len(found.ids)} documents")
+            except Exception as failure:
+                failures.append(repr(failure))
+
+        searchers = [threading.Thread(target=search) for _ in range(3)]
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)
+        try:
+            for searcher in searchers:
+                searcher.start()
+            for _ in range(100):
+                index.remove(names(1000))
+                index.upsert(names(1000), vectors[:1000])
+        finally:
+            done.set()
+            for searcher in searchers:
+                searcher.join()
+            sys.setswitchinterval(interval)
+        assert not failures

@@ -1,0 +1,306 @@
+"""Named indexes: configuration, names, deletion, and two processes over one directory."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from boundarymorph.errors import (
+    CorruptIndex,
+    EmptyIndex,
+    IndexConflict,
+    InvalidEmbeddings,
+    InvalidIndexName,
+    InvalidInput,
+    UnknownIndex,
+)
+from boundarymorph.retrieval.catalog import IndexCatalog
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.live import LiveIndex
+from boundarymorph.retrieval.store import DocumentStore
+from tests.retrieval.fakes import vector_of
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[IndexCatalog]:
+    catalog = IndexCatalog(tmp_path / "indexes")
+    yield catalog
+    catalog.close()
+
+
+@pytest.fixture
+def other(catalog: IndexCatalog, tmp_path: Path) -> Iterator[IndexCatalog]:
+    """The same directory, as another process has it open."""
+    other = IndexCatalog(tmp_path / "indexes")
+    yield other
+    other.close()
+
+
+def put(index: LiveIndex, *texts: str) -> None:
+    documents = [Document(text.split()[0], text) for text in texts]
+    index.upsert(documents, np.array([vector_of(text) for text in texts]))
+
+
+def found(index: LiveIndex, text: str) -> str:
+    """The text that the index answers with, by its nearest document."""
+    (id,) = index.search(vector_of(text), 1).ids
+    return index.documents([id])[id].text
+
+
+def test_writes_are_visible_to_the_next_search(catalog: IndexCatalog, other: IndexCatalog) -> None:
+    ours = catalog.create("a", encoder=None, dimension=32)
+    theirs = other.get("a")
+    for version in range(5):
+        put(ours, f"x {version}", f"y {version}")
+        assert found(theirs, f"x {version}") == f"x {version}"
+        put(theirs, f"x {version} theirs")
+        assert found(ours, f"x {version} theirs") == f"x {version} theirs"
+        assert set(ours.search(vector_of("?"), 9).ids) == {"x", "y"}
+    assert theirs.delete(["x"]) == 1
+    assert list(ours.search(vector_of("x 4"), 9).ids) == ["y"]
+    assert ours.count() == theirs.count() == 1
+
+
+def test_another_process_is_seen(catalog: IndexCatalog) -> None:
+    index = catalog.create("a", encoder=None, dimension=32)
+    put(index, "mine")
+    assert found(index, "mine") == "mine"
+    script = (
+        "import sys; from pathlib import Path; from boundarymorph.retrieval.catalog import IndexCatalog;"
+        "from tests.retrieval.test_catalog import put;"
+        "index = IndexCatalog(Path(sys.argv[1])).get('a'); put(index, 'theirs'); index.delete(['mine'])"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    directory = str(index.path.parents[1])
+    subprocess.run([sys.executable, "-c", script, directory], check=True, cwd=ROOT, env=environment)
+    assert list(index.search(vector_of("mine"), 9).ids) == ["theirs"]
+
+
+def test_a_search_is_the_same_after_reopening(catalog: IndexCatalog, other: IndexCatalog) -> None:
+    index = catalog.create("a", encoder=None, dimension=32)
+    put(index, *(f"{i} first" for i in range(60)))
+    index.search(vector_of("?"), 1)
+    put(index, *(f"{i} second" for i in range(0, 60, 3)))
+    before, after = (opened.search(vector_of("?"), 60) for opened in (index, other.get("a")))
+    assert list(before.ids) == list(after.ids)
+    np.testing.assert_array_equal(before.embeddings, after.embeddings)
+    np.testing.assert_array_equal(before.scores, after.scores)
+
+
+def test_creating_again(catalog: IndexCatalog, other: IndexCatalog) -> None:
+    index = catalog.create("a", encoder="e", dimension=32)
+    put(index, "x")
+    assert catalog.create("a", encoder="e", dimension=32) is index
+    assert other.create("a", encoder="e", dimension=32).count() == 1
+    for encoder, dimension in (("e", 31), ("f", 32), (None, 32)):
+        with pytest.raises(IndexConflict, match="'a'"):
+            other.create("a", encoder=encoder, dimension=dimension)
+    with pytest.raises(InvalidInput):
+        catalog.create("b", encoder="e", dimension=0)
+    assert [info.name for info in catalog.list()] == ["a"]
+
+
+def test_many_creating_one_index_get_the_same(tmp_path: Path) -> None:
+    catalogs = [IndexCatalog(tmp_path) for _ in range(8)]
+    created: list[Path] = []
+
+    def create(catalog: IndexCatalog) -> None:
+        created.append(catalog.create("a", encoder=None, dimension=4).path)
+
+    threads = [threading.Thread(target=create, args=(catalog,)) for catalog in catalogs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(created) == 8
+    assert len(set(created)) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    for catalog in catalogs:
+        catalog.close()
+
+
+def test_indexes_come_and_go_whole(catalog: IndexCatalog, other: IndexCatalog) -> None:
+    done = threading.Event()
+    failures: list[Exception] = []
+    seen = set()
+
+    def look() -> None:
+        while not done.is_set():
+            try:
+                seen.add(other.get("a").count())
+                other.list()
+            except UnknownIndex:
+                pass
+            except Exception as failure:
+                failures.append(failure)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    for _ in range(40):
+        put(catalog.create("a", encoder=None, dimension=32), "x", "y")
+        catalog.delete("a")
+    done.set()
+    looking.join()
+    assert not failures
+    assert seen <= {0, 2}
+
+
+def test_deletion(catalog: IndexCatalog, other: IndexCatalog, tmp_path: Path) -> None:
+    index = catalog.create("a", encoder=None, dimension=32)
+    put(index, "x")
+    theirs = other.get("a")
+    assert theirs.count() == 1
+    catalog.delete("a")
+    assert list((tmp_path / "indexes").iterdir()) == []
+    for lost in (index, theirs):
+        with pytest.raises(UnknownIndex):
+            put(lost, "y")
+        with pytest.raises(UnknownIndex):
+            lost.search(vector_of("x"), 1)
+    for opened in (catalog, other):
+        with pytest.raises(UnknownIndex):
+            opened.get("a")
+        with pytest.raises(UnknownIndex):
+            opened.delete("a")
+        assert opened.list() == []
+
+
+def test_an_index_made_again_elsewhere_serves_nothing_old(catalog: IndexCatalog, other: IndexCatalog) -> None:
+    old = catalog.create("a", encoder=None, dimension=32)
+    put(old, "old")
+    assert found(old, "old") == "old"
+    other.delete("a")
+    made_again = other.create("a", encoder="e", dimension=8)
+    with pytest.raises(UnknownIndex):
+        old.search(vector_of("old"), 1)
+    with pytest.raises(UnknownIndex):
+        put(old, "lost")
+    current = catalog.get("a")
+    assert (current.info.encoder, current.info.dimension, current.count()) == ("e", 8, 0)
+    with pytest.raises(EmptyIndex, match="'a'"):
+        current.search(np.ones(8), 1)
+    current.upsert([Document("new", "")], np.ones((1, 8)))
+    assert list(made_again.search(np.ones(8), 9).ids) == ["new"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "../a",
+        "a/b",
+        "a\\b",
+        "/etc/passwd",
+        ".hidden",
+        "-a",
+        "A",
+        "a b",
+        "a\n",
+        "a\x00",
+        "ä",
+        "a" * 65,
+        "%2e%2e",
+    ],
+)
+def test_names_that_are_refused(catalog: IndexCatalog, name: str) -> None:
+    for call in (catalog.get, catalog.delete):
+        with pytest.raises(InvalidIndexName):
+            call(name)
+    with pytest.raises(InvalidIndexName):
+        catalog.create(name, encoder=None, dimension=4)
+
+
+@pytest.mark.parametrize("name", ["a", "0", "a..b", "x.y_z-1", "a" * 64])
+def test_names_that_are_taken(catalog: IndexCatalog, name: str) -> None:
+    catalog.create(name, encoder=None, dimension=4)
+    assert [info.name for info in catalog.list()] == [name]
+
+
+def test_the_list(catalog: IndexCatalog) -> None:
+    put(catalog.create("b", encoder="e", dimension=32), "x", "y")
+    catalog.create("a", encoder=None, dimension=4)
+    first, second = catalog.list()
+    assert (first.name, first.count, first.dimension, first.encoder) == ("a", 0, 4, None)
+    assert (second.name, second.count, second.dimension, second.encoder) == ("b", 2, 32, "e")
+    assert second.bytes > 4096
+    assert first.created.endswith("+00:00")
+
+
+def test_a_damaged_index_is_named_and_hides_no_other(catalog: IndexCatalog, caplog: pytest.LogCaptureFixture) -> None:
+    path = catalog.create("bad", encoder=None, dimension=4).path
+    catalog.create("good", encoder=None, dimension=4)
+    catalog.close()
+    path.write_bytes(b"this is no database" * 1000)
+    with pytest.raises(CorruptIndex, match=path.name):
+        catalog.get("bad")
+    assert [info.name for info in catalog.list()] == ["good"]
+    assert path.name in caplog.text
+    path.unlink()
+    with pytest.raises(CorruptIndex, match="bad"):
+        catalog.get("bad")
+    catalog.delete("bad")
+    with pytest.raises(UnknownIndex):
+        catalog.get("bad")
+
+
+def test_queries_that_fit_no_index(catalog: IndexCatalog) -> None:
+    index = catalog.create("a", encoder=None, dimension=32)
+    with pytest.raises(EmptyIndex):
+        index.search(vector_of("x"), 1)
+    put(index, "x")
+    for query in (np.ones(31), np.zeros(32), np.full(32, np.nan)):
+        with pytest.raises(InvalidEmbeddings):
+            index.search(query, 1)
+
+
+def test_forgotten_deletions_do_not_come_back(catalog: IndexCatalog) -> None:
+    """A reader that slept through deletions that are no longer recorded reads the index anew."""
+    index = catalog.create("a", encoder=None, dimension=32)
+    put(index, *(f"{i}" for i in range(30)))
+    assert len(index.search(vector_of("?"), 99)) == 30
+    forgetful = DocumentStore(index.path, tombstones_kept=2)
+    for i in range(10):
+        forgetful.delete([str(i)])
+    forgetful.close()
+    assert sorted(index.search(vector_of("?"), 99).ids) == sorted(str(i) for i in range(10, 30))
+
+
+def test_searches_while_others_write(catalog: IndexCatalog, other: IndexCatalog) -> None:
+    """Each search sees at least what was acknowledged before it, and never a document with another's vector."""
+    ours = catalog.create("a", encoder=None, dimension=32)
+    theirs = other.get("a")
+    put(ours, *(f"{i} 0" for i in range(100)))
+    acknowledged = [0]
+    failures: list[object] = []
+
+    def search(index: LiveIndex) -> None:
+        try:
+            while acknowledged[0] < 60:
+                at_least = acknowledged[0]
+                pool = index.search(vector_of("?"), 1000)
+                assert sorted(pool.ids, key=int) == [str(i) for i in range(100)]
+                row = list(pool.ids).index("7")
+                expected = [vector_of(f"7 {version}") for version in range(at_least, acknowledged[0] + 2)]
+                assert any(np.abs(pool.embeddings[row] - vector).max() < 1e-3 for vector in expected)
+        except BaseException as failure:
+            failures.append(failure)
+            raise
+
+    readers = [threading.Thread(target=search, args=(index,)) for index in (ours, ours, theirs, theirs)]
+    for reader in readers:
+        reader.start()
+    for version in range(1, 61):
+        put((ours, theirs)[version % 2], *(f"{i} {version}" for i in range(7, 100, 9)), f"7 {version}")
+        acknowledged[0] = version
+    for reader in readers:
+        reader.join()
+    assert not failures

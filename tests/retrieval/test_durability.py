@@ -1,0 +1,96 @@
+"""What was acknowledged survives `kill -9` at any moment. The processes, the files and the kills are real."""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from boundarymorph.retrieval.catalog import IndexCatalog
+from tests.retrieval.fakes import vector_of
+from tests.retrieval.writer import BATCH, DIMENSION, KNOWN, document_of
+
+ROOT = Path(__file__).parents[2]
+
+
+def killed_after(seconds: float, directory: Path, *arguments: str) -> list[list[int]]:
+    """Run a writer, kill it some time after its first acknowledgement; the numbers on each line that it got out."""
+    command = [sys.executable, "-m", "tests.retrieval.writer", str(directory), *arguments]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, env=environment) as writer:
+        assert writer.stdout is not None
+        first = writer.stdout.readline()
+        assert first, "the writer ended before it wrote anything"
+        time.sleep(seconds)
+        writer.kill()
+        lines = first + writer.stdout.read()
+    assert writer.returncode == -9
+    complete = lines[: lines.rfind(b"\n")].split(b"\n")
+    return [[int(number) for number in line.split()] for line in complete]
+
+
+def read_all(directory: Path) -> dict[int, int]:
+    """Versions by document number, after checking that texts, vectors and answers agree."""
+    catalog = IndexCatalog(directory)
+    index = catalog.get("index")
+    pool = index.search(np.ones(DIMENSION), 1_000_000)
+    documents = index.documents(pool.ids)
+    assert len(documents) == len(pool) == index.count()
+    versions = {}
+    for id, vector in zip(pool.ids, pool.embeddings, strict=True):
+        version = int(documents[id].text.split()[3])
+        assert documents[id] == document_of(int(id), version)
+        np.testing.assert_allclose(vector, vector_of(documents[id].text), atol=1e-3)
+        versions[int(id)] = version
+    nearest = index.search(vector_of(documents[pool.ids[0]].text), 1)
+    assert nearest.ids == [pool.ids[0]]
+    catalog.close()
+    return versions
+
+
+def test_first_builds(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    for kill in range(10):
+        directory = tmp_path / str(kill)
+        acknowledged = killed_after(rng.uniform(0, 0.25), directory, "build")
+        stored = read_all(directory)
+        assert {number for _, *numbers in acknowledged for number in numbers} <= stored.keys()
+        # A batch is one transaction: the last one may be there without its acknowledgement, but never a part of it.
+        assert len(stored) in (BATCH * len(acknowledged), BATCH * (len(acknowledged) + 1))
+        assert stored.keys() == set(range(len(stored)))
+
+
+def test_updates_of_existing_documents(tmp_path: Path) -> None:
+    catalog = IndexCatalog(tmp_path)
+    documents = [document_of(number, 0) for number in range(KNOWN)]
+    vectors = np.array([vector_of(document.text) for document in documents])
+    catalog.create("index", encoder=None, dimension=DIMENSION).upsert(documents, vectors)
+    catalog.close()
+
+    rng = random.Random(2)
+    expected = dict.fromkeys(range(KNOWN), 0)
+    for _ in range(10):
+        first = max(expected.values()) + 1
+        for version, *numbers in killed_after(rng.uniform(0, 0.25), tmp_path, "update", str(first)):
+            expected |= dict.fromkeys(numbers, version)
+        stored = read_all(tmp_path)
+        assert stored.keys() == expected.keys()
+        ahead = [number for number in stored if stored[number] != expected[number]]
+        assert all(stored[number] > expected[number] for number in ahead)
+        assert len(ahead) in (0, BATCH)
+        expected = stored
+
+
+def test_indexes_appear_whole(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    for kill in range(3):
+        directory = tmp_path / str(kill)
+        acknowledged = killed_after(rng.uniform(0, 0.1), directory, "create")
+        catalog = IndexCatalog(directory)
+        there = {folder.name for folder in directory.iterdir() if not folder.name.startswith(".")}
+        assert {f"index-{number}" for (number,) in acknowledged} <= there
+        assert {info.name for info in catalog.list()} == there
+        catalog.close()

@@ -1,0 +1,276 @@
+"""From uploads to an index: parsing, bad lines, unchanged documents, strictness."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from boundarymorph.errors import InvalidInput, UnknownIndex
+from boundarymorph.retrieval.catalog import IndexCatalog
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.encoders import OnnxEncoder
+from boundarymorph.retrieval.ingestion import (
+    MAX_PROBLEMS,
+    BadLine,
+    Entry,
+    IngestReport,
+    ingest,
+    parse_array,
+    parse_ndjson,
+)
+from boundarymorph.retrieval.live import LiveIndex
+from tests.retrieval.fakes import SeededEncoder, vector_of
+
+
+async def stream(*chunks: bytes) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+
+
+async def parse(*chunks: bytes, dimension: int = 2, **options: int) -> list[Entry | BadLine]:
+    return [entry async for entry in parse_ndjson(stream(*chunks), dimension, **options)]
+
+
+def upload(*records: dict[str, Any]) -> AsyncIterator[Entry | BadLine]:
+    return parse_ndjson(stream(b"\n".join(orjson.dumps(record) for record in records)), 32)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[IndexCatalog]:
+    catalog = IndexCatalog(tmp_path)
+    yield catalog
+    catalog.close()
+
+
+@pytest.fixture
+def index(catalog: IndexCatalog) -> LiveIndex:
+    return catalog.create("seeded", encoder="seeded", dimension=32)
+
+
+@pytest.fixture
+def own(catalog: IndexCatalog) -> LiveIndex:
+    return catalog.create("own", encoder=None, dimension=32)
+
+
+class TestParsing:
+    async def test_lines_become_documents(self) -> None:
+        entries = await parse(
+            b'\xef\xbb\xbf{"id": "a", "text": "one", "extra": 1}\r\n'
+            b"\n   \n"
+            b'{"id": 7, "text": "", "title": "two", "metadata": {"k": [1]}, "embedding": [3, -4.0]}'
+        )
+        first, second = entries
+        assert first == Entry(1, Document("a", "one"))
+        assert isinstance(second, Entry)
+        assert (second.line, second.document) == (4, Document("7", "", "two", {"k": [1]}))
+        assert second.embedding is not None
+        np.testing.assert_allclose(second.embedding, [0.6, -0.8], rtol=1e-6)
+
+    @settings(max_examples=60, deadline=None)
+    @given(size=st.integers(1, 50), texts=st.lists(st.text(), max_size=6))
+    async def test_chunks_may_end_anywhere(self, size: int, texts: list[str]) -> None:
+        """Also within a character."""
+        records = [{"id": str(number), "text": text + "."} for number, text in enumerate(texts)]
+        try:
+            body = b"\n".join(orjson.dumps(record) for record in records)
+        except TypeError:
+            return
+        entries = await parse(*(body[start : start + size] for start in range(0, len(body), size)))
+        assert entries == [
+            Entry(number, Document(str(number - 1), text + ".")) for number, text in enumerate(texts, start=1)
+        ]
+
+    @pytest.mark.parametrize(
+        ("line", "reason"),
+        [
+            (b"{", "not JSON"),
+            (b'{"id": "a", "text": "\xff"}', "not JSON"),
+            (b'{"id": "a", "text": "\\ud800"}', "not JSON"),
+            (b'{"id": "a", "text": "x", "embedding": [NaN, 1]}', "not JSON"),
+            (b'["a"]', "object"),
+            (b"null", "object"),
+            (b'{"text": "x"}', "id"),
+            (b'{"id": null, "text": "x"}', "id"),
+            (b'{"id": true, "text": "x"}', "id"),
+            (b'{"id": 1.5, "text": "x"}', "id"),
+            (b'{"id": 123456789012345678901234567890, "text": "x"}', "id"),
+            (b'{"id": "", "text": "x"}', "id"),
+            (b'{"id": "' + b"a" * 513 + b'", "text": "x"}', "id"),
+            (b'{"id": "a"}', "text"),
+            (b'{"id": "a", "text": null, "title": "t"}', "text"),
+            (b'{"id": "a", "text": ""}', "title"),
+            (b'{"id": "a", "text": "", "title": ""}', "title"),
+            (b'{"id": "a", "text": "x", "title": 3}', "title"),
+            (b'{"id": "a", "text": "x", "metadata": [1]}', "metadata"),
+            (b'{"id": "a", "text": "x", "embedding": "1,2"}', "numbers"),
+            (b'{"id": "a", "text": "x", "embedding": ["1", "2"]}', "numbers"),
+            (b'{"id": "a", "text": "x", "embedding": [true, false]}', "numbers"),
+            (b'{"id": "a", "text": "x", "embedding": [1]}', "1 dimensions and the index 2"),
+            (b'{"id": "a", "text": "x", "embedding": []}', "0 dimensions"),
+            (b'{"id": "a", "text": "x", "embedding": [0, 0.0]}', "direction"),
+            (b'{"id": "a", "text": "x", "embedding": [1e308, 1e308]}', "direction"),
+        ],
+    )
+    async def test_bad_lines_say_what_is_wrong(self, line: bytes, reason: str) -> None:
+        good = b'{"id": "g", "text": "good"}'
+        before, bad, after = await parse(good + b"\n" + line + b"\n" + good)
+        assert isinstance(before, Entry)
+        assert isinstance(after, Entry)
+        assert isinstance(bad, BadLine)
+        assert bad.line == 2
+        assert reason in bad.reason
+
+    async def test_a_line_without_end_is_not_kept(self) -> None:
+        pieces = [b'{"id": "a", "text": "', *[b"x" * 1000] * 500, b'"}\n{"id": "b", "text": "y"}']
+        bad, good = await parse(*pieces, max_line_bytes=2000)
+        assert bad == BadLine(1, "longer than 2000 bytes")
+        assert good == Entry(2, Document("b", "y"))
+
+    async def test_a_line_of_just_the_limit(self) -> None:
+        line = b'{"id": "a", "text": "y"}'
+        assert await parse(line, max_line_bytes=len(line)) == [Entry(1, Document("a", "y"))]
+        assert await parse(line, max_line_bytes=len(line) - 1) == [BadLine(1, f"longer than {len(line) - 1} bytes")]
+
+    async def test_arrays(self) -> None:
+        body = b'[{"id": 1, "text": "one"}, 5]'
+        assert [entry async for entry in parse_array(body, 2)] == [
+            Entry(1, Document("1", "one")),
+            BadLine(2, "a document must be a JSON object"),
+        ]
+        for wrong in (b'{"id": 1}', b"[", b""):
+            with pytest.raises(InvalidInput):
+                [entry async for entry in parse_array(wrong, 2)]
+
+
+class TestIngesting:
+    async def test_texts_are_encoded_and_found(self, index: LiveIndex) -> None:
+        encoder = SeededEncoder()
+        report = await ingest(
+            index, encoder, upload({"id": "a", "text": "one", "title": "T"}, {"id": "b", "text": "b" * 200})
+        )
+        assert report == IngestReport(added=2, truncated=1)
+        assert encoder.encoded == ["T\none", "b" * 200]
+        assert list(index.search(vector_of("T\none"), 1).ids) == ["a"]
+
+    async def test_only_changes_are_encoded(self, index: LiveIndex) -> None:
+        encoder = SeededEncoder()
+        records = [{"id": i, "text": f"text {i}"} for i in range(10)]
+        await ingest(index, encoder, upload(*records), batch_size=4)
+        encoder.encoded.clear()
+        records[3]["text"] = "changed"
+        records[5]["metadata"] = {"new": True}
+        report = await ingest(index, encoder, upload(*records, {"id": "x", "text": "new"}), batch_size=4)
+        assert report == IngestReport(added=1, updated=2, unchanged=8)
+        assert encoder.encoded == ["changed", "text 5", "new"]
+        assert index.documents(["3"])["3"].text == "changed"
+        assert index.documents(["5"])["5"].metadata == {"new": True}
+
+    async def test_a_deleted_document_is_new_again(self, index: LiveIndex) -> None:
+        await ingest(index, SeededEncoder(), upload({"id": "a", "text": "one"}))
+        index.delete(["a"])
+        assert await ingest(index, SeededEncoder(), upload({"id": "a", "text": "one"})) == IngestReport(added=1)
+
+    @pytest.mark.parametrize("batch_size", [1, 2, 3, 100])
+    async def test_the_later_of_an_upload_wins(self, index: LiveIndex, batch_size: int) -> None:
+        records = [{"id": "a", "text": text} for text in ("one", "two", "two", "one", "three")]
+        report = await ingest(index, SeededEncoder(), upload(*records), batch_size=batch_size)
+        assert report == IngestReport(added=1, updated=3, unchanged=1)
+        assert index.documents(["a"])["a"].text == "three"
+        assert index.search(vector_of("three"), 5).scores[0] > 0.999
+
+    async def test_given_embeddings_are_used(self, index: LiveIndex, own: LiveIndex) -> None:
+        record = {"id": "a", "text": "one", "embedding": (5 * vector_of("elsewhere")).tolist()}
+        for target, encoder in ((index, SeededEncoder()), (own, None)):
+            assert await ingest(target, encoder, upload(record)) == IngestReport(added=1)
+            assert await ingest(target, encoder, upload(record)) == IngestReport(unchanged=1)
+            assert target.search(vector_of("elsewhere"), 1).scores[0] > 0.999
+            moved = {**record, "embedding": vector_of("moved").tolist()}
+            assert await ingest(target, encoder, upload(moved)) == IngestReport(updated=1)
+            assert target.search(vector_of("moved"), 1).scores[0] > 0.999
+
+    async def test_texts_that_cannot_be_encoded_are_bad_lines(self, own: LiveIndex, catalog: IndexCatalog) -> None:
+        foreign = catalog.create("foreign", encoder="other-encoder", dimension=32)
+        for target, encoder, reason in (
+            (own, SeededEncoder(), "own vectors"),
+            (own, None, "own vectors"),
+            (foreign, SeededEncoder(), "other-encoder"),
+        ):
+            report = await ingest(target, encoder, upload({"id": "a", "text": "one"}))
+            assert (report.added, report.skipped) == (0, 1)
+            assert reason in report.problems[0].reason
+            assert target.count() == 0
+
+    async def test_bad_lines_are_skipped_and_told(self, index: LiveIndex) -> None:
+        records: list[dict[str, Any]] = [{"id": "a", "text": "one"}, {"id": "b"}, {"id": "c", "text": "two"}]
+        report = await ingest(index, SeededEncoder(), upload(*records))
+        assert report == IngestReport(added=2, skipped=1, problems=[BadLine(2, "text must be a string")])
+        many = await ingest(index, SeededEncoder(), upload(*[{"id": "b"}] * (MAX_PROBLEMS + 50)))
+        assert (many.skipped, len(many.problems)) == (MAX_PROBLEMS + 50, MAX_PROBLEMS)
+
+    async def test_strict_writes_all_or_nothing(self, index: LiveIndex) -> None:
+        encoder = SeededEncoder()
+        good: list[dict[str, Any]] = [{"id": i, "text": f"text {i}"} for i in range(50)]
+        good[7]["embedding"] = vector_of("given").tolist()
+        with pytest.raises(InvalidInput, match=r"line 51: text .* nothing was written"):
+            await ingest(index, encoder, upload(*good, {"id": "bad"}), batch_size=4, strict=True)
+        assert index.count() == 0
+        assert encoder.encoded == []
+        report = await ingest(index, encoder, upload(*good), batch_size=4, strict=True)
+        assert report == IngestReport(added=50)
+        assert list(index.search(vector_of("given"), 1).ids) == ["7"]
+
+    async def test_strict_refuses_texts_that_cannot_be_encoded(self, own: LiveIndex) -> None:
+        with pytest.raises(InvalidInput, match="line 1"):
+            await ingest(own, None, upload({"id": "a", "text": "one"}), strict=True)
+
+    async def test_what_progress_reports_is_there(self, index: LiveIndex) -> None:
+        seen: list[tuple[int, int]] = []
+        await ingest(
+            index,
+            SeededEncoder(),
+            upload(*({"id": i, "text": str(i)} for i in range(10))),
+            batch_size=4,
+            on_progress=lambda report: seen.append((report.added, index.count())),
+        )
+        assert seen == [(4, 4), (8, 8), (10, 10)]
+
+    async def test_an_upload_that_failed_halfway_is_sent_again(self, index: LiveIndex) -> None:
+        async def broken() -> AsyncIterator[Entry | BadLine]:
+            async for entry in upload(*({"id": i, "text": str(i)} for i in range(10))):
+                yield entry
+            raise ConnectionResetError
+
+        with pytest.raises(ConnectionResetError):
+            await ingest(index, SeededEncoder(), broken(), batch_size=4)
+        assert index.count() == 8
+        report = await ingest(index, SeededEncoder(), upload(*({"id": i, "text": str(i)} for i in range(10))))
+        assert report == IngestReport(added=2, unchanged=8)
+
+    async def test_an_index_deleted_meanwhile(self, index: LiveIndex, catalog: IndexCatalog) -> None:
+        with pytest.raises(UnknownIndex):
+            await ingest(
+                index,
+                SeededEncoder(),
+                upload(*({"id": i, "text": str(i)} for i in range(10))),
+                batch_size=4,
+                on_progress=lambda report: catalog.delete("seeded"),
+            )
+
+    async def test_with_the_embedded_encoder(self, catalog: IndexCatalog) -> None:
+        encoder = OnnxEncoder.embedded()
+        index = catalog.create("real", encoder=encoder.name, dimension=encoder.dimension)
+        records = [
+            {"id": "tram", "text": "Trams leave the central station every ten minutes."},
+            {"id": "violin", "text": "The violin has four strings tuned in fifths."},
+            {"id": "long", "text": "stone " * 1000},
+        ]
+        report = await ingest(index, encoder, upload(*records))
+        assert report == IngestReport(added=3, truncated=1)
+        query = await encoder.encode_query("public transport timetable")
+        assert index.search(query, 1).ids == ["tram"]
+        await encoder.close()

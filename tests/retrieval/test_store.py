@@ -1,0 +1,178 @@
+"""The SQLite store against the contract; what two processes, a damaged file and forgotten deletions do to it."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from boundarymorph.errors import CorruptIndex, InvalidInput, UnknownIndex
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.store import DocumentStore, fingerprint
+from tests.contract.document_store import DocumentStoreContract, Reopen, write
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[DocumentStore]:
+    store = DocumentStore.create(tmp_path / "store?#% é.sqlite3", encoder="seeded", dimension=8)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def reopen(store: DocumentStore) -> Iterator[Reopen]:
+    opened = []
+
+    def open_again() -> DocumentStore:
+        opened.append(DocumentStore(store.path))
+        return opened[-1]
+
+    yield open_again
+    for again in opened:
+        again.close()
+
+
+class TestDocumentStore(DocumentStoreContract):
+    pass
+
+
+def test_what_it_was_made_with(store: DocumentStore, reopen: Reopen) -> None:
+    assert reopen().info == store.info
+    assert (store.info.encoder, store.info.dimension) == ("seeded", 8)
+    assert store.info.created.endswith("+00:00")
+
+
+def test_an_encoder_may_be_absent_or_look_like_a_number(tmp_path: Path) -> None:
+    for number, encoder in enumerate((None, "123")):
+        store = DocumentStore.create(tmp_path / str(number), encoder=encoder, dimension=3)
+        assert store.info.encoder == encoder
+        store.close()
+
+
+def test_an_impossible_dimension(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput):
+        DocumentStore.create(tmp_path / "s", encoder=None, dimension=0)
+
+
+def test_commits_reach_the_disk(store: DocumentStore) -> None:
+    with store._transaction() as connection:
+        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_readers_do_not_wait_for_a_writer(store: DocumentStore, reopen: Reopen) -> None:
+    write(store, ["a"])
+    reader = reopen()
+    with store._transaction("IMMEDIATE") as connection:
+        connection.execute("UPDATE documents SET text = 'half done'")
+        assert reader.documents(["a"])["a"].text == "text of a"
+        assert store.documents(["a"])["a"].text == "text of a"
+        assert reader.changes(0).ids == ["a"]
+
+
+def test_writers_of_many_threads_and_two_stores(store: DocumentStore, reopen: Reopen) -> None:
+    stores = [store, reopen()]
+    failures: list[BaseException] = []
+
+    def work(worker: int) -> None:
+        try:
+            for step in range(20):
+                write(stores[worker % 2], [f"{worker}-{step}", "shared"])
+                assert f"{worker}-{step}" in stores[(worker + 1) % 2].documents([f"{worker}-{step}"])
+        except BaseException as failure:
+            failures.append(failure)
+
+    workers = [threading.Thread(target=work, args=(worker,)) for worker in range(6)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not failures
+    assert store.count() == 6 * 20 + 1
+
+
+def test_readers_that_missed_forgotten_deletions_start_anew(tmp_path: Path) -> None:
+    store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=8)
+    store.close()
+    store = DocumentStore(tmp_path / "s", tombstones_kept=3)
+    write(store, [str(i) for i in range(20)])
+    early = store.changes(0).sequence
+    for i in range(4):
+        store.delete([str(i)])
+    late = store.changes(early).sequence
+    store.delete(["4"])
+
+    behind = store.changes(early)
+    assert behind.reset
+    assert behind.ids == [str(i) for i in range(5, 20)]
+    assert behind.deleted == ["4"]
+    keeping_up = store.changes(late)
+    assert (keeping_up.reset, keeping_up.ids, keeping_up.deleted) == (False, [], ["4"])
+    new = store.changes(0)
+    assert (new.reset, new.ids) == (False, [str(i) for i in range(5, 20)])
+    assert store.count() == 15
+    store.close()
+
+
+@pytest.mark.parametrize("damage", ["garbage", "header", "truncated", "empty", "version", "table", "embedding"])
+def test_a_damaged_file_is_named(store: DocumentStore, damage: str) -> None:
+    write(store, [f"d{i}" for i in range(500)])
+    if damage in ("version", "table", "embedding"):
+        statement = {
+            "version": "PRAGMA user_version=99",
+            "table": "DROP TABLE documents",
+            "embedding": "UPDATE documents SET embedding = x'00' WHERE id = 'd7'",
+        }[damage]
+        with store._transaction() as connection:
+            connection.execute(statement)
+    store.close()
+    content = bytearray(store.path.read_bytes())
+    if damage == "garbage":
+        content[4096:] = b"\xa5" * (len(content) - 4096)
+    elif damage == "header":
+        content[:100] = b"\xa5" * 100
+    elif damage in ("truncated", "empty"):
+        del content[4096 * 3 if damage == "truncated" else 0 :]
+    store.path.write_bytes(content)
+    with pytest.raises(CorruptIndex, match="store"):
+        DocumentStore(store.path).changes(0)
+
+
+def test_a_missing_file(store: DocumentStore, tmp_path: Path) -> None:
+    with pytest.raises(UnknownIndex):
+        DocumentStore(tmp_path / "missing.sqlite3")
+    assert not (tmp_path / "missing.sqlite3").exists()
+    store.path.unlink()
+    with pytest.raises(UnknownIndex):
+        write(store, ["a"])
+    with pytest.raises(UnknownIndex):
+        store.documents(["a"])
+
+
+def test_a_closed_store(store: DocumentStore) -> None:
+    store.close()
+    with pytest.raises(UnknownIndex):
+        store.count()
+
+
+def test_fingerprints_tell_documents_apart() -> None:
+    base = Document("a", "text", title="title", metadata={"x": 1, "y": 2})
+    given = np.array([0.6, 0.8], dtype=np.float32)
+    different = [
+        fingerprint(base),
+        fingerprint(Document("a", "text!", title="title", metadata=base.metadata)),
+        fingerprint(Document("a", "text", title=None, metadata=base.metadata)),
+        fingerprint(Document("a", "titletext", title="", metadata=base.metadata)),
+        fingerprint(Document("a", "text", title="title", metadata={"x": 1})),
+        fingerprint(base, given),
+        fingerprint(base, given[::-1]),
+    ]
+    assert len(set(different)) == len(different)
+    assert fingerprint(base) == fingerprint(Document("a", "text", title="title", metadata={"y": 2, "x": 1}))
+    assert fingerprint(base, given) == fingerprint(base, given.astype(np.float64))
+
+
+def test_text_that_is_not_unicode_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="'a'"):
+        fingerprint(Document("a", "lone \ud800 surrogate"))

@@ -1,0 +1,112 @@
+"""The paper's Algorithms 1 and 2 word for word: the whole kernel, a whole solve a step, the whole cross product.
+
+Slow on purpose, and sharing nothing with the product but the pool. The conventions where the paper is silent are those
+of docs/architecture.md: the anchor's residual is 0 and counts in the centring, scored documents sit at their score with
+sigma 0, two scored documents are no contested pair, ties go by retrieval rank and equal sigmas to the incumbent.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
+
+from boundarymorph.selection import Pool
+
+
+@dataclass
+class LiteralRun:
+    """What the literal algorithm did: picks in order, the set (best first), the mean after every step."""
+
+    picks: list[int] = field(default_factory=list)
+    selected: list[int] = field(default_factory=list)
+    means: list[NDArray[np.float64]] = field(default_factory=list)
+
+
+def distances_to_kernel(distance: NDArray[np.float64], median: float, name: str) -> NDArray[np.float64]:
+    degenerate = median <= 1e-6
+    if name == "vmf":
+        return np.exp(-(1.0 if degenerate else np.log(2) / median) * distance)
+    squared_length = 1.0 if degenerate else median
+    if name == "rbf":
+        return np.exp(-distance / squared_length)
+    rho = np.sqrt(5 * np.maximum(distance, 0) / squared_length)
+    return (1 + rho + rho**2 / 3) * np.exp(-rho)
+
+
+def augmented_kernel(pool: Pool, kernel: str = "vmf", median: float | None = None) -> NDArray[np.float64]:
+    """(N + 1, N + 1) with the query last; the median is over all document pairs i < j unless given."""
+    points = np.vstack([pool.embeddings, pool.query[None]]).astype(np.float64)
+    points /= np.linalg.norm(points, axis=1)[:, None]
+    distance = 1.0 - points @ points.T
+    if median is None:
+        upper = distance[:-1, :-1][np.triu_indices(len(pool), 1)]
+        median = float(np.median(upper)) if upper.size else 0.0
+    matrix = distances_to_kernel(distance, median, kernel)
+    np.fill_diagonal(matrix, 1.0)
+    return matrix
+
+
+def posterior(
+    matrix: NDArray[np.float64], observed: list[int], residuals: NDArray[np.float64], prior: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Algorithm 1: mean and standard deviation of every document."""
+    count = len(prior)
+    centre = residuals.mean() if residuals.size else 0.0
+    spread = residuals.std() if residuals.size else 0.0
+    scale = spread if residuals.size > 1 and spread > 1e-12 else 1.0
+    z = (residuals - centre) / scale
+    if not observed:
+        return prior.copy(), np.ones(count)
+    factor = cho_factor(matrix[np.ix_(observed, observed)] + 1e-4 * np.eye(len(observed)), lower=True)
+    cross = matrix[observed, :count]
+    mean = prior + centre + scale * (cross.T @ cho_solve(factor, z))
+    variance = 1.0 - np.einsum("tn,tn->n", cross, cho_solve(factor, cross))
+    return mean, scale * np.sqrt(np.maximum(variance, 1e-12))
+
+
+def run(
+    pool: Pool,
+    scores: NDArray[np.float64],
+    budget: int,
+    k: int,
+    *,
+    kernel: str = "vmf",
+    prior: NDArray[np.float64] | None = None,
+    anchored: bool = True,
+    matrix: NDArray[np.float64] | None = None,
+) -> LiteralRun:
+    """Algorithm 2 against a table of true scores (N,)."""
+    count = len(pool)
+    if prior is None:
+        prior = np.array([(count - 1 - position) / (count - 1) if count > 1 else 1.0 for position in range(count)])
+    if matrix is None:
+        matrix = augmented_kernel(pool, kernel)
+    result = LiteralRun()
+    observed: list[int] = [count] if anchored else []
+    residuals: list[float] = [0.0] if anchored else []
+
+    def believe() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        mean, std = posterior(matrix, observed, np.array(residuals), prior)
+        for document in result.picks:
+            mean[document], std[document] = scores[document], 0.0
+        result.means.append(mean)
+        return mean, std
+
+    mean, std = believe()
+    while k < count and len(result.picks) < min(budget, count):
+        ranking = np.argsort(-mean, kind="stable")
+        incumbents, challengers = np.sort(ranking[:k]), np.sort(ranking[k:])
+        gap = mean[incumbents][:, None] - mean[challengers][None, :]
+        spread = std[incumbents][:, None] + std[challengers][None, :]
+        ratio = np.full(gap.shape, np.inf)
+        np.divide(gap, spread, out=ratio, where=spread > 0)
+        row, column = np.unravel_index(np.argmin(ratio), ratio.shape)
+        j, i = int(incumbents[row]), int(challengers[column])
+        document = j if std[j] >= std[i] else i
+        result.picks.append(document)
+        observed.append(document)
+        residuals.append(float(scores[document] - prior[document]))
+        mean, std = believe()
+    result.selected = [int(d) for d in np.argsort(-mean, kind="stable")[: min(k, count)]]
+    return result

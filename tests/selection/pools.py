@@ -1,0 +1,54 @@
+"""Synthetic pools with known scores, for tests and benchmarks."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.selection import Pool
+
+Scores = NDArray[np.float64]
+
+
+def clustered(n: int, d: int, seed: int, dtype: type = np.float64, clusters: int = 12) -> tuple[Pool, Scores]:
+    """Documents around `clusters` directions; the cross-encoder likes some clusters, which the query only half sees."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(clusters, d))
+    embeddings = centres[rng.integers(clusters, size=n)] + 0.8 * rng.normal(size=(n, d)) + rng.normal(size=d)
+    query = centres[0] + 0.5 * centres[1] + 0.8 * rng.normal(size=d)
+    pool = Pool.of([f"d{i}" for i in range(n)], embeddings.astype(dtype), query)
+    centres /= np.linalg.norm(centres, axis=1)[:, None]
+    liking = pool.embeddings.astype(np.float64) @ centres.T @ rng.normal(size=clusters)
+    return pool, 1 / (1 + np.exp(-6 * (liking + 0.2 * rng.normal(size=n) - 0.3)))
+
+
+def random(n: int, d: int, seed: int, dtype: type = np.float64) -> tuple[Pool, Scores]:
+    """No structure at all."""
+    rng = np.random.default_rng(seed)
+    pool = Pool.of([f"d{i}" for i in range(n)], rng.normal(size=(n, d)).astype(dtype), rng.normal(size=d))
+    return pool, rng.uniform(size=n)
+
+
+def duplicated_and_tied(n: int, d: int, seed: int, dtype: type = np.float64) -> tuple[Pool, Scores]:
+    """Every embedding five times over, and scores of four values."""
+    rng = np.random.default_rng(seed)
+    distinct: NDArray[np.floating] = rng.normal(size=(-(-n // 5), d)).astype(dtype)
+    pool = Pool.of([f"d{i}" for i in range(n)], np.repeat(distinct, 5, axis=0)[:n], rng.normal(size=d))
+    return pool, rng.integers(4, size=n) / 3
+
+
+def constant(n: int, d: int, seed: int, dtype: type = np.float64) -> tuple[Pool, Scores]:
+    """A cross-encoder that answers the same to everything."""
+    pool, scores = clustered(n, d, seed, dtype)
+    return pool, np.full_like(scores, 0.25)
+
+
+def saturated(n: int, d: int, seed: int, dtype: type = np.float64) -> tuple[Pool, Scores]:
+    """Most scores near 0, few near 1, as of most real cross-encoders."""
+    pool, scores = clustered(n, d, seed, dtype)
+    return pool, scores**8
+
+
+FAMILIES: dict[str, Callable[..., tuple[Pool, Scores]]] = {
+    family.__name__: family for family in (clustered, random, duplicated_and_tied, constant, saturated)
+}

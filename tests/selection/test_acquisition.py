@@ -1,0 +1,73 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from boundarymorph.selection import Belief, BoundaryGap, UpperConfidenceBound
+from boundarymorph.selection.capacity import top_k
+
+COARSE = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])  # many ties
+FINE = st.floats(-1, 2, width=32)
+
+
+@st.composite
+def beliefs(draw: st.DrawFn) -> tuple[Belief, int]:
+    n = draw(st.integers(2, 24))
+    mean = draw(arrays(np.float64, n, elements=draw(st.sampled_from([COARSE, FINE]))))
+    std = draw(arrays(np.float64, n, elements=st.sampled_from([1e-6, 0.1, 0.2, 0.5, 1.0])))
+    scored = draw(arrays(np.bool_, n).filter(lambda mask: not mask.all()))
+    std[scored] = 0.0
+    return Belief(mean, std, scored), draw(st.integers(1, n - 1))
+
+
+@settings(max_examples=600, deadline=None)
+@given(beliefs())
+def test_boundary_gap_equals_brute_force(case: tuple[Belief, int]) -> None:
+    belief, k = case
+    incumbents = top_k(belief.mean, k)
+    choice = BoundaryGap().choose(belief, incumbents, 0)
+    ratios = {
+        (j, i): (belief.mean[j] - belief.mean[i]) / (belief.std[j] + belief.std[i])
+        for j in np.flatnonzero(incumbents).tolist()
+        for i in np.flatnonzero(~incumbents).tolist()
+        if not (belief.scored[j] and belief.scored[i])
+    }
+    least = min(ratios.values())
+    assert choice.value == pytest.approx(least, rel=1e-12, abs=1e-12)
+    assert not belief.scored[choice.document]
+    assert choice.rival is not None
+    assert belief.std[choice.document] >= belief.std[choice.rival]
+    pair = (choice.document, choice.rival) if incumbents[choice.document] else (choice.rival, choice.document)
+    assert ratios[pair] == pytest.approx(least, rel=1e-12, abs=1e-12)
+    if least == 0:  # exact ties: the first incumbent, then the first challenger
+        assert pair == min(p for p, ratio in ratios.items() if ratio == 0)
+    if belief.std[pair[0]] == belief.std[pair[1]]:
+        assert choice.document == pair[0]
+
+
+@given(arrays(np.float64, st.integers(1, 30), elements=st.one_of(COARSE, FINE)), st.integers(1, 40))
+def test_top_k_is_the_head_of_a_stable_sort(mean: np.ndarray, k: int) -> None:
+    expected = np.sort(np.argsort(-mean, kind="stable")[:k])
+    np.testing.assert_array_equal(np.flatnonzero(top_k(mean, k)), expected)
+
+
+def test_upper_confidence_bound_anneals() -> None:
+    belief = Belief(np.array([0.9, 0.5, 0.6]), np.array([0.0, 1.0, 0.2]), np.array([True, False, False]))
+    incumbents = np.array([True, False, False])
+    rule = UpperConfidenceBound(beta0=1.0)
+    assert rule.choose(belief, incumbents, 0).document == 1
+    assert rule.choose(belief, incumbents, 99).document == 2  # beta 0.1: 0.5 + 0.1 against 0.6 + 0.02
+    assert UpperConfidenceBound(0.0).choose(belief, incumbents, 0).document == 2
+
+
+@pytest.mark.parametrize("rule", [BoundaryGap(), UpperConfidenceBound()])
+def test_shortlist_names_unscored_documents_and_mostly_the_choice(rule: BoundaryGap | UpperConfidenceBound) -> None:
+    rng = np.random.default_rng(0)
+    belief = Belief(rng.uniform(size=50), rng.uniform(0.1, 0.2, size=50), rng.uniform(size=50) < 0.2)
+    belief.std[belief.scored] = 0
+    incumbents = top_k(belief.mean, 10)
+    shortlist = rule.shortlist(belief, incumbents, 8)
+    assert len(shortlist) == 8 and not belief.scored[shortlist].any()
+    assert rule.choose(belief, incumbents, 0).document in shortlist
+    assert len(rule.shortlist(belief, incumbents, 100)) == np.count_nonzero(~belief.scored)

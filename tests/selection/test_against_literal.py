@@ -1,0 +1,87 @@
+"""The fast session does what the paper's pseudocode does: same picks, same order, same set, same means."""
+
+import numpy as np
+import pytest
+
+from boundarymorph.selection import Pool, SelectionConfig, SelectionSession
+from boundarymorph.selection.kernels import KERNELS
+from tests.selection import literal
+from tests.selection.pools import FAMILIES, Scores, clustered
+
+EXACT = SelectionConfig(bandwidth_pairs=None)
+
+
+def run(pool: Pool, scores: Scores, budget: int, k: int, config: SelectionConfig = EXACT) -> SelectionSession:
+    session = SelectionSession(pool, budget=budget, k=k, config=config)
+    while (asked := session.ask()).size:
+        session.tell(asked, scores[asked])
+    return session
+
+
+def picks(session: SelectionSession) -> list[int]:
+    return [observation.document for observation in session.history]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("n", "budget", "k"), [(200, 40, 30), (200, 25, 1), (200, 25, 199), (60, 90, 20), (400, 120, 50)]
+)
+def test_same_picks_set_and_means(family: str, n: int, budget: int, k: int) -> None:
+    for seed in range(3):
+        pool, scores = FAMILIES[family](n, 16, seed)
+        session = run(pool, scores, budget, k)
+        reference = literal.run(pool, scores, budget, k)
+        assert picks(session) == reference.picks
+        assert len(reference.picks) == min(budget, n)
+        assert session.selection().documents.tolist() == reference.selected
+        np.testing.assert_allclose(session.belief.mean, reference.means[-1], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("n", [1, 2, 30])
+def test_k_covers_the_pool(n: int) -> None:
+    pool, scores = FAMILIES["random"](n, 8, 0)
+    for k in (n, n + 5):
+        session = run(pool, scores, 10, k)
+        assert picks(session) == literal.run(pool, scores, 10, k).picks == []
+        assert session.selection().documents.tolist() == list(range(n))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("anchored", [True, False])
+def test_kernels_and_anchor(kernel: str, anchored: bool) -> None:
+    for seed in range(3):
+        pool, scores = clustered(250, 24, seed)
+        session = run(pool, scores, 40, 40, SelectionConfig(kernel=kernel, bandwidth_pairs=None, anchored=anchored))
+        reference = literal.run(pool, scores, 40, 40, kernel=kernel, anchored=anchored)
+        assert picks(session) == reference.picks
+        np.testing.assert_allclose(session.belief.mean, reference.means[-1], rtol=0, atol=1e-9)
+
+
+def test_zero_prior() -> None:
+    pool, scores = clustered(250, 24, 5)
+    session = run(pool, scores, 40, 40, SelectionConfig(prior="zero", bandwidth_pairs=None))
+    reference = literal.run(pool, scores, 40, 40, prior=np.zeros(250))
+    assert picks(session) == reference.picks
+    assert session.selection().documents.tolist() == reference.selected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_float32_embeddings_pick_the_same(family: str) -> None:
+    pool, scores = FAMILIES[family](500, 64, 3, np.float32)
+    assert pool.embeddings.dtype == np.float32
+    session = run(pool, scores, 80, 50)
+    reference = literal.run(pool, scores, 80, 50)
+    assert picks(session) == reference.picks
+    assert session.selection().documents.tolist() == reference.selected
+
+
+def test_reported_deviation_is_the_literal_one() -> None:
+    pool, scores = clustered(120, 16, 1)
+    session = run(pool, scores, 30, 20)
+    matrix = literal.augmented_kernel(pool)
+    prior = np.linspace(1, 0, 120)
+    asked = picks(session)
+    residuals = np.array([0.0, *(scores[asked] - prior[asked])])
+    _, expected = literal.posterior(matrix, [120, *asked], residuals, prior)
+    unscored = ~session.belief.scored
+    np.testing.assert_allclose(session.belief.std[unscored], expected[unscored], rtol=0, atol=1e-9)

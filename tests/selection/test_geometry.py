@@ -1,0 +1,50 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from boundarymorph.selection import Pool
+from boundarymorph.selection.geometry import CosineDistances, median_distance
+from tests.selection.pools import clustered, duplicated_and_tied
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 400), st.integers(0, 100))
+def test_exact_median_is_the_median(n: int, seed: int) -> None:
+    for family in (clustered, duplicated_and_tied):
+        pool, _ = family(n, 5, seed)
+        cosines = (pool.embeddings @ pool.embeddings.T)[np.triu_indices(n, 1)]
+        assert median_distance(pool.embeddings, None) == pytest.approx(1 - np.median(cosines), abs=1e-12)
+
+
+def test_sampled_median_is_close_seeded_and_exact_when_pairs_are_few() -> None:
+    pool, _ = clustered(3000, 16, 1, np.float32)
+    exact = median_distance(pool.embeddings, None)
+    estimates = [median_distance(pool.embeddings, seed=seed) for seed in range(8)]
+    assert np.abs(np.array(estimates) / exact - 1).max() < 0.02
+    assert median_distance(pool.embeddings, seed=3) == estimates[3]
+    assert median_distance(pool.embeddings[:100]) == median_distance(pool.embeddings[:100], None)
+
+
+def test_one_document_has_no_pairs() -> None:
+    assert median_distance(np.ones((1, 4))) == 0.0
+
+
+def test_distances_of_float32_vectors_are_good_to_1e8_and_near_ones_to_all_digits() -> None:
+    rng = np.random.default_rng(0)
+    base = rng.normal(size=(40, 768)).astype(np.float32)
+    step = rng.normal(size=(40, 768)).astype(np.float32)
+    given_embeddings = np.vstack([base, base, base + 1e-2 * step, base + 1e-4 * step])
+    pool = Pool.of([str(i) for i in range(160)], given_embeddings, base[0], scores=-np.arange(160))
+    exact = pool.embeddings.astype(np.float64)
+    exact /= np.linalg.norm(exact, axis=1)[:, None]
+    truth = ((exact[:40, None, :] - exact[None, :, :]) ** 2).sum(-1) / 2
+    distances = CosineDistances(pool)
+    one_by_one = np.vstack([distances.from_documents([i]) for i in range(40)])
+    for found in (distances.from_documents(range(40)), one_by_one):
+        np.testing.assert_allclose(found, truth, rtol=0, atol=2e-8)
+        np.testing.assert_array_equal(found[np.arange(40), np.arange(40, 80)], 0)
+        near = truth < 5e-4
+        assert near.sum() == 160
+        np.testing.assert_allclose(found[near], truth[near], rtol=1e-5, atol=1e-14)
+    np.testing.assert_allclose(distances.from_query(), truth[0], rtol=0, atol=2e-8)

@@ -1,0 +1,182 @@
+"""Properties of a session that hold for any pool, budget, capacity and round size."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from boundarymorph.errors import InvalidInput
+from boundarymorph.selection import Pool, SelectionConfig, SelectionSession, StopReason, UpperConfidenceBound
+from tests.selection.pools import FAMILIES, clustered
+
+CONFIGS = (
+    SelectionConfig(),
+    SelectionConfig(prior="zero", acquisition=UpperConfidenceBound(1.0)),
+    SelectionConfig(kernel="matern52", anchored=False),
+)
+sessions = st.tuples(
+    st.sampled_from(sorted(FAMILIES)),
+    st.integers(1, 60),
+    st.integers(0, 80),
+    st.integers(1, 70),
+    st.integers(1, 9),
+    st.integers(0, 3),
+    st.sampled_from(CONFIGS),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(sessions)
+def test_invariants(case: tuple[str, int, int, int, int, int, SelectionConfig]) -> None:
+    family, n, budget, k, round_size, seed, config = case
+    pool, scores = FAMILIES[family](n, 6, seed, np.float32)
+    session = SelectionSession(pool, budget=budget, k=k, config=config)
+    asked_before: set[int] = set()
+    while (asked := session.ask(round_size)).size:
+        assert 1 <= asked.size <= round_size
+        assert not asked_before & set(asked.tolist())
+        assert len(set(asked.tolist())) == asked.size
+        asked_before |= set(asked.tolist())
+        session.tell(asked, scores[asked])
+
+        belief = session.belief
+        assert (belief.std >= 0).all() and np.isfinite(belief.mean).all()
+        assert (belief.std[belief.scored] == 0).all() and (belief.std[~belief.scored] > 0).all()
+
+    assert session.spent == len(asked_before) == (0 if k >= n else min(budget, n))
+    assert session.stop_reason is not None
+    selection = session.selection()
+    assert len(selection.documents) == len(set(selection.documents.tolist())) == min(k, n)
+    assert ((selection.relevance >= 0) & (selection.relevance <= 1)).all()
+    assert (np.diff(session.belief.mean[selection.documents]) <= 0).all()
+    assert selection.scored.tolist() == [d in asked_before for d in selection.documents.tolist()]
+    np.testing.assert_array_equal(selection.relevance[selection.scored], scores[selection.documents[selection.scored]])
+    cut = session.belief.mean[selection.documents].min()
+    left_out = np.setdiff1d(np.arange(n), selection.documents)
+    assert (session.belief.mean[left_out] <= cut).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(sorted(FAMILIES)), st.integers(0, 20))
+def test_variance_never_grows_and_stays_in_bounds(family: str, seed: int) -> None:
+    pool, scores = FAMILIES[family](80, 8, seed)
+    session = SelectionSession(pool, budget=40, k=20)
+    before = session.variance
+    assert ((before > 0) & (before <= 1)).all()
+    while (asked := session.ask()).size:
+        session.tell(asked, scores[asked])
+        after = session.variance
+        assert (after <= before + 1e-12).all() and (after >= 0).all()
+        before = after
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ids_do_not_matter(seed: int) -> None:
+    pool, scores = clustered(150, 12, seed)
+    renamed = replace(pool, ids=[f"x{i * 7919 % 150}" for i in range(150)])
+    histories = []
+    for variant in (pool, renamed):
+        session = SelectionSession(variant, budget=30, k=25)
+        while (asked := session.ask()).size:
+            session.tell(asked, scores[asked])
+        histories.append(session.history)
+    assert histories[0] == histories[1]
+
+
+def test_permuting_the_given_order_changes_nothing_without_ties() -> None:
+    rng = np.random.default_rng(0)
+    embeddings, query, table = rng.normal(size=(120, 10)), rng.normal(size=10), rng.uniform(size=120)
+    chosen = []
+    for order in (np.arange(120), rng.permutation(120), np.arange(120)[::-1]):
+        pool = Pool.of([str(i) for i in order], embeddings[order], query)
+        session = SelectionSession(pool, budget=30, k=25, config=SelectionConfig(bandwidth_pairs=None))
+        while (asked := session.ask()).size:
+            session.tell(asked, [table[int(pool.ids[d])] for d in asked])
+        chosen.append([pool.ids[d] for d in session.selection().documents])
+    assert chosen[0] == chosen[1] == chosen[2]
+
+
+def test_tied_retrieval_scores_keep_the_given_order() -> None:
+    embeddings = np.random.default_rng(0).normal(size=(6, 4))
+    pool = Pool.of(list("abcdef"), embeddings, np.ones(4), scores=[1, 2, 2, 1, 2, 1])
+    assert list(pool.ids) == ["b", "c", "e", "a", "d", "f"]
+
+
+def test_a_round_of_one_is_the_sequential_rule_and_rounds_agree_with_relearning() -> None:
+    pool, scores = clustered(200, 12, 2)
+    session = SelectionSession(pool, budget=30, k=40)
+    while (asked := session.ask(5)).size:
+        session.tell(asked, scores[asked])
+    relearned = SelectionSession(pool, budget=30, k=40)
+    for start in range(0, 30, 5):
+        asked = relearned.ask(5)
+        assert asked.tolist() == [o.document for o in session.history[start : start + 5]]
+        for document in reversed(asked.tolist()):  # another order: the rows of V are computed afresh
+            relearned.tell([document], [scores[document]])
+    np.testing.assert_allclose(session.belief.mean, relearned.belief.mean, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(session.belief.std, relearned.belief.std, rtol=0, atol=1e-9)
+    assert (session.rounds, relearned.rounds) == (6, 30)
+
+
+def test_an_untold_round_is_asked_anew() -> None:
+    pool, scores = clustered(100, 8, 0)
+    session = SelectionSession(pool, budget=10, k=20)
+    first = session.ask(4)
+    assert session.ask(4).tolist() == first.tolist()
+    session.tell(first[:2], scores[first[:2]])
+    assert session.spent == 2 and session.rounds == 1
+    again = session.ask(4)
+    assert not set(first[:2].tolist()) & set(again.tolist())
+    with pytest.raises(InvalidInput, match="last ask"):
+        session.tell(first[:1], scores[first[:1]])
+
+
+@pytest.mark.parametrize("score", [-0.01, 1.01, float("nan")])
+def test_scores_outside_the_unit_interval_change_nothing(score: float) -> None:
+    pool, scores = clustered(50, 8, 0)
+    session = SelectionSession(pool, budget=10, k=20)
+    asked = session.ask(2)
+    before = session.belief.mean.copy()
+    with pytest.raises(InvalidInput, match="outside"):
+        session.tell(asked, [0.5, score])
+    np.testing.assert_array_equal(session.belief.mean, before)
+    session.tell(asked, scores[asked])
+    assert session.spent == 2
+
+
+@pytest.mark.parametrize(("budget", "k"), [(-1, 5), (5, 0)])
+def test_bad_bounds(budget: int, k: int) -> None:
+    pool, _ = clustered(10, 4, 0)
+    with pytest.raises(InvalidInput):
+        SelectionSession(pool, budget=budget, k=k)
+
+
+def test_stop_reasons() -> None:
+    pool, scores = clustered(12, 4, 0)
+    for budget, k, reason in (
+        (0, 5, StopReason.BUDGET),
+        (3, 5, StopReason.BUDGET),
+        (50, 5, StopReason.POOL_EXHAUSTED),
+        (50, 12, StopReason.NOTHING_TO_DECIDE),
+    ):
+        session = SelectionSession(pool, budget=budget, k=k)
+        while (asked := session.ask()).size:
+            session.tell(asked, scores[asked])
+        assert session.stop_reason is reason
+
+
+def test_looking_ahead_changes_no_pick(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, scores = clustered(600, 16, 4)
+    runs = []
+    for worth in (10**9, 1):
+        monkeypatch.setattr("boundarymorph.selection.session.LOOK_AHEAD_WORTH", worth)
+        for round_size in (1, 4):
+            session = SelectionSession(pool, budget=160, k=50)
+            while (asked := session.ask(round_size)).size:
+                session.tell(asked, scores[asked])
+            runs.append((round_size, [o.document for o in session.history], session.belief.mean))
+    for plain, ahead in zip(runs[:2], runs[2:], strict=True):
+        assert plain[:2] == ahead[:2]
+        np.testing.assert_allclose(plain[2], ahead[2], rtol=0, atol=1e-9)
