@@ -46,12 +46,13 @@ def main() -> None:
     parser.add_argument("--dimensions", type=int, nargs="+", default=[384, 1024])
     parser.add_argument("--budgets", type=int, nargs="+", default=[25, 50, 100, 200, 500])
     parser.add_argument("--k", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
 
     rows = []
     for dimension in arguments.dimensions:
-        pool, scores = clustered(arguments.pool, dimension, 1, np.float32)
+        pool, scores = clustered(arguments.pool, dimension, arguments.seed, np.float32)
         start = time.perf_counter()
         matrix = literal.augmented_kernel(pool, median=median_distance(pool.embeddings))
         kernel_seconds = time.perf_counter() - start

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.selection.pool import Pool
+from boundarymorph.selection.pool import COLUMNS, Pool, row_lengths
 
 DEFAULT_PAIRS = 20_000
 NEAR = 1e-3  # below this distance an inner product in float32 says too little
 BLOCK = 256
-MATRIX_COLUMNS, VECTOR_COLUMNS = 32, 256  # summed in float32 by a matrix-matrix and a matrix-vector product
+MATRIX_COLUMNS = 32  # a matrix-matrix product loses more in its float32 sums than a matrix-vector product
 
 
 class CosineDistances:
@@ -27,8 +27,8 @@ class CosineDistances:
     def __init__(self, pool: Pool) -> None:
         self._embeddings = pool.embeddings
         self._query = pool.query
-        self._lengths = _lengths(pool.embeddings)
-        self._query_length = _lengths(pool.query[None])
+        self._lengths = row_lengths(pool.embeddings)
+        self._query_length = row_lengths(pool.query[None])
 
     def from_documents(self, documents: Sequence[int]) -> NDArray[np.float64]:
         """(m, N) distances from m documents to all."""
@@ -42,7 +42,7 @@ class CosineDistances:
     def _distances(self, points: NDArray[np.floating], lengths: NDArray[np.float64]) -> NDArray[np.float64]:
         embeddings = self._embeddings
         products = np.zeros((len(points), len(embeddings)))
-        width = MATRIX_COLUMNS if len(points) > 1 else VECTOR_COLUMNS
+        width = MATRIX_COLUMNS if len(points) > 1 else COLUMNS
         for start in range(0, points.shape[1], width):
             columns = slice(start, start + width)
             if len(points) > 1:
@@ -58,14 +58,6 @@ class CosineDistances:
             difference = points[point] / lengths[point, None] - embeddings[document] / self._lengths[document, None]
             distances[point, document] = np.einsum("nd,nd->n", difference, difference) / 2
         return distances
-
-
-def _lengths(rows: NDArray[np.floating]) -> NDArray[np.float64]:
-    squares = np.zeros(len(rows))
-    for start in range(0, rows.shape[1], VECTOR_COLUMNS):
-        stretch = rows[:, start : start + VECTOR_COLUMNS]
-        squares += np.einsum("nd,nd->n", stretch, stretch)
-    return np.sqrt(squares)
 
 
 def median_distance(embeddings: NDArray[np.floating], pairs: int | None = DEFAULT_PAIRS, seed: int = 0) -> float:

@@ -10,6 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.errors import DuplicateIds, InvalidEmbeddings, InvalidInput
 
+COLUMNS = 256  # float32 products summed as float32 before they go into a float64 sum
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pool:
@@ -78,20 +80,31 @@ class Pool:
 
 def unit_rows(embeddings: ArrayLike, names: Sequence[str]) -> NDArray[np.floating]:
     """Rows of an (n, d) array divided by their length; `names` says whose row is at fault in an InvalidEmbeddings."""
-    matrix = np.asarray(embeddings)
+    given = matrix = np.asarray(embeddings)
     if matrix.ndim != 2 or matrix.shape[1] == 0 or not np.issubdtype(matrix.dtype, np.number):
         raise InvalidEmbeddings(f"embeddings must be numbers of shape (N, d), not {matrix.dtype} of {matrix.shape}")
     matrix = np.ascontiguousarray(matrix, dtype=np.float64 if matrix.dtype == np.float64 else np.float32)
-    lengths = np.sqrt(np.einsum("nd,nd->n", matrix, matrix, dtype=np.float64))
+    lengths = row_lengths(matrix)
     bad = np.flatnonzero(~np.isfinite(lengths) | (lengths == 0))
     if bad.size:
         row = int(bad[0])
         name = repr(names[row]) if row < len(names) else f"row {row}"
-        raise InvalidEmbeddings(f"the embedding of {name} is zero or not finite; every vector needs a direction")
+        raise InvalidEmbeddings(f"the embedding of {name} has no direction: it is zero, not finite, or huge")
     if np.abs(lengths - 1).max() <= np.finfo(matrix.dtype).eps:
         return matrix
-    unit: NDArray[np.floating] = matrix / lengths[:, None].astype(matrix.dtype)
+    own = None if np.may_share_memory(matrix, given) else matrix
+    unit: NDArray[np.floating] = np.divide(matrix, lengths[:, None].astype(matrix.dtype), out=own)
     return unit
+
+
+def row_lengths(rows: NDArray[np.floating]) -> NDArray[np.float64]:
+    """(n,) Euclidean lengths of (n, d) rows, summed in float64 by stretches of columns."""
+    squares = np.zeros(len(rows))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, rows.shape[1], COLUMNS):
+            stretch = rows[:, start : start + COLUMNS]
+            squares += np.einsum("nd,nd->n", stretch, stretch)
+    return np.sqrt(squares)
 
 
 def _vector(values: ArrayLike, what: str, ids: Sequence[str]) -> NDArray[np.float64]:

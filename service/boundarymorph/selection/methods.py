@@ -1,0 +1,7 @@
+"""The named configurations that a request can ask for."""
+
+from boundarymorph.selection.session import SelectionConfig
+
+PAPER = "boundarymorph"
+DEFAULT = PAPER
+METHODS: dict[str, SelectionConfig] = {PAPER: SelectionConfig()}
