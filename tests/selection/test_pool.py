@@ -86,4 +86,6 @@ def test_ids_scores_and_features_are_checked() -> None:
 )
 def test_row_lengths(rows: NDArray[np.float32]) -> None:
     wide = np.tile(rows, (1, 70))
-    np.testing.assert_allclose(row_lengths(wide), np.linalg.norm(wide.astype(np.float64), axis=1), rtol=1e-5, atol=1e-15)
+    np.testing.assert_allclose(
+        row_lengths(wide), np.linalg.norm(wide.astype(np.float64), axis=1), rtol=1e-5, atol=1e-15
+    )

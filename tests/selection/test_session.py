@@ -58,20 +58,6 @@ def test_invariants(case: tuple[str, int, int, int, int, int, SelectionConfig]) 
     assert (session.belief.mean[left_out] <= cut).all()
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.sampled_from(sorted(FAMILIES)), st.integers(0, 20))
-def test_variance_never_grows_and_stays_in_bounds(family: str, seed: int) -> None:
-    pool, scores = FAMILIES[family](80, 8, seed)
-    session = SelectionSession(pool, budget=40, k=20)
-    before = session.variance
-    assert ((before > 0) & (before <= 1)).all()
-    while (asked := session.ask()).size:
-        session.tell(asked, scores[asked])
-        after = session.variance
-        assert (after <= before + 1e-12).all() and (after >= 0).all()
-        before = after
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_ids_do_not_matter(seed: int) -> None:
     pool, scores = clustered(150, 12, seed)

@@ -3,7 +3,6 @@
 from boundarymorph.selection.acquisition import Acquisition, BoundaryGap, UpperConfidenceBound
 from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.pool import Pool
-from boundarymorph.selection.posterior import ResidualPosterior
 from boundarymorph.selection.session import Observation, Selection, SelectionConfig, SelectionSession, StopReason
 
 __all__ = [
@@ -12,7 +11,6 @@ __all__ = [
     "BoundaryGap",
     "Observation",
     "Pool",
-    "ResidualPosterior",
     "Selection",
     "SelectionConfig",
     "SelectionSession",

@@ -25,6 +25,7 @@ class CosineDistances:
     """
 
     def __init__(self, pool: Pool) -> None:
+        self.count = len(pool)
         self._embeddings = pool.embeddings
         self._query = pool.query
         self._lengths = row_lengths(pool.embeddings)

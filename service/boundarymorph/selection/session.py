@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection.acquisition import Acquisition, BoundaryGap
 from boundarymorph.selection.capacity import top_k
-from boundarymorph.selection.geometry import DEFAULT_PAIRS, median_distance
+from boundarymorph.selection.covariance import StationaryCovariance
+from boundarymorph.selection.geometry import DEFAULT_PAIRS, CosineDistances, median_distance
 from boundarymorph.selection.kernels import KERNELS
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.posterior import ResidualPosterior
@@ -96,19 +97,10 @@ class SelectionSession:
         self._acquisition = config.acquisition
         self._asked: dict[int, tuple[int | None, float]] = {}
         calls = 0 if k >= len(pool) else min(budget, len(pool))
-        self._posterior = ResidualPosterior(
-            pool,
-            PRIORS[config.prior](pool),
-            KERNELS[config.kernel](median_distance(pool.embeddings, config.bandwidth_pairs)),
-            calls,
-            anchored=config.anchored,
-        )
+        kernel = KERNELS[config.kernel](median_distance(pool.embeddings, config.bandwidth_pairs))
+        covariance = StationaryCovariance(CosineDistances(pool), kernel)
+        self._posterior = ResidualPosterior(PRIORS[config.prior](pool), covariance, calls, anchored=config.anchored)
         self.belief = self._posterior.belief()
-
-    @property
-    def variance(self) -> NDArray[np.float64]:
-        """(N,) posterior variance in units of the kernel: 1 where nothing is known, about the noise where scored."""
-        return self._posterior.variance
 
     @property
     def spent(self) -> int:
