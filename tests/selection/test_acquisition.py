@@ -3,8 +3,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy.stats import norm
 
-from boundarymorph.selection import Belief, BoundaryGap, UpperConfidenceBound
+from boundarymorph.selection import Acquisition, Belief, BoundaryGap, Explore, UpperConfidenceBound, ValueAtCutoff
+from boundarymorph.selection.acquisition import expected_excess
 from boundarymorph.selection.capacity import top_k
 
 COARSE = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])  # many ties
@@ -61,13 +63,46 @@ def test_upper_confidence_bound_anneals() -> None:
     assert UpperConfidenceBound(0.0).choose(belief, incumbents, 0).document == 2
 
 
-@pytest.mark.parametrize("rule", [BoundaryGap(), UpperConfidenceBound()])
-def test_shortlist_names_unscored_documents_and_mostly_the_choice(rule: BoundaryGap | UpperConfidenceBound) -> None:
+@given(st.floats(0, 30), st.floats(1e-3, 1e3))
+def test_expected_excess_is_the_integral(z: float, std: float) -> None:
+    exact = std * (norm.pdf(z) - z * norm.sf(z))
+    found = expected_excess(np.array([z * std]), np.array([std]))[0]
+    assert found == pytest.approx(exact, rel=1e-4)
+
+
+def test_expected_excess_without_doubt_is_nothing() -> None:
+    assert expected_excess(np.array([0.0, 1.0]), np.array([0.0, 0.0])).tolist() == [0.0, 0.0]
+
+
+def test_value_at_cutoff_weighs_doubt_against_distance() -> None:
+    belief = Belief(np.array([1.0, 0.6, 0.4, 0.0]), np.array([0.1, 0.1, 0.1, 5.0]), np.zeros(4, dtype=np.bool_))
+    incumbents = np.array([True, True, False, False])
+    assert ValueAtCutoff().choose(belief, incumbents, 0).document == 3
+    belief.std[3] = 0.1
+    assert ValueAtCutoff().choose(belief, incumbents, 0).document == 1  # as close as 2, and before it
+    belief.scored[1], belief.std[1] = True, 0.0
+    assert ValueAtCutoff().choose(belief, incumbents, 0).document == 2
+
+
+def test_explore_looks_around_k_first() -> None:
+    n, k = 100, 10
+    belief = Belief(np.linspace(1, 0, n), np.full(n, 0.3), np.zeros(n, dtype=np.bool_))
+    incumbents = top_k(belief.mean, k)
+    rule = Explore()
+    assert [rule.choose(belief, incumbents, step).document for step in range(5)] == [0, 5, 10, 20, 40]
+    assert rule.choose(belief, incumbents, 5) == BoundaryGap().choose(belief, incumbents, 5)
+    assert rule.choose(belief, incumbents, 12) == ValueAtCutoff().choose(belief, incumbents, 12)
+    belief.scored[5], belief.std[5] = True, 0.0
+    assert rule.choose(belief, incumbents, 1) == BoundaryGap().choose(belief, incumbents, 1)
+
+
+@pytest.mark.parametrize("rule", [BoundaryGap(), UpperConfidenceBound(), ValueAtCutoff(), Explore()])
+def test_shortlist_names_unscored_documents_and_mostly_the_choice(rule: Acquisition) -> None:
     rng = np.random.default_rng(0)
     belief = Belief(rng.uniform(size=50), rng.uniform(0.1, 0.2, size=50), rng.uniform(size=50) < 0.2)
     belief.std[belief.scored] = 0
     incumbents = top_k(belief.mean, 10)
     shortlist = rule.shortlist(belief, incumbents, 8)
     assert len(shortlist) == 8 and not belief.scored[shortlist].any()
-    assert rule.choose(belief, incumbents, 0).document in shortlist
+    assert rule.choose(belief, incumbents, 10).document in shortlist
     assert len(rule.shortlist(belief, incumbents, 100)) == np.count_nonzero(~belief.scored)

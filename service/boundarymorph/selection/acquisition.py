@@ -1,5 +1,6 @@
 """Acquisition: which document is worth the next cross-encoder call."""
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -7,6 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.selection.belief import Belief
+
+# log(phi(z) - z Phi(-z)), to be interpolated: numpy has no normal distribution function.
+Z = np.linspace(0.0, 37.0, 3701)
+LOG_EXCESS = np.array(
+    [math.log(math.exp(-z * z / 2) / math.sqrt(2 * math.pi) - z * math.erfc(z / math.sqrt(2)) / 2) for z in Z.tolist()]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +134,63 @@ class UpperConfidenceBound:
 def _largest(values: NDArray[np.float64], n: int) -> list[int]:
     best = np.argpartition(values, max(len(values) - n, 0))[-n:]
     return [int(document) for document in best if values[document] > -np.inf]
+
+
+@dataclass(frozen=True, slots=True)
+class ValueAtCutoff:
+    """The largest expected gain from learning one document exactly, against the cut tau between in and out:
+    sigma (phi(z) - z Phi(-z)) with z = |mu - tau| / sigma."""
+
+    def choose(self, belief: Belief, incumbents: NDArray[np.bool_], step: int) -> Choice:
+        value = self._value(belief, incumbents)
+        document = int(np.argmax(value))
+        return Choice(document, None, float(value[document]))
+
+    def shortlist(self, belief: Belief, incumbents: NDArray[np.bool_], n: int) -> list[int]:
+        return _largest(self._value(belief, incumbents), n)
+
+    def _value(self, belief: Belief, incumbents: NDArray[np.bool_]) -> NDArray[np.float64]:
+        value = expected_excess(np.abs(belief.mean - cutoff(belief, incumbents)), belief.std)
+        value[belief.scored] = -np.inf
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Explore:
+    """A few calls at fixed ranks to see the trend, then the boundary gap, then the value at the cutoff.
+
+    The first calls go to ranks around k: the head, k/2, k, 2k and 4k. While the field is hardly known the boundary gap
+    explores more than the single document's value does; later the latter spends better.
+    """
+
+    design: int = 5
+    pairs_until: int = 12
+
+    def choose(self, belief: Belief, incumbents: NDArray[np.bool_], step: int) -> Choice:
+        if step < self.design:
+            position = self._design(incumbents)[step]
+            if not belief.scored[position]:
+                return Choice(position, None, float(belief.std[position]))
+        return self._rule(step).choose(belief, incumbents, step)
+
+    def shortlist(self, belief: Belief, incumbents: NDArray[np.bool_], n: int) -> list[int]:
+        return self._rule(int(np.count_nonzero(belief.scored))).shortlist(belief, incumbents, n)
+
+    def _rule(self, step: int) -> Acquisition:
+        return BoundaryGap() if step < self.pairs_until else ValueAtCutoff()
+
+    def _design(self, incumbents: NDArray[np.bool_]) -> list[int]:
+        k, last = int(np.count_nonzero(incumbents)), len(incumbents) - 1
+        return [0, k // 2, min(k, last), min(2 * k, max(last - 1, 0)), min(4 * k, last)][: self.design]
+
+
+def cutoff(belief: Belief, incumbents: NDArray[np.bool_]) -> float:
+    """Midway between the least of the incumbents' means and the largest of the challengers'."""
+    return float(belief.mean[incumbents].min() + belief.mean[~incumbents].max()) / 2
+
+
+def expected_excess(distance: NDArray[np.float64], std: NDArray[np.float64]) -> NDArray[np.float64]:
+    """E[max(x - distance, 0)] for x ~ N(0, std^2), distance >= 0: sigma (phi(z) - z Phi(-z)), 0 where std is."""
+    z = np.divide(distance, std, out=np.full_like(distance, Z[-1]), where=std > 0)
+    excess: NDArray[np.float64] = std * np.exp(np.interp(z, Z, LOG_EXCESS))
+    return excess

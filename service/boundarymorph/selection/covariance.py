@@ -6,8 +6,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.selection.geometry import CosineDistances
+from boundarymorph.selection.geometry import BLOCK, CosineDistances
 from boundarymorph.selection.kernels import Kernel
+from boundarymorph.selection.pool import Pool
 
 
 class Covariance(Protocol):
@@ -19,9 +20,6 @@ class Covariance(Protocol):
 
     def rows(self, documents: Sequence[int]) -> NDArray[np.float64]:
         """(m, N) covariances of m documents with all."""
-
-    def query_row(self) -> NDArray[np.float64]:
-        """(N,) covariances of the query with all documents; its own variance is 1."""
 
 
 class StationaryCovariance:
@@ -36,4 +34,81 @@ class StationaryCovariance:
         return self._kernel(self._distances.from_documents(documents))
 
     def query_row(self) -> NDArray[np.float64]:
+        """(N,) covariances of the query with all documents."""
         return self._kernel(self._distances.from_query())
+
+
+class QueryReweighting:
+    """Inner products of h_i = e_i * q (component by component), centred over the pool, with mean squared length 1.
+
+    A linear kernel on h is the belief that the cross-encoder weighs the dimensions of the query's embedding
+    differently than the inner product does.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._embeddings = pool.embeddings
+        self._centre = pool.embeddings.mean(axis=0)
+        self._weights = pool.query**2
+        squares = np.empty(len(pool))
+        for start in range(0, len(pool), BLOCK):
+            centred = pool.embeddings[start : start + BLOCK] - self._centre
+            squares[start : start + BLOCK] = np.square(centred, out=centred) @ self._weights
+        self._scale = float(squares.mean())
+        self.diagonal = squares / self._scale if self._scale > 0 else squares
+
+    def rows(self, documents: Sequence[int]) -> NDArray[np.float64]:
+        """(m, N) products of m documents with all; zeros where the pool does not vary."""
+        if self._scale == 0:
+            return np.zeros((len(documents), len(self.diagonal)))
+        points = (self._embeddings[documents] - self._centre) * self._weights
+        products = points @ self._embeddings.T - (points @ self._centre)[:, None]
+        scaled: NDArray[np.float64] = np.divide(products, self._scale, dtype=np.float64)
+        return scaled
+
+
+class SharedRows:
+    """The rows that several covariances are made of, computed once for all of them."""
+
+    def __init__(self, distances: CosineDistances, kernel: Kernel, reweighting: QueryReweighting) -> None:
+        self._stationary = StationaryCovariance(distances, kernel)
+        self._reweighting = reweighting
+        self._last: tuple[tuple[int, ...], NDArray[np.float64], NDArray[np.float64]] | None = None
+
+    @property
+    def reweighted_diagonal(self) -> NDArray[np.float64]:
+        """(N,)"""
+        return self._reweighting.diagonal
+
+    def rows(self, documents: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(m, N) stationary and reweighted; not to be changed."""
+        asked = tuple(documents)
+        if self._last is None or self._last[0] != asked:
+            positions = list(asked)
+            self._last = asked, self._stationary.rows(positions), self._reweighting.rows(positions)
+        return self._last[1], self._last[2]
+
+
+class TrendCovariance:
+    """A stationary field, plus a linear trend in F features, plus (if wanted) a reweighted query.
+
+    features: (F, N), standardised. Both linear parts have the prior variance `weight`; the field has 1.
+    """
+
+    def __init__(self, shared: SharedRows, features: NDArray[np.float64], *, reweighted: bool, weight: float) -> None:
+        self._shared = shared
+        self._features = features
+        self._reweighted = reweighted
+        self._weight = weight
+        self.diagonal = 1.0 + weight * np.square(features).sum(axis=0)
+        if reweighted:
+            self.diagonal += weight * shared.reweighted_diagonal
+
+    def rows(self, documents: Sequence[int]) -> NDArray[np.float64]:
+        stationary, reweighted = self._shared.rows(documents)
+        linear = self._features[:, list(documents)].T @ self._features
+        if self._reweighted:
+            linear += reweighted
+        linear *= self._weight
+        linear += stationary
+        covariances: NDArray[np.float64] = linear
+        return covariances

@@ -1,6 +1,6 @@
 """The named configurations that a request can ask for."""
 
-from boundarymorph.selection.session import SelectionConfig
+from boundarymorph.selection.config import SelectionConfig
 
 PAPER = "boundarymorph"
 DEFAULT = PAPER

@@ -1,39 +1,73 @@
-"""The paper's posterior: a Gaussian process on the residual between score and prior (alg:posterior)."""
+"""Posteriors: what a session believes of a pool, given the scores so far. Here the protocol and the paper's own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.selection.belief import Belief
-from boundarymorph.selection.covariance import Covariance
-from boundarymorph.selection.process import QUERY, Checkpoint, GaussianProcess
+from boundarymorph.selection.covariance import StationaryCovariance
+from boundarymorph.selection.process import QUERY, GaussianProcess
 
 NOISE = 1e-4
 MINIMUM_SCALE = 1e-12
 
 
-class ResidualPosterior:
-    """Belief over a pool of N documents after at most `size` scores.
+class Posterior(Protocol):
+    """Conditioned on one document at a time. `belief` is on a working scale of its own; the rest speaks of scores."""
 
-    prior: (N,) prior mean. anchored: enter the query as an observation at relevance 1, where its prior is 1 too: it
-    draws in the variance near q and counts as one residual of 0 in the centring (paper sec. 3.2). The deviation that
-    Z-standardises the residuals cancels from the mean; it scales the standard deviations alone.
+    def observe(self, document: int, score: float) -> None:
+        """Condition on one document's score in [0, 1]; a document is observed once."""
+
+    def fantasise(self, document: int, mean: float) -> None:
+        """Condition on a document as if it had come out at this `Belief.mean`, between `checkpoint` and `restore`."""
+
+    def belief(self) -> Belief:
+        """The whole pool, scored documents at their value with std 0."""
+
+    def relevance(self) -> NDArray[np.float64]:
+        """(N,) expected score; a scored document's own."""
+
+    def deviation(self, documents: NDArray[np.intp]) -> NDArray[np.float64]:
+        """(n,) standard deviation of the scores of n documents; 0 where scored."""
+
+    def ready(self, document: int) -> bool:
+        """Whether observing the document takes no pass over the embeddings."""
+
+    def prepare(self, documents: Sequence[int]) -> None:
+        """Compute what the observation of these documents will need, in one pass over the embeddings."""
+
+    def checkpoint(self) -> None:
+        """Remember this moment; fantasies may follow."""
+
+    def restore(self) -> None:
+        """Return to the moment remembered, forgetting what was fantasised since."""
+
+
+class ResidualPosterior:
+    """The paper's: a Gaussian process on the residual between score and prior (alg:posterior). Its working scale is
+    the score's own.
+
+    prior: (N,) prior mean. size: scores at most. anchored: enter the query as an observation at relevance 1, where its
+    prior is 1 too: it draws in the variance near q and counts as one residual of 0 in the centring (paper sec. 3.2).
+    The deviation that Z-standardises the residuals cancels from the mean; it scales the standard deviations alone.
     """
 
     def __init__(
         self,
         prior: NDArray[np.float64],
-        covariance: Covariance,
+        covariance: StationaryCovariance,
         size: int,
         *,
         anchored: bool = True,
         noise: float = NOISE,
     ) -> None:
         self._prior = prior
-        self._process = GaussianProcess(covariance, size + anchored, noise)
+        query_row = covariance.query_row() if anchored else None
+        self._process = GaussianProcess(covariance, size + anchored, noise, query_row)
         self._anchored = anchored
         self._scores = np.empty(len(prior))  # of the observed documents; the other entries mean nothing
         if anchored:
@@ -44,8 +78,11 @@ class ResidualPosterior:
         self._process.observe(document, score - self._prior[document])
         self._scores[document] = score
 
+    def fantasise(self, document: int, mean: float) -> None:
+        self.observe(document, mean)
+
     def belief(self) -> Belief:
-        """The posterior of the whole pool, with scored documents at their score and std 0 (paper app. C.3)."""
+        """With scored documents at their score and std 0 (paper app. C.3)."""
         process = self._process
         residuals = process.targets
         centre = residuals.mean() if residuals.size else 0.0
@@ -63,18 +100,20 @@ class ResidualPosterior:
         scored[documents] = True
         return Belief(mean, std, scored)
 
+    def relevance(self) -> NDArray[np.float64]:
+        return self.belief().mean
+
+    def deviation(self, documents: NDArray[np.intp]) -> NDArray[np.float64]:
+        return self.belief().std[documents]
+
     def ready(self, document: int) -> bool:
-        """Whether observing the document takes no pass over the embeddings."""
         return self._process.ready(document)
 
     def prepare(self, documents: Sequence[int]) -> None:
-        """Compute what the observation of these documents will need, in one pass over the embeddings."""
         self._process.prepare(documents)
 
-    def checkpoint(self) -> Checkpoint:
-        """Remember this moment."""
-        return self._process.checkpoint()
+    def checkpoint(self) -> None:
+        self._moment = self._process.checkpoint()
 
-    def restore(self, moment: Checkpoint) -> None:
-        """Return to a moment, forgetting what was observed since."""
-        self._process.restore(moment)
+    def restore(self) -> None:
+        self._process.restore(self._moment)

@@ -51,8 +51,12 @@ class GaussianProcess:
     _written: list[int]  # whose rows of V stand; runs ahead of observed after a restore
     _ahead: dict[int, tuple[int, NDArray[np.float64]]]  # covariances given the first t observations
 
-    def __init__(self, covariance: Covariance, size: int, noise: float) -> None:
+    def __init__(
+        self, covariance: Covariance, size: int, noise: float, query_row: NDArray[np.float64] | None = None
+    ) -> None:
+        """query_row: (N,) covariances of the query with the pool, its own variance being 1, if it is to be observed."""
         self._covariance = covariance
+        self._query_row = query_row
         self._ahead_limit = max(size // 8, 1)
         self._rows = np.empty((size, len(covariance.diagonal)))  # V
         self._pivots = np.empty(size)
@@ -174,7 +178,8 @@ class GaussianProcess:
         """Covariance (N,) of a document with all others, given everything observed so far."""
         t = len(self.observed)
         if document == QUERY:
-            return self._covariance.query_row()
+            assert self._query_row is not None
+            return self._query_row
         if document in self._ahead:
             since, row = self._ahead.pop(document)
         else:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.selection.acquisition import Acquisition, BoundaryGap
+from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.capacity import top_k
-from boundarymorph.selection.covariance import StationaryCovariance
-from boundarymorph.selection.geometry import DEFAULT_PAIRS, CosineDistances, median_distance
-from boundarymorph.selection.kernels import KERNELS
+from boundarymorph.selection.config import Config, SelectionConfig
 from boundarymorph.selection.pool import Pool
-from boundarymorph.selection.posterior import ResidualPosterior
-from boundarymorph.selection.prior import PRIORS
 
 LOOK_AHEAD = 16  # kernel rows computed in one pass over the embeddings, where the next picks can be foreseen
 LOOK_AHEAD_WORTH = 100  # calls left from which nine in ten picks have been foreseen (fewer than half at 50)
@@ -29,21 +25,6 @@ class StopReason(StrEnum):
     BUDGET = "budget"
     POOL_EXHAUSTED = "pool_exhausted"
     NOTHING_TO_DECIDE = "nothing_to_decide"
-
-
-@dataclass(frozen=True, slots=True)
-class SelectionConfig:
-    """How a session believes and asks. The defaults are the paper's BoundaryMORPH.
-
-    prior: a name in `prior.PRIORS`; kernel: a name in `kernels.KERNELS`; bandwidth_pairs: sampled pairs behind the
-    median heuristic, None for all of them; anchored: enter the query as an observation.
-    """
-
-    prior: str = "percentile"
-    kernel: str = "vmf"
-    bandwidth_pairs: int | None = DEFAULT_PAIRS
-    anchored: bool = True
-    acquisition: Acquisition = field(default_factory=BoundaryGap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +63,7 @@ class SelectionSession:
     ones before it had been scored at their posterior mean.
     """
 
-    def __init__(self, pool: Pool, *, budget: int, k: int, config: SelectionConfig | None = None) -> None:
+    def __init__(self, pool: Pool, *, budget: int, k: int, config: Config | None = None) -> None:
         """budget: B >= 0 calls; k >= 1 documents to return. Raises InvalidInput."""
         if budget < 0:
             raise InvalidInput(f"the budget is {budget}; it must be 0 or more calls")
@@ -94,12 +75,9 @@ class SelectionSession:
         self.k = k
         self.history: list[Observation] = []
         self.rounds = 0
-        self._acquisition = config.acquisition
+        self._config = config
         self._asked: dict[int, tuple[int | None, float]] = {}
-        calls = 0 if k >= len(pool) else min(budget, len(pool))
-        kernel = KERNELS[config.kernel](median_distance(pool.embeddings, config.bandwidth_pairs))
-        covariance = StationaryCovariance(CosineDistances(pool), kernel)
-        self._posterior = ResidualPosterior(PRIORS[config.prior](pool), covariance, calls, anchored=config.anchored)
+        self._posterior = config.posterior(pool, 0 if k >= len(pool) else min(budget, len(pool)))
         self.belief = self._posterior.belief()
 
     @property
@@ -129,20 +107,16 @@ class SelectionSession:
         if self.stop_reason is not None:
             return np.empty(0, dtype=np.intp)
         n = min(n, self.budget - self.spent, len(self.pool) - self.spent)
-        moment = self._posterior.checkpoint() if n > 1 else None
         belief = self.belief
-        for step in range(n):
-            incumbents = top_k(belief.mean, self.k)
-            choice = self._acquisition.choose(belief, incumbents, self.spent + step)
-            self._asked[choice.document] = (choice.rival, choice.value)
-            if self.budget - self.spent >= LOOK_AHEAD_WORTH and not self._posterior.ready(choice.document):
-                likely = self._acquisition.shortlist(belief, incumbents, LOOK_AHEAD)
-                self._posterior.prepare([choice.document, *(d for d in likely if d != choice.document)])
-            if step < n - 1:
-                self._posterior.observe(choice.document, float(belief.mean[choice.document]))
+        self._choose(belief)
+        if n > 1:
+            self._posterior.checkpoint()
+            for _ in range(n - 1):
+                last = next(reversed(self._asked))
+                self._posterior.fantasise(last, float(belief.mean[last]))
                 belief = self._posterior.belief()
-        if moment is not None:
-            self._posterior.restore(moment)
+                self._choose(belief)
+            self._posterior.restore()
         return np.array(list(self._asked), dtype=np.intp)
 
     def tell(self, documents: Sequence[int] | NDArray[np.intp], scores: Sequence[float] | NDArray[np.float64]) -> None:
@@ -166,12 +140,21 @@ class SelectionSession:
 
     def selection(self) -> Selection:
         """The best k documents as believed now; valid at any moment, all of the pool if k >= N."""
-        belief = self.belief
-        chosen = np.flatnonzero(top_k(belief.mean, self.k))
-        documents = chosen[np.argsort(-belief.mean[chosen], kind="stable")]
+        relevance = self._posterior.relevance()
+        chosen = np.flatnonzero(top_k(self._config.worth(relevance, self.k), self.k))
+        documents = chosen[np.argsort(-relevance[chosen], kind="stable")]
         return Selection(
             documents,
-            np.clip(belief.mean[documents], 0.0, 1.0),
-            belief.std[documents],
-            belief.scored[documents],
+            np.clip(relevance[documents], 0.0, 1.0),
+            self._posterior.deviation(documents),
+            self.belief.scored[documents],
         )
+
+    def _choose(self, belief: Belief) -> None:
+        incumbents = top_k(belief.mean, self.k)
+        rule = self._config.acquisition
+        choice = rule.choose(belief, incumbents, self.spent + len(self._asked))
+        self._asked[choice.document] = (choice.rival, choice.value)
+        if self.budget - self.spent >= LOOK_AHEAD_WORTH and not self._posterior.ready(choice.document):
+            likely = rule.shortlist(belief, incumbents, LOOK_AHEAD)
+            self._posterior.prepare([choice.document, *(d for d in likely if d != choice.document)])

@@ -1,0 +1,81 @@
+"""How a session believes and asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.selection.acquisition import Acquisition, BoundaryGap, Explore
+from boundarymorph.selection.covariance import StationaryCovariance
+from boundarymorph.selection.geometry import DEFAULT_PAIRS, CosineDistances, median_distance
+from boundarymorph.selection.kernels import KERNELS
+from boundarymorph.selection.pool import Pool
+from boundarymorph.selection.posterior import Posterior, ResidualPosterior
+from boundarymorph.selection.prior import PRIORS
+from boundarymorph.selection.trend import TrendPosterior
+
+BANDWIDTH_MULTIPLIER = 2.0
+RETRIEVAL_BONUS = 0.2
+
+
+class Config(Protocol):
+    """One way of selecting."""
+
+    @property
+    def acquisition(self) -> Acquisition:
+        """Which document to ask next."""
+
+    def posterior(self, pool: Pool, size: int) -> Posterior:
+        """What is believed of a pool before the first of at most `size` scores."""
+
+    def worth(self, relevance: NDArray[np.float64], k: int) -> NDArray[np.float64]:
+        """(N,) what the returned set is to have the most of, given the expected scores."""
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionConfig:
+    """The paper's BoundaryMORPH and its relatives.
+
+    prior: a name in `prior.PRIORS`; kernel: a name in `kernels.KERNELS`; bandwidth_pairs: sampled pairs behind the
+    median heuristic, None for all of them; anchored: enter the query as an observation.
+    """
+
+    prior: str = "percentile"
+    kernel: str = "vmf"
+    bandwidth_pairs: int | None = DEFAULT_PAIRS
+    anchored: bool = True
+    acquisition: Acquisition = field(default_factory=BoundaryGap)
+
+    def posterior(self, pool: Pool, size: int) -> Posterior:
+        kernel = KERNELS[self.kernel](median_distance(pool.embeddings, self.bandwidth_pairs))
+        covariance = StationaryCovariance(CosineDistances(pool), kernel)
+        return ResidualPosterior(PRIORS[self.prior](pool), covariance, size, anchored=self.anchored)
+
+    def worth(self, relevance: NDArray[np.float64], k: int) -> NDArray[np.float64]:
+        return relevance
+
+
+@dataclass(frozen=True, slots=True)
+class TrendConfig:
+    """The trend of the score along the ranking is learned with the field (`trend.py`), on the log-odds scale.
+
+    The returned set is that of the largest expected scores, with a small bonus for the head of the ranking that
+    decides among documents nearly as improbable as each other: `bonus` times the mean expected score of the set at
+    rank 1, half of that at rank k.
+    """
+
+    kernel: str = "vmf"
+    bonus: float = RETRIEVAL_BONUS
+    acquisition: Acquisition = field(default_factory=Explore)
+
+    def posterior(self, pool: Pool, size: int) -> Posterior:
+        kernel = KERNELS[self.kernel](median_distance(pool.embeddings) / BANDWIDTH_MULTIPLIER)
+        return TrendPosterior(pool, kernel, size)
+
+    def worth(self, relevance: NDArray[np.float64], k: int) -> NDArray[np.float64]:
+        best = np.partition(relevance, -k)[-k:] if k < len(relevance) else relevance
+        bonus: NDArray[np.float64] = self.bonus * best.mean() / (1.0 + np.arange(len(relevance)) / k)
+        return relevance + bonus

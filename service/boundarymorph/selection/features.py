@@ -1,0 +1,29 @@
+"""Cheap signals of every candidate that a score may follow: the trend that a session learns with the field."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.selection.pool import Pool
+
+
+def standardised(values: NDArray[np.floating]) -> NDArray[np.float64]:
+    """(N,) with mean 0 and standard deviation 1; zeros where all are equal."""
+    centred = np.asarray(values, dtype=np.float64) - np.mean(values, dtype=np.float64)
+    deviation = centred.std()
+    scale = np.abs(centred).max(initial=0.0)
+    if deviation <= 1e-12 * max(scale, 1.0):
+        return np.zeros(len(centred))
+    standard: NDArray[np.float64] = centred / deviation
+    return standard
+
+
+def rank_and_similarity(pool: Pool) -> NDArray[np.float64]:
+    """(2, N): retrieval percentile and retrieval score."""
+    return np.stack([standardised(-np.arange(len(pool), dtype=np.float64)), standardised(pool.scores)])
+
+
+def lexical(pool: Pool) -> NDArray[np.float64]:
+    """(1, N), the square root of BM25, or (0, N) for a pool without it."""
+    if "bm25" not in pool.features:
+        return np.empty((0, len(pool)))
+    return standardised(np.sqrt(np.maximum(pool.features["bm25"], 0.0)))[None]

@@ -1,0 +1,158 @@
+"""The trend posterior against the textbook formulas, written out with whole matrices."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.special import expit, logit
+
+from boundarymorph.selection import Pool, SelectionSession, TrendConfig
+from boundarymorph.selection.features import standardised
+from boundarymorph.selection.geometry import median_distance
+from boundarymorph.selection.kernels import VonMisesFisher
+from boundarymorph.selection.trend import LINEAR_WEIGHT, NOISE, TrendPosterior
+from tests.selection.pools import FAMILIES, Scores, clustered
+
+Matrix = NDArray[np.float64]
+
+
+def with_bm25(pool: Pool, seed: int = 0) -> Pool:
+    bm25 = np.maximum(np.random.default_rng(seed).normal(size=len(pool)), 0)
+    return Pool.of(pool.ids, pool.embeddings, pool.query, pool.scores, {"bm25": bm25})
+
+
+def member_covariances(pool: Pool, kappa: float) -> list[Matrix]:
+    """(N, N) of each member: without and with BM25, without and with the reweighted query."""
+    field = np.exp(kappa * (pool.embeddings @ pool.embeddings.T - 1))
+    signals = [standardised(-np.arange(len(pool), dtype=np.float64)), standardised(pool.scores)]
+    products = pool.embeddings * pool.query
+    products = products - products.mean(axis=0)
+    products /= np.sqrt((products**2).sum(axis=1).mean())
+    sets = [signals]
+    if "bm25" in pool.features:
+        sets.append([*signals, standardised(np.sqrt(pool.features["bm25"]))])
+    return [
+        field + LINEAR_WEIGHT * (sum(np.outer(s, s) for s in chosen) + reweighted * products @ products.T)
+        for chosen in sets
+        for reweighted in (0, 1)
+    ]
+
+
+def member(covariance: Matrix, observed: list[int], y: Matrix) -> tuple[Matrix, Matrix, float]:
+    """Mean, variance and log marginal likelihood with the level integrated out and the amplitude profiled."""
+    t = len(observed)
+    inverse = np.linalg.inv(covariance[np.ix_(observed, observed)] + NOISE * np.eye(t))
+    cross = covariance[:, observed]
+    ones = np.ones(t)
+    precision = ones @ inverse @ ones
+    level = ones @ inverse @ y / precision
+    amplitude = np.sqrt((y - level) @ inverse @ (y - level) / (t - 1)) if t > 1 else 1.0
+    mean = level + cross @ inverse @ (y - level)
+    leverage = 1 - cross @ inverse @ ones
+    variance = np.diag(covariance) - np.einsum("nt,ts,ns->n", cross, inverse, cross) + leverage**2 / precision
+    likelihood = -(t - 1) * np.log(amplitude) + 0.5 * np.linalg.slogdet(inverse)[1] - 0.5 * np.log(precision)
+    return mean, amplitude**2 * variance, likelihood if t > 1 else 0.0
+
+
+@pytest.mark.parametrize("bm25", [False, True])
+@pytest.mark.parametrize("observations", [1, 2, 15])
+def test_mixture_matches_the_textbook(bm25: bool, observations: int) -> None:
+    for seed in range(3):
+        pool, scores = clustered(70, 10, seed)
+        scores = 0.1 + 0.8 * scores  # far enough from 0 and 1 that nothing is clipped
+        pool = with_bm25(pool) if bm25 else pool
+        kappa = 2 * np.log(2) / median_distance(pool.embeddings, None)
+        observed = np.random.default_rng(seed).permutation(70)[:observations].tolist()
+        posterior = TrendPosterior(pool, VonMisesFisher(kappa), observations)
+        for document in observed:
+            posterior.observe(document, scores[document])
+
+        y = logit(scores[observed])
+        members = [member(k, observed, y) for k in member_covariances(pool, kappa)]
+        assert len(members) == (4 if bm25 else 2)
+        weights = np.exp([m[2] - max(o[2] for o in members) for m in members])
+        weights /= weights.sum()
+        mean = sum(w * m for w, (m, _, _) in zip(weights, members, strict=True))
+        second = sum(w * (v + m**2) for w, (m, v, _) in zip(weights, members, strict=True))
+        open_ = np.setdiff1d(np.arange(70), observed)
+        belief = posterior.belief()
+        np.testing.assert_allclose(belief.mean[open_], mean[open_], rtol=0, atol=1e-8)
+        np.testing.assert_allclose(belief.std[open_], np.sqrt(second - mean**2)[open_], rtol=0, atol=1e-7)
+        np.testing.assert_allclose(belief.mean[observed], y, rtol=0, atol=1e-12)
+        assert (belief.std[observed] == 0).all()
+
+        expected = sum(w * expit(m / np.sqrt(1 + np.pi / 8 * v)) for w, (m, v, _) in zip(weights, members, strict=True))
+        np.testing.assert_allclose(posterior.relevance()[open_], expected[open_], rtol=0, atol=1e-9)
+        np.testing.assert_array_equal(posterior.relevance()[observed], scores[observed])
+
+
+def test_deviation_is_that_of_samples() -> None:
+    pool, scores = clustered(40, 8, 0)
+    posterior = TrendPosterior(pool, VonMisesFisher(3.0), 10)
+    for document in range(10):
+        posterior.observe(document, scores[document])
+    fields = posterior._fields()
+    rng = np.random.default_rng(0)
+    chosen = rng.choice(len(fields), p=[field.weight for field in fields], size=40_000)
+    means, variances = (np.array([getattr(field, part)[20:25] for field in fields]) for part in ("mean", "variance"))
+    samples = expit(means[chosen] + np.sqrt(variances[chosen]) * rng.normal(size=(40_000, 5)))
+    np.testing.assert_allclose(posterior.deviation(np.arange(20, 25)), samples.std(axis=0), atol=0.01)
+    assert (posterior.deviation(np.arange(10)) == 0).all()
+
+
+def test_exact_zeros_and_ones_are_held_half_a_step_away() -> None:
+    pool, _ = clustered(40, 8, 0)
+    posterior = TrendPosterior(pool, VonMisesFisher(3.0), 10)
+    posterior.observe(0, 1.0)
+    assert posterior.belief().mean[0] == pytest.approx(logit(0.75))
+    for document, score in ((1, 0.0), (2, 0.5), (3, 0.0)):
+        posterior.observe(document, score)
+    np.testing.assert_allclose(posterior.belief().mean[:4], logit([0.75, 0.25, 0.5, 0.25]))
+    posterior.observe(4, 0.02)
+    np.testing.assert_allclose(posterior.belief().mean[:5], logit([0.99, 0.01, 0.5, 0.01, 0.02]))
+    posterior.observe(5, 1e-9)
+    assert posterior.belief().mean[1] == posterior.belief().mean[5] == pytest.approx(logit(1e-5))
+    np.testing.assert_array_equal(posterior.relevance()[:6], [1.0, 0.0, 0.5, 0.0, 0.02, 1e-9])
+
+
+def test_fantasies_leave_no_trace() -> None:
+    pool, scores = clustered(60, 8, 0)
+    posterior = TrendPosterior(with_bm25(pool), VonMisesFisher(3.0), 20)
+    for document in range(5):
+        posterior.observe(document, scores[document])
+    before, relevance = posterior.belief(), posterior.relevance()
+    posterior.checkpoint()
+    weights = [field.weight for field in posterior._fields()]
+    posterior.fantasise(30, 4.0)
+    assert [field.weight for field in posterior._fields()] == weights
+    assert posterior.belief().mean[30] == 4.0
+    posterior.restore()
+    np.testing.assert_array_equal(posterior.belief().mean, before.mean)
+    np.testing.assert_array_equal(posterior.belief().std, before.std)
+    np.testing.assert_array_equal(posterior.relevance(), relevance)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("round_size", [1, 5])
+def test_any_pool(family: str, round_size: int) -> None:
+    for n, k in ((2, 1), (3, 2), (9, 4), (150, 20)):
+        pool, scores = FAMILIES[family](n, 8, 1, np.float32)
+        session = run(with_bm25(pool), scores, 40, k, round_size)
+        selection = session.selection()
+        assert len(selection.documents) == k
+        assert np.isfinite(selection.relevance).all() and np.isfinite(selection.std).all()
+        assert session.spent == min(40, n)
+
+
+def test_learns_a_trend_that_the_prior_has_wrong() -> None:
+    """A cross-encoder that prefers the tail of the ranking: the paper's prior returns the head, the trend the tail."""
+    pool, _ = clustered(400, 12, 0)
+    scores = expit(np.linspace(-6, 2, 400))
+    selection = run(pool, scores, 25, 50, 1).selection()
+    assert scores[selection.documents].sum() > 0.9 * np.sort(scores)[-50:].sum()
+
+
+def run(pool: Pool, scores: Scores, budget: int, k: int, round_size: int) -> SelectionSession:
+    session = SelectionSession(pool, budget=budget, k=k, config=TrendConfig())
+    while (asked := session.ask(round_size)).size:
+        session.tell(asked, scores[asked])
+    return session
