@@ -84,16 +84,19 @@ def test_value_at_cutoff_weighs_doubt_against_distance() -> None:
     assert ValueAtCutoff().choose(belief, incumbents, 0).document == 2
 
 
-def test_explore_looks_around_k_first() -> None:
+def test_explore_asks_the_head_until_scores_differ() -> None:
     n, k = 100, 10
-    belief = Belief(np.linspace(1, 0, n), np.full(n, 0.3), np.zeros(n, dtype=np.bool_))
+    belief = Belief(np.full(n, 0.2), np.full(n, 0.3), np.zeros(n, dtype=np.bool_))
     incumbents = top_k(belief.mean, k)
     rule = Explore()
-    assert [rule.choose(belief, incumbents, step).document for step in range(5)] == [0, 5, 10, 20, 40]
-    assert rule.choose(belief, incumbents, 5) == BoundaryGap().choose(belief, incumbents, 5)
+    asked = []
+    for step in range(12):
+        asked.append(rule.choose(belief, incumbents, step).document)
+        belief.scored[asked[-1]], belief.std[asked[-1]] = True, 0.0
+    assert asked == [0, 10, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11]
+    belief.mean[3] = 0.9
+    assert rule.choose(belief, incumbents, 11) == BoundaryGap().choose(belief, incumbents, 11)
     assert rule.choose(belief, incumbents, 12) == ValueAtCutoff().choose(belief, incumbents, 12)
-    belief.scored[5], belief.std[5] = True, 0.0
-    assert rule.choose(belief, incumbents, 1) == BoundaryGap().choose(belief, incumbents, 1)
 
 
 @pytest.mark.parametrize("rule", [BoundaryGap(), UpperConfidenceBound(), ValueAtCutoff(), Explore()])
@@ -104,5 +107,5 @@ def test_shortlist_names_unscored_documents_and_mostly_the_choice(rule: Acquisit
     incumbents = top_k(belief.mean, 10)
     shortlist = rule.shortlist(belief, incumbents, 8)
     assert len(shortlist) == 8 and not belief.scored[shortlist].any()
-    assert rule.choose(belief, incumbents, 10).document in shortlist
+    assert rule.choose(belief, incumbents, np.count_nonzero(belief.scored)).document in shortlist
     assert len(rule.shortlist(belief, incumbents, 100)) == np.count_nonzero(~belief.scored)

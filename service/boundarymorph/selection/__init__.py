@@ -2,6 +2,7 @@
 
 from boundarymorph.selection.acquisition import Acquisition, BoundaryGap, Explore, UpperConfidenceBound, ValueAtCutoff
 from boundarymorph.selection.belief import Belief
+from boundarymorph.selection.capacity import Capacity, DocumentCapacity, TokenCapacity, capacity_of
 from boundarymorph.selection.config import Config, SelectionConfig, TrendConfig
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.session import Observation, Selection, SelectionSession, StopReason
@@ -10,7 +11,9 @@ __all__ = [
     "Acquisition",
     "Belief",
     "BoundaryGap",
+    "Capacity",
     "Config",
+    "DocumentCapacity",
     "Explore",
     "Observation",
     "Pool",
@@ -18,7 +21,9 @@ __all__ = [
     "SelectionConfig",
     "SelectionSession",
     "StopReason",
+    "TokenCapacity",
     "TrendConfig",
     "UpperConfidenceBound",
     "ValueAtCutoff",
+    "capacity_of",
 ]

@@ -93,8 +93,8 @@ class BoundaryGap:
         return Choice(challenger_of, incumbent_of, ratio)
 
     def shortlist(self, belief: Belief, incumbents: NDArray[np.bool_], n: int) -> list[int]:
-        cut = (belief.mean[incumbents].min() + belief.mean[~incumbents].max()) / 2
-        doubt = np.divide(belief.std, np.abs(belief.mean - cut) + np.finfo(np.float64).tiny)
+        distance = np.abs(belief.mean - cutoff(belief.mean, incumbents))
+        doubt = belief.std / (distance + np.finfo(np.float64).tiny)
         return _largest(np.where(belief.scored, -np.inf, doubt), n)
 
 
@@ -150,43 +150,44 @@ class ValueAtCutoff:
         return _largest(self._value(belief, incumbents), n)
 
     def _value(self, belief: Belief, incumbents: NDArray[np.bool_]) -> NDArray[np.float64]:
-        value = expected_excess(np.abs(belief.mean - cutoff(belief, incumbents)), belief.std)
+        value = expected_excess(np.abs(belief.mean - cutoff(belief.mean, incumbents)), belief.std)
         value[belief.scored] = -np.inf
         return value
 
 
 @dataclass(frozen=True, slots=True)
 class Explore:
-    """A few calls at fixed ranks to see the trend, then the boundary gap, then the value at the cutoff.
+    """The boundary gap for the first calls, then the value at the cutoff.
 
-    The first calls go to ranks around k: the head, k/2, k, 2k and 4k. While the field is hardly known the boundary gap
-    explores more than the single document's value does; later the latter spends better.
+    While the field is hardly known the gap explores more than a single document's value does; later the latter spends
+    better. As long as all scores are equal neither has anything to go by: then the head of the ranking is asked, and
+    the first challenger, which is how a scorer that says "no" to almost everything is found to say "yes" at all.
     """
 
-    design: int = 5
-    pairs_until: int = 12
+    gap_calls: int = 12
 
     def choose(self, belief: Belief, incumbents: NDArray[np.bool_], step: int) -> Choice:
-        if step < self.design:
-            position = self._design(incumbents)[step]
-            if not belief.scored[position]:
-                return Choice(position, None, float(belief.std[position]))
+        scores = belief.mean[belief.scored]
+        if scores.size == 0 or scores.min() == scores.max():
+            document = self._head(belief.scored, incumbents)
+            return Choice(document, None, float(belief.std[document]))
         return self._rule(step).choose(belief, incumbents, step)
 
     def shortlist(self, belief: Belief, incumbents: NDArray[np.bool_], n: int) -> list[int]:
         return self._rule(int(np.count_nonzero(belief.scored))).shortlist(belief, incumbents, n)
 
     def _rule(self, step: int) -> Acquisition:
-        return BoundaryGap() if step < self.pairs_until else ValueAtCutoff()
+        return BoundaryGap() if step < self.gap_calls else ValueAtCutoff()
 
-    def _design(self, incumbents: NDArray[np.bool_]) -> list[int]:
-        k, last = int(np.count_nonzero(incumbents)), len(incumbents) - 1
-        return [0, k // 2, min(k, last), min(2 * k, max(last - 1, 0)), min(4 * k, last)][: self.design]
+    @staticmethod
+    def _head(scored: NDArray[np.bool_], incumbents: NDArray[np.bool_]) -> int:
+        first, challenger = int(np.argmin(scored)), int(np.argmin(incumbents))
+        return challenger if first > 0 and not scored[challenger] else first
 
 
-def cutoff(belief: Belief, incumbents: NDArray[np.bool_]) -> float:
-    """Midway between the least of the incumbents' means and the largest of the challengers'."""
-    return float(belief.mean[incumbents].min() + belief.mean[~incumbents].max()) / 2
+def cutoff(margin: NDArray[np.float64], incumbents: NDArray[np.bool_]) -> float:
+    """Midway between the least of the incumbents and the largest of the challengers."""
+    return float(margin[incumbents].min() + margin[~incumbents].max()) / 2
 
 
 def expected_excess(distance: NDArray[np.float64], std: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,16 +1,107 @@
-"""Capacity: which documents fit, given how relevant each is believed to be."""
+"""Capacity: which documents fit into what is returned, given what each is worth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+
+from boundarymorph.errors import InvalidInput
+
+LEAST_WORTH = 1e-6  # of a document under a token limit, so that one believed worthless has a density at all
 
 
-def top_k(mean: NDArray[np.float64], k: int) -> NDArray[np.bool_]:
-    """Mask (N,) of the k largest means; equal means go by retrieval rank (paper app. C.3). k >= N takes all."""
-    count = len(mean)
+class Capacity(Protocol):
+    """How much may be returned of N documents."""
+
+    def covers(self, count: int) -> bool:
+        """Whether all `count` documents fit."""
+
+    def fill(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Mask (N,) of the documents to return."""
+
+    def margin(self, worth: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """(N,) values that say by how much each document is in or out, and the mask of those that are in."""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentCapacity:
+    """k documents."""
+
+    k: int
+
+    def covers(self, count: int) -> bool:
+        return self.k >= count
+
+    def fill(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
+        return top_k(worth, self.k)
+
+    def margin(self, worth: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        return worth, top_k(worth, self.k)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenCapacity:
+    """Documents of `lengths` (N,) tokens, at most `limit` of them together: a knapsack.
+
+    Its linear relaxation takes documents by worth per token until the first that does not fit, whose density eta is
+    the price of a token. So the reduced value worth - eta * length says which documents are in doubt, as the worth
+    itself does under a count. What is returned is filled up with later documents that still fit.
+    """
+
+    lengths: NDArray[np.float64]
+    limit: float
+
+    def covers(self, count: int) -> bool:
+        return float(self.lengths.sum()) <= self.limit
+
+    def fill(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
+        mask = np.zeros(len(worth), dtype=np.bool_)
+        room = self.limit
+        for document in self._by_density(worth):
+            if self.lengths[document] <= room:
+                mask[document] = True
+                room -= self.lengths[document]
+        return mask
+
+    def margin(self, worth: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        order = self._by_density(worth)
+        fitting = int(np.searchsorted(np.cumsum(self.lengths[order]), self.limit, side="right"))
+        mask = np.zeros(len(worth), dtype=np.bool_)
+        mask[order[: max(fitting, 1)]] = True  # a first document that alone is too long is still the one to doubt
+        broken = order[min(max(fitting, 1), len(order) - 1)]
+        price = max(float(worth[broken]), LEAST_WORTH) / self.lengths[broken]
+        return worth - price * self.lengths, mask
+
+    def _by_density(self, worth: NDArray[np.float64]) -> NDArray[np.intp]:
+        return np.argsort(-np.maximum(worth, LEAST_WORTH) / self.lengths, kind="stable")
+
+
+def capacity_of(*, k: int | None = None, lengths: ArrayLike | None = None, max_tokens: int | None = None) -> Capacity:
+    """A capacity in documents or in tokens; equal lengths make the second the first, exactly. Raises InvalidInput."""
+    if max_tokens is None or lengths is None:
+        if k is None or k < 1:
+            raise InvalidInput(f"k is {k}; it must be 1 or more documents")
+        return DocumentCapacity(k)
+    sizes = np.asarray(lengths, dtype=np.float64)
+    if sizes.size == 0 or not (np.isfinite(sizes) & (sizes > 0)).all():
+        raise InvalidInput("every document needs a length of at least one token")
+    if max_tokens < sizes.min():
+        raise InvalidInput(f"max_tokens is {max_tokens}; the shortest document has {sizes.min():.0f} tokens")
+    if (sizes == sizes[0]).all():
+        return DocumentCapacity(int(max_tokens // sizes[0]))
+    return TokenCapacity(sizes, float(max_tokens))
+
+
+def top_k(worth: NDArray[np.float64], k: int) -> NDArray[np.bool_]:
+    """Mask (N,) of the k largest; equal ones go by retrieval rank (paper app. C.3). k >= N takes all."""
+    count = len(worth)
     if k >= count:
         return np.ones(count, dtype=np.bool_)
-    threshold = np.partition(mean, count - k)[count - k]
-    mask: NDArray[np.bool_] = mean > threshold
-    ties = np.flatnonzero(mean == threshold)
+    threshold = np.partition(worth, count - k)[count - k]
+    mask: NDArray[np.bool_] = worth > threshold
+    ties = np.flatnonzero(worth == threshold)
     mask[ties[: k - np.count_nonzero(mask)]] = True
     return mask

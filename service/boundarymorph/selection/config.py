@@ -31,8 +31,11 @@ class Config(Protocol):
     def posterior(self, pool: Pool, size: int) -> Posterior:
         """What is believed of a pool before the first of at most `size` scores."""
 
-    def worth(self, relevance: NDArray[np.float64], k: int) -> NDArray[np.float64]:
-        """(N,) what the returned set is to have the most of, given the expected scores."""
+    def worth(self, relevance: NDArray[np.float64], inside: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """(N,) what the returned set is to have the most of.
+
+        relevance: (N,) expected scores; inside: (N,) mask of those that fit, taken by relevance alone.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class SelectionConfig:
         covariance = StationaryCovariance(CosineDistances(pool), kernel)
         return ResidualPosterior(PRIORS[self.prior](pool), covariance, size, anchored=self.anchored)
 
-    def worth(self, relevance: NDArray[np.float64], k: int) -> NDArray[np.float64]:
+    def worth(self, relevance: NDArray[np.float64], inside: NDArray[np.bool_]) -> NDArray[np.float64]:
         return relevance
 
 
@@ -75,7 +78,7 @@ class TrendConfig:
         kernel = KERNELS[self.kernel](median_distance(pool.embeddings) / BANDWIDTH_MULTIPLIER)
         return TrendPosterior(pool, kernel, size)
 
-    def worth(self, relevance: NDArray[np.float64], k: int) -> NDArray[np.float64]:
-        best = np.partition(relevance, -k)[-k:] if k < len(relevance) else relevance
-        bonus: NDArray[np.float64] = self.bonus * best.mean() / (1.0 + np.arange(len(relevance)) / k)
+    def worth(self, relevance: NDArray[np.float64], inside: NDArray[np.bool_]) -> NDArray[np.float64]:
+        ranks = np.arange(len(relevance)) / np.count_nonzero(inside)
+        bonus: NDArray[np.float64] = self.bonus * relevance[inside].mean() / (1.0 + ranks)
         return relevance + bonus

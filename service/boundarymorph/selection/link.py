@@ -8,14 +8,14 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-FLOOR, CEILING = 1e-5, 0.25
+FLOOR, CEILING = 1e-7, 0.25
 
 
 def resolution(scores: Iterable[float]) -> float:
     """How close to 0 or 1 a score is taken at its word: half the smallest distance from an end that was seen.
 
     So an exact 0 or 1 of a coarse scorer sits half a step away from its neighbours, while a continuous scorer is
-    touched at 1e-5 only. Between 1e-5 and 0.25.
+    hardly touched. Between 1e-7 and 0.25.
     """
     distances = [distance for score in scores for distance in (score, 1.0 - score) if distance > 0]
     return min(max(min(distances, default=0.0) / 2, FLOOR), CEILING)

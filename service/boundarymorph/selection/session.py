@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
+from boundarymorph.selection.acquisition import cutoff, expected_excess
 from boundarymorph.selection.belief import Belief
-from boundarymorph.selection.capacity import top_k
+from boundarymorph.selection.capacity import Capacity, DocumentCapacity, capacity_of
 from boundarymorph.selection.config import Config, SelectionConfig
 from boundarymorph.selection.pool import Pool
 
@@ -24,6 +25,7 @@ class StopReason(StrEnum):
 
     BUDGET = "budget"
     POOL_EXHAUSTED = "pool_exhausted"
+    SETTLED = "settled"
     NOTHING_TO_DECIDE = "nothing_to_decide"
 
 
@@ -63,21 +65,39 @@ class SelectionSession:
     ones before it had been scored at their posterior mean.
     """
 
-    def __init__(self, pool: Pool, *, budget: int, k: int, config: Config | None = None) -> None:
-        """budget: B >= 0 calls; k >= 1 documents to return. Raises InvalidInput."""
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        budget: int,
+        k: int | Capacity,
+        config: Config | None = None,
+        known: Mapping[int, float] | None = None,
+        settle: float | None = None,
+    ) -> None:
+        """budget: B >= 0 calls. k: documents to return, or another capacity.
+
+        known: scores of some documents (positions) that cost nothing and are believed from the start.
+        settle: stop when no more than this share of the set's relevance is expected to be lost (`expected_loss`).
+        Raises InvalidInput.
+        """
         if budget < 0:
             raise InvalidInput(f"the budget is {budget}; it must be 0 or more calls")
-        if k < 1:
-            raise InvalidInput(f"k is {k}; it must be 1 or more documents")
-        config = config or SelectionConfig()
+        known = known or {}
+        _refuse_impossible(np.fromiter(known.values(), dtype=np.float64))
         self.pool = pool
         self.budget = budget
-        self.k = k
+        self.capacity = capacity_of(k=k) if isinstance(k, int) else k
         self.history: list[Observation] = []
         self.rounds = 0
-        self._config = config
+        self._config = config or SelectionConfig()
+        self._settle = settle
         self._asked: dict[int, tuple[int | None, float]] = {}
-        self._posterior = config.posterior(pool, 0 if k >= len(pool) else min(budget, len(pool)))
+        self._decided = self.capacity.covers(len(pool))
+        calls = 0 if self._decided else min(budget, len(pool) - len(known))
+        self._posterior = self._config.posterior(pool, calls + len(known))
+        for document, score in known.items():
+            self._posterior.observe(document, score)
         self.belief = self._posterior.belief()
 
     @property
@@ -88,13 +108,29 @@ class SelectionSession:
     @property
     def stop_reason(self) -> StopReason | None:
         """Why `ask` returns nothing, or None while there is something to ask."""
-        if self.k >= len(self.pool):
+        if self._decided:
             return StopReason.NOTHING_TO_DECIDE
+        if self.belief.scored.all():
+            return StopReason.POOL_EXHAUSTED
         if self.spent >= self.budget:
             return StopReason.BUDGET
-        if self.spent >= len(self.pool):
-            return StopReason.POOL_EXHAUSTED
+        if self._settle is not None and self.expected_loss() <= self._settle:
+            return StopReason.SETTLED
         return None
+
+    def expected_loss(self) -> float:
+        """What the set is expected to miss, as a share of its expected relevance, by not knowing every score.
+
+        Each document's score is taken as normal and on its own: the sum of what each may turn out to matter against
+        the cut, were it known exactly. 0 once everything is scored.
+        """
+        relevance = self._posterior.relevance()
+        margin, inside = self.capacity.margin(relevance)
+        if inside.all():
+            return 0.0
+        distance = np.abs(margin - cutoff(margin, inside))
+        missed = expected_excess(distance, self._posterior.deviation(np.arange(len(relevance))))
+        return float(missed.sum() / max(relevance[inside].sum(), np.finfo(np.float64).tiny))
 
     def ask(self, n: int = 1) -> NDArray[np.intp]:
         """Positions of the next documents to score, at most n and never more than the budget has left.
@@ -106,7 +142,7 @@ class SelectionSession:
         self._asked.clear()
         if self.stop_reason is not None:
             return np.empty(0, dtype=np.intp)
-        n = min(n, self.budget - self.spent, len(self.pool) - self.spent)
+        n = min(n, self.budget - self.spent, int(np.count_nonzero(~self.belief.scored)))
         belief = self.belief
         self._choose(belief)
         if n > 1:
@@ -127,8 +163,7 @@ class SelectionSession:
             raise InvalidInput(f"{len(told)} documents came with scores of shape {values.shape}; give one score each")
         if not set(told) <= self._asked.keys() or len(set(told)) != len(told):
             raise InvalidInput("scores are told once, and only of documents that the last ask named")
-        if not ((values >= 0) & (values <= 1)).all():
-            raise InvalidInput("a score lies outside [0, 1]; apply a sigmoid to logits first")
+        _refuse_impossible(values)
         if not told:
             return
         self.rounds += 1
@@ -139,9 +174,10 @@ class SelectionSession:
         self.belief = self._posterior.belief()
 
     def selection(self) -> Selection:
-        """The best k documents as believed now; valid at any moment, all of the pool if k >= N."""
+        """The best documents that fit, as believed now; valid at any moment."""
         relevance = self._posterior.relevance()
-        chosen = np.flatnonzero(top_k(self._config.worth(relevance, self.k), self.k))
+        inside = self.capacity.margin(relevance)[1]
+        chosen = np.flatnonzero(self.capacity.fill(self._config.worth(relevance, inside)))
         documents = chosen[np.argsort(-relevance[chosen], kind="stable")]
         return Selection(
             documents,
@@ -151,10 +187,20 @@ class SelectionSession:
         )
 
     def _choose(self, belief: Belief) -> None:
-        incumbents = top_k(belief.mean, self.k)
+        if isinstance(self.capacity, DocumentCapacity):
+            contested, incumbents = belief, self.capacity.margin(belief.mean)[1]
+        else:  # worth adds up on the scale of scores alone
+            margin, incumbents = self.capacity.margin(self._posterior.relevance())
+            deviation = self._posterior.deviation(np.arange(len(margin)))
+            contested = Belief(margin, deviation, belief.scored)
         rule = self._config.acquisition
-        choice = rule.choose(belief, incumbents, self.spent + len(self._asked))
+        choice = rule.choose(contested, incumbents, self.spent + len(self._asked))
         self._asked[choice.document] = (choice.rival, choice.value)
         if self.budget - self.spent >= LOOK_AHEAD_WORTH and not self._posterior.ready(choice.document):
-            likely = rule.shortlist(belief, incumbents, LOOK_AHEAD)
+            likely = rule.shortlist(contested, incumbents, LOOK_AHEAD)
             self._posterior.prepare([choice.document, *(d for d in likely if d != choice.document)])
+
+
+def _refuse_impossible(scores: NDArray[np.float64]) -> None:
+    if not ((scores >= 0) & (scores <= 1)).all():
+        raise InvalidInput("a score lies outside [0, 1]; apply a sigmoid to logits first")

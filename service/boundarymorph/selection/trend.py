@@ -71,22 +71,23 @@ class TrendPosterior:
         self._count = len(pool)
         self._scores: dict[int, float] = {}
         self._clip = FLOOR
+        self._base = 0.0  # what the members' targets are counted from, so that equal scores make exactly equal means
         self._moment: tuple[list[Checkpoint], list[Fit]] | None = None
 
     def observe(self, document: int, score: float) -> None:
         self._scores[document] = score
-        for member in self._members:
-            member.observe(document, float(log_odds(np.array(score), self._clip)))
         clip = resolution(self._scores.values())
-        if clip != self._clip:
-            self._clip = clip
-            targets = self._values()
-            for member in self._members:
-                member.retarget(targets)
+        changed, self._clip = clip != self._clip, clip
+        values = log_odds(np.array(list(self._scores.values())), clip)
+        self._base = float(values[0])
+        for member in self._members:
+            member.observe(document, float(values[-1]) - self._base)
+            if changed:
+                member.retarget(values - self._base)
 
     def fantasise(self, document: int, mean: float) -> None:
         for member in self._members:
-            member.observe(document, mean)
+            member.observe(document, mean - self._base)
 
     def belief(self) -> Belief:
         """On the log-odds scale: mean and deviation of the mixture."""
@@ -99,7 +100,7 @@ class TrendPosterior:
         std = np.sqrt(np.maximum(second - np.square(mean), MINIMUM_VARIANCE))
         scored = np.zeros(len(mean), dtype=np.bool_)
         observed = self._members[0].observed
-        mean[observed] = self._members[0].targets
+        mean[observed] = self._members[0].targets + self._base
         std[observed] = 0.0
         scored[observed] = True
         return Belief(mean, std, scored)
@@ -144,13 +145,9 @@ class TrendPosterior:
         weights = np.exp(likelihoods - likelihoods.max())
         weights /= weights.sum()
         return [
-            _field(member, fit.amplitude, float(weight))
+            _field(member, fit.amplitude, self._base, float(weight))
             for member, fit, weight in zip(self._members, fits, weights, strict=True)
         ]
-
-    def _values(self) -> NDArray[np.float64]:
-        """Log-odds of the scores, in order of observation."""
-        return log_odds(np.array(list(self._scores.values())), self._clip)
 
 
 def _fit(member: GaussianProcess) -> Fit:
@@ -165,12 +162,12 @@ def _fit(member: GaussianProcess) -> Fit:
     return Fit(amplitude, float(likelihood))
 
 
-def _field(member: GaussianProcess, amplitude: float, weight: float) -> Field:
+def _field(member: GaussianProcess, amplitude: float, base: float, weight: float) -> Field:
     """Posterior given the amplitude; the variance includes what is not known of the level."""
     if not member.observed:
-        return Field(np.zeros_like(member.weighted_ones), amplitude**2 * member.variance, weight)
+        return Field(np.full_like(member.weighted_ones, base), amplitude**2 * member.variance, weight)
     precision = float(member.beta @ member.beta)
     level = float(member.beta @ member.alpha) / precision
-    mean = level + member.weighted_targets - level * member.weighted_ones
+    mean = base + level + member.weighted_targets - level * member.weighted_ones
     variance = amplitude**2 * (member.variance + np.square(1.0 - member.weighted_ones) / precision)
     return Field(mean, variance, weight)
