@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo serve test check format bench-selection bench-select clean
+.PHONY: help setup demo serve test check format bench-selection bench-select evaluation clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -40,6 +40,11 @@ bench-selection: setup  ## the incremental algorithm beside the literal one -> b
 
 bench-select: setup  ## where the time of POST /select goes, pool of 10,000 -> build/bench/select.json
 	$(BIN)/python -m load_tests.bench_select
+
+TABLES ?= tables
+BUDGETS ?= 25,50
+evaluation: setup  ## every selector on the tables in TABLES=dir, one report -> build/evaluation/report.md
+	OPENBLAS_NUM_THREADS=1 $(BIN)/boundarymorph evaluate $(addprefix --table ,$(sort $(wildcard $(TABLES)/*.npz))) --budgets $(BUDGETS) $(OPTIONS)
 
 clean:  ## remove the environment and build products, keep data/
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import orjson
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from boundarymorph import __version__
 from boundarymorph.errors import BoundaryMorphError
-from boundarymorph.settings import Settings
+from boundarymorph.settings import Settings, mistakes
+
+if TYPE_CHECKING:
+    from boundarymorph.retrieval.encoders import Encoder
+    from boundarymorph.scoring.scorer import Scorer
 
 app = typer.Typer(
     help="Budgeted reranking: spend B cross-encoder calls where they change which k documents are returned.",
@@ -26,7 +33,7 @@ app = typer.Typer(
 )
 index = typer.Typer(help="Build, list and delete the indexes of this machine. A running service sees every change.")
 app.add_typer(index, name="index", no_args_is_help=True)
-console = Console()
+console = Console(emoji=False)
 
 DataDirectory = Annotated[Path | None, typer.Option(help="Where the indexes live.", show_default="data")]
 LogLevel = Annotated[str | None, typer.Option(help="critical, error, warning, info or debug.", show_default="info")]
@@ -45,6 +52,10 @@ def serve(
     from boundarymorph.api.app import create_app
 
     settings = Settings.load(host=host, port=port, data_directory=data_directory, log_level=log_level)
+    _log_to_stderr(settings.log_level)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Uvicorn ends its work in order and then raises the signal anew; that is not to count as a failure.
+        signal.signal(number, lambda *_: sys.exit(0))
     failed = False
 
     def stop() -> None:
@@ -78,18 +89,19 @@ def build_index(
 
     async def build() -> IngestReport:
         encoder, catalog = wiring.build_encoder(settings), wiring.build_catalog(settings)
-        live = catalog.create(name, encoder=encoder.name, dimension=encoder.dimension)
-        with terminal.progress(console) as progress:
-            bar = progress.add_task(f"indexing {name}", total=size)
-            entries = parse_ndjson(
-                _read(source, lambda count: progress.advance(bar, count)),
-                encoder.dimension,
-                max_line_bytes=settings.limits.line_bytes,
-            )
-            report = await ingest(live, encoder, entries, strict=strict)
-        await encoder.close()
-        catalog.close()
-        return report
+        try:
+            live = catalog.create(name, encoder=encoder.name, dimension=encoder.dimension)
+            with terminal.progress(console) as progress:
+                bar = progress.add_task(f"indexing {name}", total=size)
+                entries = parse_ndjson(
+                    _read(source, lambda count: progress.advance(bar, count)),
+                    encoder.dimension,
+                    max_line_bytes=settings.limits.line_bytes,
+                )
+                return await ingest(live, encoder, entries, strict=strict)
+        finally:
+            await encoder.close()
+            catalog.close()
 
     report = asyncio.run(build())
     console.print(
@@ -98,7 +110,9 @@ def build_index(
         highlight=False,
     )
     for problem in report.problems:
-        console.print(f"  line {problem.line:,} skipped: {problem.reason}", highlight=False, markup=False)
+        console.print(
+            f"  line {problem.line:,} skipped: {problem.reason}", highlight=False, markup=False, soft_wrap=True
+        )
     if report.skipped and not (report.added or report.updated or report.unchanged):
         raise typer.Exit(1)
 
@@ -146,7 +160,7 @@ def select(
 
     settings = Settings.load(data_directory=data_directory)
     given = {"budget": budget, "k": k, "depth": depth, "batch_size": batch_size}
-    request = SelectRequest.model_validate({"query": query, "index": index, **given})
+    request = SelectRequest.model_validate({"query": query, "index": index, "return_documents": not as_json, **given})
 
     async def answer() -> SelectResponse:
         rooms = wiring.build(settings)
@@ -184,6 +198,68 @@ def demo(
 
 
 @app.command()
+def evaluate(
+    table: Annotated[
+        list[Path] | None, typer.Option(exists=True, dir_okay=False, help="Pools with known scores (.npz); repeatable.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="A BEIR folder or ir_datasets:ID, scored once with the embedded models.")
+    ] = None,
+    methods: Annotated[
+        str, typer.Option(help="Names or groups: baselines, product, ablations, kernels; NAME@5 runs rounds of 5.")
+    ] = "baselines,product",
+    budgets: Annotated[str, typer.Option("--budgets", "-B", help="Cross-encoder calls a query.")] = "25,50",
+    k: Annotated[str, typer.Option("--k", "-k", help="Sizes of the chosen set.")] = "50,100,200",
+    out: Annotated[Path, typer.Option(file_okay=False, help="Where the report goes.")] = Path("build/evaluation"),
+    write_table: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="Where the table made from --data goes.", show_default="OUT/NAME.npz"),
+    ] = None,
+    depth: Annotated[int, typer.Option("--depth", "-N", min=2, help="Candidates a query, with --data.")] = 2_000,
+    queries: Annotated[int | None, typer.Option(min=1, help="Only the first so many of each collection.")] = None,
+    call_seconds: Annotated[
+        float | None,
+        typer.Option(min=0, help="Time of one call, for the latency table.", show_default="as in the table"),
+    ] = None,
+    chat_url: Annotated[
+        str | None, typer.Option(help="OpenAI-compatible endpoint: adds the agentic loop and the audit; needs --data.")
+    ] = None,
+    chat_model: Annotated[str, typer.Option(help="Model that the endpoint is asked for.")] = "default",
+    chat_key: Annotated[str | None, typer.Option(envvar="BOUNDARYMORPH_CHAT_KEY", help="Its API key.")] = None,
+) -> None:
+    """Compare selectors on pools with known scores: a report with tables and plots, and summary.json."""
+    try:
+        from boundarymorph.evaluation import command
+        from boundarymorph.evaluation.chat import Chat
+    except ModuleNotFoundError as error:
+        _fail(f"evaluate needs {error.name}: pip install 'boundarymorph[evaluation]'")
+
+    settings = Settings.load()
+
+    def models() -> tuple[Encoder, Scorer]:
+        from boundarymorph import wiring
+        from boundarymorph.scoring.onnx import OnnxCrossEncoder
+
+        scorer = OnnxCrossEncoder.embedded(max_length=settings.max_length, threads=settings.threads)
+        return wiring.build_encoder(settings), scorer
+
+    request = command.Request(
+        tables=table or [],
+        data=data,
+        methods=[name.strip() for name in methods.split(",") if name.strip()],
+        budgets=command.with_numbers(budgets, "--budgets"),
+        ks=command.with_numbers(k, "--k"),
+        out=out,
+        write_table=write_table,
+        depth=depth,
+        queries=queries,
+        call_seconds=call_seconds,
+        chat=Chat(chat_url, chat_model, api_key=chat_key) if chat_url else None,
+    )
+    command.evaluate(request, models, console)
+
+
+@app.command()
 def version() -> None:
     """Print the version."""
     typer.echo(__version__)
@@ -194,8 +270,24 @@ def main() -> None:
     try:
         app()
     except BoundaryMorphError as error:
-        Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
-        sys.exit(1)
+        _fail(str(error))
+    except ValidationError as error:
+        _fail(mistakes(error))
+
+
+def _fail(message: str) -> NoReturn:
+    stderr = Console(stderr=True, emoji=False)
+    stderr.print(f"[red]error:[/red] {escape(message)}", highlight=False, soft_wrap=True)
+    sys.exit(1)
+
+
+def _log_to_stderr(level: str) -> None:
+    """What this package logs, in the form of uvicorn's own lines."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(levelname)s:     %(message)s"))
+    logger = logging.getLogger("boundarymorph")
+    logger.addHandler(handler)
+    logger.setLevel(level.upper())
 
 
 async def _read(path: Path, on_read: Callable[[int], None]) -> AsyncIterator[bytes]:

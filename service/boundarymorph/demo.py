@@ -27,7 +27,17 @@ from boundarymorph.retrieval.document import Document
 INDEX = "python-docstrings"
 UPLOAD = 128  # documents a request, so that progress shows and an interruption loses little
 STARTUP_SECONDS = 60.0
-PACKAGES_LEFT_OUT = {"__phello__", "ensurepip", "idlelib", "lib2to3", "site-packages", "test", "tests", "turtledemo"}
+PACKAGES_LEFT_OUT = {
+    "__hello__",
+    "__phello__",
+    "ensurepip",
+    "idlelib",
+    "lib2to3",
+    "site-packages",
+    "test",
+    "tests",
+    "turtledemo",
+}
 
 
 class DemoFailed(BoundaryMorphError):

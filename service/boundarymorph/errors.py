@@ -66,6 +66,18 @@ class CorruptIndex(BoundaryMorphError):
     slug = "corrupt-index"
 
 
+class StorageUnavailable(BoundaryMorphError):
+    """The disk, or the lock of another process, does not let an index be read or written now."""
+
+    slug = "storage-unavailable"
+
+
+class StorageFull(StorageUnavailable):
+    """There is no room left on the disk."""
+
+    slug = "storage-full"
+
+
 class ModelUnavailable(BoundaryMorphError):
     """A model's files are missing or are not the ones that were expected."""
 

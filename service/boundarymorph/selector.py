@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from boundarymorph.selection import Observation, Pool, Selection, SelectionConfi
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 
-GONE = 0.0  # the score of a document that was deleted between retrieval and scoring
+GONE = 0.0  # what a session is told of a document that was deleted between retrieval and scoring
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class SelectionTask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SelectionResult:
-    """What came of it.
+    """What came of it. What was deleted while it went on is in neither the selection nor the history.
 
     documents: by id, as far as they were fetched; truncated: scored pairs that were cut to fit the cross-encoder;
     seconds: by stage, and their total.
@@ -106,30 +106,34 @@ class Selector:
         pool, warnings = retrieved.pool, list(retrieved.warnings)
 
         documents: dict[str, Document] = {}
+        gone: set[int] = set()
         truncated = 0
         with watch.stage("select"):
             session, asked = await self._in_thread(_begin, pool, task)
         while asked.size:
             with watch.stage("fetch"):
                 await self._fetch(task, [pool.ids[position] for position in asked], documents)
+                gone.update(position for position in asked.tolist() if pool.ids[position] not in documents)
             with watch.stage("score"):
                 scores, cut = await self._score(task.query, [documents.get(pool.ids[position]) for position in asked])
                 truncated += cut
             with watch.stage("select"):
                 asked = await self._in_thread(_advance, session, asked, scores, task.batch_size)
         with watch.stage("select"):
-            selection = await self._in_thread(session.selection)
+            selection = _without(await self._in_thread(session.selection), gone)
         if task.return_documents:
             with watch.stage("fetch"):
                 await self._fetch(task, [pool.ids[position] for position in selection.documents], documents)
 
+        if gone:
+            warnings.append(f"{len(gone)} documents were deleted from the index meanwhile and left out")
         if truncated:
             warnings.append(f"{truncated} documents were cut to the cross-encoder's maximum length to be scored")
         assert session.stop_reason is not None
         return SelectionResult(
             pool,
             selection,
-            session.history,
+            [observation for observation in session.history if observation.document not in gone],
             session.rounds,
             session.stop_reason,
             documents,
@@ -148,9 +152,11 @@ class Selector:
             documents.update(await task.candidates.documents(self._retriever, missing))
 
     async def _score(self, query: str, documents: Sequence[Document | None]) -> tuple[NDArray[np.float64], int]:
-        present = [position for position, document in enumerate(documents) if document is not None]
-        scores = await self._scorer.score(query, [d.content for d in documents if d is not None])
         values = np.full(len(documents), GONE)
+        present = [position for position, document in enumerate(documents) if document is not None]
+        if not present:
+            return values, 0
+        scores = await self._scorer.score(query, [document.content for document in documents if document is not None])
         values[present] = scores.values
         return values, scores.truncated
 
@@ -168,3 +174,10 @@ def _advance(
 ) -> NDArray[np.intp]:
     session.tell(asked, scores)
     return session.ask(batch_size)
+
+
+def _without(selection: Selection, gone: Set[int]) -> Selection:
+    if not gone:
+        return selection
+    kept = ~np.isin(selection.documents, list(gone))
+    return Selection(selection.documents[kept], selection.relevance[kept], selection.std[kept], selection.scored[kept])

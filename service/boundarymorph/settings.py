@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from tomllib import TOMLDecodeError
 from typing import Any, Self
 
-from pydantic import BaseModel, Field, SecretStr, ValidationError
+from pydantic import BaseModel, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from boundarymorph.errors import InvalidConfiguration
@@ -53,6 +54,14 @@ class Settings(BaseSettings):
     batch_size: int = Field(1, ge=1, description="documents a round where a request names none")
     limits: Limits = Field(default_factory=Limits)
 
+    @model_validator(mode="after")
+    def _defaults_within_limits(self) -> Self:
+        for name, limit in (("budget", "budget"), ("k", "k"), ("depth", "pool"), ("batch_size", "batch_size")):
+            default, most = getattr(self, name), getattr(self.limits, limit)
+            if default > most:
+                raise ValueError(f"{name} is {default:,}, over limits.{limit}, which is {most:,}")
+        return self
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -70,16 +79,23 @@ class Settings(BaseSettings):
         try:
             return cls(**{name: value for name, value in overrides.items() if value is not None})
         except ValidationError as error:
-            mistakes = "; ".join(
-                f"{'.'.join(str(part) for part in detail['loc'])}: {detail['msg']}" for detail in error.errors()
-            )
-            raise InvalidConfiguration(f"bad settings: {mistakes}") from None
-        except ValueError as error:  # a TOML file that does not parse, JSON in a variable that does not
+            raise InvalidConfiguration(f"bad settings: {mistakes(error)}") from None
+        except (TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InvalidConfiguration(f"bad settings: {_config_file()}: {error}") from None
+        except ValueError as error:  # JSON in a variable that does not parse
             raise InvalidConfiguration(f"bad settings: {error}") from None
 
     def masked(self) -> dict[str, Any]:
         """All values as plain data, secrets replaced by asterisks."""
         return _plain(self)
+
+
+def mistakes(error: ValidationError) -> str:
+    """What is wrong with each field, on one line."""
+    return "; ".join(
+        ": ".join([*filter(None, [".".join(map(str, detail["loc"]))]), detail["msg"].removeprefix("Value error, ")])
+        for detail in error.errors()
+    )
 
 
 def _config_file() -> Path | None:

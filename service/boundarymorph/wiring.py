@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from threadpoolctl import threadpool_limits
 
+from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.encoders import Encoder, OnnxEncoder
 from boundarymorph.retrieval.retriever import LocalRetriever
@@ -45,8 +46,11 @@ def build_encoder(settings: Settings) -> Encoder:
 
 
 def build_catalog(settings: Settings) -> IndexCatalog:
-    """The indexes on this machine."""
-    return IndexCatalog(settings.data_directory / "indexes")
+    """The indexes on this machine. Raises InvalidConfiguration where there can be none."""
+    try:
+        return IndexCatalog(settings.data_directory / "indexes")
+    except OSError as error:
+        raise InvalidConfiguration(f"data_directory: {error}") from error
 
 
 def build(settings: Settings) -> Rooms:

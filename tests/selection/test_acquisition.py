@@ -107,5 +107,5 @@ def test_shortlist_names_unscored_documents_and_mostly_the_choice(rule: Acquisit
     incumbents = top_k(belief.mean, 10)
     shortlist = rule.shortlist(belief, incumbents, 8)
     assert len(shortlist) == 8 and not belief.scored[shortlist].any()
-    assert rule.choose(belief, incumbents, np.count_nonzero(belief.scored)).document in shortlist
+    assert rule.choose(belief, incumbents, int(np.count_nonzero(belief.scored))).document in shortlist
     assert len(rule.shortlist(belief, incumbents, 100)) == np.count_nonzero(~belief.scored)

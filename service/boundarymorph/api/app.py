@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from http import HTTPMethod
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -14,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from boundarymorph import __version__, wiring
 from boundarymorph.api import indexes, openapi, operations, problems, select
 from boundarymorph.api.state import State
+from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
 
@@ -46,6 +48,7 @@ def create_app(
         version=__version__,
         description="Budgeted reranking: spend B cross-encoder calls where they change which k documents are returned.",
         lifespan=lifespan,
+        redirect_slashes=False,  # a client that resolves /indexes/a/documents/.. shall not be led to /indexes/a
     )
     app.state.boundarymorph = State(settings)
     for routes in (select, indexes, operations):
@@ -61,8 +64,8 @@ async def _start(state: State, build: Callable[[Settings], wiring.Rooms], on_fai
         state.built = await asyncio.to_thread(build, state.settings)
         await state.built.check()
     except Exception as error:
-        log.exception("the service cannot start")
-        state.failure = str(error)
+        log.error("the service cannot start: %s", error, exc_info=not isinstance(error, BoundaryMorphError))
+        state.failure = str(error) or repr(error)
         on_failure()
     else:
         state.ready = True
@@ -92,5 +95,5 @@ class Measured:
             await self._app(scope, receive, observed)
         finally:
             route = getattr(scope.get("route"), "path", "unmatched")
-            method = scope["method"] if route != "unmatched" else "any"
+            method = scope["method"] if scope["method"] in HTTPMethod.__members__ else "other"
             metrics.http_seconds.labels(method, route, status).observe(time.perf_counter() - start)

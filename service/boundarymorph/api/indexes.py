@@ -20,7 +20,7 @@ from boundarymorph.api.schemas import (
     UploadReport,
 )
 from boundarymorph.api.state import RoomsOf, StateOf
-from boundarymorph.errors import InvalidInput
+from boundarymorph.errors import InvalidInput, LimitExceeded
 from boundarymorph.retrieval.catalog import IndexInfo
 from boundarymorph.retrieval.ingestion import BadLine, Entry, IngestReport, ingest, parse_array, parse_ndjson
 from boundarymorph.settings import Limits
@@ -41,7 +41,7 @@ async def list_indexes(rooms: RoomsOf) -> IndexList:
     "/{name}",
     summary="Create an index",
     openapi_extra=openapi.body(CreateIndex, required=False),
-    responses={201: {"model": IndexDescription}, **openapi.problems(409, 413, 422, 503)},
+    responses={201: {"model": IndexDescription}, **openapi.problems(409, 413, 422, 503, 507)},
 )
 async def create_index(
     name: str, request: Request, response: Response, state: StateOf, rooms: RoomsOf
@@ -53,7 +53,7 @@ async def create_index(
     if wanted.encoder not in (None, running):
         raise InvalidInput(f"this service runs the encoder {running!r}, not {wanted.encoder!r}")
     if wanted.dimension is not None and wanted.dimension > state.settings.limits.dimension:
-        raise InvalidInput(f"dimension: this service takes up to {state.settings.limits.dimension:,}")
+        raise LimitExceeded(f"dimension: this service takes up to {state.settings.limits.dimension:,}")
     encoder, dimension = (running, rooms.encoder.dimension) if wanted.dimension is None else (None, wanted.dimension)
     existed = await asyncio.to_thread(rooms.catalog.exists, name)
     await asyncio.to_thread(rooms.catalog.create, name, encoder=encoder, dimension=dimension)
@@ -77,7 +77,7 @@ async def delete_index(name: str, rooms: RoomsOf) -> None:
     "/{name}/documents",
     summary="Add or replace documents",
     openapi_extra=openapi.upload(),
-    responses=openapi.problems(404, 413, 415, 422, 503),
+    responses=openapi.problems(404, 413, 415, 422, 503, 507),
 )
 async def upsert_documents(
     name: str,
@@ -123,7 +123,7 @@ async def read_document(name: str, id: str, rooms: RoomsOf) -> StoredDocument:
 
 @router.delete("/{name}/documents/{id:path}", summary="Delete a document", responses=openapi.problems(404, 422, 503))
 async def delete_document(name: str, id: str, rooms: RoomsOf) -> DeleteReport:
-    """404 if it was not there."""
+    """404 if it was not there. Of ids like `..`, which clients resolve as paths, delete the list instead."""
     index = await asyncio.to_thread(rooms.catalog.get, name)
     if not await asyncio.to_thread(index.delete, [id]):
         raise UnknownDocument(f"the index {name!r} holds no document {id!r}")

@@ -10,10 +10,10 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from boundarymorph.api.problems import MEDIA_TYPE
-from boundarymorph.api.schemas import CreateIndex, DeleteDocuments, Problem, SelectRequest, StoredDocument
+from boundarymorph.api.schemas import CreateIndex, DeleteDocuments, Problem, SelectRequest, UploadedDocument
 
 REFERENCE = "#/components/schemas/{model}"
-PARSED_BY_ROUTES = (SelectRequest, CreateIndex, DeleteDocuments, StoredDocument)
+PARSED_BY_ROUTES = (SelectRequest, CreateIndex, DeleteDocuments, UploadedDocument)
 
 
 def body(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def body(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
 
 def upload() -> dict[str, Any]:
     """The `openapi_extra` of a route that takes documents as NDJSON or as a JSON array."""
-    array = {"type": "array", "items": _reference(StoredDocument)}
+    array = {"type": "array", "items": _reference(UploadedDocument)}
     return _body(
         {"application/x-ndjson": {"schema": {"type": "string"}}, "application/json": {"schema": array}}, required=True
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from http import HTTPStatus
+from urllib.parse import quote
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -12,6 +13,7 @@ from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from boundarymorph import errors
 from boundarymorph.api.schemas import Problem
@@ -19,6 +21,7 @@ from boundarymorph.api.schemas import Problem
 TYPE_PREFIX = "urn:boundarymorph:problem:"
 MEDIA_TYPE = "application/problem+json"
 MAX_DETAILS = 20
+MAX_CHARACTERS = 1_000  # of a message, which may quote what a caller sent
 log = logging.getLogger(__name__)
 
 
@@ -55,6 +58,8 @@ STATUS: dict[type[errors.BoundaryMorphError], HTTPStatus] = {
     errors.IndexConflict: HTTPStatus.CONFLICT,
     errors.EmptyIndex: HTTPStatus.CONFLICT,
     errors.InvalidInput: HTTPStatus.UNPROCESSABLE_ENTITY,
+    errors.StorageFull: HTTPStatus.INSUFFICIENT_STORAGE,
+    errors.StorageUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.ModelUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.BoundaryMorphError: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
@@ -66,6 +71,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(ValidationError, _invalid)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(ClientDisconnect, _disconnected)
     app.add_exception_handler(Exception, _unexpected)
 
 
@@ -83,8 +89,8 @@ def respond(
         type=TYPE_PREFIX + slug,
         title=slug.replace("-", " ").capitalize(),
         status=status,
-        detail=detail,
-        instance=request.url.path,
+        detail=_short(detail),
+        instance=quote(request.scope["path"]),
         errors=where,
     )
     return JSONResponse(
@@ -105,7 +111,7 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ValidationError | RequestValidationError)
     details: Sequence[ErrorDetails] = error.errors()
     where = [
-        {"field": ".".join(str(part) for part in detail["loc"]) or "body", "message": _message(detail)}
+        {"field": _short(".".join(str(part) for part in detail["loc"])) or "body", "message": _message(detail)}
         for detail in details[:MAX_DETAILS]
     ]
     first = where[0]
@@ -114,7 +120,11 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 
 
 def _message(detail: ErrorDetails) -> str:
-    return detail["msg"].removeprefix("Value error, ")
+    return _short(detail["msg"].removeprefix("Value error, "))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_CHARACTERS else text[:MAX_CHARACTERS] + "…"
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:
@@ -123,6 +133,11 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     detail = phrase if error.detail == phrase else str(error.detail)
     headers = dict(error.headers) if error.headers else None
     return respond(request, error.status_code, phrase.lower().replace(" ", "-"), detail, headers=headers)
+
+
+async def _disconnected(request: Request, error: Exception) -> JSONResponse:
+    """For the metrics only: nobody is there to read it."""
+    return respond(request, 400, "client-disconnected", "the connection was closed before the body was complete")
 
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
 
 
 class Message(BaseModel):
@@ -17,8 +26,18 @@ class VectorBlock(Message):
     """Vectors as one base64 string of little-endian numbers in C order: 10,000 x 1,024 is not practical as JSON."""
 
     data: str = Field(description="base64 of the bytes")
-    shape: list[Annotated[int, Field(ge=0)]] = Field(min_length=1, max_length=2, description="[N, d], or [d]")
+    shape: list[Annotated[int, Field(ge=1)]] = Field(min_length=1, max_length=2, description="[N, d], or [d]")
     dtype: Literal["float16", "float32"] = "float16"
+
+
+def _form(vector: object) -> Literal["numbers", "block"]:
+    return "block" if isinstance(vector, dict | VectorBlock) else "numbers"
+
+
+Vector = Annotated[
+    Annotated[list[float], Tag("numbers")] | Annotated[VectorBlock, Tag("block")],
+    Discriminator(_form),
+]
 
 
 class PoolDocument(Message):
@@ -59,7 +78,7 @@ class SelectRequest(Message):
         None, ge=1, validation_alias=AliasChoices("depth", "N"), description="N: candidates taken from the index"
     )
     batch_size: int | None = Field(None, ge=1, description="documents scored a round; 1 is the paper's rule")
-    query_embedding: list[float] | VectorBlock | None = Field(None, description="used instead of encoding the query")
+    query_embedding: Vector | None = Field(None, description="used instead of encoding the query")
     return_documents: bool = Field(False, description="return text, title and metadata too")
     explain: bool = Field(False, description="return every round: what was asked, against what, and the score")
 
@@ -159,8 +178,18 @@ class IndexList(BaseModel):
     indexes: list[IndexDescription]
 
 
+class UploadedDocument(BaseModel):
+    """A document as an upload takes it; other fields are ignored."""
+
+    id: Annotated[str, Field(min_length=1, max_length=512)] | int
+    text: str
+    title: str | None = None
+    metadata: dict[str, Any] | None = None
+    embedding: list[float] | None = Field(None, description="encoded by the service if absent")
+
+
 class StoredDocument(BaseModel):
-    """A document as an index holds it; also the fields that an upload takes, with an optional `embedding`."""
+    """A document as an index holds it."""
 
     id: str
     text: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from uuid import uuid4
@@ -90,7 +91,7 @@ def _candidates(request: SelectRequest, settings: Settings) -> Candidates:
 
 def _bound(field: str, value: int, limit: int, unit: str) -> None:
     if value > limit:
-        raise LimitExceeded(f"{field}: {value:,} {unit} are over this service's limit of {limit:,}")
+        raise LimitExceeded(f"{field}: over this service's limit of {limit:,} {unit}: {value:,}")
 
 
 def _query_embedding(given: list[float] | VectorBlock | None, limits: Limits) -> ArrayLike | None:
@@ -99,6 +100,8 @@ def _query_embedding(given: list[float] | VectorBlock | None, limits: Limits) ->
         if vectors.ndim != 1:
             raise InvalidEmbeddings(f"query_embedding: the shape {given.shape} is not that of one vector, [d]")
         return vectors
+    if given is not None:
+        _bound("query_embedding", len(given), limits.dimension, "numbers")
     return given
 
 
@@ -130,11 +133,12 @@ def _scores(pool: PoolBody) -> list[float] | None:
 
 def _decode(block: VectorBlock, field: str, limits: Limits) -> NDArray[np.floating]:
     _bound(f"{field}.shape", block.shape[-1], limits.dimension, "numbers a vector")
+    _bound(f"{field}.shape", math.prod(block.shape[:-1]), limits.pool, "vectors")
     try:
         raw = base64.b64decode(block.data, validate=True)
     except (binascii.Error, ValueError) as error:
         raise InvalidEmbeddings(f"{field}.data is not base64: {error}") from None
-    expected = ITEM_BYTES[block.dtype] * int(np.prod(block.shape, dtype=object))
+    expected = ITEM_BYTES[block.dtype] * math.prod(block.shape)
     if len(raw) != expected:
         raise InvalidEmbeddings(
             f"{field}.data has {len(raw):,} bytes where {block.dtype} of shape {block.shape} take {expected:,}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -51,7 +53,7 @@ class IndexedCandidates:
         return await retriever.documents(self.index, ids)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GivenCandidates:
     """Documents that came with the request.
 
@@ -73,22 +75,22 @@ class GivenCandidates:
             if truncated:
                 warnings.append(f"{truncated} documents were cut to the encoder's maximum length to be embedded")
         vector = self.query_embedding if self.query_embedding is not None else await retriever.embed_query(query)
-        return Retrieved(Pool.of(ids, embeddings, vector, self.scores), warnings)
+        pool = await asyncio.to_thread(Pool.of, ids, embeddings, vector, self.scores)
+        return Retrieved(pool, warnings)
 
     async def documents(self, retriever: Retriever, ids: Sequence[str]) -> Mapping[str, Document]:
-        wanted = set(ids)
-        return {document.id: document for document in self.given if document.id in wanted}
+        return {id: self._by_id[id] for id in ids}
+
+    @cached_property
+    def _by_id(self) -> dict[str, Document]:
+        return {document.id: document for document in self.given}
 
     async def _complete(
         self, retriever: Retriever, partial: Sequence[ArrayLike | None]
     ) -> tuple[NDArray[np.float32], int]:
         """(N, d) embeddings, those not given encoded, and how many texts were cut for that."""
         missing = [position for position, vector in enumerate(partial) if vector is None]
-        rows: dict[int, NDArray[np.float32]] = {
-            position: np.asarray(vector, dtype=np.float32)
-            for position, vector in enumerate(partial)
-            if vector is not None
-        }
+        rows = await asyncio.to_thread(_rows, partial)
         truncated = 0
         if missing:
             encoded = await retriever.embed_documents([self.given[position].content for position in missing])
@@ -99,4 +101,14 @@ class GivenCandidates:
                 "the embeddings have different dimensions"
                 + (", some given and some of this service's encoder; give all of them or none" if missing else "")
             )
-        return np.stack([rows[position] for position in range(len(partial))]), truncated
+        return await asyncio.to_thread(np.stack, [rows[position] for position in range(len(partial))]), truncated
+
+
+def _rows(partial: Sequence[ArrayLike | None]) -> dict[int, NDArray[np.float32]]:
+    """The vectors that were given, by position. What float32 cannot hold becomes infinite, which a pool refuses."""
+    with np.errstate(over="ignore"):
+        return {
+            position: np.asarray(vector, dtype=np.float32)
+            for position, vector in enumerate(partial)
+            if vector is not None
+        }

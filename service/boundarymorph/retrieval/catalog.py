@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -11,7 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from boundarymorph.errors import CorruptIndex, IndexConflict, InvalidIndexName, UnknownIndex
+from boundarymorph.errors import (
+    CorruptIndex,
+    IndexConflict,
+    InvalidIndexName,
+    StorageFull,
+    StorageUnavailable,
+    UnknownIndex,
+)
 from boundarymorph.retrieval.live import LiveIndex
 from boundarymorph.retrieval.store import DocumentStore
 
@@ -137,14 +145,15 @@ class IndexCatalog:
     def _build(self, folder: Path, encoder: str | None, dimension: int) -> None:
         """Make the index aside and move it into place, unless another process is there first."""
         aside = self._directory / f".creating-{uuid4().hex}"
-        aside.mkdir()
         try:
+            aside.mkdir()
             DocumentStore.create(aside / f"{uuid4().hex}{_SUFFIX}", encoder=encoder, dimension=dimension).close()
             aside.rename(folder)
             _sync(self._directory)
-        except OSError:
+        except OSError as error:
             if not folder.exists():
-                raise
+                full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+                raise (StorageFull if full else StorageUnavailable)(f"{folder}: {error.strerror}") from error
         finally:
             shutil.rmtree(aside, ignore_errors=True)
 

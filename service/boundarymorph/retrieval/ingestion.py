@@ -261,6 +261,10 @@ def _metadata(record: dict[str, Any]) -> dict[str, Any]:
         return {}
     if not isinstance(value, dict):
         raise _RecordError("metadata must be an object")
+    try:
+        orjson.dumps(value)
+    except orjson.JSONEncodeError as error:  # it reads deeper nesting than it writes
+        raise _RecordError(f"metadata cannot be stored: {error}") from None
     return value
 
 

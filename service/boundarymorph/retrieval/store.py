@@ -18,13 +18,22 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from boundarymorph.errors import CorruptIndex, InvalidEmbeddings, InvalidInput, UnknownIndex
+from boundarymorph.errors import (
+    CorruptIndex,
+    InvalidEmbeddings,
+    InvalidInput,
+    StorageFull,
+    StorageUnavailable,
+    UnknownIndex,
+)
 from boundarymorph.retrieval.document import Document
 from boundarymorph.selection.pool import unit_rows
 
 SCHEMA_VERSION = 1
 _APPLICATION = 0x424D4F52
 _PARAMETERS = 500
+_DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+_TROUBLE = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
 
 # A row without an embedding is a tombstone. The embedding stands before the text so that catching up does not read it.
 _SCHEMA = """
@@ -76,7 +85,8 @@ class DocumentStore:
     it saw. Embeddings are stored as float16 and brought back to unit length when they are read.
 
     Safe to share between threads; readers never wait for writers. Every call raises UnknownIndex once the file is gone
-    and CorruptIndex when it cannot be read.
+    and CorruptIndex when it cannot be read, StorageUnavailable when the disk or a lock is in the way, StorageFull when
+    there is no room to write.
     """
 
     def __init__(self, path: Path, *, tombstones_kept: int = 10_000) -> None:
@@ -100,7 +110,8 @@ class DocumentStore:
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "purged": 0,
         }
-        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        path.touch(exist_ok=False)  # what keeps it from being made is told by the system better than by SQLite
+        with _in_our_words(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.executescript(_SCHEMA)
             connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
@@ -220,7 +231,7 @@ class DocumentStore:
         # Another process may have deleted the index; through open connections its content would still be there.
         if self._closed or not self.path.exists():
             raise UnknownIndex(f"the index in {self.path} no longer exists")
-        try:
+        with _in_our_words(self.path):
             connection = self._connection()
             try:
                 connection.execute(f"BEGIN {kind}")
@@ -232,12 +243,6 @@ class DocumentStore:
             self._idle.append(connection)
             if self._closed:
                 self.close()
-        except sqlite3.DatabaseError as error:
-            if not self.path.exists():
-                raise UnknownIndex(f"the index in {self.path} no longer exists") from error
-            if _is_damage(error):
-                raise CorruptIndex(f"{self.path} is damaged: {error}; restore it or build the index anew") from error
-            raise
 
     def _connection(self) -> sqlite3.Connection:
         try:
@@ -284,7 +289,19 @@ def _last_sequence(connection: sqlite3.Connection) -> int:
     return int(row[0]) if row else 0
 
 
-def _is_damage(error: sqlite3.DatabaseError) -> bool:
-    """Whether the file itself is at fault, rather than a lock, a full disk or a programming error."""
-    name = getattr(error, "sqlite_errorname", "")
-    return name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "no such table" in str(error)
+@contextmanager
+def _in_our_words(path: Path) -> Iterator[None]:
+    """What SQLite says of the file, the disk and other processes as errors of ours; programming errors pass."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if not path.exists():
+            raise UnknownIndex(f"the index in {path} no longer exists") from error
+        name = getattr(error, "sqlite_errorname", "")
+        if name.startswith(_DAMAGE) or "no such table" in str(error):
+            raise CorruptIndex(f"{path} is damaged: {error}; restore it or build the index anew") from error
+        if name.startswith("SQLITE_FULL"):
+            raise StorageFull(f"{path}: {error}; nothing of this was written, make room and try again") from error
+        if name.startswith(_TROUBLE):
+            raise StorageUnavailable(f"{path}: {error}") from error
+        raise

@@ -1,0 +1,189 @@
+"""From a collection to a table: every document and query encoded, every pair of every pool scored, once.
+
+What was computed is appended to files in a folder beside the table, so that after a crash, or a kill, building the same
+table goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from boundarymorph.errors import InvalidInput
+from boundarymorph.evaluation import tables
+from boundarymorph.evaluation.datasets import Collection
+from boundarymorph.evaluation.lexical import Bm25Index
+from boundarymorph.evaluation.tables import Table
+from boundarymorph.retrieval.encoders import Encoder
+from boundarymorph.scoring.scorer import Scorer
+
+CHUNK = 32  # texts or pairs between two appends: what a crash can cost
+BLOCK = 256
+
+Watch = Callable[[str, int, int], None]  # stage, done, of how many
+
+
+@dataclass(frozen=True, slots=True)
+class TableBuilder:
+    """encoder, scorer: the product's; depth: N, the most candidates of a query."""
+
+    encoder: Encoder
+    scorer: Scorer
+    depth: int
+
+    async def build(self, collection: Collection, path: Path, watch: Watch = lambda *_: None) -> Table:
+        """The table at `path`, built unless it is there already. Raises InvalidInput if another file is there."""
+        recipe = {
+            "collection": collection.fingerprint,
+            "encoder": self.encoder.name,
+            "scorer": self.scorer.name,
+            "depth": str(self.depth),
+        }
+        if (done := _finished(path, recipe)) is not None:
+            return Table(path.stem, done, (collection.queries, collection.documents))
+        work = _workplace(path, recipe)
+        documents = await self._encoded(collection, work, watch)
+        queries = np.array([await self.encoder.encode_query(text) for text in collection.queries.values()])
+        pools, similarities = _pools(documents, queries, min(self.depth, len(documents)))
+        scores, seconds = await self._scored(collection, pools, work, watch)
+        arrays = _assembled(collection, documents, queries, pools, similarities)
+        arrays |= {
+            "score": scores,
+            "call_seconds": np.array(seconds),
+            "recipe": np.array(orjson.dumps(recipe).decode()),
+        }
+        table = Table(path.stem, arrays, (collection.queries, collection.documents))
+        tables.write(table, path)
+        shutil.rmtree(work)
+        return table
+
+    async def _encoded(self, collection: Collection, work: Path, watch: Watch) -> NDArray[np.float32]:
+        texts = list(collection.documents.values())
+        shelf = _Shelf(work / "embeddings", self.encoder.dimension, np.float32)
+        watch("encoding documents", len(shelf), len(texts))
+        while (start := len(shelf)) < len(texts):
+            shelf.append((await self.encoder.encode_documents(texts[start : start + CHUNK])).vectors)
+            watch("encoding documents", len(shelf), len(texts))
+        return shelf.read()
+
+    async def _scored(
+        self, collection: Collection, pools: NDArray[np.intp], work: Path, watch: Watch
+    ) -> tuple[NDArray[np.float64], float]:
+        texts, queries = list(collection.documents.values()), list(collection.queries.values())
+        shelf, clock = _Shelf(work / "scores", 1, np.float64), _Shelf(work / "seconds", 1, np.float64)
+        watch("scoring pairs", len(shelf), pools.size)
+        while (start := len(shelf)) < pools.size:
+            row, column = divmod(start, pools.shape[1])
+            chunk = pools[row, column : column + CHUNK]
+            begin = perf_counter()
+            scores = await self.scorer.score(queries[row], [texts[document] for document in chunk])
+            clock.append(np.array([perf_counter() - begin]))
+            shelf.append(scores.values)
+            watch("scoring pairs", len(shelf), pools.size)
+        return shelf.read().reshape(pools.shape), float(clock.read().sum()) / pools.size
+
+
+class _Shelf:
+    """Rows of one length in a file that only grows; a row that was half written when the process died is cut off."""
+
+    def __init__(self, path: Path, width: int, dtype: type[np.floating]) -> None:
+        self._path, self._width, self._dtype = path, width, np.dtype(dtype)
+        path.touch()
+        self._bytes = width * self._dtype.itemsize
+        self._rows = path.stat().st_size // self._bytes
+        with path.open("r+b") as file:
+            file.truncate(self._rows * self._bytes)
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def append(self, rows: NDArray[np.floating]) -> None:
+        values = np.ascontiguousarray(rows, dtype=self._dtype).reshape(-1, self._width)
+        with self._path.open("ab") as file:
+            file.write(values.tobytes())
+        self._rows += len(values)
+
+    def read(self) -> NDArray[Any]:
+        return np.fromfile(self._path, dtype=self._dtype).reshape(-1, self._width)
+
+
+def _finished(path: Path, recipe: dict[str, str]) -> dict[str, NDArray[Any]] | None:
+    if not path.is_file():
+        return None
+    try:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            arrays: dict[str, NDArray[Any]] = {name: file[name] for name in file}
+        if orjson.loads(str(arrays["recipe"])) == recipe:
+            return arrays
+    except (KeyError, *tables.UNREADABLE):
+        pass
+    raise InvalidInput(
+        f"{path} is there already, and was made from other texts, with other models, or with another depth; "
+        "delete it, or name another file with --write-table"
+    )
+
+
+def _workplace(path: Path, recipe: dict[str, str]) -> Path:
+    """The folder of unfinished work, emptied if it belongs to another recipe."""
+    work = path.with_name(path.name + ".unfinished")
+    note = work / "recipe.json"
+    if not note.is_file() or orjson.loads(note.read_bytes()) != recipe:
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        note.write_bytes(orjson.dumps(recipe))
+    return work
+
+
+def _pools(
+    documents: NDArray[np.float32], queries: NDArray[np.float32], depth: int
+) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
+    """((Q, depth) rows, (Q, depth) inner products), best first, equal ones in the order of the collection."""
+    pools = np.empty((len(queries), depth), dtype=np.intp)
+    similarities = np.empty((len(queries), depth), dtype=np.float32)
+    for number, query in enumerate(queries):
+        products = np.concatenate([documents[at : at + BLOCK] @ query for at in range(0, len(documents), BLOCK)])
+        pools[number] = np.argsort(-products, kind="stable")[:depth]
+        similarities[number] = products[pools[number]]
+    return pools, similarities
+
+
+def _assembled(
+    collection: Collection,
+    documents: NDArray[np.float32],
+    queries: NDArray[np.float32],
+    pools: NDArray[np.intp],
+    similarities: NDArray[np.float32],
+) -> dict[str, NDArray[Any]]:
+    """Everything but the scores; of the documents, those that are in some pool."""
+    names = list(collection.documents)
+    used, rows = np.unique(pools, return_inverse=True)
+    lexical = Bm25Index(list(collection.documents.values()), list(collection.queries.values()))
+    arrays: dict[str, NDArray[Any]] = {
+        "doc_ids": np.array([names[document] for document in used]),
+        "doc_emb": documents[used].astype(np.float16),
+        "query_ids": np.array(list(collection.queries)),
+        "query_emb": queries.astype(np.float16),
+        "pool": rows.reshape(pools.shape).astype(np.int32),
+        "mips": similarities,
+        "bm25": np.array(
+            [lexical.scores(text)[pool] for text, pool in zip(collection.queries.values(), pools, strict=True)],
+            dtype=np.float32,
+        ),
+    }
+    if collection.judgments is not None:
+        judged = [collection.judgments.get(query, {}) for query in collection.queries]
+        arrays["grade"] = np.array(
+            [[grades.get(names[document], 0) for document in pool] for grades, pool in zip(judged, pools, strict=True)],
+            dtype=np.uint8,
+        )
+        present = collection.documents.keys()
+        arrays["n_relevant"] = np.array([sum(document in present for document in grades) for grades in judged])
+    return arrays

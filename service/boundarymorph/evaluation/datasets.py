@@ -1,0 +1,152 @@
+"""Collections of texts, queries and judgments: BEIR folders, and whatever the ir_datasets library knows."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from boundarymorph.errors import InvalidInput
+
+IR_DATASETS = "ir_datasets:"
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """documents, queries: texts by id, in the order of the source; judgments: grades above 0 by query and document,
+    None where the collection has none."""
+
+    name: str
+    documents: Mapping[str, str]
+    queries: Mapping[str, str]
+    judgments: Mapping[str, Mapping[str, int]] | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever an id or a text does."""
+        digest = hashlib.blake2b(digest_size=16)
+        for texts in (self.documents, self.queries):
+            for identifier, text in texts.items():
+                digest.update(f"{len(identifier)} {identifier}{len(text)} {text}".encode())
+        return digest.hexdigest()
+
+    def first(self, queries: int) -> Collection:
+        """With only the first so many queries."""
+        return replace(self, queries=dict(list(self.queries.items())[:queries]))
+
+
+def load(source: str) -> Collection:
+    """A BEIR folder, or "ir_datasets:ID". With judgments, only judged queries are kept. Raises InvalidInput."""
+    if source.startswith(IR_DATASETS):
+        collection = _from_ir_datasets(source.removeprefix(IR_DATASETS))
+    else:
+        collection = _from_beir(Path(source))
+    if collection.judgments is not None:
+        judged = {query: text for query, text in collection.queries.items() if query in collection.judgments}
+        collection = replace(collection, queries=judged)
+    if not collection.documents or not collection.queries:
+        raise InvalidInput(
+            f"{source} holds {len(collection.documents)} documents and {len(collection.queries)} queries"
+        )
+    return collection
+
+
+def _from_beir(directory: Path) -> Collection:
+    """corpus.jsonl, queries.jsonl, and qrels.tsv or qrels/test.tsv where there is one; each may end in .gz."""
+    corpus, queries = _there(directory, "corpus.jsonl"), _there(directory, "queries.jsonl")
+    if corpus is None or queries is None:
+        raise InvalidInput(f"{directory} is no BEIR folder: it needs corpus.jsonl[.gz] and queries.jsonl[.gz]")
+    qrels = _there(directory, "qrels.tsv") or _there(directory, "qrels/test.tsv")
+    return Collection(
+        directory.resolve().name,
+        dict(_records(corpus)),
+        dict(_records(queries)),
+        _judgments(qrels) if qrels else None,
+    )
+
+
+def _there(directory: Path, name: str) -> Path | None:
+    return next((path for path in (directory / name, directory / f"{name}.gz") if path.is_file()), None)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            yield from enumerate(file, start=1)
+    except (OSError, EOFError) as error:
+        raise InvalidInput(f"{path} cannot be read: {error}") from error
+
+
+def _records(path: Path) -> Iterator[tuple[str, str]]:
+    seen: set[str] = set()
+    for number, line in _lines(path):
+        if not line.strip():
+            continue
+        try:
+            record = orjson.loads(line)
+            identifier, text = str(record["_id"]), str(record["text"])
+        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+            raise InvalidInput(f"{path}, line {number}: not a JSON object with _id and text") from error
+        if identifier in seen:
+            raise InvalidInput(f"{path}, line {number}: the id {identifier!r} occurs twice")
+        seen.add(identifier)
+        title = record.get("title")
+        yield identifier, f"{title}\n{text}" if title else text
+
+
+def _judgments(path: Path) -> dict[str, dict[str, int]]:
+    """query-id, corpus-id, score, tab-separated, below a header or not; also TREC's four columns."""
+    grades: dict[str, dict[str, int]] = {}
+    for number, line in _lines(path):
+        fields = line.decode().split()
+        if not fields:
+            continue
+        try:
+            query, document, grade = fields[0], fields[-2], int(fields[-1])
+        except (IndexError, ValueError) as error:
+            if number == 1:
+                continue
+            raise InvalidInput(f"{path}, line {number}: not query-id, corpus-id and a whole grade") from error
+        if grade > 0:
+            grades.setdefault(query, {})[document] = grade
+    return grades
+
+
+def _from_ir_datasets(identifier: str) -> Collection:
+    try:
+        library: Any = import_module("ir_datasets")
+    except ImportError as error:
+        raise InvalidInput(
+            f"{IR_DATASETS}{identifier} is read by the ir_datasets library: pip install ir_datasets"
+        ) from error
+    try:
+        dataset = library.load(identifier)
+    except KeyError as error:
+        raise InvalidInput(f"ir_datasets knows no dataset {identifier!r}") from error
+    judgments: dict[str, dict[str, int]] | None = None
+    if dataset.has_qrels():
+        judgments = {}
+        for qrel in dataset.qrels_iter():
+            if qrel.relevance > 0:
+                judgments.setdefault(str(qrel.query_id), {})[str(qrel.doc_id)] = int(qrel.relevance)
+    return Collection(
+        identifier.replace("/", "-"),
+        {str(document.doc_id): _text_of(document) for document in dataset.docs_iter()},
+        {str(query.query_id): _text_of(query) for query in dataset.queries_iter()},
+        judgments,
+    )
+
+
+def _text_of(record: Any) -> str:
+    """Recent versions of the library say which of a record's fields are its text; older ones name them alike."""
+    whole: Callable[[], str] | None = getattr(record, "default_text", None)
+    if whole is not None:
+        return str(whole())
+    fields = (getattr(record, name, "") for name in ("title", "text", "body", "description"))
+    return "\n".join(str(field) for field in fields if field)

@@ -1,0 +1,56 @@
+"""The selectors that are compared, one file each. A new one is a file with CONTESTANTS, named in the tuple below."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from boundarymorph.errors import InvalidInput
+from boundarymorph.evaluation.methods import (
+    bagel,
+    bm25,
+    gar,
+    independent,
+    mips,
+    morph,
+    quam,
+    rgs,
+    single_stage,
+)
+from boundarymorph.evaluation.methods.method import Contestant, Method
+from boundarymorph.selection.methods import METHODS
+
+__all__ = ["CONTESTANTS", "GROUPS", "Contestant", "Method", "chosen"]
+
+CONTESTANTS: dict[str, Contestant] = {
+    contestant.name: contestant
+    for module in (mips, bm25, single_stage, rgs, gar, quam, bagel, independent, morph)
+    for contestant in module.CONTESTANTS
+}
+GROUPS: dict[str, tuple[str, ...]] = {
+    "baselines": ("mips", "bm25", "ss", "rgs", "gar", "quam", "bagel"),
+    "product": tuple(METHODS),
+    "ablations": ("no-acquisition", "no-prior", "independent"),
+    "kernels": ("boundarymorph-rbf", "boundarymorph-matern52", "bagel-rbf", "bagel-matern52"),
+}
+
+
+def chosen(names: Sequence[str], extra: Sequence[Contestant] = ()) -> list[Contestant]:
+    """Contestants by name, by group, or as NAME@n for a product method in rounds of n. Raises InvalidInput.
+
+    extra: contestants beyond the registered ones, such as an agent that was given its endpoint.
+    """
+    known = CONTESTANTS | {contestant.name: contestant for contestant in extra}
+    found: dict[str, Contestant] = {}
+    for name in (member for given in names for member in GROUPS.get(given, (given,))):
+        base, _, batch = name.partition("@")
+        if batch:
+            if base not in METHODS or not batch.isdecimal() or int(batch) < 1:
+                raise InvalidInput(
+                    f"{name!r}: rounds are NAME@n with a product method, such as {next(iter(METHODS))}@5"
+                )
+            found[name] = morph.in_rounds(known[base], int(batch))
+        elif name in known:
+            found[name] = known[name]
+        else:
+            raise InvalidInput(f"no method is called {name!r}; there are {', '.join([*known, *GROUPS])}")
+    return list(found.values())

@@ -1,0 +1,111 @@
+"""A language model that searches, reads and takes notes, hop by hop, within the pool (paper app. D.2, "Agentic loop").
+
+It needs the texts and an endpoint, so it is not among the registered contestants; `contestant` makes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.evaluation.chat import json_in
+from boundarymorph.evaluation.methods.method import Contestant
+from boundarymorph.evaluation.problem import Problem, Ranking, Texts
+
+HOPS = (1, 2, 4)
+CHARACTERS = 1_500
+NOTES = 40  # the latest ones are kept
+
+SEARCH_PROMPT = """We are collecting as many useful documents as we can about this need:
+{need}
+
+What we know so far:
+{notes}
+
+Compose the text of the next search. It is matched by meaning, so a rich passage of a hundred words or more, full of \
+the terms that useful documents would contain, finds more than a few keywords. Go where more useful documents are \
+likely: further into what we have, or to a side of the need that we have not touched. Reply with the search text \
+alone."""
+
+READ_PROMPT = """We are collecting useful documents about this need:
+{need}
+
+What we know so far:
+{notes}
+
+These documents were found:
+{documents}
+
+Grade each of them from 0 (no use) to 10 (exactly what is needed), and write down what is new and useful in them, one \
+short sentence each. Reply with one JSON object and nothing around it, grades first, keyed by the number in brackets:
+{{"grades": {{"1": 7, "2": 0}}, "notes": ["..."]}}"""
+
+
+@dataclass(frozen=True)
+class Agentic:
+    """hops: searches; each shows B / hops documents that were not shown before, so that B are read in all.
+
+    The model grades what it reads; no cross-encoder is called. Graded documents come first, best first, ties by
+    similarity to the query, then the rest in retrieval order. A reply that cannot be read grades its documents 0.
+    """
+
+    hops: int
+    ask: Callable[[str], str] = field(repr=False, compare=False)
+    embed: Callable[[str], NDArray[np.floating]] = field(repr=False, compare=False)
+
+    uses_budget: ClassVar[bool] = True
+    uses_k: ClassVar[bool] = False
+    requires: ClassVar[frozenset[str]] = frozenset({"texts"})
+
+    def rank(self, problem: Problem) -> Ranking:
+        texts = problem.question.texts
+        assert texts is not None, "the experiment leaves a method out where what it requires is missing"
+        pool = problem.pool
+        grades: dict[int, float] = {}
+        notes: list[str] = []
+        budget = min(problem.budget, len(pool))
+        for hop in range(self.hops):
+            room = budget * (hop + 1) // self.hops - len(grades)
+            if room <= 0:
+                continue
+            known = "\n".join(f"- {note}" for note in notes) or "(nothing yet)"
+            search = self.ask(SEARCH_PROMPT.format(need=texts.query, notes=known)).strip() or texts.query
+            similarity = pool.embeddings @ self.embed(search)
+            similarity[list(grades)] = -np.inf
+            shown = [int(document) for document in np.argsort(-similarity, kind="stable")[:room]]
+            found, learnt = self._read(texts, shown, known)
+            grades |= found
+            notes = (notes + learnt)[-NOTES:]
+        read = sorted(grades, key=lambda document: (-grades[document], document))
+        rest = np.ones(len(pool), dtype=np.bool_)
+        rest[read] = False
+        return np.concatenate([np.array(read, dtype=np.intp), np.flatnonzero(rest)])
+
+    def _read(self, texts: Texts, shown: Sequence[int], known: str) -> tuple[dict[int, float], list[str]]:
+        listed = "\n\n".join(
+            f"[{number}] {texts.documents[document][:CHARACTERS]}" for number, document in enumerate(shown, start=1)
+        )
+        reply = json_in(self.ask(READ_PROMPT.format(need=texts.query, notes=known, documents=listed))) or {}
+        given, notes = reply.get("grades"), reply.get("notes")
+        grades = dict.fromkeys(shown, 0.0)
+        for number, document in enumerate(shown, start=1):
+            grade = given.get(str(number)) if isinstance(given, dict) else None
+            if isinstance(grade, int | float):
+                grades[document] = float(grade)
+        return grades, [str(note) for note in notes] if isinstance(notes, list) else []
+
+
+def contestant(
+    ask: Callable[[str], str], embed: Callable[[str], NDArray[np.floating]], hops: Sequence[int] = HOPS
+) -> Contestant:
+    """ask: prompt to answer; embed: query text to a unit vector in the space of the pool."""
+    return Contestant(
+        "agentic",
+        "Agentic loop",
+        tuple(Agentic(count, ask, embed) for count in hops),
+        "a language model reads B documents in several searches; no cross-encoder",
+    )

@@ -1,0 +1,56 @@
+"""What a selector is, to the evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from boundarymorph.evaluation.problem import Problem, Ranking
+
+
+class Method(Protocol):
+    """A selector with all its settings made; usually a frozen dataclass whose fields are the settings.
+
+    uses_budget, uses_k: False where the answer is the same whatever B or k is, so that it is computed once.
+    requires: keys of a table (`tables.KNOWN`), or "texts", without which it cannot run.
+    """
+
+    uses_budget: ClassVar[bool]
+    uses_k: ClassVar[bool]
+    requires: ClassVar[frozenset[str]]
+
+    def rank(self, problem: Problem) -> Ranking:
+        """All N positions, best first. The chosen set is the first k; the rest matters where a set of another size is
+        cut from the same run."""
+
+
+class Scoring:
+    """Defaults of the methods that buy scores and answer for every k at once."""
+
+    uses_budget: ClassVar[bool] = True
+    uses_k: ClassVar[bool] = False
+    requires: ClassVar[frozenset[str]] = frozenset()
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A line of the tables: one method, or one with a grid of settings, of which each budget gets the best.
+
+    name: as given to --methods; title: as printed; settings: the method with each of its settings; about: what it
+    does, in a line; ours: shipped in the product, so never tuned on the data it is measured on.
+    """
+
+    name: str
+    title: str
+    settings: Sequence[Method]
+    about: str = ""
+    ours: bool = False
+
+    @property
+    def requires(self) -> frozenset[str]:
+        return self.settings[0].requires
+
+    @property
+    def swept(self) -> bool:
+        return len(self.settings) > 1

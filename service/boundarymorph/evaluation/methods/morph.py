@@ -1,0 +1,108 @@
+"""The product's own selectors, driven as the service drives them, and the paper's ablations of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.evaluation.methods.method import Contestant
+from boundarymorph.evaluation.problem import Problem, Question, Ranking
+from boundarymorph.selection import Belief, SelectionConfig, SelectionSession, UpperConfidenceBound
+from boundarymorph.selection.methods import METHODS, PAPER
+
+BETAS = (0.0, 0.5, 1.0, 2.0)
+
+
+def drive(session: SelectionSession, problem: Problem, batch: int = 1) -> None:
+    """Play a session to its end, in rounds of `batch`, and note where its time went."""
+    choose = update = 0.0
+    while True:
+        begin = perf_counter()
+        asked = session.ask(batch)
+        choose += perf_counter() - begin
+        if not asked.size:
+            break
+        scores = problem.score(asked)
+        begin = perf_counter()
+        session.tell(asked, scores)
+        update += perf_counter() - begin
+    problem.seconds |= {"acquisition": choose, "update": update}
+
+
+@dataclass(frozen=True)
+class Morph:
+    """A SelectionSession; config: as for the service; batch: documents a round."""
+
+    config: SelectionConfig = field(default_factory=SelectionConfig)
+    batch: int = 1
+
+    uses_budget: ClassVar[bool] = True
+    uses_k: ClassVar[bool] = True
+    requires: ClassVar[frozenset[str]] = frozenset()
+
+    def rank(self, problem: Problem) -> Ranking:
+        session = SelectionSession(problem.pool, budget=problem.budget, k=problem.k, config=self.config)
+        drive(session, problem, self.batch)
+        chosen = session.selection().documents
+        rest = np.ones(len(problem.pool), dtype=np.bool_)
+        rest[chosen] = False
+        outside = np.flatnonzero(rest)
+        return np.concatenate([chosen, outside[np.argsort(-session.belief.mean[outside], kind="stable")]])
+
+
+def play(method: Morph, question: Question, budget: int, k: int) -> tuple[Belief, Belief, NDArray[np.intp]]:
+    """The belief before any call and after all of them, and the chosen set."""
+    problem = Problem(question, budget, k)
+    session = SelectionSession(problem.pool, budget=budget, k=k, config=method.config)
+    prior = session.belief
+    drive(session, problem, method.batch)
+    return prior, session.belief, session.selection().documents
+
+
+@dataclass(frozen=True)
+class MaximumSeeking(Morph):
+    """The paper's "without acquisition": UCB instead of the boundary, which knows nothing of k."""
+
+    uses_k: ClassVar[bool] = False
+
+
+def _product() -> tuple[Contestant, ...]:
+    titles = {PAPER: "MORPH (paper)"}
+    abouts = {PAPER: "Gaussian process on the retriever's order, asking where membership in the k is in doubt"}
+    return tuple(
+        Contestant(name, titles.get(name, name), (Morph(config),), abouts.get(name, OURS), ours=True)
+        for name, config in METHODS.items()
+    )
+
+
+OURS = "a configuration of this product; see selection/methods.py"
+
+
+def in_rounds(contestant: Contestant, batch: int) -> Contestant:
+    """The same product method with rounds of several documents."""
+    settings = [replace(method, batch=batch) for method in contestant.settings if isinstance(method, Morph)]
+    return Contestant(
+        f"{contestant.name}@{batch}", f"{contestant.title}, rounds of {batch}", settings, contestant.about, ours=True
+    )
+
+
+KERNEL = "the paper's method with another covariance"
+_PAPER = METHODS[PAPER]
+CONTESTANTS = (
+    *_product(),
+    Contestant(
+        "no-acquisition",
+        "w/o acquisition",
+        tuple(MaximumSeeking(replace(_PAPER, acquisition=UpperConfidenceBound(beta0))) for beta0 in BETAS),
+        "the paper's method, seeking the highest scores instead of the boundary",
+    ),
+    Contestant(
+        "no-prior", "w/o prior", (Morph(replace(_PAPER, prior="zero")),), "the paper's method, with a zero prior"
+    ),
+    Contestant("boundarymorph-rbf", "MORPH, RBF", (Morph(replace(_PAPER, kernel="rbf")),), KERNEL),
+    Contestant("boundarymorph-matern52", "MORPH, Matern-5/2", (Morph(replace(_PAPER, kernel="matern52")),), KERNEL),
+)

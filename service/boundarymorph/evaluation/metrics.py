@@ -1,0 +1,68 @@
+"""nCG@k and CE-nCG@k (paper eq. ncg): the gain of a set of k documents over the best gain that k documents can have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.evaluation.problem import Question, Ranking
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """What a set of k documents is worth; nan where a query has no gain to win.
+
+    ce_ncg: against the scorer's answers. ncg: human labels, every relevant document counting 1, against the best k of
+    the pool; the paper's nCG, "the count of relevant documents returned, divided by the number a perfect selector
+    would fit into k slots". ncg_graded: the same with grades as gains. ncg_collection: as ncg, but against
+    min(k, relevant documents of the collection), so that what retrieval missed counts; nan where a table's count of
+    relevant documents speaks of something else than the pool's documents do.
+    unscored_share: share of the set's CE gain that came from documents that were never scored (paper sec. 5.3).
+    """
+
+    ce_ncg: float
+    ncg: float
+    ncg_graded: float
+    ncg_collection: float
+    unscored_share: float
+
+
+def normalised_gain(chosen: NDArray[np.intp], gains: NDArray[np.float64]) -> float:
+    """Sum of `gains` (N,) over the chosen positions, over the largest sum that as many positions can have."""
+    k = min(len(chosen), len(gains))
+    best = np.partition(gains, len(gains) - k)[len(gains) - k :].sum() if k else 0.0
+    return float(gains[chosen].sum() / best) if best > 0 else float("nan")
+
+
+def quality(question: Question, ranking: Ranking, k: int, scored: NDArray[np.bool_]) -> Quality:
+    """The metrics of the first k documents of a ranking; scored: (N,) mask of what was paid for."""
+    chosen = ranking[:k]
+    gains = question.scores[chosen]
+    total = gains.sum()
+    nan = float("nan")
+    binary = graded = collection = nan
+    if question.grades is not None:
+        relevant = (question.grades > 0).astype(np.float64)
+        binary = normalised_gain(chosen, relevant)
+        graded = normalised_gain(chosen, question.grades)
+        if question.relevant is not None and question.relevant >= relevant.sum():
+            possible = min(k, question.relevant)
+            collection = float(relevant[chosen].sum() / possible) if possible else nan
+    return Quality(
+        ce_ncg=normalised_gain(chosen, question.scores),
+        ncg=binary,
+        ncg_graded=graded,
+        ncg_collection=collection,
+        unscored_share=float(gains[~scored[chosen]].sum() / total) if total > 0 else nan,
+    )
+
+
+def curve(ranking: Ranking, gains: NDArray[np.float64], ks: Sequence[int]) -> NDArray[np.float64]:
+    """normalised_gain of the first k of a ranking, for several k at once."""
+    reach = np.minimum(np.asarray(ks), len(gains)) - 1
+    got, best = np.cumsum(gains[ranking])[reach], np.cumsum(np.sort(gains)[::-1])[reach]
+    values: NDArray[np.float64] = np.divide(got, best, out=np.full(len(reach), np.nan), where=best > 0)
+    return values

@@ -1,0 +1,127 @@
+"""The documents of one pool as a graph: exact nearest neighbours, and a DiskANN-style pruned graph. Both are cached."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.selection.pool import Pool
+
+CANDIDATES = 100  # L of the paper's DiskANN graph: how many nearest documents the pruning chooses from
+ALPHA = 1.2
+WHOLE_MATRIX = 4_096  # up to this N all cosines are kept at once
+BLOCK = 512
+
+Positions = NDArray[np.intp]
+
+
+class Neighbourhood:
+    """Who is near whom in a pool of N documents, by cosine."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._embeddings = np.asarray(pool.embeddings, dtype=np.float32)
+        self._graphs: dict[int, Positions] = {}
+        self._nearest: tuple[Positions, NDArray[np.float32]] | None = None
+        self.seconds = 0.0  # spent on graphs so far; a service would have them ready
+
+    def nearest(self, count: int) -> tuple[Positions, NDArray[np.float32]]:
+        """((N, m) positions, (N, m) cosines) of each document's m = min(count, N - 1) nearest others, nearest first."""
+        count = min(count, len(self._embeddings) - 1)
+        if self._nearest is None or self._nearest[0].shape[1] < count:
+            begin = perf_counter()
+            self._nearest = self._exact(max(count, min(CANDIDATES, len(self._embeddings) - 1)))
+            self.seconds += perf_counter() - begin
+        positions, cosines = self._nearest
+        return positions[:, :count], cosines[:, :count]
+
+    def graph(self, degree: int) -> Positions:
+        """(N, degree) out-neighbours, nearest first, padded with -1: robust pruning (Vamana, alpha = 1.2) of each
+        document's 100 nearest, then of these and the reverse edges together.
+
+        DiskANN finds the 100 candidates by a greedy search of a graph under construction; on pools of this size the
+        exact ones are cheaper, and are what that search approximates.
+        """
+        if degree not in self._graphs:
+            candidates, cosines = self.nearest(CANDIDATES)
+            begin = perf_counter()
+            forward = self._prune(candidates, cosines, degree)
+            self._graphs[degree] = self._prune(*self._with_reverse(forward), degree)
+            self.seconds += perf_counter() - begin
+        return self._graphs[degree]
+
+    @cached_property
+    def _cosines(self) -> NDArray[np.float32] | None:
+        if len(self._embeddings) > WHOLE_MATRIX:
+            return None
+        return self._embeddings @ self._embeddings.T
+
+    def _exact(self, count: int) -> tuple[Positions, NDArray[np.float32]]:
+        n = len(self._embeddings)
+        positions, cosines = np.empty((n, count), dtype=np.intp), np.empty((n, count), dtype=np.float32)
+        for start in range(0, n, BLOCK):
+            rows = slice(start, min(start + BLOCK, n))
+            products = (
+                self._embeddings[rows] @ self._embeddings.T if self._cosines is None else self._cosines[rows].copy()
+            )
+            products[np.arange(len(products)), np.arange(rows.start, rows.stop)] = -np.inf
+            top = np.argpartition(-products, min(count, n - 1), axis=1)[:, :count] if count < n - 1 else None
+            if top is None:
+                top = np.argsort(-products, axis=1, kind="stable")[:, :count]
+            top = np.sort(top, axis=1)  # equal cosines go by retrieval rank
+            values = np.take_along_axis(products, top, axis=1)
+            order = np.argsort(-values, axis=1, kind="stable")
+            positions[rows] = np.take_along_axis(top, order, axis=1)
+            cosines[rows] = np.take_along_axis(values, order, axis=1)
+        return positions, cosines
+
+    def _prune(self, candidates: Positions, cosines: NDArray[np.float32], degree: int) -> Positions:
+        """Keep the nearest candidate, drop those that it is clearly nearer to than the document is, and so on."""
+        graph = np.full((len(candidates), degree), -1, dtype=np.intp)
+        for start in range(0, len(candidates), BLOCK):
+            rows = slice(start, start + BLOCK)
+            wanted, distances = candidates[rows], 1.0 - cosines[rows]
+            alive = wanted >= 0
+            for step in range(degree):
+                has = alive.any(axis=1)
+                if not has.any():
+                    break
+                first = alive.argmax(axis=1)
+                kept = wanted[np.arange(len(wanted)), first]
+                graph[rows, step] = np.where(has, kept, -1)
+                between = 1.0 - self._between(kept, wanted)
+                alive &= ALPHA * between > distances
+                alive[np.arange(len(wanted)), first] = False
+        return graph
+
+    def _between(self, documents: Positions, others: Positions) -> NDArray[np.float32]:
+        """(b, m) cosines of b documents with m others each."""
+        if self._cosines is not None:
+            return self._cosines[documents[:, None], others]
+        products: NDArray[np.float32] = np.einsum("bd,bmd->bm", self._embeddings[documents], self._embeddings[others])
+        return products
+
+    def _with_reverse(self, graph: Positions) -> tuple[Positions, NDArray[np.float32]]:
+        """Each document's out- and in-neighbours together, nearest first, padded with -1; at most 2 x 100 of them."""
+        source, column = np.nonzero(graph >= 0)
+        target = graph[source, column]
+        n = len(graph)
+        edges = np.unique(np.concatenate([source * n + target, target * n + source]))
+        source, target = np.divmod(edges, n)
+        cosine = np.empty(len(edges), dtype=np.float32)
+        for start in range(0, len(edges), BLOCK * 64):
+            some = slice(start, start + BLOCK * 64)
+            cosine[some] = self._between(source[some], target[some, None])[:, 0]
+        order = np.lexsort((target, -cosine, source))
+        source, target, cosine = source[order], target[order], cosine[order]
+        begins = np.searchsorted(source, np.arange(n))
+        rank = np.arange(len(source)) - begins[source]
+        near = rank < 2 * CANDIDATES
+        width = int(rank[near].max(initial=0)) + 1
+        candidates = np.full((n, width), -1, dtype=np.intp)
+        cosines = np.zeros((n, width), dtype=np.float32)
+        candidates[source[near], rank[near]] = target[near]
+        cosines[source[near], rank[near]] = cosine[near]
+        return candidates, cosines

@@ -1,0 +1,103 @@
+"""One query as an experiment: its pool, the truth about it, and the oracle that sells scores one call at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.errors import BoundaryMorphError
+from boundarymorph.evaluation.neighbours import Neighbourhood
+from boundarymorph.selection import Pool
+
+Ranking = NDArray[np.intp]
+
+
+class BudgetExceeded(BoundaryMorphError):
+    """A method asked for more scores than it may buy: a mistake in the method, never in its data."""
+
+    slug = "budget-exceeded"
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """query: the information need; documents: N texts in pool order. Only what reads (agents, judges) needs them."""
+
+    query: str
+    documents: Sequence[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """A query with everything that is known of it.
+
+    scores: (N,) the scorer's answers in [0, 1]; grades: (N,) human grades, 0 for not relevant, or None;
+    relevant: relevant documents in the whole collection, or None.
+    """
+
+    id: str
+    pool: Pool
+    scores: NDArray[np.float64]
+    grades: NDArray[np.float64] | None = None
+    relevant: int | None = None
+    texts: Texts | None = None
+
+    @cached_property
+    def neighbourhood(self) -> Neighbourhood:
+        return Neighbourhood(self.pool)
+
+
+@dataclass(eq=False)
+class Problem:
+    """What a method sees of a question: the pool, B, k, and scores for what it asks, counted.
+
+    calls: positions in the order in which they were scored; seconds: where a method says its own time went
+    ("update", "acquisition").
+    """
+
+    question: Question = field(repr=False)
+    budget: int
+    k: int
+    calls: list[int] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def pool(self) -> Pool:
+        return self.question.pool
+
+    @property
+    def neighbourhood(self) -> Neighbourhood:
+        return self.question.neighbourhood
+
+    @property
+    def left(self) -> int:
+        """Calls that can still buy something: no more than unscored documents."""
+        return min(self.budget, len(self.pool)) - len(self.calls)
+
+    @cached_property
+    def scored(self) -> NDArray[np.bool_]:
+        """(N,) mask of the documents scored so far."""
+        return np.zeros(len(self.pool), dtype=np.bool_)
+
+    def score(self, documents: Sequence[int] | NDArray[np.intp]) -> NDArray[np.float64]:
+        """Scores of these positions, one call each; a document that was scored before costs nothing again.
+
+        Raises BudgetExceeded, and then tells nothing.
+        """
+        asked = [int(document) for document in documents]
+        fresh = [document for document in dict.fromkeys(asked) if not self.scored[document]]
+        if len(self.calls) + len(fresh) > self.budget:
+            raise BudgetExceeded(f"{len(fresh)} more calls after {len(self.calls)} of {self.budget}")
+        self.calls += fresh
+        self.scored[fresh] = True
+        return self.question.scores[asked]
+
+    def banded(self) -> Ranking:
+        """Scored documents by their score, then the rest in retrieval order: the ranking of every method that says
+        nothing of what it did not score (paper app. D.2, "Ranking convention"). Equal scores go by retrieval rank."""
+        band = np.sort(np.array(self.calls, dtype=np.intp))
+        band = band[np.argsort(-self.question.scores[band], kind="stable")]
+        return np.concatenate([band, np.flatnonzero(~self.scored)])

@@ -1,0 +1,160 @@
+"""The experiment: every method on every query of a table, at every B and k."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.evaluation.methods import Contestant, Method
+from boundarymorph.evaluation.metrics import Quality, quality
+from boundarymorph.evaluation.problem import Problem, Question, Ranking
+from boundarymorph.evaluation.tables import Table
+
+SELECTION_K = 50  # settings are selected on CE-nCG@50, per budget, and reused across k (paper app. D.2)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One method on one query at one B and k. calls: bought; seconds: the method's own time, without building graphs;
+    update, acquisition: its parts, where it has them."""
+
+    query: str
+    method: str
+    budget: int
+    k: int
+    calls: int
+    quality: Quality
+    seconds: float
+    update: float
+    acquisition: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A table's results. rows: of the selected settings only; settings: (method, B) -> the method as it was selected;
+    left_out: method -> why it did not run."""
+
+    table: Table
+    contestants: Sequence[Contestant]
+    budgets: Sequence[int]
+    ks: Sequence[int]
+    rows: Sequence[Row]
+    settings: Mapping[tuple[str, int], Method]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    def values(self, method: str, budget: int, k: int, metric: str = "ce_ncg") -> NDArray[np.float64]:
+        """(Q,) one metric a query, in the table's order; nan where it is not defined."""
+        return self._index[metric, method, budget, k]
+
+    def mean(self, method: str, budget: int, k: int, metric: str = "ce_ncg") -> float | None:
+        """Mean over the queries on which the metric is defined; None if there is none."""
+        values = self.values(method, budget, k, metric)
+        values = values[np.isfinite(values)]
+        return float(values.mean()) if values.size else None
+
+    @property
+    def judged(self) -> bool:
+        return "grade" in self.table.arrays
+
+    def __post_init__(self) -> None:
+        collected: dict[tuple[str, str, int, int], list[float]] = {}
+        for row in self.rows:
+            for metric in METRICS:
+                collected.setdefault((metric, row.method, row.budget, row.k), []).append(getattr(row.quality, metric))
+        object.__setattr__(self, "_index", {key: np.array(values) for key, values in collected.items()})
+
+    _index: Mapping[tuple[str, str, int, int], NDArray[np.float64]] = field(init=False, repr=False)
+
+
+METRICS = tuple(Quality.__dataclass_fields__)
+
+
+def experiment(
+    table: Table,
+    contestants: Sequence[Contestant],
+    budgets: Sequence[int],
+    ks: Sequence[int],
+    advance: Callable[[], None] = lambda: None,
+) -> Outcome:
+    """Run them all; `advance` is called once a query."""
+    left_out = {
+        contestant.name: f"the table has no {', '.join(sorted(contestant.requires - table.provides))}"
+        for contestant in contestants
+        if not contestant.requires <= table.provides
+    }
+    running = [contestant for contestant in contestants if contestant.name not in left_out]
+    select_at = min(ks, key=lambda k: abs(k - SELECTION_K))
+    rows: dict[tuple[str, int, int], list[Row]] = {}  # (method, setting, B) -> rows
+    criterion: dict[tuple[str, int, int], list[float]] = {}
+    for question in table.questions():
+        for contestant in running:
+            for number, method in enumerate(contestant.settings):
+                for budget, results in _runs(contestant.name, method, question, budgets, ks):
+                    rows.setdefault((contestant.name, number, budget), []).extend(results)
+                    at = next(row.quality.ce_ncg for row in results if row.k == select_at)
+                    criterion.setdefault((contestant.name, number, budget), []).append(at)
+        advance()
+
+    kept: list[Row] = []
+    settings: dict[tuple[str, int], Method] = {}
+    for contestant in running:
+        for budget in budgets:
+            # The first of equals wins; a nan (no gain to win) says nothing about a setting.
+            best = max(
+                range(len(contestant.settings)),
+                key=lambda number: _mean(criterion[contestant.name, number, budget]),
+            )
+            kept += rows[contestant.name, best, budget]
+            settings[contestant.name, budget] = contestant.settings[best]
+    return Outcome(table, running, budgets, ks, kept, settings, left_out)
+
+
+def run_once(method: Method, question: Question, budget: int, k: int) -> tuple[Problem, Ranking]:
+    """One method on one query, with the record of its calls."""
+    problem = Problem(question, budget, k)
+    return problem, method.rank(problem)
+
+
+def _runs(
+    name: str, method: Method, question: Question, budgets: Sequence[int], ks: Sequence[int]
+) -> list[tuple[int, list[Row]]]:
+    """What does not depend on B or k is computed once and reported for all of them."""
+    results: list[tuple[int, list[Row]]] = []
+    done: dict[int, tuple[Problem, Ranking, float]] = {}
+    for budget in budgets:
+        here: list[Row] = []
+        for k in ks:
+            key = k if method.uses_k else 0
+            if key not in done:
+                built, begin = question.neighbourhood.seconds, perf_counter()
+                problem, ranking = run_once(method, question, budget, k)
+                seconds = perf_counter() - begin - (question.neighbourhood.seconds - built)
+                done[key] = problem, ranking, seconds
+            problem, ranking, seconds = done[key]
+            here.append(
+                Row(
+                    question.id,
+                    name,
+                    budget,
+                    k,
+                    len(problem.calls),
+                    quality(question, ranking, k, problem.scored),
+                    seconds,
+                    problem.seconds.get("update", 0.0),
+                    problem.seconds.get("acquisition", 0.0),
+                )
+            )
+        results.append((budget, here))
+        if method.uses_budget:
+            done.clear()
+    return results
+
+
+def _mean(values: Sequence[float]) -> float:
+    defined = [value for value in values if np.isfinite(value)]
+    return fmean(defined) if defined else 0.0

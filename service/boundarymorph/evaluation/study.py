@@ -1,0 +1,141 @@
+"""Everything that a report says of one table: the experiment, and the analyses that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+import numpy as np
+
+from boundarymorph.evaluation.analyses import (
+    CapacityCurves,
+    Latency,
+    Multimodality,
+    capacity_curves,
+    comparisons,
+    latencies,
+    multimodal,
+)
+from boundarymorph.evaluation.audit import AuditedPair, audit
+from boundarymorph.evaluation.methods import Contestant
+from boundarymorph.evaluation.multimodality import landscape
+from boundarymorph.evaluation.run import Outcome, experiment
+from boundarymorph.evaluation.statistics import Comparison
+from boundarymorph.evaluation.tables import Table
+from boundarymorph.selection.methods import DEFAULT
+
+OPTIMISED = (25, 50, 100, 200, 400)
+EVALUATED = (10, 25, 50, 75, 100, 150, 200, 300, 400)
+
+
+@dataclass(frozen=True)
+class Study:
+    """reference: the method that the others are compared with. What could not be done is None or empty."""
+
+    outcome: Outcome
+    reference: str
+    comparisons: Sequence[Comparison]
+    capacity: CapacityCurves | None
+    latencies: Sequence[Latency]
+    multimodality: Multimodality | None
+    audit: Sequence[AuditedPair] = field(default_factory=tuple)
+
+    @property
+    def name(self) -> str:
+        return self.outcome.table.name
+
+    @property
+    def example(self) -> int:
+        """The row of the query that the pictures show: the most multimodal one."""
+        masses = self.multimodality.masses if self.multimodality else np.zeros(1)
+        return int(np.argmax(masses))
+
+    @property
+    def pictured(self) -> tuple[int, int]:
+        """(B, k) of the pictures and of single figures: the largest budget, the k nearest 50."""
+        return max(self.outcome.budgets), min(self.outcome.ks, key=lambda k: abs(k - 50))
+
+    def shares(self) -> Mapping[str, float]:
+        """Unscored share of the CE gain by method, over queries where it is defined, of the methods that buy scores."""
+        budget, k = self.pictured
+        found = {}
+        for contestant in self.outcome.contestants:
+            share = self.outcome.mean(contestant.name, budget, k, "unscored_share")
+            if share is not None and contestant.settings[0].uses_budget:
+                found[contestant.name] = share
+        return found
+
+
+def reference_of(contestants: Sequence[Contestant]) -> str:
+    """The product's default if it runs, else another of the product's methods, else the last one."""
+    names = [contestant.name for contestant in contestants]
+    if DEFAULT in names:
+        return DEFAULT
+    return next((contestant.name for contestant in contestants if contestant.ours), names[-1])
+
+
+def study(
+    table: Table,
+    contestants: Sequence[Contestant],
+    budgets: Sequence[int],
+    ks: Sequence[int],
+    *,
+    call_seconds: float | None = None,
+    ask: Callable[[str], str] | None = None,
+    watch: Callable[[str, int, int], None] = lambda *_: None,
+) -> Study:
+    """Run and analyse. ask: a language model for the audit of peaks, which also needs texts; watch: stage, done, of."""
+    total = len(table)
+    outcome = experiment(table, contestants, budgets, ks, _counter("selecting", total, watch))
+    running = {contestant.name: contestant for contestant in outcome.contestants}
+    reference = reference_of(outcome.contestants)
+
+    curves = None
+    method = outcome.settings[reference, max(budgets)]
+    if method.uses_k and table.depth > min(OPTIMISED):
+        advance = _counter("analysing", total, watch)
+        curves = capacity_curves(table, method, max(budgets), OPTIMISED, EVALUATED, advance)
+    modes = multimodal(outcome, reference) if "bagel" in running and reference != "bagel" else None
+    audited: list[AuditedPair] = []
+    if ask is not None and table.texts is not None:
+        advance = _counter("auditing peaks", total, watch)
+        for question in table.questions():
+            audited += audit(question, landscape(question), ask)
+            advance()
+    metrics = ("ce_ncg", "ncg") if outcome.judged else ("ce_ncg",)
+    return Study(
+        outcome,
+        reference,
+        [found for metric in metrics for found in comparisons(outcome, reference, metric)],
+        curves,
+        latencies(outcome, min(ks, key=lambda k: abs(k - 50)), call_seconds or table.call_seconds),
+        modes,
+        audited,
+    )
+
+
+def overall(studies: Sequence[Study], method: str, budget: int, k: int, metric: str) -> float | None:
+    """Mean over the tables that have the metric, each counting as much; None unless the method ran on all of those."""
+    values = []
+    for found in studies:
+        if metric != "ce_ncg" and not found.outcome.judged:
+            continue
+        if (method, budget) not in found.outcome.settings:
+            return None
+        value = found.outcome.mean(method, budget, k, metric)
+        if value is not None:
+            values.append(value)
+    return fmean(values) if values else None
+
+
+def _counter(stage: str, total: int, watch: Callable[[str, int, int], None]) -> Callable[[], None]:
+    done = 0
+
+    def advance() -> None:
+        nonlocal done
+        done += 1
+        watch(stage, done, total)
+
+    watch(stage, 0, total)
+    return advance

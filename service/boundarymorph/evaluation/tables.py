@@ -1,0 +1,152 @@
+"""Pools with known scores on disk: one .npz a collection.
+
+| key | shape, type | meaning |
+|---|---|---|
+| `doc_emb` | (D, d) floating | embeddings, any length; normalised when read |
+| `query_emb` | (Q, d) floating | |
+| `pool` | (Q, N) integer | rows of `doc_emb` in retrieval order; -1 pads queries with fewer candidates |
+| `score` | (Q, N) floating | the scorer's answer in [0, 1]: what a method buys, one call each |
+| `doc_ids`, `query_ids` | (D,), (Q,) str | optional, by default the row numbers |
+| `mips` | (Q, N) floating | optional retrieval scores, by default inner products of unit vectors |
+| `bm25` | (Q, N) floating | optional; without it, `bm25` is left out and nothing else sees word overlap |
+| `grade` | (Q, N) number | optional human grades, 0 = not relevant or not judged; without them nCG is null |
+| `n_relevant` | (Q,) integer | optional, relevant documents in the whole collection |
+| `call_seconds` | () floating | optional, mean time of one scorer call when the table was made |
+
+Other keys are ignored. No text is stored, so a table can be handed on where its collection cannot.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.errors import InvalidInput
+from boundarymorph.evaluation.problem import Question, Texts
+from boundarymorph.selection.pool import Pool, unit_rows
+
+REQUIRED = ("doc_emb", "query_emb", "pool", "score")
+PER_PAIR = ("score", "mips", "bm25", "grade")
+FEATURES = ("bm25",)
+UNREADABLE = (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error)
+KNOWN = (*REQUIRED, "doc_ids", "query_ids", "mips", "bm25", "grade", "n_relevant", "call_seconds")
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """name: of the collection; arrays: as above; texts: query and document texts by id where they are at hand."""
+
+    name: str
+    arrays: Mapping[str, NDArray[Any]]
+    texts: tuple[Mapping[str, str], Mapping[str, str]] | None = None
+
+    def __post_init__(self) -> None:
+        _check(self.name, self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays["pool"])
+
+    @property
+    def depth(self) -> int:
+        """N, of the largest pool."""
+        return int(self.arrays["pool"].shape[1])
+
+    @property
+    def provides(self) -> frozenset[str]:
+        """What methods may require of a table: the optional keys that are there, and "texts"."""
+        return frozenset(self.arrays) | ({"texts"} if self.texts else frozenset())
+
+    @property
+    def call_seconds(self) -> float | None:
+        return float(self.arrays["call_seconds"]) if "call_seconds" in self.arrays else None
+
+    def question(self, row: int) -> Question:
+        """The query of one row with its pool, in order of the retrieval score."""
+        arrays = self.arrays
+        there = np.flatnonzero(arrays["pool"][row] >= 0)
+        documents = arrays["pool"][row][there]
+        query = unit_rows(arrays["query_emb"][row : row + 1], ["the query"])[0]
+        embeddings = unit_rows(arrays["doc_emb"][documents], _numbers(documents))
+        retrieval = arrays["mips"][row][there].astype(np.float64) if "mips" in arrays else embeddings @ query
+        order = np.argsort(-retrieval, kind="stable")
+        there, documents = there[order], documents[order]
+        pool = Pool.of(
+            [str(name) for name in arrays["doc_ids"][documents]] if "doc_ids" in arrays else _numbers(documents),
+            embeddings[order],
+            query,
+            retrieval[order],
+            {name: arrays[name][row][there] for name in FEATURES if name in arrays},
+        )
+        identifier = str(arrays["query_ids"][row]) if "query_ids" in arrays else str(row)
+        texts = None
+        if self.texts is not None:
+            queries, contents = self.texts
+            texts = Texts(queries[identifier], [contents[document] for document in pool.ids])
+        return Question(
+            identifier,
+            pool,
+            arrays["score"][row][there].astype(np.float64),
+            arrays["grade"][row][there].astype(np.float64) if "grade" in arrays else None,
+            int(arrays["n_relevant"][row]) if "n_relevant" in arrays else None,
+            texts,
+        )
+
+    def questions(self) -> Iterator[Question]:
+        return (self.question(row) for row in range(len(self)))
+
+    def first(self, count: int) -> Table:
+        """The first `count` queries."""
+        per_query = {"query_ids", "query_emb", "pool", "n_relevant", *PER_PAIR}
+        arrays = {name: values[:count] if name in per_query else values for name, values in self.arrays.items()}
+        return Table(self.name, arrays, self.texts)
+
+
+def read(path: Path) -> Table:
+    """Raises InvalidInput where the file is not a table, saying what is missing."""
+    try:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in KNOWN if name in file}
+    except UNREADABLE as error:
+        raise InvalidInput(f"{path} cannot be read as a table (.npz): {error}") from error
+    return Table(path.stem, arrays)
+
+
+def write(table: Table, path: Path) -> None:
+    """Whole or not at all: a reader never sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(path.name + ".writing")
+    with scratch.open("wb") as file:
+        np.savez_compressed(file, **dict(table.arrays))  # type: ignore[arg-type]  # savez takes arrays by any name
+    os.replace(scratch, path)
+
+
+def _check(name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+    missing = [key for key in REQUIRED if key not in arrays]
+    if missing:
+        raise InvalidInput(f"the table {name!r} lacks {', '.join(missing)}")
+    pool = arrays["pool"]
+    if pool.ndim != 2 or not pool.size:
+        raise InvalidInput(f"the table {name!r} holds no query with candidates: pool has the shape {pool.shape}")
+    for key in PER_PAIR:
+        if key in arrays and arrays[key].shape != pool.shape:
+            raise InvalidInput(f"in the table {name!r}, {key} has the shape {arrays[key].shape}, pool {pool.shape}")
+    for key in ("query_emb", "query_ids", "n_relevant"):
+        if key in arrays and len(arrays[key]) != len(pool):
+            raise InvalidInput(f"in the table {name!r}, {key} has {len(arrays[key])} rows for {len(pool)} queries")
+    if pool.max() >= len(arrays["doc_emb"]):
+        raise InvalidInput(f"in the table {name!r}, pool names row {pool.max()} of {len(arrays['doc_emb'])} documents")
+    scores = arrays["score"][pool >= 0]
+    if not ((scores >= 0) & (scores <= 1)).all():
+        raise InvalidInput(f"in the table {name!r}, a score lies outside [0, 1]; apply a sigmoid to logits first")
+
+
+def _numbers(documents: Sequence[int] | NDArray[Any]) -> list[str]:
+    return [str(document) for document in documents]

@@ -1,0 +1,93 @@
+"""The application in this process: a client for it, fake rooms behind it, and what its problems look like."""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import unquote
+
+import httpx
+import numpy as np
+from numpy.typing import ArrayLike
+
+from boundarymorph.api.app import create_app
+from boundarymorph.retrieval.catalog import IndexCatalog
+from boundarymorph.retrieval.retriever import LocalRetriever
+from boundarymorph.selector import Selector
+from boundarymorph.settings import Settings
+from boundarymorph.wiring import Rooms
+from tests.retrieval.fakes import SeededEncoder
+from tests.scoring.fakes import SeededScorer
+
+NDJSON = {"content-type": "application/x-ndjson"}
+
+
+def fake_rooms(settings: Settings) -> Rooms:
+    """Real indexes; encoder and scorer are cheap and deterministic."""
+    catalog, encoder, scorer = IndexCatalog(settings.data_directory / "indexes"), SeededEncoder(), SeededScorer()
+    retriever = LocalRetriever(catalog, encoder)
+    return Rooms(catalog, encoder, retriever, scorer, Selector(retriever, scorer))
+
+
+@asynccontextmanager
+async def starting(settings: Settings, build: Callable[[Settings], Rooms]) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a service that has begun to start. An exception that escapes it is a 500, as on a socket."""
+    app = create_app(settings, build=build)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://test") as client,
+    ):
+        yield client
+
+
+@asynccontextmanager
+async def serving(
+    settings: Settings, build: Callable[[Settings], Rooms] = fake_rooms
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a service that is ready."""
+    async with starting(settings, build) as client:
+        async with asyncio.timeout(30):
+            while not (await client.get("/readyz")).is_success:  # noqa: ASYNC110 - as its users wait
+                await asyncio.sleep(0.005)
+        yield client
+
+
+def problem(response: httpx.Response, status: int, slug: str) -> str:
+    """Check that this is the expected problem, whole and well-formed; its detail."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    body = response.json()
+    assert body["type"] == f"urn:boundarymorph:problem:{slug}"
+    assert body["status"] == status
+    assert body["title"]
+    assert body["instance"].isascii()
+    assert unquote(body["instance"]) == unquote(response.request.url.raw_path.partition(b"?")[0])
+    assert set(body) <= {"type", "title", "status", "detail", "instance", "errors"}
+    assert "Traceback" not in response.text and ".py" not in response.text
+    detail = body["detail"]
+    assert isinstance(detail, str) and 0 < len(detail) < 2_000
+    return detail
+
+
+def answer(response: httpx.Response) -> dict[str, Any]:
+    """The body of a successful response."""
+    assert response.is_success, response.text
+    body: dict[str, Any] = response.json()
+    return body
+
+
+def texts(count: int) -> list[dict[str, Any]]:
+    """Documents of a pool, with ids and texts."""
+    return [{"id": f"d{number}", "text": f"text {number}"} for number in range(count)]
+
+
+def block(vectors: ArrayLike, dtype: str = "float32", shape: list[int] | None = None) -> dict[str, Any]:
+    """Vectors as they travel in one piece."""
+    array = np.asarray(vectors, dtype={"float16": "<f2", "float32": "<f4"}[dtype])
+    return {
+        "data": base64.b64encode(array.tobytes()).decode(),
+        "shape": list(array.shape) if shape is None else shape,
+        "dtype": dtype,
+    }

@@ -1,0 +1,112 @@
+"""The service on its embedded models: the numbers that come out are the models' own."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from boundarymorph import wiring
+from boundarymorph.models import OnnxTextModel, embedded_cross_encoder
+from boundarymorph.retrieval.encoders import OnnxEncoder
+from boundarymorph.settings import Settings
+from tests.api.service import answer, block, serving
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+QUERY = "string instruments"
+DOCUMENTS: list[dict[str, Any]] = [
+    {"id": "violin", "text": "A violin has four strings, tuned in fifths.", "title": "Violin"},
+    {"id": "cello", "text": "The cello is played sitting, held between the knees."},
+    {"id": "tram", "text": "Trams leave every ten minutes.", "metadata": {"line": 4}},
+    {"id": "bread", "text": "Yeast makes the dough rise overnight."},
+    {"id": "guitar", "text": "Guitars are plucked or strummed."},
+    {"id": "tax", "text": "The tax return is due in July."},
+    {"id": "harp", "text": "A harp stands upright; its strings are plucked with the fingers."},
+    {"id": "long", "text": "Rivers carry stones down to the sea. " * 120},
+]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
+    settings = Settings(data_directory=tmp_path_factory.mktemp("data"))
+    async with serving(settings, wiring.build) as client:
+        answer(await client.put("/indexes/few"))
+        report = answer(await client.post("/indexes/few/documents", json=DOCUMENTS))
+        assert (report["added"], report["truncated"]) == (8, 1)
+        yield client
+
+
+async def test_an_index_and_a_pool_agree(client: httpx.AsyncClient) -> None:
+    request = {"query": QUERY, "k": 4, "budget": 3, "explain": True}
+    indexed = answer(await client.post("/select", json=request | {"index": "few"}))
+    pooled = answer(await client.post("/select", json=request | {"pool": DOCUMENTS}))
+    assert {"violin", "harp"} <= {document["id"] for document in indexed["documents"]}
+    assert indexed["rounds"] == [
+        {"round": entry["round"], "calls": [call | {"gap": pytest.approx(call["gap"], rel=0.05, abs=0.05)}]}
+        for entry in pooled["rounds"]
+        for call in entry["calls"]
+    ]
+    assert [document["id"] for document in indexed["documents"]] == [document["id"] for document in pooled["documents"]]
+    assert any("embedded" in warning for warning in pooled["warnings"])
+    assert not any("embedded" in warning for warning in indexed["warnings"])
+
+
+async def test_scores_are_the_cross_encoder_s(client: httpx.AsyncClient) -> None:
+    request = {"query": QUERY, "index": "few", "k": 7, "budget": 8, "batch_size": 3, "return_documents": True}
+    body = answer(await client.post("/select", json=request))
+    model = OnnxTextModel(embedded_cross_encoder())
+    for document in body["documents"]:
+        title = f"{document['title']}\n" if document["title"] else ""
+        logit, _ = model.run(QUERY, title + document["text"])
+        assert document["cross_encoder_score"] == pytest.approx(1 / (1 + np.exp(-float(logit[0]))), rel=1e-6)
+        assert document["std"] == 0
+    await model.close()
+    assert body["usage"] == {"budget": 8, "cross_encoder_calls": 8, "rounds": 3, "truncated_documents": 1}
+    assert any(warning.startswith("1 ") and "scored" in warning for warning in body["warnings"])
+    assert body["timings_ms"]["score"] > 0
+
+
+async def test_given_embeddings_are_taken_as_they_are(client: httpx.AsyncClient) -> None:
+    encoder = OnnxEncoder.embedded()
+    vectors = (await encoder.encode_documents([document["text"] for document in DOCUMENTS])).vectors
+    query = await encoder.encode_query(QUERY)
+    await encoder.close()
+    for dtype in ("float16", "float32"):
+        pool = {"documents": DOCUMENTS, "embeddings": block(vectors, dtype)}
+        body = answer(await client.post("/select", json={"query": QUERY, "pool": pool, "k": 8}))
+        order = np.argsort(-(vectors @ query))
+        by_rank = {document["retrieval_rank"]: document for document in body["documents"]}
+        assert [by_rank[rank]["id"] for rank in range(1, 9)] == [DOCUMENTS[row]["id"] for row in order]
+        for rank, row in enumerate(order, start=1):
+            assert by_rank[rank]["retrieval_score"] == pytest.approx(float(vectors[row] @ query), abs=1e-3)
+
+
+async def test_the_index_says_which_encoder_made_it(client: httpx.AsyncClient) -> None:
+    description = answer(await client.get("/indexes/few"))
+    assert description["encoder"].startswith("BAAI/bge-small-en-v1.5@")
+    assert description["dimension"] == 384
+    again = await client.put("/indexes/few", json={"encoder": description["encoder"]})
+    assert again.status_code == 200
+
+
+async def test_what_is_known_costs_nothing(client: httpx.AsyncClient) -> None:
+    report = answer(await client.post("/indexes/few/documents", json=DOCUMENTS))
+    assert (report["unchanged"], report["truncated"]) == (8, 0)
+
+
+async def test_odd_texts_are_texts(client: httpx.AsyncClient) -> None:
+    odd = ["", " ", "\0", "🚋" * 600, "漢字", "\u202e", "<s></s>[SEP][CLS]", "a" * 20_000]
+    body = answer(
+        await client.post("/select", json={"query": "\0🚋", "pool": [{"text": t} for t in odd], "k": 3, "B": 8})
+    )
+    assert body["usage"]["cross_encoder_calls"] == 8
+
+
+async def test_the_data_directory_is_where_it_was_set(tmp_path: Path) -> None:
+    async with serving(Settings(data_directory=tmp_path / "a" / "b"), wiring.build) as client:
+        answer(await client.put("/indexes/x"))
+    assert (tmp_path / "a" / "b" / "indexes" / "x").is_dir()

@@ -1,0 +1,267 @@
+"""Indexes and documents over HTTP."""
+
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import orjson
+import pytest
+
+from boundarymorph.retrieval.store import DocumentStore
+from boundarymorph.settings import Limits, Settings
+from boundarymorph.wiring import Rooms
+from tests.api.service import NDJSON, answer, fake_rooms, problem, serving, texts
+
+JSON = {"content-type": "application/json"}
+UNIT = {"text": "t", "embedding": [1, 0, 0, 0]}
+
+
+async def upload(client: httpx.AsyncClient, index: str, *lines: object, **options: Any) -> dict[str, Any]:
+    content = b"\n".join(line if isinstance(line, bytes) else orjson.dumps(line) for line in lines)
+    return answer(await client.post(f"/indexes/{index}/documents", content=content, headers=NDJSON, **options))
+
+
+class TestIndexes:
+    async def test_create_is_idempotent(self, client: httpx.AsyncClient) -> None:
+        first = await client.put("/indexes/new")
+        assert first.status_code == 201
+        assert answer(first) | {"created": "", "bytes": 0} == {
+            "name": "new", "count": 0, "dimension": 32, "encoder": "seeded", "created": "", "bytes": 0,
+        }  # fmt: skip
+        for body in (b"", b" \n", b"{}", b'{"encoder": "seeded"}'):
+            again = await client.put("/indexes/new", content=body)
+            assert again.status_code == 200
+            assert again.json() == first.json()
+
+    async def test_own_vectors(self, client: httpx.AsyncClient) -> None:
+        assert answer(await client.get("/indexes/own"))["encoder"] is None
+        assert (await client.put("/indexes/own", json={"dimension": 4})).status_code == 200
+        problem(await client.put("/indexes/own", json={"dimension": 5}), 409, "index-conflict")
+        problem(await client.put("/indexes/own"), 409, "index-conflict")
+        problem(await client.put("/indexes/texts", json={"dimension": 32}), 409, "index-conflict")
+
+    @pytest.mark.parametrize(
+        ("body", "slug"),
+        [
+            ({"encoder": "another"}, "invalid-input"),
+            ({"encoder": "seeded", "dimension": 32}, "invalid-input"),
+            ({"dimension": 0}, "invalid-input"),
+            ({"dimension": 8_193}, "limit-exceeded"),
+            ({"dimension": 10**30}, "limit-exceeded"),
+            ({"dimensions": 4}, "invalid-input"),
+            ([], "invalid-input"),
+        ],
+    )
+    async def test_impossible_configurations(self, client: httpx.AsyncClient, body: object, slug: str) -> None:
+        problem(await client.put("/indexes/new", json=body), 422, slug)
+        problem(await client.get("/indexes/new"), 404, "unknown-index")
+
+    @pytest.mark.parametrize("name", ["New", ".new", "-", "ü", "a b", "x" * 65, "a\0", "a\n"])
+    async def test_impossible_names(self, client: httpx.AsyncClient, name: str) -> None:
+        path = f"/indexes/{quote(name)}"
+        for method in ("PUT", "GET", "DELETE"):
+            problem(await client.request(method, path), 422, "invalid-index-name")
+        problem(await client.post(f"{path}/documents", json=[]), 422, "invalid-index-name")
+
+    async def test_list_describe_delete(self, client: httpx.AsyncClient) -> None:
+        listed = answer(await client.get("/indexes"))["indexes"]
+        assert [(index["name"], index["count"]) for index in listed] == [("own", 4), ("texts", 40)]
+        assert answer(await client.get("/indexes/texts")) == listed[1]
+        deleted = await client.delete("/indexes/own")
+        assert (deleted.status_code, deleted.content) == (204, b"")
+        problem(await client.delete("/indexes/own"), 404, "unknown-index")
+        problem(await client.get("/indexes/own"), 404, "unknown-index")
+        problem(await client.post("/indexes/own/documents", json=[UNIT]), 404, "unknown-index")
+        request = {"query": "q", "index": "own", "query_embedding": [1, 0, 0, 0]}
+        problem(await client.post("/select", json=request), 404, "unknown-index")
+        assert len(answer(await client.get("/indexes"))["indexes"]) == 1
+        assert (await client.put("/indexes/own", json={"dimension": 5})).status_code == 201
+
+
+class TestUpload:
+    async def test_ndjson_in_pieces(self, client: httpx.AsyncClient) -> None:
+        documents = [{"id": number, "text": f"größer {number}"} for number in range(100)]
+        content = b"\r\n".join(map(orjson.dumps, documents)) + b"\n\n"
+
+        async def pieces() -> AsyncIterator[bytes]:
+            for start in range(0, len(content), 7):
+                yield content[start : start + 7]
+
+        headers = {"content-type": "Application/NDJSON; charset=utf-8"}
+        answer(await client.put("/indexes/new"))
+        report = answer(await client.post("/indexes/new/documents", content=pieces(), headers=headers))
+        assert report == {"added": 100, "updated": 0, "unchanged": 0, "skipped": 0, "truncated": 0, "problems": []}
+        assert answer(await client.get("/indexes/new/documents/99"))["text"] == "größer 99"
+
+    async def test_an_array(self, client: httpx.AsyncClient) -> None:
+        report = answer(await client.post("/indexes/texts/documents", json=[*texts(41), {"id": "x"}]))
+        assert (report["added"], report["updated"], report["skipped"]) == (1, 40, 1)
+        assert report["problems"] == [{"line": 42, "reason": "text must be a string"}]
+        report = answer(await client.post("/indexes/texts/documents", json=texts(41)))
+        assert report["unchanged"] == 41
+        assert answer(await client.get("/indexes/texts"))["count"] == 41
+
+    async def test_bad_lines_are_skipped_and_named(self, client: httpx.AsyncClient) -> None:
+        deep = b'{"id": "deep", "text": "t", "embedding": [1,0,0,0], "metadata": ' + b'{"a":' * 400 + b"1" + b"}" * 401
+        bad = [
+            b"not json",
+            b'{"id": "latin", "text": "\xe9"}',
+            b'{"id": "\\ud800", "text": "t"}',
+            deep,
+            b"[" * 5000,
+            [],
+            {"text": "no id"},
+            {"id": "", "text": "t"},
+            {"id": True, "text": "t"},
+            {"id": "x" * 513, "text": "t"},
+            {"id": "n"},
+            {"id": "n", "text": ""},
+            {"id": "n", "text": "t"},
+            {"id": "n", "text": "t", "embedding": [1, 0, 0]},
+            {"id": "n", "text": "t", "embedding": [0, 0, 0, 0]},
+            {"id": "n", "text": "t", "embedding": "1000"},
+            {"id": "n", "text": "t", "embedding": [1e200] * 4},
+            {"id": "n", "text": "t", "metadata": []},
+            {"id": "n", "text": "t", "title": 5},
+        ]
+        report = await upload(client, "own", UNIT | {"id": "first"}, *bad, UNIT | {"id": "last"})
+        assert (report["added"], report["skipped"]) == (2, len(bad))
+        assert [entry["line"] for entry in report["problems"]] == list(range(2, 2 + len(bad)))
+        assert all(entry["reason"] for entry in report["problems"])
+        assert answer(await client.get("/indexes/own"))["count"] == 6
+
+    async def test_only_the_first_problems_are_listed(self, client: httpx.AsyncClient) -> None:
+        report = await upload(client, "own", UNIT | {"id": "good"}, *[b"bad"] * 1_000)
+        assert report["skipped"] == 1_000
+        assert len(report["problems"]) == 100
+
+    async def test_nothing_usable_is_an_error(self, client: httpx.AsyncClient) -> None:
+        response = await client.post("/indexes/own/documents", content=b"\nbad\nbad", headers=NDJSON)
+        assert "line 2" in problem(response, 422, "invalid-input")
+
+    async def test_nothing_at_all_is_none(self, client: httpx.AsyncClient) -> None:
+        assert (await upload(client, "own"))["added"] == 0
+        assert answer(await client.post("/indexes/own/documents", json=[]))["added"] == 0
+
+    async def test_strict_writes_all_or_nothing(self, client: httpx.AsyncClient) -> None:
+        lines = b"\n".join([orjson.dumps(UNIT | {"id": "n"}), b"bad"])
+        url = "/indexes/own/documents"
+        response = await client.post(url, content=lines, headers=NDJSON, params={"strict": "true"})
+        assert "line 2" in problem(response, 422, "invalid-input")
+        problem(await client.get("/indexes/own/documents/n"), 404, "unknown-document")
+        problem(await client.post(url, content=lines, headers=NDJSON, params={"strict": "?"}), 422, "invalid-input")
+        assert (await upload(client, "own", UNIT | {"id": "n"}, params={"strict": "true"}))["added"] == 1
+
+    @pytest.mark.parametrize("media_type", ["text/plain", "text/csv", "multipart/form-data; boundary=x", "", "a"])
+    async def test_other_media_types(self, client: httpx.AsyncClient, media_type: str) -> None:
+        headers = {"content-type": media_type}
+        response = await client.post("/indexes/own/documents", content=b"{}", headers=headers)
+        problem(response, 415, "unsupported-media-type")
+
+    @pytest.mark.parametrize("body", [b"", b"{}", b"null", b"[", b"[NaN]", b'["\\ud800"]', b"[" * 100_000, b"\xff"])
+    async def test_arrays_that_are_none(self, client: httpx.AsyncClient, body: bytes) -> None:
+        problem(await client.post("/indexes/own/documents", content=body, headers=JSON), 422, "invalid-input")
+
+    async def test_a_line_over_the_limit(self, tmp_path: Path) -> None:
+        async with serving(Settings(data_directory=tmp_path, limits=Limits(line_bytes=1024))) as client:
+            answer(await client.put("/indexes/new"))
+            fits = orjson.dumps({"id": "fits", "text": ""})[:-2]
+            fits += b"x" * (1024 - len(fits) - 2) + b'"}'
+            over = orjson.dumps({"id": "over", "text": "x" * 100_000})
+            report = await upload(client, "new", fits, over, fits)
+            assert (report["added"], report["skipped"], report["updated"] + report["unchanged"]) == (1, 1, 1)
+            assert "1024" in report["problems"][0]["reason"]
+
+
+class TestDocuments:
+    @pytest.mark.parametrize(
+        "id", ["plain", "a/b", "/", "//x", "a/", "a?b=c#d", "ü 🚋", "%2F", "...", "\t", "\0", "+", '"', "x" * 512]
+    )
+    async def test_any_id(self, client: httpx.AsyncClient, id: str) -> None:
+        document = {"id": id, "text": "text", "title": "title", "metadata": {"a": [1]}}
+        assert (await upload(client, "own", document | {"embedding": [1, 1, 1, 1]}))["added"] == 1
+        path = f"/indexes/own/documents/{quote(id, safe='')}"
+        assert answer(await client.get(path)) == document
+        assert answer(await client.delete(path)) == {"deleted": 1}
+        problem(await client.get(path), 404, "unknown-document")
+        problem(await client.delete(path), 404, "unknown-document")
+
+    async def test_ids_that_clients_resolve_as_paths(self, client: httpx.AsyncClient) -> None:
+        answer(await client.post("/indexes/own/documents", json=[UNIT | {"id": "."}, UNIT | {"id": ".."}]))
+        # curl makes this of documents/.. and sends it.
+        problem(await client.delete("/indexes/own/", follow_redirects=True), 404, "not-found")
+        response = await client.request("DELETE", "/indexes/own/documents", json={"ids": [".", ".."]})
+        assert answer(response) == {"deleted": 2}
+
+    async def test_delete_many(self, client: httpx.AsyncClient) -> None:
+        url = "/indexes/texts/documents"
+        response = await client.request("DELETE", url, json={"ids": ["d0", "d1", "d1", "unknown"]})
+        assert answer(response) == {"deleted": 2}
+        body = answer(await client.post("/select", json={"query": "q", "index": "texts", "k": 50}))
+        assert {document["id"] for document in body["documents"]} == {f"d{number}" for number in range(2, 40)}
+        assert answer(await client.request("DELETE", url, json={"ids": []})) == {"deleted": 0}
+        many = {"ids": [f"d{number}" for number in range(5_000)]}
+        assert answer(await client.request("DELETE", url, json=many)) == {"deleted": 38}
+        problem(await client.post("/select", json={"query": "q", "index": "texts"}), 409, "empty-index")
+
+    @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"ids": "d0"}', b'{"ids": [1]}', b'{"ids": ["\\ud800"]}'])
+    async def test_delete_what(self, client: httpx.AsyncClient, body: bytes) -> None:
+        problem(await client.request("DELETE", "/indexes/texts/documents", content=body), 422, "invalid-input")
+        assert answer(await client.get("/indexes/texts"))["count"] == 40
+
+    async def test_of_no_index(self, client: httpx.AsyncClient) -> None:
+        for method in ("GET", "DELETE"):
+            problem(await client.request(method, "/indexes/nowhere/documents/x"), 404, "unknown-index")
+        response = await client.request("DELETE", "/indexes/nowhere/documents", json={"ids": ["x"]})
+        problem(response, 404, "unknown-index")
+
+
+class TestStorage:
+    """The disk and other processes are real; only the waiting is shortened and the disk made small."""
+
+    @pytest.fixture(autouse=True)
+    def impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def connect(store: DocumentStore) -> sqlite3.Connection:
+            connection = sqlite3.connect(store.path, timeout=0.05, isolation_level=None, check_same_thread=False)
+            connection.execute("PRAGMA max_page_count = 64")
+            return connection
+
+        monkeypatch.setattr(DocumentStore, "_connection", connect)
+
+    async def test_a_lock_that_stays(self, settings: Settings, client: httpx.AsyncClient) -> None:
+        (file,) = (settings.data_directory / "indexes" / "own").glob("*.sqlite3")
+        other = sqlite3.connect(file, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        response = await client.post("/indexes/own/documents", json=[UNIT | {"id": "n"}])
+        problem(response, 503, "storage-unavailable")
+        assert response.headers["retry-after"] == "1"
+        request = {"query": "q", "index": "own", "query_embedding": [1, 0, 0, 0]}
+        assert answer(await client.post("/select", json=request))["pool_size"] == 4
+        other.execute("ROLLBACK")
+        other.close()
+        assert answer(await client.post("/indexes/own/documents", json=[UNIT | {"id": "n"}]))["added"] == 1
+
+    async def test_a_full_disk(self, client: httpx.AsyncClient) -> None:
+        response = await client.post("/indexes/own/documents", json=[UNIT | {"id": "n", "text": "x" * 10**6}])
+        problem(response, 507, "storage-full")
+        assert answer(await client.get("/indexes/own"))["count"] == 4
+        assert answer(await client.post("/indexes/own/documents", json=[UNIT | {"id": "n"}]))["added"] == 1
+
+    async def test_a_directory_that_is_gone(self, tmp_path: Path) -> None:
+        def build(settings: Settings) -> Rooms:
+            rooms = fake_rooms(settings)
+            (settings.data_directory / "indexes").rmdir()
+            return rooms
+
+        async with serving(Settings(data_directory=tmp_path), build) as client:
+            problem(await client.put("/indexes/new"), 503, "storage-unavailable")
+
+    async def test_a_damaged_index(self, settings: Settings, client: httpx.AsyncClient) -> None:
+        folder = settings.data_directory / "indexes" / "broken"
+        folder.mkdir()
+        (folder / "x.sqlite3").write_bytes(b"not a database" * 1000)
+        problem(await client.get("/indexes/broken"), 500, "corrupt-index")
+        assert [index["name"] for index in answer(await client.get("/indexes"))["indexes"]] == ["own", "texts"]

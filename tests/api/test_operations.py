@@ -1,0 +1,193 @@
+"""Starting, failing, metrics, and the OpenAPI document."""
+
+import asyncio
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openapi_spec_validator import validate
+
+from boundarymorph.api.app import create_app
+from boundarymorph.errors import ModelUnavailable
+from boundarymorph.settings import Settings
+from boundarymorph.wiring import Rooms
+from tests.api.service import answer, fake_rooms, problem, starting, texts
+from tests.retrieval.fakes import SeededEncoder
+
+
+async def until(client: httpx.AsyncClient, status: str) -> httpx.Response:
+    async with asyncio.timeout(10):
+        while True:
+            response = await client.get("/readyz")
+            if response.json()["status"] == status:
+                return response
+            await asyncio.sleep(0.005)
+
+
+class TestStarting:
+    async def test_alive_at_once_ready_when_built(self, settings: Settings) -> None:
+        may_go_on = threading.Event()
+
+        def build(settings: Settings) -> Rooms:
+            assert may_go_on.wait(10)
+            return fake_rooms(settings)
+
+        async with starting(settings, build) as client:
+            assert answer(await client.get("/livez")) == {"status": "ok", "detail": None}
+            waiting = await client.get("/readyz")
+            assert (waiting.status_code, waiting.json()["status"]) == (503, "starting")
+            for method, path in (
+                ("POST", "/select"),
+                ("GET", "/indexes"),
+                ("PUT", "/indexes/x"),
+                ("GET", "/indexes/x"),
+                ("DELETE", "/indexes/x"),
+                ("POST", "/indexes/x/documents"),
+                ("DELETE", "/indexes/x/documents"),
+                ("GET", "/indexes/x/documents/y"),
+            ):
+                refused = await client.request(method, path)
+                problem(refused, 503, "not-ready")
+                assert int(refused.headers["retry-after"]) >= 1
+            assert (await client.get("/metrics")).is_success
+            assert (await client.get("/openapi.json")).is_success
+            may_go_on.set()
+            assert (await until(client, "ok")).status_code == 200
+            answer(await client.post("/select", json={"query": "q", "pool": texts(3)}))
+
+    async def test_ready_only_after_the_canary(self, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+        asked, may_go_on = asyncio.Event(), asyncio.Event()
+        encode_query = SeededEncoder.encode_query
+
+        async def slowly(encoder: SeededEncoder, text: str) -> Any:
+            asked.set()
+            await may_go_on.wait()
+            return await encode_query(encoder, text)
+
+        monkeypatch.setattr(SeededEncoder, "encode_query", slowly)
+        async with starting(settings, fake_rooms) as client:
+            await asked.wait()
+            assert (await client.get("/readyz")).status_code == 503
+            problem(await client.post("/select", json={"query": "q", "pool": texts(3)}), 503, "not-ready")
+            may_go_on.set()
+            await until(client, "ok")
+
+    @pytest.mark.parametrize("error", [ModelUnavailable("the weights are gone"), AssertionError(), OSError("disk")])
+    async def test_a_failure_says_why(self, settings: Settings, error: Exception) -> None:
+        def build(settings: Settings) -> Rooms:
+            raise error
+
+        async with starting(settings, build) as client:
+            failed = await until(client, "failed")
+            assert failed.status_code == 503
+            assert failed.json()["detail"] == (str(error) or repr(error))
+            assert (await client.get("/livez")).is_success
+            assert problem(await client.get("/indexes"), 503, "not-ready") == (str(error) or repr(error))
+
+    async def test_the_owner_hears_of_a_failure(self, tmp_path: Path) -> None:
+        def build(settings: Settings) -> Rooms:
+            raise ModelUnavailable("gone")
+
+        heard = asyncio.Event()
+        app = create_app(Settings(data_directory=tmp_path), build=build, on_failure=heard.set)
+        async with app.router.lifespan_context(app), asyncio.timeout(10):
+            await heard.wait()
+
+
+class TestMetrics:
+    async def test_each_metric_after_one_request(self, client: httpx.AsyncClient) -> None:
+        def value(text: str, sample: str) -> float:
+            found = re.search(rf"^{re.escape(sample)} (\S+)$", text, re.MULTILINE)
+            return float(found[1]) if found else 0.0
+
+        before = (await client.get("/metrics")).text
+        long = "long " * 40
+        request = {"query": "q", "pool": [{"text": f"{long} {n}"} for n in range(9)], "k": 2, "budget": 3}
+        answer(await client.post("/select", json=request))
+        answer(await client.post("/indexes/texts/documents", json=[*texts(2), {"id": "new", "text": "t"}, {}]))
+        response = await client.get("/metrics")
+        assert response.headers["content-type"].startswith("text/plain")
+        after = response.text
+        for sample, grown in {
+            'boundarymorph_http_request_duration_seconds_count{method="POST",route="/select",status="200"}': 1,
+            'boundarymorph_select_stage_duration_seconds_count{stage="retrieve"}': 1,
+            'boundarymorph_select_stage_duration_seconds_count{stage="select"}': 1,
+            'boundarymorph_select_stage_duration_seconds_count{stage="fetch"}': 1,
+            'boundarymorph_select_stage_duration_seconds_count{stage="score"}': 1,
+            'boundarymorph_select_stage_duration_seconds_count{stage="total"}': 1,
+            'boundarymorph_selections_total{stop_reason="budget"}': 1,
+            "boundarymorph_cross_encoder_calls_total": 3,
+            "boundarymorph_select_calls_sum": 3,
+            "boundarymorph_select_rounds_sum": 3,
+            "boundarymorph_truncated_pairs_total": 3,
+            'boundarymorph_ingested_documents_total{outcome="added"}': 1,
+            'boundarymorph_ingested_documents_total{outcome="updated"}': 2,
+            'boundarymorph_ingested_documents_total{outcome="skipped"}': 1,
+            'boundarymorph_ingested_documents_total{outcome="unchanged"}': 0,
+        }.items():
+            assert value(after, sample) - value(before, sample) == grown, sample
+
+    async def test_no_label_is_a_caller_s_to_make_up(self, client: httpx.AsyncClient) -> None:
+        for path in ("/made-up", "/indexes/made-up", "/indexes/made-up/documents/made-up", "/select?made-up=1"):
+            for method in ("GET", "POST", "MADE-UP"):
+                await client.request(method, path, json={"made-up": 1})
+        await client.post("/select", json={"query": "made-up", "index": "made-up"})
+        exposed = (await client.get("/metrics")).text
+        assert "made-up" not in exposed.lower()
+        assert 'method="other",route="/select",status="405"' in exposed
+        assert 'route="/indexes/{name}",' in exposed
+
+
+class TestOpenAPI:
+    @pytest.fixture
+    async def document(self, client: httpx.AsyncClient) -> dict[str, Any]:
+        return answer(await client.get("/openapi.json"))
+
+    async def test_it_is_valid_and_every_reference_resolves(self, document: dict[str, Any]) -> None:
+        validate(document)
+
+        def references(node: object) -> Iterator[str]:
+            if isinstance(node, dict):
+                for key, value in node.items():
+                    if key == "$ref":
+                        yield value
+                    yield from references(value)
+            elif isinstance(node, list):
+                for value in node:
+                    yield from references(value)
+
+        found = set(references(document))
+        assert "#/components/schemas/SelectRequest" in found
+        for reference in found:
+            target: Any = document
+            for part in reference.removeprefix("#/").split("/"):
+                target = target[part]
+
+    async def test_it_describes_every_route(self, document: dict[str, Any]) -> None:
+        assert set(document["paths"]) == {
+            "/select",
+            "/indexes",
+            "/indexes/{name}",
+            "/indexes/{name}/documents",
+            "/indexes/{name}/documents/{id}",
+            "/livez",
+            "/readyz",
+            "/metrics",
+        }
+        for operations in document["paths"].values():
+            for operation in operations.values():
+                assert operation["summary"]
+                for status, response in operation["responses"].items():
+                    if int(status) >= 400 and operation["summary"] != "Can it serve?":
+                        assert "application/problem+json" in response["content"], operation["summary"]
+
+    async def test_what_an_upload_needs(self, document: dict[str, Any]) -> None:
+        body = document["paths"]["/indexes/{name}/documents"]["post"]["requestBody"]["content"]
+        name = body["application/json"]["schema"]["items"]["$ref"].rpartition("/")[2]
+        schema = document["components"]["schemas"][name]
+        assert set(schema["required"]) == {"id", "text"}
+        assert "embedding" in schema["properties"]

@@ -1,0 +1,236 @@
+"""POST /select: what it answers."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from boundarymorph.settings import Limits, Settings
+from tests.api.service import answer, block, serving, texts
+from tests.retrieval.fakes import vector_of
+from tests.scoring.fakes import score_of
+
+QUERY = "what is asked"
+
+
+async def select(client: httpx.AsyncClient, **request: Any) -> dict[str, Any]:
+    return answer(await client.post("/select", json={"query": QUERY, **request}))
+
+
+def ids(body: dict[str, Any]) -> list[str]:
+    return [document["id"] for document in body["documents"]]
+
+
+def check(body: dict[str, Any], texts_by_id: dict[str, str], budget: int, k: int, batch_size: int = 1) -> None:
+    """Everything that holds of any answer of the fake rooms, where `retrieval_rank` goes by the encoder's vectors."""
+    chosen, usage = body["documents"], body["usage"]
+    count = len(texts_by_id)
+    assert body["status"] == "complete"
+    assert len(body["id"]) == 32
+    assert (body["pool_size"], body["k"]) == (count, k)
+    assert len(chosen) == min(k, count) == len(set(ids(body)))
+    assert [document["rank"] for document in chosen] == list(range(1, len(chosen) + 1))
+
+    calls = 0 if k >= count else min(budget, count)
+    assert usage["budget"] == budget
+    assert usage["cross_encoder_calls"] == calls
+    assert usage["rounds"] == -(-calls // batch_size)
+    reason = "nothing_to_decide" if k >= count else "budget" if calls == budget else "pool_exhausted"
+    assert body["stop_reason"] == reason
+
+    retrieval = {id: float(vector_of(text) @ vector_of(QUERY)) for id, text in texts_by_id.items()}
+    order = sorted(retrieval, key=lambda id: -retrieval[id])
+    for document in chosen:
+        assert order[document["retrieval_rank"] - 1] == document["id"]
+        assert document["retrieval_score"] == pytest.approx(retrieval[document["id"]], abs=1e-3)
+        assert 0 <= document["relevance"] <= 1
+        if document["source"] == "cross_encoder":
+            exact = score_of(QUERY, texts_by_id[document["id"]])
+            assert document["cross_encoder_score"] == document["relevance"] == exact
+            assert document["std"] == 0
+        else:
+            assert document["source"] == "posterior"
+            assert document["cross_encoder_score"] is None
+            assert document["std"] > 0
+    relevance = [document["relevance"] for document in chosen]
+    assert relevance == sorted(relevance, reverse=True)
+
+    timings = dict(body["timings_ms"])
+    total = timings.pop("total")
+    assert set(timings) <= {"retrieve", "fetch", "score", "select"}
+    assert all(value >= 0 for value in timings.values())
+    assert sum(timings.values()) <= total + 0.01
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize(("budget", "k"), [(0, 5), (7, 5), (7, 39), (60, 5), (7, 40), (7, 60), (39, 1)])
+async def test_from_an_index(client: httpx.AsyncClient, budget: int, k: int, batch_size: int) -> None:
+    body = await select(client, index="texts", budget=budget, k=k, batch_size=batch_size)
+    check(body, {document["id"]: document["text"] for document in texts(40)}, budget, k, batch_size)
+    assert body["warnings"] == []
+    assert body["rounds"] is None
+    assert all(document[field] is None for document in body["documents"] for field in ("text", "title", "metadata"))
+
+
+@pytest.mark.parametrize("bare", [True, False])
+async def test_from_a_pool_of_texts(client: httpx.AsyncClient, bare: bool) -> None:
+    given = texts(12)
+    body = await select(client, pool=given if bare else {"documents": given}, budget=5, k=4)
+    check(body, {document["id"]: document["text"] for document in given}, 5, 4)
+
+
+async def test_ways_to_bring_embeddings_agree(client: httpx.AsyncClient) -> None:
+    given = texts(12)
+    vectors = np.array([vector_of(document["text"]) for document in given])
+    one_each = [document | {"embedding": row.tolist()} for document, row in zip(given, vectors, strict=True)]
+    some = [document if number % 3 else one_each[number] for number, document in enumerate(given)]
+    plain = await select(client, pool=given, budget=5, k=4)
+    for pool in (
+        one_each,
+        some,
+        {"documents": given, "embeddings": block(vectors)},
+        {"documents": given, "embeddings": block(vectors, "float16")},
+        {"documents": given, "embeddings": block(1e4 * vectors, "float16")},
+        {"documents": given, "embeddings": block(1e-15 * vectors)},
+    ):
+        body = await select(client, pool=pool, budget=5, k=4)
+        check(body, {document["id"]: document["text"] for document in given}, 5, 4)
+        assert ids(body) == ids(plain)
+    query = vector_of(QUERY)
+    for vector in ((2 * query).tolist(), block(query), block(query, "float16"), block(query, shape=[32])):
+        body = await select(client, pool=one_each, budget=5, k=4, query_embedding=vector)
+        assert ids(body) == ids(plain)
+
+
+async def test_a_query_embedding_takes_the_place_of_the_query(client: httpx.AsyncClient) -> None:
+    vector = vector_of("text 7").tolist()
+    body = await select(client, index="texts", k=1, budget=0, query_embedding=vector)
+    assert ids(body) == ["d7"]
+    body = await select(client, index="own", k=1, budget=0, query_embedding=[0, 0, 5, 1])
+    assert ids(body) == ["e2"]
+    assert body["documents"][0]["retrieval_score"] == pytest.approx(5 / np.sqrt(26))
+
+
+async def test_given_scores_are_the_retrieval_order(client: httpx.AsyncClient) -> None:
+    scores = [3.0, -1e9, 12, 3.0]
+    given = [document | {"score": score} for document, score in zip(texts(4), scores, strict=True)]
+    body = await select(client, pool=given, k=4)
+    by_id = {document["id"]: document for document in body["documents"]}
+    assert [by_id[f"d{i}"]["retrieval_rank"] for i in range(4)] == [2, 4, 1, 3]
+    assert [by_id[f"d{i}"]["retrieval_score"] for i in range(4)] == scores
+
+
+async def test_missing_ids_are_positions(client: httpx.AsyncClient) -> None:
+    body = await select(client, pool=[{"text": "a"}, {"text": "b", "id": "x"}, {"text": "c"}], k=3)
+    assert set(ids(body)) == {"0", "x", "2"}
+
+
+async def test_depth_bounds_the_pool(client: httpx.AsyncClient) -> None:
+    for name in ("depth", "N"):
+        body = await select(client, index="texts", k=3, budget=2, **{name: 10})
+        assert body["pool_size"] == 10
+        assert max(document["retrieval_rank"] for document in body["documents"]) <= 10
+
+
+async def test_budget_has_two_names(client: httpx.AsyncClient) -> None:
+    for name in ("budget", "B"):
+        assert (await select(client, index="texts", k=3, **{name: 4}))["usage"]["cross_encoder_calls"] == 4
+
+
+async def test_defaults_come_from_the_settings(tmp_path: Path) -> None:
+    settings = Settings(data_directory=tmp_path, budget=6, k=3, depth=9, batch_size=4)
+    async with serving(settings) as client:
+        answer(await client.put("/indexes/texts"))
+        answer(await client.post("/indexes/texts/documents", json=texts(20)))
+        body = await select(client, index="texts")
+        assert (body["k"], body["pool_size"], body["usage"]["budget"], body["usage"]["rounds"]) == (3, 9, 6, 2)
+        body = await select(client, pool=texts(20), k=None, budget=None)
+        assert (body["k"], body["pool_size"], body["usage"]["budget"]) == (3, 20, 6)
+
+
+async def test_documents_come_back_on_request(client: httpx.AsyncClient) -> None:
+    body = await select(client, index="texts", k=5, budget=2, return_documents=True)
+    for document in body["documents"]:
+        assert document["text"] == f"text {document['id'][1:]}"
+        assert document["metadata"] == {"from": "index"}
+        assert document["title"] is None
+    metadata = {"nested": [1, 2.5, None, {"ü": "\u0000"}]}
+    pool = [{"text": "", "title": "Ünïcode 🚋", "metadata": metadata}, {"text": "b"}]
+    body = await select(client, pool=pool, k=2, return_documents=True)
+    first = next(document for document in body["documents"] if document["id"] == "0")
+    assert (first["title"], first["text"], first["metadata"]) == ("Ünïcode 🚋", "", metadata)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+async def test_explain_tells_every_call(client: httpx.AsyncClient, batch_size: int) -> None:
+    body = await select(client, index="texts", k=5, budget=8, batch_size=batch_size, explain=True)
+    rounds = body["rounds"]
+    assert [entry["round"] for entry in rounds] == list(range(1, body["usage"]["rounds"] + 1))
+    assert all(1 <= len(entry["calls"]) <= batch_size for entry in rounds)
+    calls = [call for entry in rounds for call in entry["calls"]]
+    assert len({call["id"] for call in calls}) == len(calls) == body["usage"]["cross_encoder_calls"] == 8
+    for call in calls:
+        assert call["score"] == score_of(QUERY, f"text {call['id'][1:]}")
+        assert call["rival"] != call["id"]
+        assert isinstance(call["gap"], float)
+    scores = {call["id"]: call["score"] for call in calls}
+    for document in body["documents"]:
+        assert document["cross_encoder_score"] == scores.get(document["id"])
+    ranks = {document["id"]: document["retrieval_rank"] for document in body["documents"]}
+    assert all(ranks.get(call["id"], call["retrieval_rank"]) == call["retrieval_rank"] for call in calls)
+
+
+async def test_explain_without_a_call_is_an_empty_list(client: httpx.AsyncClient) -> None:
+    assert (await select(client, index="texts", k=5, budget=0, explain=True))["rounds"] == []
+
+
+async def test_indistinguishable_documents(client: httpx.AsyncClient) -> None:
+    for embeddings in (np.ones((8, 2)), np.array([[1, 0], [-1, 0]] * 4)):
+        pool = {"documents": texts(8), "embeddings": block(embeddings)}
+        for budget in (0, 3, 8):
+            body = await select(client, pool=pool, k=3, budget=budget, explain=True, query_embedding=[1, 0])
+            assert len(set(ids(body))) == 3
+            assert all(isinstance(call["gap"], float) for entry in body["rounds"] for call in entry["calls"])
+
+
+async def test_what_is_cut_is_counted_and_said(client: httpx.AsyncClient) -> None:
+    pool = [{"text": f"{number} " + "long " * 40} for number in range(3)] + [{"text": "short"}]
+    body = await select(client, pool=pool, k=1, budget=4)
+    assert body["usage"]["truncated_documents"] == 3
+    embedded, scored = body["warnings"]
+    assert embedded.startswith("3 ") and "encoder" in embedded and "embedded" in embedded
+    assert scored.startswith("3 ") and "cross-encoder" in scored
+
+
+async def test_a_pool_of_one(client: httpx.AsyncClient) -> None:
+    body = await select(client, pool=[{"text": "alone"}], k=1, budget=1)
+    assert ids(body) == ["0"]
+    assert body["stop_reason"] == "nothing_to_decide"
+
+
+async def test_at_each_limit(tmp_path: Path) -> None:
+    limits = Limits(query_characters=5, text_characters=8, pool=6, budget=3, k=4, batch_size=2, dimension=32)
+    settings = Settings(data_directory=tmp_path, budget=0, k=1, depth=6, batch_size=1, limits=limits)
+    async with serving(settings) as client:
+        answer(await client.put("/indexes/texts"))
+        answer(await client.post("/indexes/texts/documents", json=texts(9)))
+        vector = vector_of("any").tolist()
+        most = {"query": "12345", "budget": 3, "k": 4, "batch_size": 2, "query_embedding": vector}
+        pool = [{"text": "12345", "title": "123", "embedding": vector} for _ in range(6)]
+        assert answer(await client.post("/select", json={**most, "pool": pool}))["pool_size"] == 6
+        assert answer(await client.post("/select", json={**most, "index": "texts", "depth": 6}))["pool_size"] == 6
+
+
+async def test_json_is_read_whatever_its_type_is_called(client: httpx.AsyncClient) -> None:
+    """A `curl -d` without a header says that it sends a form."""
+    content = b'{"query": "q", "index": "texts"}'
+    for kind in (
+        "application/json",
+        "application/x-www-form-urlencoded",
+        "text/plain",
+        "application/json; charset=utf-8",
+    ):
+        answer(await client.post("/select", content=content, headers={"content-type": kind}))
+    answer(await client.post("/select", content=content))

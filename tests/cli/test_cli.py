@@ -1,0 +1,275 @@
+"""The commands as a user meets them: what they print, where, and with which exit code."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+
+import orjson
+import pytest
+from rich.console import Console
+
+from boundarymorph import __version__, cli
+from boundarymorph.api.schemas import SelectResponse
+from boundarymorph.errors import UnknownIndex
+from boundarymorph.retrieval.catalog import IndexCatalog
+from boundarymorph.settings import Settings
+
+DOCUMENTS = [
+    {"id": "violin", "text": "A violin has four strings.\nThey are tuned in fifths.", "title": "Violin"},
+    {"id": "tram", "text": "Trams leave every ten minutes.", "metadata": {"line": 4}},
+    {"id": "bread:key:1", "text": "Yeast makes the [dough] rise."},
+    {"id": "harp", "text": "A harp stands upright; its strings are plucked."},
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an empty directory, at a terminal that is wide and knows no colours."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The entry point itself, in this process."""
+
+    def run(*arguments: str) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["boundarymorph", *arguments])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "docs.jsonl"
+    path.write_bytes(b"\n".join(map(orjson.dumps, DOCUMENTS)))
+    return path
+
+
+def refused(outcome: Outcome) -> str:
+    """Check that it was one line on stderr, exit code 1; the line."""
+    assert outcome.code == 1
+    assert outcome.out == ""
+    assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
+    return outcome.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [[], ["serve"], ["index"], ["index", "build"], ["index", "list"], ["index", "delete"], ["select"], ["config"],
+     ["demo"], ["version"]],
+)  # fmt: skip
+def test_help(run: Run, command: list[str]) -> None:
+    outcome = run(*command, "--help")
+    assert outcome.code == 0
+    assert "Usage: boundarymorph" in outcome.out
+    assert outcome.err == ""
+
+
+def test_version(run: Run) -> None:
+    assert run("version") == Outcome(0, f"{__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["select", "index", ""], "query: "),
+        (["select", "index", " "], "query: "),
+        (["select", "index", "q", "-k", "0"], "k: "),
+        (["select", "index", "q", "-B", "-1"], "budget"),
+        (["select", "index", "q", "-N", "0"], "depth"),
+        (["select", "index", "q", "--batch-size", "0"], "batch_size: "),
+        (["select", "index", "q", "-B", "2001"], "limit of 2,000 calls"),
+        (["select", "index", "q", "-k", "20001"], "k: "),
+        (["select", "index", "q" * 10_001], "query: "),
+        (["select", "nowhere", "q"], "'nowhere'"),
+        (["select", "No/Where", "q"], "'No/Where'"),
+        (["index", "delete", "nowhere"], "'nowhere'"),
+        (["index", "build", "No Where", "--from", "docs.jsonl"], "'No Where'"),
+        (["index", "list", "--data-directory", "docs.jsonl"], "data_directory: "),
+        (["index", "build", "a", "--from", "docs.jsonl", "--data-directory", "docs.jsonl"], "data_directory: "),
+        (["select", "a", "q", "--data-directory", "docs.jsonl/x"], "data_directory: "),
+        (["serve", "--port", "65536"], "port: "),
+        (["serve", "--log-level", "loud"], "log_level: "),
+    ],
+)
+@pytest.mark.usefixtures("source")
+def test_mistakes_are_one_line(run: Run, arguments: list[str], named: str) -> None:
+    assert named in refused(run(*arguments))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["frobnicate"], ["select"], ["select", "a"], ["select", "a", "b", "-k", "x"], ["index", "build", "a"],
+     ["index", "build", "a", "--from", "missing.jsonl"], ["index", "build", "a", "--from", "."]],
+)  # fmt: skip
+def test_usage_errors(run: Run, arguments: list[str]) -> None:
+    outcome = run(*arguments)
+    assert outcome.code == 2
+    assert "Usage: " in outcome.err and "Traceback" not in outcome.err
+
+
+class TestConfig:
+    def test_it_loads_back(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("BOUNDARYMORPH_THREADS", "3")
+        monkeypatch.setenv("BOUNDARYMORPH_DATA_DIRECTORY", 'a "b" \\ ü')
+        monkeypatch.setenv("BOUNDARYMORPH_LIMITS__K", "77")
+        outcome = run("config")
+        expected = Settings.load()
+        for name in ("THREADS", "DATA_DIRECTORY", "LIMITS__K"):
+            monkeypatch.delenv(f"BOUNDARYMORPH_{name}")
+        Path("out.toml").write_text(outcome.out)
+        monkeypatch.setenv("BOUNDARYMORPH_CONFIG", "out.toml")
+        assert (outcome.code, outcome.err) == (0, "")
+        assert Settings.load() == expected
+        assert expected.limits.k == 77
+        assert run("config").out == outcome.out
+
+    def test_unset_values_are_comments(self, run: Run) -> None:
+        assert "# threads is unset\n" in run("config").out
+
+    def test_the_environment_wins(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        Path("boundarymorph.toml").write_text("port = 1\nk = 2")
+        monkeypatch.setenv("BOUNDARYMORPH_PORT", "3")
+        shown = run("config").out
+        assert "port = 3\n" in shown and "k = 2\n" in shown
+
+    def test_bad_settings(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        Path("boundarymorph.toml").write_text("prot = 1\nk = 0")
+        line = refused(run("config"))
+        assert "prot: " in line and "k: " in line
+        monkeypatch.setenv("BOUNDARYMORPH_CONFIG", "missing.toml")
+        assert "BOUNDARYMORPH_CONFIG" in refused(run("config"))
+
+
+class TestIndexes:
+    def test_from_building_to_deleting(self, run: Run, source: Path) -> None:
+        assert run("index", "list").out.split() == ["name", "documents", "dimension", "encoder", "bytes", "created"]
+
+        built = run("index", "build", "few", "--from", str(source))
+        assert (built.code, built.err) == (0, "")
+        assert "few: 4 added, 0 updated, 0 unchanged, 0 skipped, 0 truncated\n" in built.out
+        assert "0 added, 0 updated, 4 unchanged" in run("index", "build", "few", "--from", str(source)).out
+        source.write_bytes(source.read_bytes().replace(b"four", b"4"))
+        assert "0 added, 1 updated, 3 unchanged" in run("index", "build", "few", "--from", str(source)).out
+
+        row = run("index", "list").out.splitlines()[1].split()
+        assert row[:3] == ["few", "4", "384"] and row[3].startswith("BAAI/bge-small-en")
+
+        selected = run("select", "few", "string [b]instruments[/b] :key:", "-B", "2", "-k", "3", "--batch-size", "2")
+        assert (selected.code, selected.err) == (0, "")
+        assert "string [b]instruments[/b] :key:" in selected.out
+        assert "violin" in selected.out and "A violin has 4 strings." in selected.out
+        assert "2 of 2 cross-encoder calls in 1 rounds" in selected.out
+        everything = run("select", "few", "bread", "-k", "9", "-B", "0").out
+        assert "bread:key:1" in everything and "Yeast makes the [dough] rise." in everything
+
+        as_json = run("select", "few", "string instruments", "-B", "2", "-k", "3", "-N", "4", "--json")
+        answer = SelectResponse.model_validate_json(as_json.out)
+        assert (len(answer.documents), answer.usage.cross_encoder_calls, answer.pool_size) == (3, 2, 4)
+        assert answer.documents[0].text is None
+
+        assert run("index", "delete", "few") == Outcome(0, "few deleted\n", "")
+        assert "'few'" in refused(run("select", "few", "q"))
+
+    def test_bad_lines(self, run: Run, source: Path) -> None:
+        source.write_bytes(
+            source.read_bytes() + b'\nnot json\n{"id": "x"}\n{"id": "y", "text": "\xe9"}\n' + b"[" * 2_000
+        )
+        outcome = run("index", "build", "few", "--from", str(source))
+        assert outcome.code == 0
+        assert "4 added" in outcome.out and "4 skipped" in outcome.out
+        for line in (5, 6, 7, 8):
+            assert f"\n  line {line} skipped: " in outcome.out
+        strict = run("index", "build", "none", "--from", str(source), "--strict")
+        assert strict.code == 1
+        assert strict.err.startswith("error: line 5: ") and strict.err.count("\n") == 1
+        assert [line.split()[:2] for line in run("index", "list").out.splitlines()[1:]] == [["few", "4"], ["none", "0"]]
+
+    def test_a_file_without_a_usable_line(self, run: Run, source: Path) -> None:
+        source.write_text("a\nb\n")
+        outcome = run("index", "build", "few", "--from", str(source))
+        assert outcome.code == 1
+        assert "2 skipped" in outcome.out
+
+    def test_an_empty_file(self, run: Run, source: Path) -> None:
+        source.write_text("")
+        assert "0 added" in run("index", "build", "few", "--from", str(source)).out
+        assert "'few'" in refused(run("select", "few", "q"))
+
+    def test_progress_at_a_terminal(self, run: Run, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        screen = StringIO()
+        monkeypatch.setattr(cli, "console", Console(file=screen, force_terminal=True, width=120))
+        assert run("index", "build", "few", "--from", str(source)).code == 0
+        size = source.stat().st_size
+        assert f"{size}/{size}" in screen.getvalue()
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+    def test_an_interrupted_build_goes_on(self, run: Run, source: Path, number: signal.Signals) -> None:
+        count = 600
+        lines = (orjson.dumps({"id": n, "text": f"the number {n} " * 10}) for n in range(count))
+        source.write_bytes(b"\n".join(lines))
+        command = [sys.executable, "-m", "boundarymorph.cli", "index", "build", "many", "--from", str(source)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as building:
+            deadline = time.monotonic() + 30
+            while stored() < 64:
+                assert building.poll() is None and time.monotonic() < deadline
+                time.sleep(0.01)
+            building.send_signal(number)
+            _, errors = building.communicate(timeout=30)
+        assert building.returncode != 0
+        assert b"Traceback" not in errors
+        before = stored()
+        assert 64 <= before < count
+        outcome = run("index", "build", "many", "--from", str(source))
+        assert f"{count - before} added, 0 updated, {before} unchanged" in outcome.out
+        assert stored() == count
+
+
+def stored() -> int:
+    if not Path("data/indexes").exists():
+        return 0
+    catalog = IndexCatalog(Path("data/indexes"))
+    try:
+        return catalog.get("many").count()
+    except UnknownIndex:
+        return 0
+    finally:
+        catalog.close()
+
+
+def test_a_closed_pipe_is_no_traceback() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "boundarymorph.cli", "config"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert b"Traceback" not in process.stderr.read()

@@ -1,0 +1,53 @@
+import numpy as np
+import pytest
+
+from boundarymorph.evaluation.analyses import capacity_curves, changes, comparisons, latencies, multimodal
+from boundarymorph.evaluation.methods import chosen
+from boundarymorph.evaluation.methods.morph import Morph
+from boundarymorph.evaluation.run import experiment
+from boundarymorph.selection.methods import METHODS, PAPER
+from tests.evaluation.tables import synthetic
+
+TABLE = synthetic(queries=6)
+OUTCOME = experiment(TABLE, chosen(["mips", "ss", "bagel", PAPER]), [4, 8], [5, 10])
+
+
+def test_comparisons_are_paired_means() -> None:
+    found = comparisons(OUTCOME, PAPER, "ce_ncg")
+    assert {one.other for one in found} == {"mips", "ss", "bagel"} and len(found) == 3 * 4
+    for one in found:
+        mine, theirs = (OUTCOME.values(name, one.budget, one.k) for name in (PAPER, one.other))
+        assert one.difference == pytest.approx(float((mine - theirs).mean())) and one.queries == 6
+
+
+def test_changes_take_the_queries_of_all_tables_together() -> None:
+    other = experiment(synthetic(queries=3, seed=9), chosen(["mips", "ss", "bagel", PAPER]), [4, 8], [5, 10])
+    (one, *_) = changes([OUTCOME, other], [("bagel", PAPER)], "ce_ncg")
+    both = np.concatenate([each.values("bagel", 4, 5) - each.values(PAPER, 4, 5) for each in (OUTCOME, other)])
+    assert one.queries == 9 and one.difference == pytest.approx(float(both.mean()))
+
+
+def test_capacity_curves_agree_with_the_experiment_where_told_and_judged_meet() -> None:
+    curves = capacity_curves(TABLE, Morph(METHODS[PAPER]), 8, [5, 10, 500], [3, 5])
+    assert list(curves.optimised) == [5, 10, 59], "no set is larger than the pool but one"
+    assert list(curves.evaluated) == [3, 5, 10, 59]
+    for row, k in ((0, 5), (1, 10)):
+        assert curves.values[row, curves.evaluated.index(k)] == pytest.approx(OUTCOME.mean(PAPER, 8, k))
+    assert 0 <= curves.best_where_told <= 1
+
+
+def test_latencies_count_calls() -> None:
+    found = {(one.method, one.budget): one for one in latencies(OUTCOME, 5, 0.5)}
+    assert ("mips", 4) not in found, "without calls there is nothing to compare"
+    assert found["ss", 4].scorer == 2.0 and found[PAPER, 8].scorer == 4.0
+    paper = found[PAPER, 8]
+    assert 0 < paper.acquisition + paper.update <= paper.algorithm
+    assert latencies(OUTCOME, 5, None)[0].scorer is None
+
+
+def test_multimodality_pairs_masses_with_gains() -> None:
+    found = multimodal(OUTCOME, PAPER)
+    assert len(found.masses) == len(found.gains) == len(found.peaks) == 6
+    cells = [(budget, k) for budget in (4, 8) for k in (5, 10)]
+    expected = np.mean([OUTCOME.values(PAPER, *cell) - OUTCOME.values("bagel", *cell) for cell in cells], axis=0)
+    assert np.allclose(found.gains, expected)

@@ -1,0 +1,127 @@
+"""Tables from texts: what is in them, and that a killed build goes on where it was."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from boundarymorph.errors import InvalidInput
+from boundarymorph.evaluation import tables
+from boundarymorph.evaluation.builder import TableBuilder
+from boundarymorph.evaluation.datasets import Collection
+from boundarymorph.scoring.scorer import Scores
+from tests.retrieval.fakes import SeededEncoder, vector_of
+
+COLLECTION = Collection(
+    "numbers",
+    {f"d{number}": f"text {number} of {number % 7}" for number in range(100)},
+    {f"q{number}": f"text {number}" for number in range(3)},
+    {"q0": {"d1": 2, "d2": 1, "gone": 1}, "q1": {"d5": 1}},
+)
+
+
+class Lengths:
+    """A `Scorer` that keeps count; its scores depend on the two texts alone."""
+
+    name = "lengths"
+
+    def __init__(self, pause: float = 0.0) -> None:
+        self.pairs = 0
+        self.pause = pause
+
+    async def score(self, query: str, texts: Sequence[str]) -> Scores:
+        await asyncio.sleep(self.pause)
+        self.pairs += len(texts)
+        return Scores(np.array([float(vector_of(query + text, 1)[0] > 0) * 0.5 + 0.25 for text in texts]))
+
+    async def close(self) -> None:
+        pass
+
+
+def build(path: Path, scorer: Lengths, encoder: SeededEncoder | None = None, depth: int = 40) -> tables.Table:
+    return asyncio.run(TableBuilder(encoder or SeededEncoder(), scorer, depth).build(COLLECTION, path))
+
+
+def test_the_table_of_a_collection(tmp_path: Path) -> None:
+    stages: list[tuple[str, int, int]] = []
+    path = tmp_path / "numbers.npz"
+    builder = TableBuilder(SeededEncoder(), Lengths(), 40)
+    asyncio.run(builder.build(COLLECTION, path, lambda *seen: stages.append(seen)))
+    table = tables.read(path)
+    assert (len(table), table.depth) == (3, 40)
+    question = table.question(0)
+    products = {name: float(vector_of(text) @ vector_of("text 0")) for name, text in COLLECTION.documents.items()}
+    assert list(question.pool.ids) == sorted(products, key=lambda name: -products[name])[:40]
+    assert question.grades is not None and question.relevant == 2
+    assert {name: grade for name, grade in zip(question.pool.ids, question.grades, strict=True) if grade} == {
+        name: grade for name, grade in (("d1", 2.0), ("d2", 1.0)) if name in question.pool.ids
+    }
+    texts = [COLLECTION.documents[name] for name in question.pool.ids]
+    assert np.array_equal(question.scores, asyncio.run(Lengths().score("text 0", texts)).values)
+    assert stages[0] == ("encoding documents", 0, 100) and stages[-1] == ("scoring pairs", 120, 120)
+    assert table.call_seconds is not None and table.call_seconds >= 0
+    assert [one.name for one in tmp_path.iterdir()] == ["numbers.npz"]
+
+
+def test_a_finished_table_is_not_built_again_and_another_is_not_overwritten(tmp_path: Path) -> None:
+    path, scorer, encoder = tmp_path / "t.npz", Lengths(), SeededEncoder()
+    build(path, scorer, encoder)
+    build(path, scorer, encoder)
+    assert scorer.pairs == 120 and len(encoder.encoded) == 100
+    written = path.read_bytes()
+    with pytest.raises(InvalidInput, match="another depth"):
+        build(path, scorer, encoder, depth=20)
+    assert path.read_bytes() == written
+    path.write_bytes(b"notes of somebody")
+    with pytest.raises(InvalidInput, match="is there already"):
+        build(path, scorer)
+
+
+def test_a_half_written_row_is_computed_again(tmp_path: Path) -> None:
+    path = tmp_path / "t.npz"
+    whole = build(path, Lengths())
+
+    class Dies(Lengths):
+        async def score(self, query: str, texts: Sequence[str]) -> Scores:
+            if self.pairs >= 64:
+                raise ConnectionError
+            return await super().score(query, texts)
+
+    path.unlink()
+    with pytest.raises(ConnectionError):
+        build(path, Dies())
+    scores = tmp_path / "t.npz.unfinished" / "scores"
+    scores.write_bytes(scores.read_bytes() + b"\x00\x01\x02")
+    rest = Lengths()
+    again = build(path, rest)
+    assert rest.pairs < 120
+    for key in ("score", "pool", "doc_emb"):
+        assert np.array_equal(again.arrays[key], whole.arrays[key])
+
+
+def test_a_killed_build_goes_on(tmp_path: Path) -> None:
+    """kill -9 in the middle of scoring: the rest is scored by the next run, and the table is the same."""
+    path = tmp_path / "t.npz"
+    process = subprocess.Popen([sys.executable, "-m", "tests.evaluation.slow_build", str(path)])
+    scores = tmp_path / "t.npz.unfinished" / "scores"
+    deadline = time.monotonic() + 30
+    while not (scores.exists() and scores.stat().st_size):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not path.exists()
+    kept = scores.stat().st_size // 8
+
+    encoder, scorer = SeededEncoder(), Lengths()
+    table = build(path, scorer, encoder)
+    assert 0 < kept < 120 and scorer.pairs == 120 - kept and encoder.encoded == []
+    fresh = build(tmp_path / "fresh.npz", Lengths())
+    assert np.array_equal(table.arrays["score"], fresh.arrays["score"])

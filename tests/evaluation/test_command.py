@@ -1,0 +1,214 @@
+"""The command from end to end: a made-up table, and a small folder of texts with the real models."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from boundarymorph.cli import app
+from boundarymorph.errors import BoundaryMorphError, InvalidInput
+from boundarymorph.evaluation import tables
+from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
+from tests.evaluation.tables import synthetic
+from tests.evaluation.test_chat import endpoint, grades_by_number
+
+GRID = ["--budgets", "4,8", "--k", "5,10"]
+METRICS = {"ce_ncg", "ncg"}
+
+
+def run(*arguments: str | Path) -> str:
+    result = CliRunner().invoke(app, ["evaluate", *(str(argument) for argument in arguments)])
+    if isinstance(result.exception, BoundaryMorphError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def two_tables(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("two")
+    tables.write(synthetic(seed=1), folder / "one.npz")
+    tables.write(synthetic(seed=2, without=["bm25"]), folder / "other.npz")
+    out = folder / "report"
+    names = "baselines,product,ablations"
+    shown = run("--table", folder / "one.npz", "--table", folder / "other.npz", *GRID, "--out", out, "--methods", names)
+    return out, shown
+
+
+def test_the_summary_for_machines(two_tables: tuple[Path, str]) -> None:
+    out, _ = two_tables
+    summary, one, other = (
+        json.loads((out / name).read_bytes()) for name in ("summary.json", "summary-one.json", "summary-other.json")
+    )
+    assert summary.keys() == {"default", "paper", "rows"}
+    assert (summary["default"], summary["paper"]) == (DEFAULT, PAPER)
+    for row in summary["rows"]:
+        assert row.keys() == {"method", "budget", "k", *METRICS}
+        assert all(0 <= row[metric] <= 1 for metric in METRICS)
+    methods = {row["method"] for row in summary["rows"]}
+    assert {"mips", "ss", "rgs", "gar", "quam", "bagel", *METHODS} <= methods
+    assert "bm25" not in methods, "it did not run on every table"
+    assert len(summary["rows"]) == len(methods) * 4
+
+    def value(rows: list[dict[str, float | str]], metric: str) -> float:
+        (found,) = (row for row in rows if (row["method"], row["budget"], row["k"]) == (PAPER, 8, 10))
+        return float(found[metric])
+
+    for metric in METRICS:
+        mean = (value(one["rows"], metric) + value(other["rows"], metric)) / 2
+        assert value(summary["rows"], metric) == pytest.approx(mean)
+
+
+def test_the_results_of_every_query(two_tables: tuple[Path, str]) -> None:
+    with (two_tables[0] / "per_query.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["table"] for row in rows} == {"one", "other"}
+    paper = [row for row in rows if row["table"] == "one" and row["method"] == PAPER and row["budget"] == "8"]
+    assert len(paper) == 4 * 2 and {row["calls"] for row in paper} == {"8"}
+    summary = json.loads((two_tables[0] / "summary-one.json").read_bytes())
+    mean = sum(float(row["ce_ncg"]) for row in paper if row["k"] == "10") / 4
+    (found,) = (one for one in summary["rows"] if (one["method"], one["budget"], one["k"]) == (PAPER, 8, 10))
+    assert found["ce_ncg"] == pytest.approx(mean, abs=1e-6)
+
+
+def test_the_report(two_tables: tuple[Path, str]) -> None:
+    out, _ = two_tables
+    report = (out / "report.md").read_text()
+    for expected in (
+        "## At a glance",
+        "## CE-nCG",
+        "## nCG",
+        "B=4, k=5 | B=4, k=10 | B=8, k=5",
+        "**mean of tables**",
+        "## Ablations, kernels and rounds",
+        "| w/o acquisition | MORPH (paper) |",
+        "95 % bootstrap interval",
+        "Spearman's rho",
+        "**Unscored share**",
+        "**Capacity.**",
+        "| update | acquisition |",
+        "other: `bm25` was left out, because the table has no bm25",
+    ):
+        assert expected in report, expected
+    pictures = [line.partition("](")[2].rstrip(")") for line in report.splitlines() if line.startswith("![")]
+    assert len(pictures) == len(set(pictures)) >= 2 + 2 * 6
+    for picture in pictures:
+        assert (out / picture).read_bytes().startswith(b"\x89PNG")
+    assert len(list((out / "plots").iterdir())) == len(pictures), "every picture is in the report"
+    assert str(out) not in report, "no path of the machine"
+
+
+def test_the_comparisons(two_tables: tuple[Path, str]) -> None:
+    with (two_tables[0] / "comparisons.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["method"] for row in rows} == {DEFAULT} and {row["metric"] for row in rows} == METRICS
+    for row in rows:
+        assert 0 <= float(row["p"]) <= float(row["q"]) <= 1
+        assert float(row["low"]) <= float(row["difference"]) <= float(row["high"])
+
+
+def test_what_the_terminal_shows(two_tables: tuple[Path, str]) -> None:
+    _, shown = two_tables
+    assert "CE-nCG (%)" in shown and "mean of tables" in shown and "report.md" in shown
+    assert "other: bm25 left out: the table has no bm25" in " ".join(shown.split())
+
+
+def test_without_labels(tmp_path: Path) -> None:
+    tables.write(synthetic(without=["grade", "n_relevant"]), tmp_path / "t.npz")
+    shown = run("--table", tmp_path / "t.npz", *GRID, "--out", tmp_path / "out", "--methods", "mips,boundarymorph@3")
+    assert "no table has human labels" in shown
+    rows = json.loads((tmp_path / "out" / "summary.json").read_bytes())["rows"]
+    assert {row["ncg"] for row in rows} == {None}
+    assert {row["method"] for row in rows} == {"mips", "boundarymorph@3"}
+    assert "## nCG" not in (tmp_path / "out" / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "name at least one"),
+        (["--methods", "nobody"], "no method is called 'nobody'"),
+        (["--budgets", "0"], "--budgets needs numbers from 1 on"),
+        (["--k", "5,many"], "whole numbers"),
+    ],
+)
+def test_mistakes(tmp_path: Path, arguments: list[str], complaint: str) -> None:
+    tables.write(synthetic(), tmp_path / "t.npz")
+    given = ["--table", str(tmp_path / "t.npz")] if arguments else []
+    with pytest.raises(InvalidInput, match=complaint):
+        run(*given, *arguments, "--out", tmp_path / "out")
+
+
+TOPICS = {
+    "tides": "The sea rises and falls twice a day under the pull of the moon, more so at {} than elsewhere.",
+    "bread": "Flour, water and yeast become a dough that rises before it is baked; {} makes the crust darker.",
+    "chess": "The bishop moves along diagonals, and a pair of them controls an open board, as in the game of {}.",
+}
+
+
+def texts(folder: Path) -> Path:
+    """Thirty short documents on three subjects, in the BEIR layout."""
+    folder.mkdir()
+    places = ["Dover", "Lisbon", "a bay", "steam", "an oven stone", "honey", "1851", "a match", "blitz", "winter"]
+    with gzip.open(folder / "corpus.jsonl.gz", "wt") as file:
+        for topic, sentence in TOPICS.items():
+            for number, place in enumerate(places):
+                file.write(json.dumps({"_id": f"{topic}-{number}", "title": topic, "text": sentence.format(place)}))
+                file.write("\n")
+    (folder / "queries.jsonl").write_text(
+        json.dumps({"_id": "moon", "text": "why does the water level change along the coast"})
+        + "\n"
+        + json.dumps({"_id": "loaf", "text": "how to bake a loaf"})
+        + "\n"
+    )
+    lines = [
+        f"{query}\t{topic}-{number}\t1"
+        for query, topic in (("moon", "tides"), ("loaf", "bread"))
+        for number in range(10)
+    ]
+    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(lines) + "\n")
+    return folder
+
+
+def test_texts_with_the_real_models_and_a_language_model(tmp_path: Path) -> None:
+    table = tmp_path / "kept.npz"
+    with endpoint(grades_by_number) as (url, seen):
+        arguments: list[str | Path] = [
+            "--data",
+            texts(tmp_path / "kitchen"),
+            *GRID,
+            "--methods",
+            "mips,bm25,bagel,boundarymorph",
+        ]
+        run(*arguments, "--write-table", table, "--chat-url", url, "--out", tmp_path / "out")
+    assert seen
+    summary = json.loads((tmp_path / "out" / "summary.json").read_bytes())
+    rows = {(row["method"], row["budget"], row["k"]): row for row in summary["rows"]}
+    assert ("agentic", 8, 10) in rows
+    assert rows["mips", 8, 10]["ncg"] == 1.0, "ten documents on each subject"
+    assert rows[PAPER, 8, 10]["ce_ncg"] > 0.9
+
+    read = tables.read(table)
+    assert (len(read), read.depth) == (2, 30) and read.call_seconds is not None and read.call_seconds > 0
+    question = read.question(1)
+    assert question.id == "loaf"
+    assert question.pool.ids[int(question.pool.features["bm25"].argmax())].startswith("bread")
+    best = {question.pool.ids[int(position)].partition("-")[0] for position in (-question.scores).argsort()[:5]}
+    assert best == {"bread"}
+
+    again = run("--table", table, *GRID, "--methods", "mips,boundarymorph", "--out", tmp_path / "again")
+    assert "CE-nCG" in again
+    same = json.loads((tmp_path / "again" / "summary.json").read_bytes())["rows"]
+    assert {json.dumps(row) for row in same} <= {json.dumps(row) for row in summary["rows"]}
+
+
+def test_the_report_reads_without_color_or_terminal(tmp_path: Path) -> None:
+    tables.write(synthetic(), tmp_path / "t.npz")
+    shown = io.StringIO(run("--table", tmp_path / "t.npz", *GRID, "--out", tmp_path / "out", "--methods", "mips,ss"))
+    assert "\x1b[" not in shown.read()

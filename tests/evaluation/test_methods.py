@@ -1,0 +1,179 @@
+"""Each selector against hand-computed cases and its own degenerate ones."""
+
+import numpy as np
+import pytest
+
+from boundarymorph.errors import InvalidInput
+from boundarymorph.evaluation.methods import CONTESTANTS, GROUPS, chosen
+from boundarymorph.evaluation.methods.bagel import Bagel, WarmStarted
+from boundarymorph.evaluation.methods.gar import Gar
+from boundarymorph.evaluation.methods.independent import Independent
+from boundarymorph.evaluation.methods.mips import Mips
+from boundarymorph.evaluation.methods.morph import Morph
+from boundarymorph.evaluation.methods.quam import Quam
+from boundarymorph.evaluation.methods.rgs import Rgs
+from boundarymorph.evaluation.methods.single_stage import SingleStage
+from boundarymorph.evaluation.metrics import quality
+from boundarymorph.evaluation.run import run_once
+from boundarymorph.selection import Belief, SelectionSession, UpperConfidenceBound
+from boundarymorph.selection.methods import METHODS
+from tests.evaluation.tables import on_a_circle, problem, synthetic
+
+QUESTIONS = list(synthetic(queries=3, n=80, seed=5).questions())
+
+# Retrieval order 0..7 by angle from the query, in two far groups: neighbours are within a group.
+#                 0   1   2    3    4    5    6    7
+TWO_GROUPS = on_a_circle([0, 60, 2, 62, 5, 66, 9, 71], [0.2, 0.9, 0.1, 0.8, 0.3, 0.7, 0.0, 0.6])
+
+
+@pytest.mark.parametrize("name", CONTESTANTS)
+def test_every_method_ranks_all_documents_once_within_its_budget(name: str) -> None:
+    contestant = CONTESTANTS[name]
+    for method in contestant.settings:
+        for budget in (1, 7, 200):
+            run, ranking = run_once(method, QUESTIONS[0], budget, 10)
+            assert sorted(ranking.tolist()) == list(range(80))
+            assert len(run.calls) <= min(budget, 80)
+            if method.uses_budget and not method.uses_k:
+                assert len(run.calls) == min(budget, 80), "a baseline spends all that it may"
+            if not method.uses_budget:
+                assert not run.calls
+
+
+@pytest.mark.parametrize("budget", [5, 20])
+def test_single_stage_with_k_from_the_budget_on_is_mips(budget: int) -> None:
+    for question in QUESTIONS:
+        run, ranking = run_once(SingleStage(), question, budget, budget)
+        mips = run_once(Mips(), question, budget, budget)[1]
+        for k in (budget, budget + 9):
+            assert set(ranking[:k].tolist()) == set(mips[:k].tolist())
+        assert run.calls == list(range(budget))
+
+
+@pytest.mark.parametrize("budget", [5, 20])
+def test_rgs_with_all_calls_as_seeds_is_single_stage(budget: int) -> None:
+    for question in QUESTIONS:
+        for degree in (3, 10):
+            run, ranking = run_once(Rgs(degree, seed_div=1.0), question, budget, 4)
+            other, expected = run_once(SingleStage(), question, budget, 4)
+            for k in (4, 10, 40):
+                mine, theirs = quality(question, ranking, k, run.scored), quality(question, expected, k, other.scored)
+                assert abs(mine.ce_ncg - theirs.ce_ncg) < 1e-12
+
+
+def test_rgs_by_hand() -> None:
+    # Seeds 0, 1. 1 is the best (.9): its two neighbours are 3 (2 degrees) and 5 (6). Then 3 (.8): 1, 5 known -> 7? no,
+    # degree 2 gives 3 the neighbours 1 and 5. Then 5 (.7): 3 known, 7 new.
+    class Graph:
+        seconds = 0.0
+
+        def graph(self, degree: int) -> np.ndarray:
+            return np.array([[2, 4], [3, 5], [0, 4], [1, 5], [2, 0], [3, 7], [4, 2], [5, -1]])
+
+    question = on_a_circle([0, 60, 2, 62, 5, 66, 9, 71], TWO_GROUPS.scores.tolist())
+    question.__dict__["neighbourhood"] = Graph()
+    run = problem(question, budget=5)
+    ranking = Rgs(degree=2, seed_div=2.5, frac=1.0).rank(run)
+    assert run.calls == [0, 1, 3, 5, 7]
+    assert ranking.tolist() == [1, 3, 5, 7, 0, 2, 4, 6]
+
+
+def test_rgs_forgets_what_its_queue_has_no_room_for() -> None:
+    class Graph:
+        seconds = 0.0
+
+        def graph(self, degree: int) -> np.ndarray:
+            return np.array([[2, -1], [3, -1], [-1, -1], [-1, -1], [-1, -1]])
+
+    question = on_a_circle([0, 1, 2, 3, 4], [0.5, 0.9, 0.1, 0.8, 0.2])
+    question.__dict__["neighbourhood"] = Graph()
+    run = problem(question, budget=5)
+    # Room for one: 1 stays, 0 is forgotten; 1 leads to 3, 3 leads nowhere; the retrieval order takes the rest.
+    Rgs(degree=2, seed_div=5.0, frac=0.2).rank(run)
+    assert run.calls == [0, 2, 1, 3, 4]
+
+
+def test_gar_by_hand() -> None:
+    # Batches of 2, alternating. Retrieval: 0, 1. Frontier: neighbours of 1 (.9) are 3 and 5, of 0 (.2) are 2 and 4
+    # -> 3, 5. Retrieval: 2, 4 (the first unscored). Frontier: of 3 (.8): 1, 5; of 5 (.7): 3 and 7 -> 7; of 4 (.3):
+    # 2 (3 degrees), 6 (4 degrees) -> 6.
+    run = problem(TWO_GROUPS, budget=8)
+    ranking = Gar(neighbours=2, batch=2).rank(run)
+    assert run.calls == [0, 1, 3, 5, 2, 4, 7, 6]
+    assert ranking.tolist() == [1, 3, 5, 7, 4, 0, 2, 6]
+
+
+def test_gar_leaves_the_unscored_in_retrieval_order() -> None:
+    run = problem(TWO_GROUPS, budget=3)
+    ranking = Gar(neighbours=2, batch=2).rank(run)
+    assert run.calls == [0, 1, 3]
+    assert ranking.tolist() == [1, 3, 0, 2, 4, 5, 6, 7]
+
+
+def test_quam_by_hand() -> None:
+    # Documents at 0, 90 and between; neighbours = 2. Retrieval: 0 (.5) and 1 (.5), shares 1/2 each.
+    # Affinities: 2 (40 degrees) is near 0 (cos 40) and near 1 (cos 50): (cos 40 + cos 50) / 2 = .704;
+    # 3 (-20) is near 0 only: cos 20 / 2 = .470; 4 (110) near 1 only: cos 20 / 2 = .470. GAR would take 2 and 3 alike.
+    question = on_a_circle([0, 90, 40, -20, 110], [0.5, 0.5, 0.1, 0.2, 0.3])
+    run = problem(question, budget=3)
+    Quam(neighbours=2, batch=2, leaders=30).rank(run)
+    assert run.calls == [0, 1, 2]
+    # With unequal scores the better leader counts more: shares 1/4 and 3/4, so 4 (.705) beats 2 (.674).
+    question = on_a_circle([0, 90, 40, -20, 110], [0.2, 0.6, 0.1, 0.2, 0.3])
+    run = problem(question, budget=3)
+    Quam(neighbours=2, batch=2, leaders=30).rank(run)
+    assert run.calls == [0, 1, 4]
+    # With one leader, 1, its nearest, 4, is first whatever 0 says.
+    run = problem(on_a_circle([0, 90, 40, -20, 110], [0.5, 0.6, 0.1, 0.2, 0.3]), budget=3)
+    Quam(neighbours=2, batch=2, leaders=1).rank(run)
+    assert run.calls == [0, 1, 4]
+
+
+def test_bagel_starts_at_the_head_and_then_anneals() -> None:
+    run, _ = run_once(Bagel(beta0=2.0), QUESTIONS[0], 11, 10)
+    assert run.calls[:5] == [0, 1, 2, 3, 4]
+    assert len(run.calls) == 11
+    scored = np.zeros(80, dtype=bool)
+    belief = Belief(np.linspace(0, 1, 80), np.linspace(1, 0, 80), scored)
+    rule = WarmStarted(5, UpperConfidenceBound(2.0))
+    assert rule.choose(belief, scored, 3).document == 0, "the first unscored one"
+    for step, beta in ((5, 2.0), (8, 1.0)):
+        expected = int(np.argmax(belief.mean + beta * belief.std))
+        assert rule.choose(belief, scored, step).document == expected
+        assert rule.choose(belief, scored, step).value == pytest.approx((belief.mean + beta * belief.std).max())
+
+
+def test_bagel_without_uncertainty_asks_the_largest_mean() -> None:
+    rule = WarmStarted(0, UpperConfidenceBound(0.0))
+    mean = np.array([0.1, 0.7, 0.3])
+    assert rule.choose(Belief(mean, np.array([9.0, 0.1, 5.0]), np.zeros(3, dtype=bool)), mean > 1, 4).document == 1
+
+
+def test_the_product_is_driven_as_the_service_drives_it() -> None:
+    for config in METHODS.values():
+        run, ranking = run_once(Morph(config), QUESTIONS[1], 12, 10)
+        session = SelectionSession(QUESTIONS[1].pool, budget=12, k=10, config=config)
+        while (asked := session.ask(1)).size:
+            session.tell(asked, QUESTIONS[1].scores[asked])
+        assert ranking[:10].tolist() == session.selection().documents.tolist()
+        assert run.calls == [observation.document for observation in session.history]
+
+
+def test_independent_moves_along_the_boundary() -> None:
+    question = on_a_circle(list(range(0, 40, 4)), [0.5] * 10)
+    run, ranking = run_once(Independent(), question, 4, 3)
+    assert len(run.calls) == 4 and len(set(ranking[:3].tolist())) == 3
+    assert run.calls[0] == 2, "the incumbent next to the boundary"
+
+
+def test_names_groups_and_rounds() -> None:
+    assert [contestant.name for contestant in chosen(["baselines"])] == list(GROUPS["baselines"])
+    assert [contestant.name for contestant in chosen(["mips", "baselines"])][:2] == ["mips", "bm25"]
+    (rounds,) = chosen(["boundarymorph@5"])
+    method = rounds.settings[0]
+    assert rounds.name == "boundarymorph@5" and rounds.ours and isinstance(method, Morph) and method.batch == 5
+    for wrong in ("morphology", "mips@5", "boundarymorph@", "boundarymorph@0", "boundarymorph@x"):
+        if wrong == "boundarymorph@":
+            continue
+        with pytest.raises(InvalidInput):
+            chosen([wrong])

@@ -1,0 +1,57 @@
+import math
+
+import numpy as np
+import pytest
+
+from boundarymorph.evaluation.multimodality import correlation, landscape
+from tests.evaluation.tables import on_a_circle
+
+# Two hills along an arc, a valley between: heights by position on the arc.
+ARC = [0, 2, 4, 6, 8, 10, 12]
+
+
+def test_two_hills_by_hand() -> None:
+    question = on_a_circle(ARC, [0.6, 0.9, 0.5, 0.1, 0.4, 0.7, 0.5])
+    main, second = landscape(question, neighbours=1).peaks
+    assert (main.summit, second.summit) == (1, 5)
+    assert main.prominence == pytest.approx(0.9)
+    # The kNN graph of one neighbour links 0-1, 1-2 or 2-3, ... along the arc; the hills meet in the valley at .1.
+    assert second.prominence == pytest.approx(0.7 - 0.1) or second.prominence == pytest.approx(0.7)
+    assert sorted(second.members.tolist()) == [4, 5, 6]
+    mass = second.prominence * 1.6 / 3.7
+    assert landscape(question, neighbours=1).multimodal_mass == pytest.approx(mass)
+
+
+def test_with_two_neighbours_the_hills_meet_in_the_valley() -> None:
+    question = on_a_circle([0, 2, 4, 6, 8.1, 10.2, 12.3], [0.6, 0.9, 0.5, 0.1, 0.4, 0.7, 0.5])
+    main, second = landscape(question, neighbours=2).peaks
+    # 2 and 4 are no neighbours of each other (3 and 1, 3 and 5 are nearer), so the way between leads through 3.
+    assert (main.summit, second.summit) == (1, 5)
+    assert second.prominence == pytest.approx(0.6)
+
+
+def test_a_low_rise_is_no_peak() -> None:
+    question = on_a_circle([0, 2, 4, 6, 8.1, 10.2, 12.3], [0.6, 0.9, 0.5, 0.4, 0.45, 0.55, 0.5])
+    found = landscape(question, neighbours=2)
+    assert len(found.peaks) == 1
+    assert sorted(found.peaks[0].members.tolist()) == list(range(7))
+    assert found.multimodal_mass == 0.0
+
+
+def test_only_the_top_forms_the_landscape() -> None:
+    question = on_a_circle(ARC, [0.6, 0.9, 0.5, 0.1, 0.4, 0.7, 0.5])
+    members = [document for peak in landscape(question, top=3, neighbours=1).peaks for document in peak.members]
+    assert sorted(members) == [0, 1, 5]
+
+
+def test_scores_of_nothing_make_one_flat_peak() -> None:
+    found = landscape(on_a_circle(ARC, [0.0] * 7))
+    assert len(found.peaks) == 1 and found.multimodal_mass == 0.0
+
+
+def test_spearman() -> None:
+    rho, p = correlation(np.array([1.0, 2.0, 3.0, 4.0]), np.array([10.0, 20.0, 30.0, 25.0]))
+    assert rho == pytest.approx(0.8)
+    assert 0 < p < 1
+    assert math.isnan(correlation(np.ones(4), np.arange(4.0))[0])
+    assert math.isnan(correlation(np.array([1.0, np.nan, 2.0]), np.arange(3.0))[0])

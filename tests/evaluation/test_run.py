@@ -1,0 +1,56 @@
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from boundarymorph.evaluation.methods import Contestant, chosen
+from boundarymorph.evaluation.methods.method import Scoring
+from boundarymorph.evaluation.problem import Problem, Ranking
+from boundarymorph.evaluation.run import experiment
+from tests.evaluation.tables import synthetic
+
+TABLE = synthetic()
+
+
+@dataclass(frozen=True)
+class Offset(Scoring):
+    """Scores B documents from `start` on."""
+
+    start: int
+
+    def rank(self, problem: Problem) -> Ranking:
+        problem.score(np.arange(self.start, min(self.start + problem.left, len(problem.pool))))
+        return problem.banded()
+
+
+def test_the_setting_is_selected_by_budget_on_ce_ncg() -> None:
+    swept = Contestant("swept", "swept", tuple(Offset(start) for start in (0, 15, 40)))
+    alone = [Contestant(f"only-{one.start}", "", (one,)) for one in swept.settings if isinstance(one, Offset)]
+    outcome = experiment(TABLE, [swept, *alone], [3, 20], [5, 50])
+    for budget in (3, 20):
+        means = {one.name: outcome.mean(one.name, budget, 50) or 0.0 for one in alone}
+        best = max(means, key=lambda name: means[name])
+        assert outcome.settings["swept", budget] == next(one for one in alone if one.name == best).settings[0]
+        for k in (5, 50):
+            assert np.array_equal(outcome.values("swept", budget, k), outcome.values(best, budget, k))
+
+
+def test_rows_cover_every_cell_of_every_query() -> None:
+    done = []
+    outcome = experiment(TABLE, chosen(["mips", "ss", "boundarymorph"]), [5, 10], [5, 20], lambda: done.append(1))
+    assert len(outcome.rows) == 3 * 4 * 2 * 2
+    assert len(done) == 4
+    assert np.array_equal(outcome.values("mips", 5, 20), outcome.values("mips", 10, 20))
+    assert {row.calls for row in outcome.rows if row.method == "ss" and row.budget == 10} == {10}
+
+
+def test_methods_without_their_input_are_left_out() -> None:
+    outcome = experiment(synthetic(without=["bm25"]), chosen(["mips", "bm25"]), [5], [5])
+    assert outcome.left_out == {"bm25": "the table has no bm25"}
+    assert [contestant.name for contestant in outcome.contestants] == ["mips"]
+
+
+def test_without_labels_there_is_no_ncg() -> None:
+    outcome = experiment(synthetic(without=["grade", "n_relevant"]), chosen(["mips"]), [5], [5])
+    assert outcome.mean("mips", 5, 5, "ncg") is None and not outcome.judged
+    assert outcome.mean("mips", 5, 5) == pytest.approx(float(np.mean(outcome.values("mips", 5, 5))))

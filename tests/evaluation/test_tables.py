@@ -1,0 +1,79 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from boundarymorph.errors import InvalidInput
+from boundarymorph.evaluation import tables
+from boundarymorph.evaluation.tables import Table
+from tests.evaluation.tables import synthetic
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    table = synthetic()
+    tables.write(table, tmp_path / "deep" / "t.npz")
+    read = tables.read(tmp_path / "deep" / "t.npz")
+    assert read.name == "t" and read.arrays.keys() == table.arrays.keys()
+    for key, values in table.arrays.items():
+        assert np.array_equal(read.arrays[key], values), key
+    assert list((tmp_path / "deep").iterdir()) == [tmp_path / "deep" / "t.npz"]
+
+
+def test_a_question_is_aligned_and_in_retrieval_order() -> None:
+    table = synthetic()
+    shuffled = dict(table.arrays)
+    order = np.random.default_rng(1).permutation(table.depth)
+    for key in ("pool", "mips", "score", "bm25", "grade"):
+        shuffled[key] = shuffled[key][:, order]
+    mixed, straight = Table("mixed", shuffled).question(1), table.question(1)
+    assert list(mixed.pool.ids) == list(straight.pool.ids)
+    assert np.array_equal(mixed.scores, straight.scores)
+    assert mixed.grades is not None and straight.grades is not None
+    assert np.array_equal(mixed.grades, straight.grades)
+    assert np.array_equal(mixed.pool.features["bm25"], straight.pool.features["bm25"])
+    assert np.all(np.diff(straight.pool.scores) <= 0)
+
+
+def test_short_pools_are_padded_with_minus_one() -> None:
+    table = synthetic()
+    pool = table.arrays["pool"].copy()
+    pool[2, 40:] = -1
+    cut = Table("cut", {**table.arrays, "pool": pool})
+    assert [len(question.pool) for question in cut.questions()] == [60, 60, 40, 60]
+
+
+def test_optional_keys_have_their_stand_ins() -> None:
+    table = synthetic(without=["doc_ids", "query_ids", "mips", "bm25", "grade", "n_relevant"])
+    question = table.question(0)
+    assert question.id == "0" and question.grades is None and question.relevant is None
+    assert np.all(np.diff(question.pool.scores) <= 0) and question.pool.scores[0] > 0.5
+    assert dict(question.pool.features) == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"score": None}, "lacks score"),
+        ({"score": np.full((4, 60), 1.5)}, "outside"),
+        ({"score": np.zeros((4, 59))}, "score has the shape"),
+        ({"pool": np.full((4, 60), 99)}, "names row 99"),
+        ({"query_emb": np.zeros((3, 16))}, "3 rows for 4 queries"),
+    ],
+)
+def test_what_is_no_table_is_refused(change: dict[str, np.ndarray | None], complaint: str) -> None:
+    arrays = {**synthetic().arrays, **change}
+    with pytest.raises(InvalidInput, match=complaint):
+        Table("bad", {key: values for key, values in arrays.items() if values is not None})
+
+
+def test_a_file_that_is_no_npz_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.npz"
+    for content in (b"", b"PK\x03\x04 half a file", b"text"):
+        path.write_bytes(content)
+        with pytest.raises(InvalidInput, match=r"t\.npz"):
+            tables.read(path)
+
+
+def test_the_first_queries() -> None:
+    table = synthetic().first(2)
+    assert len(table) == 2 and [question.id for question in table.questions()] == ["q0", "q1"]

@@ -1,0 +1,158 @@
+"""The service as a process, over a real socket, on its embedded models."""
+
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.system.service import Service, boundarymorph, service
+
+DOCUMENTS = [
+    {"id": "violin", "text": "A violin has four strings."},
+    {"id": "tram", "text": "Trams leave every ten minutes."},
+    {"id": "bread", "text": "Yeast makes the dough rise."},
+]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with service(tmp_path_factory.mktemp("system") / "data") as running:
+        yield running
+
+
+@pytest.fixture
+def data(running: Service) -> Path:
+    return running.log_file.with_suffix("")
+
+
+def selected(running: Service, index: str, query: str, **options: object) -> list[str]:
+    response = running.client.post("/select", json={"query": query, "index": index, "k": 1, **options})
+    assert response.is_success, response.text
+    return [document["id"] for document in response.json()["documents"]]
+
+
+def test_it_serves(running: Service) -> None:
+    assert running.client.get("/livez").json()["status"] == "ok"
+    assert running.client.put("/indexes/few").status_code == 201
+    assert running.client.post("/indexes/few/documents", json=DOCUMENTS).json()["added"] == 3
+    assert selected(running, "few", "string instruments") == ["violin"]
+    assert selected(running, "few", "baking", budget=3) == ["bread"]
+    assert 'route="/select",status="200"' in running.client.get("/metrics").text
+    assert "ready" in running.log
+
+
+def test_a_build_in_another_process_is_seen_at_once(running: Service, data: Path, tmp_path: Path) -> None:
+    source = tmp_path / "docs.jsonl"
+    for count in (2, 3):
+        source.write_bytes(b"\n".join(map(orjson.dumps, DOCUMENTS[:count])))
+        built = boundarymorph("index", "build", "beside", "--from", str(source), data=data)
+        assert (built.returncode, built.stderr) == (0, "")
+        assert (selected(running, "beside", "baking") == ["bread"]) == (count == 3)
+        assert running.client.get("/indexes/beside").json()["count"] == count
+    # And the other way about.
+    uploaded = running.client.post("/indexes/beside/documents", json=[{"id": "harp", "text": "A harp is plucked."}])
+    assert uploaded.json()["added"] == 1
+    found = boundarymorph("select", "beside", "plucked instruments", "-k", "1", "--json", data=data)
+    assert [document["id"] for document in orjson.loads(found.stdout)["documents"]] == ["harp"]
+    assert boundarymorph("index", "delete", "beside", data=data).returncode == 0
+    assert running.client.get("/indexes/beside").status_code == 404
+
+
+def test_requests_side_by_side(running: Service) -> None:
+    running.client.put("/indexes/side")
+    running.client.post("/indexes/side/documents", json=DOCUMENTS)
+    queries = {"string instruments": "violin", "public transport": "tram", "baking": "bread"}
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda query: selected(running, "side", query, budget=3), list(queries) * 8))
+    assert found == [[id] for id in queries.values()] * 8
+
+
+def test_a_client_that_hangs_up_during_an_upload(running: Service) -> None:
+    running.client.put("/indexes/cut", json={"dimension": 2})
+    line = orjson.dumps({"id": "whole", "text": "t", "embedding": [1, 0]}) + b"\n"
+    head = b"POST /indexes/cut/documents HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
+    with socket.create_connection(("127.0.0.1", running.port)) as connection:
+        connection.sendall(head + b"Content-Length: 100000\r\n\r\n" + line + b'{"id": "half", "te')
+        time.sleep(0.2)
+    sample = 'method="POST",route="/indexes/{name}/documents",status="400"'
+    deadline = time.monotonic() + 10
+    while sample not in running.client.get("/metrics").text:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert running.client.get("/indexes/cut/documents/half").status_code == 404
+    assert "Traceback" not in running.log
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET /livez HTTP/1.1\r\nHost: [::1\r\nConnection: close\r\n\r\n",
+        b"POST /select HTTP/1.1\r\nHost: [::1\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}",
+        b"GET /indexes/%ff%fe HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        b"GET /indexes/\xff HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        b"POST /select HTTP/1.1\r\nHost: x\r\nContent-Length: nine\r\nConnection: close\r\n\r\n",
+        b"nonsense\r\n\r\n",
+    ],
+)
+def test_odd_requests_are_no_failures(running: Service, request_: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection:
+        connection.sendall(request_)
+        answer = connection.recv(65536)
+    assert answer.startswith((b"HTTP/1.1 200", b"HTTP/1.1 4"))
+    assert "Traceback" not in running.log
+
+
+def test_a_port_in_use(running: Service, tmp_path: Path) -> None:
+    with service(tmp_path / "data", port=running.port, ready=False) as second:
+        assert second.process.wait(timeout=30) != 0
+        assert "address already in use" in second.log
+        assert "Traceback" not in second.log
+    assert running.client.get("/readyz").is_success
+
+
+def test_a_service_that_cannot_start(tmp_path: Path) -> None:
+    (tmp_path / "data").touch()
+    with service(tmp_path / "data", ready=False) as broken:
+        assert broken.process.wait(timeout=30) == 1
+        assert "data_directory" in broken.log
+        assert "Traceback" not in broken.log
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_in_order(tmp_path: Path, number: signal.Signals) -> None:
+    with service(tmp_path / "data") as ending:
+        texts = [{"text": f"the number {n} " * 20} for n in range(120)]
+        with ThreadPoolExecutor(1) as thread:
+            request = {"query": "numbers", "pool": texts, "k": 5, "budget": 60}
+            in_flight = thread.submit(ending.client.post, "/select", json=request)
+            time.sleep(0.5)
+            assert ending.stop(number) == 0
+            assert in_flight.result().status_code == 200
+        assert "Traceback" not in ending.log
+        with socket.socket() as again:
+            again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            again.bind(("127.0.0.1", ending.port))
+
+
+def test_a_signal_while_it_starts(tmp_path: Path) -> None:
+    with service(tmp_path / "data", ready=False) as starting:
+        starting.await_answer("/livez")
+        assert starting.stop() == 0
+        assert "Traceback" not in starting.log
+
+
+def test_what_is_there_is_there_after_a_restart(tmp_path: Path) -> None:
+    with service(tmp_path / "data") as first:
+        first.client.put("/indexes/few")
+        assert first.client.post("/indexes/few/documents", json=DOCUMENTS).json()["added"] == 3
+        before = first.client.get("/indexes/few").json()
+        first.stop()
+    with service(tmp_path / "data") as second:
+        assert second.client.get("/indexes/few").json() | {"bytes": 0} == before | {"bytes": 0}
+        assert second.client.post("/indexes/few/documents", json=DOCUMENTS).json()["unchanged"] == 3
+        assert selected(second, "few", "string instruments") == ["violin"]

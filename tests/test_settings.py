@@ -1,0 +1,130 @@
+"""Settings: where they come from, what is refused, and how they are shown."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from boundarymorph.cli import _toml
+from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.settings import Limits, Settings
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def write(path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.write_text(text)
+    monkeypatch.setenv("BOUNDARYMORPH_CONFIG", str(path))
+
+
+def test_defaults() -> None:
+    settings = Settings.load()
+    assert (settings.host, settings.port, settings.budget, settings.k, settings.depth) == (
+        "127.0.0.1", 8080, 50, 50, 10_000,
+    )  # fmt: skip
+    assert settings.limits == Limits()
+
+
+def test_overrides_win_over_the_environment_and_it_over_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "a.toml", "port = 1\nbudget = 1\nk = 1\n[limits]\nbudget = 10\nk = 10", monkeypatch)
+    monkeypatch.setenv("BOUNDARYMORPH_BUDGET", "2")
+    monkeypatch.setenv("BOUNDARYMORPH_K", "2")
+    monkeypatch.setenv("BOUNDARYMORPH_LIMITS__K", "20")
+    settings = Settings.load(k=3, host=None)
+    assert (settings.port, settings.budget, settings.k) == (1, 2, 3)
+    assert (settings.limits.budget, settings.limits.k) == (10, 20)
+    assert settings.host == "127.0.0.1"
+
+
+def test_the_file_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "boundarymorph.toml").write_text("port = 7")
+    assert Settings.load().port == 7
+    write(tmp_path / "other.toml", "port = 8", monkeypatch)
+    assert Settings.load().port == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('port = "x"', "port"),
+        ("port = 65536", "port"),
+        ("prot = 1", "prot"),
+        ("[limits]\nk = 0", "limits.k"),
+        ("[limits]\npools = 5", "limits.pools"),
+        ("[limits]\nbudget = 20", "budget is 50, over limits.budget, which is 20"),
+        ("[limits]\npool = 500", "depth is 10,000, over limits.pool, which is 500"),
+        ("batch_size = 300", "batch_size"),
+        ('log_level = "loud"', "log_level"),
+        ("max_length = 513", "max_length"),
+        ("threads = 0", "threads"),
+        ("port = ", "a.toml"),
+        ("port = 1\nport = 2", "a.toml"),
+    ],
+)
+def test_bad_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, named: str) -> None:
+    write(tmp_path / "a.toml", text, monkeypatch)
+    with pytest.raises(InvalidConfiguration) as raised:
+        Settings.load()
+    message = str(raised.value)
+    assert message.startswith("bad settings: ") and "\n" not in message
+    assert named in message
+
+
+def test_every_mistake_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a.toml", "port = -1\nk = 0\n[limits]\nk = 0", monkeypatch)
+    with pytest.raises(InvalidConfiguration, match=r"port: .*; k: .*; limits\.k: "):
+        Settings.load()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("BOUNDARYMORPH_PORT", "x"),
+        ("BOUNDARYMORPH_PORT", ""),
+        ("BOUNDARYMORPH_LIMITS", "{"),
+        ("BOUNDARYMORPH_LIMITS__NONE", "1"),
+        ("BOUNDARYMORPH_CONFIG", "missing.toml"),
+        ("BOUNDARYMORPH_CONFIG", "."),
+    ],
+)
+def test_bad_environment(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(InvalidConfiguration):
+        Settings.load()
+
+
+def test_a_file_that_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.toml").write_bytes(b"\xff\xfe")
+    monkeypatch.setenv("BOUNDARYMORPH_CONFIG", str(tmp_path / "a.toml"))
+    with pytest.raises(InvalidConfiguration, match=r"a\.toml"):
+        Settings.load()
+
+
+def test_what_is_shown_loads_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = Settings.load(
+        data_directory=Path('data "quoted" \\ ü'), port=9, threads=2, limits={"pool": 30_000, "budget": 7}, budget=7
+    )
+    write(tmp_path / "a.toml", _toml(given.masked()), monkeypatch)
+    assert Settings.load() == given
+    assert set(tomllib.loads(_toml(given.masked()))) == set(Settings.model_fields)
+
+
+def test_secrets_are_masked() -> None:
+    class WithSecrets(Settings):
+        key: SecretStr = SecretStr("hunter2")
+        unset: SecretStr = SecretStr("")
+
+    shown = WithSecrets.load().masked()
+    assert "hunter2" not in str(shown)
+    assert (shown["key"], shown["unset"]) == ("********", "")
+
+
+def test_they_do_not_change() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Settings.load().port = 1  # type: ignore[misc]
