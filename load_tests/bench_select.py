@@ -16,6 +16,7 @@ import numpy as np
 import orjson
 
 from boundarymorph.demo import docstrings
+from boundarymorph.selection.methods import METHODS
 from load_tests import report
 from load_tests.service import running
 from tests.selection.pools import clustered
@@ -34,13 +35,16 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=50)
     parser.add_argument("--words", type=int, default=150)
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 5])
+    parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
 
     texts = passages(arguments.pool, arguments.words)
     rows = []
     with tempfile.TemporaryDirectory() as directory, running(Path(directory)) as client:
-        for dimension, batch_size in itertools.product(arguments.dimensions, arguments.batch_sizes):
+        for dimension, method, batch_size in itertools.product(
+            arguments.dimensions, arguments.methods, arguments.batch_sizes
+        ):
             pool, _ = clustered(arguments.pool, dimension, 1, np.float32)
             block = base64.b64encode(pool.embeddings.astype("<f2").tobytes()).decode()
             body = orjson.dumps(
@@ -54,6 +58,7 @@ def main() -> None:
                     "budget": arguments.budget,
                     "k": 100,
                     "batch_size": batch_size,
+                    "method": method,
                 }
             )
             runs = []
@@ -70,19 +75,20 @@ def main() -> None:
                     "dimension": dimension,
                     "budget": arguments.budget,
                     "batch_size": batch_size,
+                    "method": method,
                     "body_megabytes": len(body) / 1e6,
                     "total_ms": total,
-                    "score_ms": stages["score"],
-                    "retrieve_ms": stages["retrieve"],
-                    "select_ms": stages["select"],
-                    "edge_ms": total - stages["total"],
+                    **{f"{stage}_ms": stages[stage] for stage in ("receive", "parse", "retrieve", "select", "score")},
                     "other_share": 1 - stages["score"] / total,
                 }
             )
     report.write(
         "select",
         rows,
-        {f"other_share_d{row['dimension']}_round{row['batch_size']}": row["other_share"] for row in rows},
+        {
+            f"other_share_d{row['dimension']}_{row['method']}_round{row['batch_size']}": row["other_share"]
+            for row in rows
+        },
     )
 
 

@@ -46,6 +46,9 @@ class FakeRetriever:
         self.fetched += ids
         return {id: Document(id, id) for id in ids if id not in self.gone}
 
+    async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
+        return {id: len(id) for id in ids}
+
     async def embed_query(self, query: str) -> NDArray[np.float32]:
         return vector_of(query)
 
@@ -69,7 +72,14 @@ class SlowScorer(SeededScorer):
 
 
 def task(budget: int = 6, k: int = 4, batch_size: int = 1, return_documents: bool = False) -> SelectionTask:
-    return SelectionTask(QUERY, IndexedCandidates("index", 30), budget, k, batch_size, return_documents)
+    return SelectionTask(
+        QUERY,
+        IndexedCandidates("index", 30),
+        budget,
+        k,
+        batch_size=batch_size,
+        return_documents=return_documents,
+    )
 
 
 async def test_the_way_of_a_request() -> None:

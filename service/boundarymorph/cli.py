@@ -144,12 +144,14 @@ def delete_index(name: str, data_directory: DataDirectory = None) -> None:
 def select(
     index: Annotated[str, typer.Argument(help="Index to take the candidates from.")],
     query: Annotated[str, typer.Argument(help="The information need, in plain words.")],
-    budget: Annotated[
-        int | None, typer.Option("--budget", "-B", help="Cross-encoder calls.", show_default="50")
-    ] = None,
+    budget: Annotated[str | None, typer.Option("--budget", "-B", help='Calls, or "auto".', show_default="50")] = None,
     k: Annotated[int | None, typer.Option("-k", help="Documents to return.", show_default="50")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Return what fits into so many tokens, instead of k.")] = None,
     depth: Annotated[int | None, typer.Option("--depth", "-N", help="Candidates.", show_default="10000")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Documents scored a round.", show_default="1")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Documents scored a round.", show_default="5")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="trend, or boundarymorph: the paper's.", show_default="trend")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what POST /select answers.")] = False,
     data_directory: DataDirectory = None,
 ) -> None:
@@ -159,7 +161,14 @@ def select(
     from boundarymorph.api.translate import response_of, task_of
 
     settings = Settings.load(data_directory=data_directory)
-    given = {"budget": budget, "k": k, "depth": depth, "batch_size": batch_size}
+    given = {
+        "budget": int(budget) if budget is not None and budget.isdecimal() else budget,
+        "k": k,
+        "max_tokens": max_tokens,
+        "depth": depth,
+        "batch_size": batch_size,
+        "method": method,
+    }
     request = SelectRequest.model_validate({"query": query, "index": index, "return_documents": not as_json, **given})
 
     async def answer() -> SelectResponse:
@@ -268,7 +277,7 @@ def version() -> None:
 def main() -> None:
     """Entry point: errors that a user can act on are one line on stderr and exit code 1."""
     try:
-        app()
+        app(prog_name="boundarymorph")
     except BoundaryMorphError as error:
         _fail(str(error))
     except ValidationError as error:

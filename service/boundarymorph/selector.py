@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple
 
 import numpy as np
@@ -17,7 +17,8 @@ from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.scoring.scorer import Scorer
-from boundarymorph.selection import Observation, Pool, Selection, SelectionConfig, SelectionSession, StopReason
+from boundarymorph.selection import Observation, Pool, Selection, SelectionSession, StopReason, capacity_of
+from boundarymorph.selection.methods import DEFAULT, METHODS
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
@@ -27,15 +28,21 @@ GONE = 0.0  # what a session is told of a document that was deleted between retr
 
 @dataclass(frozen=True, slots=True)
 class SelectionTask:
-    """What is wanted: the best k documents for a query at no more than `budget` calls, `batch_size` of them a round."""
+    """What is wanted: the best documents for a query at no more than `budget` calls, `batch_size` of them a round.
+
+    k: documents to return, or None for as many as fit into max_tokens. settle: stop when no more than this share of
+    the set's relevance is expected to be lost by it. method: a name in `methods.METHODS`.
+    """
 
     query: str
     candidates: Candidates
     budget: int
-    k: int
+    k: int | None
+    max_tokens: int | None = None
     batch_size: int = 1
+    settle: float | None = None
+    method: str = DEFAULT
     return_documents: bool = False
-    config: SelectionConfig = field(default_factory=SelectionConfig)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +67,7 @@ class SelectionResult:
 class Stopwatch:
     """Seconds by stage."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._start = clock()
         self._stages: dict[str, float] = {}
@@ -98,9 +105,12 @@ class Selector:
         self._clock = clock
         self._executor: Executor = ThreadPoolExecutor(threads, thread_name_prefix="selector")
 
-    async def select(self, task: SelectionTask) -> SelectionResult:
-        """Carry out one task. Raises what the rooms raise; a cancelled task asks for nothing more."""
-        watch = Stopwatch(self._clock)
+    async def select(self, task: SelectionTask, watch: Stopwatch | None = None) -> SelectionResult:
+        """Carry out one task. Raises what the rooms raise; a cancelled task asks for nothing more.
+
+        watch: runs already, where the task took time before it came here.
+        """
+        watch = watch or Stopwatch(self._clock)
         with watch.stage("retrieve"):
             retrieved = await task.candidates.retrieve(self._retriever, task.query)
         pool, warnings = retrieved.pool, list(retrieved.warnings)
@@ -108,8 +118,10 @@ class Selector:
         documents: dict[str, Document] = {}
         gone: set[int] = set()
         truncated = 0
+        with watch.stage("fetch"):
+            lengths = await task.candidates.lengths(self._retriever, pool.ids) if task.max_tokens is not None else None
         with watch.stage("select"):
-            session, asked = await self._in_thread(_begin, pool, task)
+            session, asked = await self._in_thread(_begin, pool, task, lengths)
         while asked.size:
             with watch.stage("fetch"):
                 await self._fetch(task, [pool.ids[position] for position in asked], documents)
@@ -164,8 +176,18 @@ class Selector:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
 
 
-def _begin(pool: Pool, task: SelectionTask) -> tuple[SelectionSession, NDArray[np.intp]]:
-    session = SelectionSession(pool, budget=task.budget, k=task.k, config=task.config)
+def _begin(
+    pool: Pool, task: SelectionTask, lengths: NDArray[np.float64] | None
+) -> tuple[SelectionSession, NDArray[np.intp]]:
+    known = task.candidates.known_scores()
+    session = SelectionSession(
+        pool,
+        budget=task.budget,
+        k=capacity_of(k=task.k, lengths=lengths, max_tokens=task.max_tokens),
+        config=METHODS[task.method],
+        known={position: known[id] for position, id in enumerate(pool.ids) if id in known},
+        settle=task.settle,
+    )
     return session, session.ask(task.batch_size)
 
 

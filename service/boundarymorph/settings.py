@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, SecretStr, ValidationError, model_validat
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.selection import methods
 
 CONFIG_VARIABLE = "BOUNDARYMORPH_CONFIG"
 DEFAULT_CONFIG = Path("boundarymorph.toml")
@@ -26,6 +27,8 @@ class Limits(BaseModel, extra="forbid"):
     pool: int = Field(20_000, ge=1, description="N: candidates, given or taken from an index")
     budget: int = Field(2_000, ge=0, description="B: cross-encoder calls")
     k: int = Field(20_000, ge=1, description="documents returned")
+    max_tokens: int = Field(10_000_000, ge=1, description="tokens returned")
+    known_scores: int = Field(1_000, ge=0, description="cross-encoder scores that come with a pool")
     batch_size: int = Field(256, ge=1, description="documents a round")
     dimension: int = Field(8_192, ge=1, description="d of given embeddings")
 
@@ -51,11 +54,16 @@ class Settings(BaseSettings):
     budget: int = Field(50, ge=0, description="B where a request names none")
     k: int = Field(50, ge=1, description="k where a request names none")
     depth: int = Field(10_000, ge=1, description="N taken from an index where a request names none")
-    batch_size: int = Field(1, ge=1, description="documents a round where a request names none")
+    batch_size: int = Field(5, ge=1, description="documents a round where a request names none")
+    method: str = Field(methods.DEFAULT, description="how to select where a request does not say")
+    auto_budget: int = Field(200, ge=0, description='calls at most where a request says "auto", within the limit')
+    auto_settle: float = Field(0.02, gt=0, lt=1, description='expected loss at which "auto" stops')
     limits: Limits = Field(default_factory=Limits)
 
     @model_validator(mode="after")
     def _defaults_within_limits(self) -> Self:
+        if self.method not in methods.METHODS:
+            raise ValueError(f"method is {self.method!r}, not one of {', '.join(methods.METHODS)}")
         for name, limit in (("budget", "budget"), ("k", "k"), ("depth", "pool"), ("batch_size", "batch_size")):
             default, most = getattr(self, name), getattr(self.limits, limit)
             if default > most:

@@ -106,7 +106,13 @@ class TestMetrics:
 
         before = (await client.get("/metrics")).text
         long = "long " * 40
-        request = {"query": "q", "pool": [{"text": f"{long} {n}"} for n in range(9)], "k": 2, "budget": 3}
+        request = {
+            "query": "q",
+            "pool": [{"text": f"{long} {n}"} for n in range(9)],
+            "k": 2,
+            "budget": 3,
+            "batch_size": 1,
+        }
         answer(await client.post("/select", json=request))
         answer(await client.post("/indexes/texts/documents", json=[*texts(2), {"id": "new", "text": "t"}, {}]))
         response = await client.get("/metrics")

@@ -7,6 +7,7 @@ import httpx
 import numpy as np
 import pytest
 
+from boundarymorph.selection.methods import METHODS
 from boundarymorph.settings import Limits, Settings
 from tests.api.service import answer, block, serving, texts
 from tests.retrieval.fakes import vector_of
@@ -59,7 +60,7 @@ def check(body: dict[str, Any], texts_by_id: dict[str, str], budget: int, k: int
 
     timings = dict(body["timings_ms"])
     total = timings.pop("total")
-    assert set(timings) <= {"retrieve", "fetch", "score", "select"}
+    assert set(timings) <= {"receive", "parse", "retrieve", "fetch", "score", "select"}
     assert all(value >= 0 for value in timings.values())
     assert sum(timings.values()) <= total + 0.01
 
@@ -78,7 +79,7 @@ async def test_from_an_index(client: httpx.AsyncClient, budget: int, k: int, bat
 async def test_from_a_pool_of_texts(client: httpx.AsyncClient, bare: bool) -> None:
     given = texts(12)
     body = await select(client, pool=given if bare else {"documents": given}, budget=5, k=4)
-    check(body, {document["id"]: document["text"] for document in given}, 5, 4)
+    check(body, {document["id"]: document["text"] for document in given}, 5, 4, batch_size=5)
 
 
 async def test_ways_to_bring_embeddings_agree(client: httpx.AsyncClient) -> None:
@@ -96,7 +97,7 @@ async def test_ways_to_bring_embeddings_agree(client: httpx.AsyncClient) -> None
         {"documents": given, "embeddings": block(1e-15 * vectors)},
     ):
         body = await select(client, pool=pool, budget=5, k=4)
-        check(body, {document["id"]: document["text"] for document in given}, 5, 4)
+        check(body, {document["id"]: document["text"] for document in given}, 5, 4, batch_size=5)
         assert ids(body) == ids(plain)
     query = vector_of(QUERY)
     for vector in ((2 * query).tolist(), block(query), block(query, "float16"), block(query, shape=[32])):
@@ -165,7 +166,9 @@ async def test_documents_come_back_on_request(client: httpx.AsyncClient) -> None
 
 @pytest.mark.parametrize("batch_size", [1, 3])
 async def test_explain_tells_every_call(client: httpx.AsyncClient, batch_size: int) -> None:
-    body = await select(client, index="texts", k=5, budget=8, batch_size=batch_size, explain=True)
+    body = await select(
+        client, index="texts", k=5, budget=8, batch_size=batch_size, method="boundarymorph", explain=True
+    )
     rounds = body["rounds"]
     assert [entry["round"] for entry in rounds] == list(range(1, body["usage"]["rounds"] + 1))
     assert all(1 <= len(entry["calls"]) <= batch_size for entry in rounds)
@@ -190,9 +193,89 @@ async def test_indistinguishable_documents(client: httpx.AsyncClient) -> None:
     for embeddings in (np.ones((8, 2)), np.array([[1, 0], [-1, 0]] * 4)):
         pool = {"documents": texts(8), "embeddings": block(embeddings)}
         for budget in (0, 3, 8):
-            body = await select(client, pool=pool, k=3, budget=budget, explain=True, query_embedding=[1, 0])
-            assert len(set(ids(body))) == 3
-            assert all(isinstance(call["gap"], float) for entry in body["rounds"] for call in entry["calls"])
+            for method in METHODS:
+                body = await select(
+                    client, pool=pool, k=3, budget=budget, method=method, explain=True, query_embedding=[1, 0]
+                )
+                assert len(set(ids(body))) == 3
+                assert sum(len(entry["calls"]) for entry in body["rounds"]) == budget
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_methods(client: httpx.AsyncClient, method: str) -> None:
+    body = await select(client, index="texts", k=5, budget=20, batch_size=1, method=method, explain=True)
+    check(body, {document["id"]: document["text"] for document in texts(40)}, 20, 5)
+    assert body["method"] == method
+    for entry in body["rounds"]:
+        (call,) = entry["calls"]
+        assert (call["gap"] is None) == (call["rival"] is None)
+        assert (call["value"] is None) == (call["rival"] is not None)
+
+
+async def test_the_default_method_is_a_setting(tmp_path: Path) -> None:
+    async with serving(Settings(data_directory=tmp_path, method="boundarymorph")) as client:
+        assert (await select(client, pool=[{"text": "a"}, {"text": "b"}], k=1))["method"] == "boundarymorph"
+
+
+async def test_auto_stops_when_little_is_expected_to_be_lost(tmp_path: Path) -> None:
+    pool = texts(60)
+    for auto_settle, auto_budget, reason in ((0.9, 50, "settled"), (1e-9, 8, "budget")):
+        settings = Settings(data_directory=tmp_path, auto_settle=auto_settle, auto_budget=auto_budget)
+        async with serving(settings) as client:
+            body = await select(client, pool=pool, k=10, budget="auto")
+            assert body["stop_reason"] == reason
+            assert body["usage"]["budget"] == auto_budget
+            assert (body["usage"]["cross_encoder_calls"] < auto_budget) == (reason == "settled")
+
+
+async def test_as_many_as_fit_into_the_tokens(client: httpx.AsyncClient) -> None:
+    pool = [{**document, "tokens": 10 + 7 * (number % 5)} for number, document in enumerate(texts(40))]
+    tokens = {document["id"]: document["tokens"] for document in pool}
+    body = await select(client, pool=pool, max_tokens=200, budget=20)
+    assert (body["k"], body["max_tokens"]) == (None, 200)
+    spent = sum(tokens[id] for id in ids(body))
+    left_out = min(length for id, length in tokens.items() if id not in ids(body))
+    assert 200 - left_out < spent <= 200  # nothing more would fit
+
+    everything = await select(client, pool=pool, max_tokens=sum(tokens.values()), budget=20)
+    assert everything["stop_reason"] == "nothing_to_decide" and len(everything["documents"]) == 40
+
+
+async def test_equal_lengths_are_a_count(client: httpx.AsyncClient) -> None:
+    pool = [{**document, "tokens": 30} for document in texts(40)]
+    by_tokens = await select(client, pool=pool, max_tokens=329, budget=20, explain=True)
+    by_count = await select(client, pool=pool, k=10, budget=20, explain=True)
+    assert by_tokens["documents"] == by_count["documents"]
+    assert by_tokens["rounds"] == by_count["rounds"]
+
+
+async def test_lengths_are_estimated_from_the_text(client: httpx.AsyncClient) -> None:
+    """Of "text 0" to "text 39": 6 or 7 characters, 2 tokens each."""
+    for source in ({"index": "texts"}, {"pool": texts(40)}):
+        assert len((await select(client, **source, max_tokens=21, budget=9))["documents"]) == 10
+
+
+async def test_scores_that_are_known_cost_nothing(client: httpx.AsyncClient) -> None:
+    plain = await select(client, pool=texts(40), k=10, budget=20)
+    scores = {d["id"]: d["cross_encoder_score"] for d in plain["documents"] if d["cross_encoder_score"] is not None}
+    assert scores
+    pool = [{**document, "cross_encoder_score": scores.get(document["id"])} for document in texts(40)]
+    again = await select(client, pool=pool, k=10, budget=15, explain=True)
+    asked = {call["id"] for entry in again["rounds"] for call in entry["calls"]}
+    assert not asked & scores.keys()
+    assert len(asked) == again["usage"]["cross_encoder_calls"] == 15
+    for document in again["documents"]:
+        if document["id"] in scores:
+            assert document["source"] == "cross_encoder"
+            assert document["cross_encoder_score"] == scores[document["id"]]
+
+
+async def test_all_scores_known(client: httpx.AsyncClient) -> None:
+    pool = [{**document, "cross_encoder_score": score_of(QUERY, document["text"])} for document in texts(12)]
+    body = await select(client, pool=pool, k=5, budget=9)
+    assert (body["stop_reason"], body["usage"]["cross_encoder_calls"]) == ("pool_exhausted", 0)
+    best = sorted(pool, key=lambda document: -float(document["cross_encoder_score"]))[:5]
+    assert ids(body) == [document["id"] for document in best]
 
 
 async def test_what_is_cut_is_counted_and_said(client: httpx.AsyncClient) -> None:
@@ -211,7 +294,17 @@ async def test_a_pool_of_one(client: httpx.AsyncClient) -> None:
 
 
 async def test_at_each_limit(tmp_path: Path) -> None:
-    limits = Limits(query_characters=5, text_characters=8, pool=6, budget=3, k=4, batch_size=2, dimension=32)
+    limits = Limits(
+        query_characters=5,
+        text_characters=8,
+        pool=6,
+        budget=3,
+        k=4,
+        max_tokens=9,
+        known_scores=1,
+        batch_size=2,
+        dimension=32,
+    )
     settings = Settings(data_directory=tmp_path, budget=0, k=1, depth=6, batch_size=1, limits=limits)
     async with serving(settings) as client:
         answer(await client.put("/indexes/texts"))
@@ -220,6 +313,9 @@ async def test_at_each_limit(tmp_path: Path) -> None:
         most = {"query": "12345", "budget": 3, "k": 4, "batch_size": 2, "query_embedding": vector}
         pool = [{"text": "12345", "title": "123", "embedding": vector} for _ in range(6)]
         assert answer(await client.post("/select", json={**most, "pool": pool}))["pool_size"] == 6
+        known = [{**pool[0], "cross_encoder_score": 0.5}, *pool[1:]]
+        in_tokens = {**most, "k": None, "max_tokens": 9, "pool": known}
+        assert answer(await client.post("/select", json=in_tokens))["max_tokens"] == 9
         assert answer(await client.post("/select", json={**most, "index": "texts", "depth": 6}))["pool_size"] == 6
 
 

@@ -54,6 +54,12 @@ async def test_both_or_neither_source(client: httpx.AsyncClient, source: dict[st
         ("B", {"query": "q", "index": "texts", "B": -1}),
         ("B", {"query": "q", "index": "texts", "B": 1, "budget": 1}),
         ("budget", {"query": "q", "index": "texts", "budget": 1.5}),
+        ("budget", {"query": "q", "index": "texts", "budget": "automatic"}),
+        ("method", {"query": "q", "index": "texts", "method": "best"}),
+        ("max_tokens", {"query": "q", "index": "texts", "max_tokens": 0}),
+        ("max_tokens", {"query": "q", "index": "texts", "max_tokens": 9, "k": 9}),
+        ("pool.documents.0.tokens", {"query": "q", "pool": [{"text": "a", "tokens": 0}]}),
+        ("pool.documents.0.cross_encoder_score", {"query": "q", "pool": [{"text": "a", "cross_encoder_score": 1.1}]}),
         ("k", {"query": "q", "index": "texts", "k": 0}),
         ("k", {"query": "q", "index": "texts", "k": -HUGE}),
         ("k", {"query": "q", "index": "texts", "k": "many"}),
@@ -182,6 +188,11 @@ async def test_embeddings_both_ways(client: httpx.AsyncClient) -> None:
     assert "not both" in await refused(client, {"query": "q", "pool": pool}, "invalid-embeddings")
 
 
+async def test_tokens_for_not_even_one_document(client: httpx.AsyncClient) -> None:
+    pool = [{"text": "a", "tokens": 30}, {"text": "b", "tokens": 20}]
+    assert "shortest document has 20" in await refused(client, {"query": "q", "pool": pool, "max_tokens": 19})
+
+
 async def test_own_vectors_take_no_text(client: httpx.AsyncClient) -> None:
     assert "query_embedding" in await refused(client, {"query": "q", "index": "own"})
 
@@ -189,7 +200,17 @@ async def test_own_vectors_take_no_text(client: httpx.AsyncClient) -> None:
 class TestLimits:
     @pytest.fixture
     async def narrow(self, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-        limits = Limits(query_characters=5, text_characters=8, pool=6, budget=3, k=4, batch_size=2, dimension=3)
+        limits = Limits(
+            query_characters=5,
+            text_characters=8,
+            pool=6,
+            budget=3,
+            k=4,
+            max_tokens=99,
+            known_scores=1,
+            batch_size=2,
+            dimension=3,
+        )
         settings = Settings(data_directory=tmp_path, budget=0, k=1, depth=6, batch_size=1, limits=limits)
         async with serving(settings) as client:
             yield client
@@ -202,6 +223,8 @@ class TestLimits:
             ("budget", {"B": HUGE}),
             ("k", {"k": 5}),
             ("k", {"k": DIGITS}),
+            ("max_tokens", {"max_tokens": 100}),
+            ("pool.documents", {"pool": [{"text": t, "cross_encoder_score": 0.5} for t in "ab"]}),
             ("batch_size", {"batch_size": 3}),
             ("query_embedding", {"query_embedding": [1, 0, 0, 0]}),
             ("query_embedding.shape", {"query_embedding": block([1, 0, 0, 0])}),

@@ -84,7 +84,7 @@ def test_value_at_cutoff_weighs_doubt_against_distance() -> None:
     assert ValueAtCutoff().choose(belief, incumbents, 0).document == 2
 
 
-def test_explore_asks_the_head_until_scores_differ() -> None:
+def test_explore_looks_around_k_then_at_the_head_until_scores_differ() -> None:
     n, k = 100, 10
     belief = Belief(np.full(n, 0.2), np.full(n, 0.3), np.zeros(n, dtype=np.bool_))
     incumbents = top_k(belief.mean, k)
@@ -93,7 +93,7 @@ def test_explore_asks_the_head_until_scores_differ() -> None:
     for step in range(12):
         asked.append(rule.choose(belief, incumbents, step).document)
         belief.scored[asked[-1]], belief.std[asked[-1]] = True, 0.0
-    assert asked == [0, 10, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11]
+    assert asked == [0, 10, 5, 20, 40, 1, 2, 3, 4, 6, 7, 8]
     belief.mean[3] = 0.9
     assert rule.choose(belief, incumbents, 11) == BoundaryGap().choose(belief, incumbents, 11)
     assert rule.choose(belief, incumbents, 12) == ValueAtCutoff().choose(belief, incumbents, 12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -68,6 +69,9 @@ async def _start(state: State, build: Callable[[Settings], wiring.Rooms], on_fai
         state.failure = str(error) or repr(error)
         on_failure()
     else:
+        # What stands now stays; without this, parsing one large pool makes the collector walk through all of it again.
+        gc.collect()
+        gc.freeze()
         state.ready = True
         log.info("ready")
 

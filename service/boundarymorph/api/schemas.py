@@ -15,6 +15,8 @@ from pydantic import (
     model_validator,
 )
 
+from boundarymorph.selection.methods import METHODS
+
 
 class Message(BaseModel):
     """Unknown fields are refused by name, so that a misspelt option never passes for a default."""
@@ -40,6 +42,15 @@ Vector = Annotated[
 ]
 
 
+def _kind_of_budget(budget: object) -> Literal["calls", "word"]:
+    return "word" if isinstance(budget, str) else "calls"
+
+
+Budget = Annotated[
+    Annotated[int, Field(ge=0), Tag("calls")] | Annotated[Literal["auto"], Tag("word")], Discriminator(_kind_of_budget)
+]
+
+
 class PoolDocument(Message):
     """One candidate. The id is its position where it has none."""
 
@@ -48,6 +59,10 @@ class PoolDocument(Message):
     title: str | None = None
     embedding: list[float] | None = Field(None, description="encoded by the service if absent")
     score: float | None = Field(None, description="retrieval score; by default the inner product with the query")
+    cross_encoder_score: float | None = Field(
+        None, ge=0, le=1, description="if you know it already: evidence that costs no call"
+    )
+    tokens: int | None = Field(None, ge=1, description="length for 'max_tokens'; estimated from the text if absent")
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -70,14 +85,22 @@ class SelectRequest(Message):
     pool: Annotated[PoolBody, BeforeValidator(_documents_alone)] | None = Field(
         None, description="or take these: an object, or just the list of documents"
     )
-    budget: int | None = Field(
-        None, ge=0, validation_alias=AliasChoices("budget", "B"), description="B: cross-encoder calls at most"
+    budget: Budget | None = Field(
+        None,
+        validation_alias=AliasChoices("budget", "B"),
+        description='B: cross-encoder calls at most; "auto" stops when little is expected to be lost by it',
     )
     k: int | None = Field(None, ge=1, description="documents to return")
+    max_tokens: int | None = Field(None, ge=1, description="return what fits into so many tokens, instead of k")
+    method: Literal[*METHODS] | None = Field(  # type: ignore[valid-type]
+        None, description="'trend' learns how the scores relate to the ranking; 'boundarymorph' is the paper's, exactly"
+    )
     depth: int | None = Field(
         None, ge=1, validation_alias=AliasChoices("depth", "N"), description="N: candidates taken from the index"
     )
-    batch_size: int | None = Field(None, ge=1, description="documents scored a round; 1 is the paper's rule")
+    batch_size: int | None = Field(
+        None, ge=1, description="documents scored a round; with 1 each call knows all before it"
+    )
     query_embedding: Vector | None = Field(None, description="used instead of encoding the query")
     return_documents: bool = Field(False, description="return text, title and metadata too")
     explain: bool = Field(False, description="return every round: what was asked, against what, and the score")
@@ -88,6 +111,8 @@ class SelectRequest(Message):
             raise ValueError("give exactly one of 'index' and 'pool'")
         if self.pool is not None and self.depth is not None:
             raise ValueError("'depth' goes with 'index'; a pool is used whole")
+        if self.k is not None and self.max_tokens is not None:
+            raise ValueError("give 'k' or 'max_tokens', not both")
         return self
 
 
@@ -117,12 +142,13 @@ class Usage(BaseModel):
 
 
 class ExplainedCall(BaseModel):
-    """One call: the document asked, the rival it was contested with, and the standardized gap between them."""
+    """One call: which document was asked and why, and what it scored."""
 
     id: str
     retrieval_rank: int
-    rival: str | None
-    gap: float
+    rival: str | None = Field(description="the other side of the contested pair; null where one document was weighed")
+    gap: float | None = Field(description="standardized boundary gap to the rival")
+    value: float | None = Field(description="what the document was expected to be worth asking, without a rival")
     score: float
 
 
@@ -139,10 +165,12 @@ class SelectResponse(BaseModel):
     id: str
     documents: list[SelectedDocument]
     pool_size: int = Field(description="N")
-    k: int
+    k: int | None = Field(description="null where 'max_tokens' was given")
+    max_tokens: int | None
+    method: str
     usage: Usage
     status: Literal["complete"] = "complete"
-    stop_reason: Literal["budget", "pool_exhausted", "nothing_to_decide"]
+    stop_reason: Literal["budget", "settled", "pool_exhausted", "nothing_to_decide"]
     timings_ms: dict[str, float] = Field(description="by stage, and in total")
     warnings: list[str]
     rounds: list[ExplainedRound] | None = Field(None, description="with 'explain'")

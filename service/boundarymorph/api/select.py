@@ -10,7 +10,7 @@ from boundarymorph.api import bodies, openapi
 from boundarymorph.api.schemas import SelectRequest, SelectResponse
 from boundarymorph.api.state import RoomsOf, StateOf
 from boundarymorph.api.translate import response_of, task_of
-from boundarymorph.selector import SelectionResult, SelectionTask
+from boundarymorph.selector import SelectionResult, SelectionTask, Stopwatch
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
 
@@ -27,9 +27,12 @@ router = APIRouter(tags=["selection"])
 async def select(request: Request, state: StateOf, rooms: RoomsOf) -> SelectResponse:
     """Candidates come from an index or with the request; back comes the set, most relevant first, each document with
     its score or with what was inferred from its scored neighbours."""
-    body = await bodies.read(request, state.settings.limits.body_bytes)
-    wanted, task = await asyncio.to_thread(_parse, body, state.settings)
-    result = await rooms.selector.select(task)
+    watch = Stopwatch()
+    with watch.stage("receive"):
+        body = await bodies.read(request, state.settings.limits.body_bytes)
+    with watch.stage("parse"):
+        wanted, task = await asyncio.to_thread(_parse, body, state.settings)
+    result = await rooms.selector.select(task, watch)
     _measure(result)
     return response_of(result, task, explain=wanted.explain)
 

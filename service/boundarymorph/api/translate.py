@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import binascii
 import math
 from collections import defaultdict
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 from uuid import uuid4
 
 import numpy as np
+import pybase64
 from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.api.schemas import (
@@ -38,14 +38,18 @@ def task_of(request: SelectRequest, settings: Settings) -> SelectionTask:
     task = SelectionTask(
         query=request.query,
         candidates=_candidates(request, settings),
-        budget=settings.budget if request.budget is None else request.budget,
-        k=settings.k if request.k is None else request.k,
+        budget=_budget(request, settings),
+        k=None if request.max_tokens is not None else request.k or settings.k,
+        max_tokens=request.max_tokens,
+        settle=settings.auto_settle if request.budget == "auto" else None,
+        method=request.method or settings.method,
         batch_size=settings.batch_size if request.batch_size is None else request.batch_size,
         return_documents=request.return_documents,
     )
     _bound("query", len(request.query), limits.query_characters, "characters")
     _bound("budget", task.budget, limits.budget, "calls")
-    _bound("k", task.k, limits.k, "documents")
+    _bound("k", task.k or 0, limits.k, "documents")
+    _bound("max_tokens", task.max_tokens or 0, limits.max_tokens, "tokens")
     _bound("batch_size", task.batch_size, limits.batch_size, "documents")
     return task
 
@@ -57,6 +61,8 @@ def response_of(result: SelectionResult, task: SelectionTask, *, explain: bool =
         documents=_documents(result, task.return_documents),
         pool_size=len(result.pool),
         k=task.k,
+        max_tokens=task.max_tokens,
+        method=task.method,
         usage=Usage(
             budget=task.budget,
             cross_encoder_calls=len(result.history),
@@ -68,6 +74,16 @@ def response_of(result: SelectionResult, task: SelectionTask, *, explain: bool =
         warnings=list(result.warnings),
         rounds=_rounds(result.history, result.pool) if explain else None,
     )
+
+
+def _budget(request: SelectRequest, settings: Settings) -> int:
+    match request.budget:
+        case None:
+            return settings.budget
+        case "auto":
+            return min(settings.auto_budget, settings.limits.budget)
+        case budget:
+            return int(budget)
 
 
 def _candidates(request: SelectRequest, settings: Settings) -> Candidates:
@@ -86,7 +102,14 @@ def _candidates(request: SelectRequest, settings: Settings) -> Candidates:
         _bound(f"pool.documents.{position}.text", characters, limits.text_characters, "characters")
         identifier = str(position) if given.id is None else given.id
         documents.append(Document(identifier, given.text, given.title, given.metadata))
-    return GivenCandidates(documents, _embeddings(pool, limits), vector, _scores(pool))
+    known = {
+        document.id: given.cross_encoder_score
+        for document, given in zip(documents, pool.documents, strict=True)
+        if given.cross_encoder_score is not None
+    }
+    _bound("pool.documents", len(known), limits.known_scores, "known scores")
+    tokens = [given.tokens for given in pool.documents]
+    return GivenCandidates(documents, _embeddings(pool, limits), vector, _scores(pool), tokens, known)
 
 
 def _bound(field: str, value: int, limit: int, unit: str) -> None:
@@ -135,7 +158,7 @@ def _decode(block: VectorBlock, field: str, limits: Limits) -> NDArray[np.floati
     _bound(f"{field}.shape", block.shape[-1], limits.dimension, "numbers a vector")
     _bound(f"{field}.shape", math.prod(block.shape[:-1]), limits.pool, "vectors")
     try:
-        raw = base64.b64decode(block.data, validate=True)
+        raw = pybase64.b64decode(block.data, validate=True)
     except (binascii.Error, ValueError) as error:
         raise InvalidEmbeddings(f"{field}.data is not base64: {error}") from None
     expected = ITEM_BYTES[block.dtype] * math.prod(block.shape)
@@ -148,7 +171,6 @@ def _decode(block: VectorBlock, field: str, limits: Limits) -> NDArray[np.floati
 
 def _documents(result: SelectionResult, with_text: bool) -> list[SelectedDocument]:
     selection, pool = result.selection, result.pool
-    exact = {observation.document: observation.score for observation in result.history}
     chosen = []
     for rank, position in enumerate(selection.documents.tolist(), start=1):
         scored = bool(selection.scored[rank - 1])
@@ -160,7 +182,7 @@ def _documents(result: SelectionResult, with_text: bool) -> list[SelectedDocumen
                 relevance=float(selection.relevance[rank - 1]),
                 std=float(selection.std[rank - 1]),
                 source="cross_encoder" if scored else "posterior",
-                cross_encoder_score=exact[position] if scored else None,
+                cross_encoder_score=float(selection.relevance[rank - 1]) if scored else None,
                 retrieval_rank=position + 1,
                 retrieval_score=float(pool.scores[position]),
                 text=document.text if document else None,
@@ -179,7 +201,8 @@ def _rounds(history: Sequence[Observation], pool: Pool) -> list[ExplainedRound]:
                 id=pool.ids[observation.document],
                 retrieval_rank=observation.document + 1,
                 rival=None if observation.rival is None else pool.ids[observation.rival],
-                gap=observation.value,
+                gap=None if observation.rival is None else observation.value,
+                value=observation.value if observation.rival is None else None,
                 score=observation.score,
             )
         )

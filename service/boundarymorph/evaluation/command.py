@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table as Grid
 
@@ -145,19 +146,19 @@ def _show(studies: Sequence[Study], console: Console) -> None:
             console.print(f"\n{title}: no table has human labels", highlight=False)
             continue
         grid = Grid(title=f"{title} (%)", title_justify="left", title_style="bold", header_style="bold", pad_edge=False)
-        grid.add_column("")
         grid.add_column("method", no_wrap=True)
         for budget, k in cells.columns:
             grid.add_column(f"B={budget}\nk={k}", justify="right")
         for group, rows in cells.groups.items():
             grid.add_section()
-            for number, (method, row) in enumerate(rows.items()):
+            grid.add_row(f"[bold cyan]{escape(group)}[/bold cyan]")
+            for method, row in rows.items():
                 values = []
                 for cell in cells.columns:
                     value, (best, _) = row[cell], cells.best(group, cell)
                     text = "" if value is None else f"{100 * value:.1f}"
                     values.append(f"[bold]{text}[/bold]" if value is not None and round(value, 4) == best else text)
-                grid.add_row(group if number == 0 else "", cells.titles[method], *values)
+                grid.add_row(f"  {cells.titles[method]}", *values)
         console.print()
         console.print(grid)
     for found in studies:

@@ -65,13 +65,14 @@ def quality_against_budget(
     """values: method -> (B, k) -> 0..1. One panel a k, all on one scale; labels at the line ends."""
     with _figure(path, 3.9 * len(ks) + 0.6, 4.2) as figure:
         panels = figure.subplots(1, len(ks), sharey=True, squeeze=False)[0]
+        ends: list[list[tuple[float, str]]] = []
         for panel, k in zip(panels, ks, strict=True):
-            ends: list[tuple[float, str]] = []
+            ends.append([])
             for method, cells in values.items():
                 line = [cells.get((budget, k)) for budget in budgets]
-                if any(value is None for value in line):
-                    continue
                 heights = [100 * value for value in line if value is not None]
+                if len(heights) < len(budgets):
+                    continue
                 strong = method in ours
                 panel.plot(
                     budgets,
@@ -83,15 +84,17 @@ def quality_against_budget(
                     linestyle="-" if strong else "--",
                     zorder=3 if strong else 2,
                 )
-                ends.append((heights[-1], method))
+                ends[-1].append((heights[-1], method))
             panel.set_title(f"k = {k}")
             panel.set_xlabel("budget B (cross-encoder calls)")
             panel.set_xscale("log")
             panel.set_xticks(budgets, [str(budget) for budget in budgets])
             panel.minorticks_off()
-            low, high = panel.get_ylim()
-            least = 0.042 * (high - low)
-            for (end, method), place in zip(sorted(ends), _apart([end for end, _ in sorted(ends)], least), strict=True):
+        # The scale is common, so labels can only be placed once all lines are drawn.
+        low, high = panels[0].get_ylim()
+        for panel, here in zip(panels, ends, strict=True):
+            here.sort()
+            for (end, method), place in zip(here, _apart([end for end, _ in here], 0.042 * (high - low)), strict=True):
                 panel.annotate(
                     f"{titles[method]} {end:.1f}",
                     (budgets[-1], end),
@@ -160,12 +163,14 @@ def document_map(
 
 
 def belief_along_rank(path: Path, prior: Belief, posterior: Belief, chosen: NDArray[np.intp], title: str) -> None:
-    """Prior and posterior mean in retrieval order, the scored documents, and the boundary of the set."""
+    """Prior and posterior mean in retrieval order, the scored documents, and the boundary of the set: a line, or a band
+    where the set does not follow this mean alone."""
     count = len(prior.mean)
     ranks = np.arange(1, count + 1)
     inside = np.zeros(count, dtype=np.bool_)
     inside[chosen] = True
-    boundary = (posterior.mean[inside].min() + posterior.mean[~inside].max()) / 2 if (~inside).any() else 0.0
+    weakest = float(posterior.mean[inside].min())
+    strongest = float(posterior.mean[~inside].max()) if (~inside).any() else weakest
     with _figure(path, 10.5, 4.8) as figure:
         panel = figure.subplots()
         free = ~posterior.scored
@@ -197,11 +202,14 @@ def belief_along_rank(path: Path, prior: Belief, posterior: Belief, chosen: NDAr
                 linestyle="none",
                 label=label,
             )
-        panel.axhline(boundary, color=INK, linewidth=1.2, linestyle=(0, (5, 3)))
+        if weakest >= strongest:
+            panel.axhline((weakest + strongest) / 2, color=INK, linewidth=1.2, linestyle=(0, (5, 3)))
+        else:
+            panel.axhspan(weakest, strongest, color=MUTED, alpha=0.18, linewidth=0)
         panel.annotate(
             "boundary of the set",
-            (1.0, boundary),
-            (-4, 4),
+            (1.0, max(weakest, strongest)),
+            (-4, 3),
             xycoords=("axes fraction", "data"),
             textcoords="offset points",
             ha="right",
@@ -213,7 +221,7 @@ def belief_along_rank(path: Path, prior: Belief, posterior: Belief, chosen: NDAr
         panel.xaxis.set_major_formatter(ScalarFormatter())
         panel.set_xlim(0.9, count * 1.05)
         panel.set_xlabel("rank in retrieval (log scale)")
-        panel.set_ylabel("relevance, as believed")
+        panel.set_ylabel("belief, on the method's own scale")
         panel.set_title(title)
         panel.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=8)
 

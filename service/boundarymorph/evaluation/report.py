@@ -166,7 +166,9 @@ def _draw(studies: Sequence[Study], folder: Path) -> dict[str, list[str]]:
         table = cells(studies, metric)
         if table is None:
             continue
-        for group, values in table.groups.items():
+        for group, rows in table.groups.items():
+            # Variants of one method lie on top of each other; their differences have a table.
+            values = {method: row for method, row in rows.items() if method not in VARIANTS and "@" not in method}
             overall_group = "" if group == AVERAGE or len(studies) == 1 else group
             draw(
                 overall_group,
@@ -499,7 +501,8 @@ CAPTIONS = {
     "call that was spent, a red ring a document in the chosen set. Calls inside a dense blue group confirm what was "
     "likely anyway; rings without a cross were inferred from neighbours.",
     "belief": "What the method believes of each candidate, in retrieval order: before any call (grey line) and after "
-    "all calls. Documents above the dashed boundary are chosen.",
+    "all calls. Documents above the dashed line are chosen; a grey band instead of a line means that uncertainty "
+    "counts too, so that within the band some are chosen and others not.",
     "capacity": "Each line is one run that was told a k; its star should be on the line at 0, because there it is "
     "judged at the k that it was told.",
     "unscored": "Share of the chosen set's cross-encoder score that was never paid for.",

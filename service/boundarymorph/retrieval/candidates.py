@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -15,6 +15,8 @@ from boundarymorph.errors import InvalidEmbeddings
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.selection.pool import Pool
+
+CHARACTERS_PER_TOKEN = 4.0  # of English text under the tokenizers of today's language models
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,12 @@ class Candidates(Protocol):
     async def documents(self, retriever: Retriever, ids: Sequence[str]) -> Mapping[str, Document]:
         """The candidates of these ids, by id; those deleted in the meantime are left out."""
 
+    async def lengths(self, retriever: Retriever, ids: Sequence[str]) -> NDArray[np.float64]:
+        """(n,) tokens of n candidates, at least 1: as given, else estimated from their characters."""
+
+    def known_scores(self) -> Mapping[str, float]:
+        """Cross-encoder scores that came with the candidates, by id."""
+
 
 @dataclass(frozen=True, slots=True)
 class IndexedCandidates:
@@ -52,19 +60,29 @@ class IndexedCandidates:
     async def documents(self, retriever: Retriever, ids: Sequence[str]) -> Mapping[str, Document]:
         return await retriever.documents(self.index, ids)
 
+    async def lengths(self, retriever: Retriever, ids: Sequence[str]) -> NDArray[np.float64]:
+        characters = await retriever.characters(self.index, ids)
+        return _tokens(np.array([characters.get(id, 0) for id in ids]))
+
+    def known_scores(self) -> Mapping[str, float]:
+        return {}
+
 
 @dataclass(frozen=True)
 class GivenCandidates:
     """Documents that came with the request.
 
     embeddings: (N, d), or one (d,) or None a document; what is missing is encoded here, and so is the query.
-    scores: (N,) retrieval scores, by default the inner product with the query.
+    scores: (N,) retrieval scores, by default the inner product with the query. tokens: (N,) lengths, None where not
+    known. known: cross-encoder scores by id.
     """
 
     given: Sequence[Document]
     embeddings: NDArray[np.floating] | Sequence[ArrayLike | None] | None = None
     query_embedding: ArrayLike | None = None
     scores: ArrayLike | None = None
+    tokens: Sequence[int | None] | None = None
+    known: Mapping[str, float] = field(default_factory=dict)
 
     async def retrieve(self, retriever: Retriever, query: str) -> Retrieved:
         ids = [document.id for document in self.given]
@@ -80,6 +98,17 @@ class GivenCandidates:
 
     async def documents(self, retriever: Retriever, ids: Sequence[str]) -> Mapping[str, Document]:
         return {id: self._by_id[id] for id in ids}
+
+    async def lengths(self, retriever: Retriever, ids: Sequence[str]) -> NDArray[np.float64]:
+        estimated = dict(
+            zip(self._by_id, _tokens(np.array([len(document.content) for document in self.given])), strict=True)
+        )
+        given = zip(self._by_id, self.tokens or (), strict=False)
+        lengths = estimated | {id: tokens for id, tokens in given if tokens is not None}
+        return np.array([lengths[id] for id in ids], dtype=np.float64)
+
+    def known_scores(self) -> Mapping[str, float]:
+        return self.known
 
     @cached_property
     def _by_id(self) -> dict[str, Document]:
@@ -102,6 +131,10 @@ class GivenCandidates:
                 + (", some given and some of this service's encoder; give all of them or none" if missing else "")
             )
         return await asyncio.to_thread(np.stack, [rows[position] for position in range(len(partial))]), truncated
+
+
+def _tokens(characters: NDArray[np.integer]) -> NDArray[np.float64]:
+    return np.maximum(np.ceil(characters / CHARACTERS_PER_TOKEN), 1.0)
 
 
 def _rows(partial: Sequence[ArrayLike | None]) -> dict[int, NDArray[np.float32]]:

@@ -78,6 +78,10 @@ class LiveIndex:
         """The documents of these ids, by id; unknown ones are left out."""
         return self._store.documents(ids)
 
+    def characters(self, ids: Sequence[str]) -> dict[str, int]:
+        """How long title and text of these ids are together, by id; unknown ones are left out."""
+        return self._store.characters(ids)
+
     def digests(self, ids: Sequence[str]) -> dict[str, bytes]:
         """Fingerprints of what is stored under these ids; unknown ones are left out."""
         return self._store.digests(ids)

@@ -34,6 +34,9 @@ class Retriever(Protocol):
     async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
         """The documents of these ids, by id; unknown ones are left out. Raises UnknownIndex."""
 
+    async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
+        """How long title and text of these ids are together, by id; unknown ones are left out. Raises UnknownIndex."""
+
     async def embed_query(self, query: str) -> NDArray[np.float32]:
         """(d,) unit vector. Raises InvalidInput without an encoder."""
 
@@ -65,6 +68,10 @@ class LocalRetriever:
     async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
         live = await self._in_thread(self._catalog.get, index)
         return await self._in_thread(live.documents, ids)
+
+    async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
+        live = await self._in_thread(self._catalog.get, index)
+        return await self._in_thread(live.characters, ids)
 
     async def embed_query(self, query: str) -> NDArray[np.float32]:
         return await self._required_encoder().encode_query(query)

@@ -167,6 +167,11 @@ class DocumentStore:
         found = {id: Document(id, text, title, orjson.loads(metadata)) for id, text, title, metadata in rows}
         return {id: found[id] for id in ids if id in found}
 
+    def characters(self, ids: Sequence[str]) -> dict[str, int]:
+        """How long title and text of these documents are together, by id; unknown ones are left out."""
+        with self._transaction() as connection:
+            return dict(_select(connection, "id, length(text) + coalesce(length(title), 0)", ids))
+
     def digests(self, ids: Sequence[str]) -> dict[str, bytes]:
         """The fingerprints of these documents, by id; unknown ones are left out."""
         with self._transaction() as connection:

@@ -9,10 +9,13 @@ from numpy.typing import NDArray
 
 from boundarymorph.selection.belief import Belief
 
-# log(phi(z) - z Phi(-z)), to be interpolated: numpy has no normal distribution function.
-Z = np.linspace(0.0, 37.0, 3701)
+# log(phi(z) - z Phi(-z)) at steps of 1 / PER_UNIT, to be interpolated: numpy has no normal distribution function.
+LARGEST, PER_UNIT = 37, 100
 LOG_EXCESS = np.array(
-    [math.log(math.exp(-z * z / 2) / math.sqrt(2 * math.pi) - z * math.erfc(z / math.sqrt(2)) / 2) for z in Z.tolist()]
+    [
+        math.log(math.exp(-z * z / 2) / math.sqrt(2 * math.pi) - z * math.erfc(z / math.sqrt(2)) / 2)
+        for z in (step / PER_UNIT for step in range(LARGEST * PER_UNIT + 2))
+    ]
 )
 
 
@@ -160,8 +163,8 @@ class Explore:
     """The boundary gap for the first calls, then the value at the cutoff.
 
     While the field is hardly known the gap explores more than a single document's value does; later the latter spends
-    better. As long as all scores are equal neither has anything to go by: then the head of the ranking is asked, and
-    the first challenger, which is how a scorer that says "no" to almost everything is found to say "yes" at all.
+    better. As long as all scores are equal neither has anything to go by. Then ranks around k are asked, which shows
+    the trend, and after these the head, which is where a scorer that says no to almost everything may say yes.
     """
 
     gap_calls: int = 12
@@ -169,7 +172,7 @@ class Explore:
     def choose(self, belief: Belief, incumbents: NDArray[np.bool_], step: int) -> Choice:
         scores = belief.mean[belief.scored]
         if scores.size == 0 or scores.min() == scores.max():
-            document = self._head(belief.scored, incumbents)
+            document = _first_look(belief.scored, int(np.count_nonzero(incumbents)))
             return Choice(document, None, float(belief.std[document]))
         return self._rule(step).choose(belief, incumbents, step)
 
@@ -179,10 +182,12 @@ class Explore:
     def _rule(self, step: int) -> Acquisition:
         return BoundaryGap() if step < self.gap_calls else ValueAtCutoff()
 
-    @staticmethod
-    def _head(scored: NDArray[np.bool_], incumbents: NDArray[np.bool_]) -> int:
-        first, challenger = int(np.argmin(scored)), int(np.argmin(incumbents))
-        return challenger if first > 0 and not scored[challenger] else first
+
+def _first_look(scored: NDArray[np.bool_], k: int) -> int:
+    for position in (0, k, k // 2, 2 * k, 4 * k):
+        if position < len(scored) and not scored[position]:
+            return position
+    return int(np.argmin(scored))
 
 
 def cutoff(margin: NDArray[np.float64], incumbents: NDArray[np.bool_]) -> float:
@@ -192,6 +197,12 @@ def cutoff(margin: NDArray[np.float64], incumbents: NDArray[np.bool_]) -> float:
 
 def expected_excess(distance: NDArray[np.float64], std: NDArray[np.float64]) -> NDArray[np.float64]:
     """E[max(x - distance, 0)] for x ~ N(0, std^2), distance >= 0: sigma (phi(z) - z Phi(-z)), 0 where std is."""
-    z = np.divide(distance, std, out=np.full_like(distance, Z[-1]), where=std > 0)
-    excess: NDArray[np.float64] = std * np.exp(np.interp(z, Z, LOG_EXCESS))
+    steps = np.full_like(distance, LARGEST * PER_UNIT)
+    np.divide(distance, std, out=steps, where=std > 0)
+    steps *= PER_UNIT
+    np.minimum(steps, LARGEST * PER_UNIT, out=steps)
+    below = steps.astype(np.intp)
+    steps -= below
+    low = LOG_EXCESS[below]
+    excess: NDArray[np.float64] = std * np.exp(low + steps * (LOG_EXCESS[below + 1] - low))
     return excess

@@ -28,7 +28,7 @@ class StationaryCovariance:
     def __init__(self, distances: CosineDistances, kernel: Kernel) -> None:
         self._distances = distances
         self._kernel = kernel
-        self.diagonal = np.ones(distances.count)
+        self.diagonal = np.broadcast_to(np.float64(1.0), distances.count)
 
     def rows(self, documents: Sequence[int]) -> NDArray[np.float64]:
         return self._kernel(self._distances.from_documents(documents))

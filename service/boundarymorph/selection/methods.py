@@ -1,7 +1,7 @@
 """The named configurations that a request can ask for."""
 
-from boundarymorph.selection.config import SelectionConfig
+from boundarymorph.selection.config import Config, SelectionConfig, TrendConfig
 
 PAPER = "boundarymorph"
-DEFAULT = PAPER
-METHODS: dict[str, SelectionConfig] = {PAPER: SelectionConfig()}
+DEFAULT = "trend"
+METHODS: dict[str, Config] = {DEFAULT: TrendConfig(), PAPER: SelectionConfig()}

@@ -69,14 +69,14 @@ class ResidualPosterior:
         query_row = covariance.query_row() if anchored else None
         self._process = GaussianProcess(covariance, size + anchored, noise, query_row)
         self._anchored = anchored
-        self._scores = np.empty(len(prior))  # of the observed documents; the other entries mean nothing
+        self._scores: list[float] = []
         if anchored:
             self._process.observe(QUERY, 0.0)
 
     def observe(self, document: int, score: float) -> None:
         """Condition on one document's score; a document is observed once."""
         self._process.observe(document, score - self._prior[document])
-        self._scores[document] = score
+        self._scores.append(score)
 
     def fantasise(self, document: int, mean: float) -> None:
         self.observe(document, mean)
@@ -91,11 +91,12 @@ class ResidualPosterior:
         mean = process.weighted_targets - centre * process.weighted_ones
         mean += centre
         mean += self._prior
-        std = np.sqrt(process.variance)
+        std = process.variance
+        np.sqrt(std, out=std)
         std *= spread if spread > MINIMUM_SCALE else 1.0
         scored = np.zeros(len(mean), dtype=np.bool_)
         documents = process.observed[self._anchored :]
-        mean[documents] = self._scores[documents]
+        mean[documents] = self._scores
         std[documents] = 0.0
         scored[documents] = True
         return Belief(mean, std, scored)
@@ -117,3 +118,4 @@ class ResidualPosterior:
 
     def restore(self) -> None:
         self._process.restore(self._moment)
+        del self._scores[self._moment.observations - self._anchored :]

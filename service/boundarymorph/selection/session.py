@@ -110,10 +110,10 @@ class SelectionSession:
         """Why `ask` returns nothing, or None while there is something to ask."""
         if self._decided:
             return StopReason.NOTHING_TO_DECIDE
-        if self.belief.scored.all():
-            return StopReason.POOL_EXHAUSTED
         if self.spent >= self.budget:
             return StopReason.BUDGET
+        if self.belief.scored.all():
+            return StopReason.POOL_EXHAUSTED
         if self._settle is not None and self.expected_loss() <= self._settle:
             return StopReason.SETTLED
         return None

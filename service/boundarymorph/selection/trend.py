@@ -59,7 +59,7 @@ class TrendPosterior:
     """
 
     def __init__(self, pool: Pool, kernel: Kernel, size: int, *, noise: float = NOISE) -> None:
-        shared = SharedRows(CosineDistances(pool), kernel, QueryReweighting(pool))
+        shared = SharedRows(CosineDistances(pool, precise=False), kernel, QueryReweighting(pool))
         always, sometimes = rank_and_similarity(pool), lexical(pool)
         feature_sets = [always, np.concatenate([always, sometimes])] if len(sometimes) else [always]
         self._members = [

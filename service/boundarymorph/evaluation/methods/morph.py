@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from boundarymorph.evaluation.methods.method import Contestant
 from boundarymorph.evaluation.problem import Problem, Question, Ranking
-from boundarymorph.selection import Belief, SelectionConfig, SelectionSession, UpperConfidenceBound
-from boundarymorph.selection.methods import METHODS, PAPER
+from boundarymorph.selection import Belief, Config, SelectionConfig, SelectionSession, UpperConfidenceBound
+from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
 
 BETAS = (0.0, 0.5, 1.0, 2.0)
+OURS = "a configuration of this product; see selection/methods.py"
 
 
 def drive(session: SelectionSession, problem: Problem, batch: int = 1) -> None:
@@ -37,7 +38,7 @@ def drive(session: SelectionSession, problem: Problem, batch: int = 1) -> None:
 class Morph:
     """A SelectionSession; config: as for the service; batch: documents a round."""
 
-    config: SelectionConfig = field(default_factory=SelectionConfig)
+    config: Config = field(default_factory=SelectionConfig)
     batch: int = 1
 
     uses_budget: ClassVar[bool] = True
@@ -71,15 +72,12 @@ class MaximumSeeking(Morph):
 
 
 def _product() -> tuple[Contestant, ...]:
-    titles = {PAPER: "MORPH (paper)"}
+    titles = {DEFAULT: f"{DEFAULT} (default)", PAPER: "MORPH (paper)"}
     abouts = {PAPER: "Gaussian process on the retriever's order, asking where membership in the k is in doubt"}
     return tuple(
         Contestant(name, titles.get(name, name), (Morph(config),), abouts.get(name, OURS), ours=True)
         for name, config in METHODS.items()
     )
-
-
-OURS = "a configuration of this product; see selection/methods.py"
 
 
 def in_rounds(contestant: Contestant, batch: int) -> Contestant:
@@ -91,7 +89,7 @@ def in_rounds(contestant: Contestant, batch: int) -> Contestant:
 
 
 KERNEL = "the paper's method with another covariance"
-_PAPER = METHODS[PAPER]
+_PAPER = SelectionConfig()
 CONTESTANTS = (
     *_product(),
     Contestant(

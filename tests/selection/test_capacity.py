@@ -1,0 +1,142 @@
+"""Capacities, known scores and the expected loss."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+
+from boundarymorph.errors import InvalidInput
+from boundarymorph.selection import (
+    Config,
+    DocumentCapacity,
+    SelectionConfig,
+    SelectionSession,
+    StopReason,
+    TokenCapacity,
+    TrendConfig,
+    capacity_of,
+)
+from tests.selection.pools import FAMILIES, clustered
+
+CONFIGS: list[Config] = [SelectionConfig(), TrendConfig()]
+WORTHS = arrays(np.float64, 14, elements=st.floats(0.01, 1))
+LENGTHS = arrays(np.float64, 14, elements=st.integers(1, 40).map(float))
+
+
+def finish(session: SelectionSession, scores: NDArray[np.float64], round_size: int = 1) -> SelectionSession:
+    while (asked := session.ask(round_size)).size:
+        session.tell(asked, scores[asked])
+    return session
+
+
+@settings(max_examples=100, deadline=None)
+@given(WORTHS, LENGTHS, st.floats(0.05, 0.95))
+def test_token_margins_are_the_reduced_values_of_the_relaxed_knapsack(
+    worth: NDArray[np.float64], lengths: NDArray[np.float64], share: float
+) -> None:
+    limit = max(share * lengths.sum(), lengths.min())
+    capacity = TokenCapacity(lengths, limit)
+    margin, inside = capacity.margin(worth)
+    relaxed = linprog(-worth, A_ub=lengths[None], b_ub=[limit], bounds=(0, 1))
+    price = -relaxed.ineqlin.marginals[0]
+    if lengths[inside].sum() < limit:  # else the price is not unique
+        np.testing.assert_allclose(margin, worth - price * lengths, atol=1e-9)
+    if inside.any() and not inside.all() and lengths[inside].sum() <= limit:
+        assert margin[inside].min() >= margin[~inside].max() - 1e-9
+
+    filled = capacity.fill(worth)
+    assert lengths[filled].sum() <= limit
+    assert (lengths[~filled] > limit - lengths[filled].sum()).all()  # nothing more fits
+    assert worth[filled].sum() <= -(relaxed.fun or 0.0) + 1e-9
+
+
+def test_a_document_that_alone_is_too_long_is_passed_over() -> None:
+    capacity = TokenCapacity(np.array([100.0, 10.0, 12.0]), 20.0)
+    assert capacity.fill(np.array([99.0, 0.1, 0.1])).tolist() == [False, True, False]
+    assert capacity.margin(np.array([99.0, 0.1, 0.1]))[1].any()
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("round_size", [1, 4])
+def test_equal_lengths_are_exactly_a_count(config: Config, round_size: int) -> None:
+    pool, scores = clustered(150, 12, 3)
+    capacity = capacity_of(lengths=np.full(150, 7.0), max_tokens=7 * 25 + 6)
+    assert capacity == DocumentCapacity(25)
+    by_tokens = SelectionSession(pool, budget=30, k=capacity, config=config)
+    by_count = SelectionSession(pool, budget=30, k=25, config=config)
+    assert finish(by_tokens, scores, round_size).history == finish(by_count, scores, round_size).history
+    np.testing.assert_array_equal(by_tokens.selection().documents, by_count.selection().documents)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_token_limit_is_kept_and_used(config: Config, family: str) -> None:
+    pool, scores = FAMILIES[family](120, 10, 1)
+    lengths = np.random.default_rng(0).integers(5, 60, size=120).astype(float)
+    for limit in (5.0, 300.0, lengths.sum() - 1):
+        session = SelectionSession(pool, budget=25, k=TokenCapacity(lengths, limit), config=config)
+        chosen = finish(session, scores, 3).selection().documents
+        assert session.spent == 25
+        assert lengths[chosen].sum() <= limit
+        left_out = np.setdiff1d(np.arange(120), chosen)
+        assert lengths[left_out].min() > limit - lengths[chosen].sum()
+    covered = SelectionSession(pool, budget=25, k=TokenCapacity(lengths, lengths.sum()), config=config)
+    assert covered.stop_reason is StopReason.NOTHING_TO_DECIDE
+    assert len(covered.selection().documents) == 120
+
+
+@pytest.mark.parametrize(
+    ("k", "lengths", "max_tokens"),
+    [(0, None, None), (None, None, None), (None, [3.0, 0.0], 9), (None, [3.0, np.nan], 9), (None, [3.0, 4.0], 2)],
+)
+def test_impossible_capacities(k: int | None, lengths: list[float] | None, max_tokens: int | None) -> None:
+    with pytest.raises(InvalidInput):
+        capacity_of(k=k, lengths=lengths, max_tokens=max_tokens)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_known_scores_are_believed_and_never_asked(config: Config) -> None:
+    pool, scores = clustered(150, 12, 3)
+    known = {position: float(scores[position]) for position in range(0, 60, 3)}
+    session = SelectionSession(pool, budget=20, k=30, config=config, known=known)
+    assert session.belief.scored.sum() == 20 and session.spent == 0
+    finish(session, scores, 4)
+    assert session.spent == 20
+    assert not known.keys() & {observation.document for observation in session.history}
+    selection = session.selection()
+    of_known = np.isin(selection.documents, list(known))
+    assert selection.scored[of_known].all()
+    np.testing.assert_array_equal(selection.relevance[of_known], scores[selection.documents[of_known]])
+
+    everything = SelectionSession(pool, budget=5, k=30, config=config, known=dict(enumerate(scores.tolist())))
+    assert everything.stop_reason is StopReason.POOL_EXHAUSTED
+    assert everything.expected_loss() == 0
+    with pytest.raises(InvalidInput, match="outside"):
+        SelectionSession(pool, budget=5, k=30, config=config, known={0: 1.5})
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_knowing_first_is_as_good_as_asking(config: Config) -> None:
+    """The same evidence gives the same belief, whether it was known or asked."""
+    pool, scores = clustered(150, 12, 3)
+    asked = finish(SelectionSession(pool, budget=15, k=30, config=config), scores)
+    known = {observation.document: observation.score for observation in asked.history}
+    told = SelectionSession(pool, budget=0, k=30, config=config, known=known)
+    np.testing.assert_allclose(told.belief.mean, asked.belief.mean, rtol=0, atol=1e-9)
+    assert told.selection().documents.tolist() == asked.selection().documents.tolist()
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_settles_when_little_is_expected_to_be_lost(config: Config) -> None:
+    pool, scores = clustered(150, 12, 3)
+    losses = []
+    for settle in (0.2, 0.05, 0.01):
+        session = finish(SelectionSession(pool, budget=150, k=30, config=config, settle=settle), scores, 5)
+        losses.append((session.spent, session.expected_loss()))
+        assert session.stop_reason is (StopReason.SETTLED if session.spent < 150 else StopReason.BUDGET)
+        assert session.expected_loss() <= settle
+    assert losses == sorted(losses, key=lambda pair: (pair[0], -pair[1]))
+    assert losses[0][0] < losses[-1][0]
