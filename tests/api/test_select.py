@@ -270,6 +270,17 @@ async def test_scores_that_are_known_cost_nothing(client: httpx.AsyncClient) -> 
             assert document["cross_encoder_score"] == scores[document["id"]]
 
 
+async def test_bm25_is_learned_from(client: httpx.AsyncClient) -> None:
+    """The fake cross-encoder follows nothing that the embeddings know; a signal that it follows finds the best."""
+    bm25 = {document["id"]: score_of(QUERY, document["text"]) for document in texts(40)}
+    best = set(sorted(bm25, key=lambda id: -bm25[id])[:10])
+    found = {}
+    for with_bm25 in (True, False):
+        pool = [document | ({"bm25": bm25[document["id"]]} if with_bm25 else {}) for document in texts(40)]
+        found[with_bm25] = len(best & set(ids(await select(client, pool=pool, k=10, budget=12))))
+    assert found[True] >= 9 > found[False]
+
+
 async def test_all_scores_known(client: httpx.AsyncClient) -> None:
     pool = [{**document, "cross_encoder_score": score_of(QUERY, document["text"])} for document in texts(12)]
     body = await select(client, pool=pool, k=5, budget=9)

@@ -98,6 +98,9 @@ async def test_duplicate_ids(client: httpx.AsyncClient) -> None:
 
 async def test_scores_of_some(client: httpx.AsyncClient) -> None:
     assert "1 of 2" in await refused(client, {"query": "q", "pool": [{"text": "a", "score": 1}, {"text": "b"}]})
+    assert "1 of 2 have a bm25" in await refused(
+        client, {"query": "q", "pool": [{"text": "a", "bm25": 1}, {"text": "b"}]}
+    )
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])

@@ -59,6 +59,7 @@ class PoolDocument(Message):
     title: str | None = None
     embedding: list[float] | None = Field(None, description="encoded by the service if absent")
     score: float | None = Field(None, description="retrieval score; by default the inner product with the query")
+    bm25: float | None = Field(None, ge=0, description="word overlap with the query, if you have it: improves the set")
     cross_encoder_score: float | None = Field(
         None, ge=0, le=1, description="if you know it already: evidence that costs no call"
     )

@@ -108,8 +108,16 @@ def _candidates(request: SelectRequest, settings: Settings) -> Candidates:
         if given.cross_encoder_score is not None
     }
     _bound("pool.documents", len(known), limits.known_scores, "known scores")
-    tokens = [given.tokens for given in pool.documents]
-    return GivenCandidates(documents, _embeddings(pool, limits), vector, _scores(pool), tokens, known)
+    bm25 = _complete([given.bm25 for given in pool.documents], "bm25")
+    return GivenCandidates(
+        documents,
+        _embeddings(pool, limits),
+        vector,
+        scores=_complete([given.score for given in pool.documents], "score"),
+        features={} if bm25 is None else {"bm25": bm25},
+        tokens=[given.tokens for given in pool.documents],
+        known=known,
+    )
 
 
 def _bound(field: str, value: int, limit: int, unit: str) -> None:
@@ -143,15 +151,13 @@ def _embeddings(pool: PoolBody, limits: Limits) -> NDArray[np.floating] | Sequen
     return vectors
 
 
-def _scores(pool: PoolBody) -> list[float] | None:
-    scores = [document.score for document in pool.documents if document.score is not None]
-    if not scores:
+def _complete(values: Sequence[float | None], what: str) -> list[float] | None:
+    given = [value for value in values if value is not None]
+    if not given:
         return None
-    if len(scores) < len(pool.documents):
-        raise InvalidInput(
-            f"pool.documents: {len(scores)} of {len(pool.documents)} have a score; give all of them or none"
-        )
-    return scores
+    if len(given) < len(values):
+        raise InvalidInput(f"pool.documents: {len(given)} of {len(values)} have a {what}; give all of them or none")
+    return given
 
 
 def _decode(block: VectorBlock, field: str, limits: Limits) -> NDArray[np.floating]:

@@ -73,14 +73,15 @@ class GivenCandidates:
     """Documents that came with the request.
 
     embeddings: (N, d), or one (d,) or None a document; what is missing is encoded here, and so is the query.
-    scores: (N,) retrieval scores, by default the inner product with the query. tokens: (N,) lengths, None where not
-    known. known: cross-encoder scores by id.
+    scores: (N,) retrieval scores, by default the inner product with the query. features: further (N,) signals.
+    tokens: (N,) lengths, None where not known. known: cross-encoder scores by id.
     """
 
     given: Sequence[Document]
     embeddings: NDArray[np.floating] | Sequence[ArrayLike | None] | None = None
     query_embedding: ArrayLike | None = None
     scores: ArrayLike | None = None
+    features: Mapping[str, ArrayLike] = field(default_factory=dict)
     tokens: Sequence[int | None] | None = None
     known: Mapping[str, float] = field(default_factory=dict)
 
@@ -93,7 +94,7 @@ class GivenCandidates:
             if truncated:
                 warnings.append(f"{truncated} documents were cut to the encoder's maximum length to be embedded")
         vector = self.query_embedding if self.query_embedding is not None else await retriever.embed_query(query)
-        pool = await asyncio.to_thread(Pool.of, ids, embeddings, vector, self.scores)
+        pool = await asyncio.to_thread(Pool.of, ids, embeddings, vector, self.scores, self.features)
         return Retrieved(pool, warnings)
 
     async def documents(self, retriever: Retriever, ids: Sequence[str]) -> Mapping[str, Document]:

@@ -6,6 +6,7 @@ from boundarymorph.selection.capacity import Capacity, DocumentCapacity, TokenCa
 from boundarymorph.selection.config import Config, SelectionConfig, TrendConfig
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.session import Observation, Selection, SelectionSession, StopReason
+from boundarymorph.selection.speculation import SpeculativeSession
 
 __all__ = [
     "Acquisition",
@@ -20,6 +21,7 @@ __all__ = [
     "Selection",
     "SelectionConfig",
     "SelectionSession",
+    "SpeculativeSession",
     "StopReason",
     "TokenCapacity",
     "TrendConfig",

@@ -1,7 +1,9 @@
 """Acquisition: which document is worth the next cross-encoder call."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -39,7 +41,7 @@ class Acquisition(Protocol):
         """
 
     def shortlist(self, belief: Belief, incumbents: NDArray[np.bool_], n: int) -> list[int]:
-        """At most n unscored documents likely to be chosen soon; a hint, which decides nothing."""
+        """At most n unscored documents likely to be chosen soon, likeliest first; a hint, which decides nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,9 @@ class BoundaryGap:
 
     def shortlist(self, belief: Belief, incumbents: NDArray[np.bool_], n: int) -> list[int]:
         distance = np.abs(belief.mean - cutoff(belief.mean, incumbents))
-        doubt = belief.std / (distance + np.finfo(np.float64).tiny)
-        return _largest(np.where(belief.scored, -np.inf, doubt), n)
+        deviations = np.full_like(distance, np.inf)  # how many lie between a document and the cut
+        np.divide(distance, belief.std, out=deviations, where=~belief.scored)
+        return _largest(-deviations, n)
 
 
 def _least(
@@ -135,7 +138,12 @@ class UpperConfidenceBound:
 
 
 def _largest(values: NDArray[np.float64], n: int) -> list[int]:
-    best = np.argpartition(values, max(len(values) - n, 0))[-n:]
+    """The n of the largest values, largest first, ties by position; never one of value -inf."""
+    if n < 1:
+        return []
+    n = min(n, len(values))
+    best = np.sort(np.argpartition(-values, n - 1)[:n])
+    best = best[np.argsort(-values[best], kind="stable")]
     return [int(document) for document in best if values[document] > -np.inf]
 
 
@@ -170,24 +178,30 @@ class Explore:
     gap_calls: int = 12
 
     def choose(self, belief: Belief, incumbents: NDArray[np.bool_], step: int) -> Choice:
-        scores = belief.mean[belief.scored]
-        if scores.size == 0 or scores.min() == scores.max():
-            document = _first_look(belief.scored, int(np.count_nonzero(incumbents)))
+        if _all_equal(belief):
+            document = next(_first_looks(belief.scored, int(np.count_nonzero(incumbents))))
             return Choice(document, None, float(belief.std[document]))
         return self._rule(step).choose(belief, incumbents, step)
 
     def shortlist(self, belief: Belief, incumbents: NDArray[np.bool_], n: int) -> list[int]:
+        if _all_equal(belief):
+            return list(islice(_first_looks(belief.scored, int(np.count_nonzero(incumbents))), n))
         return self._rule(int(np.count_nonzero(belief.scored))).shortlist(belief, incumbents, n)
 
     def _rule(self, step: int) -> Acquisition:
         return BoundaryGap() if step < self.gap_calls else ValueAtCutoff()
 
 
-def _first_look(scored: NDArray[np.bool_], k: int) -> int:
-    for position in (0, k, k // 2, 2 * k, 4 * k):
-        if position < len(scored) and not scored[position]:
-            return position
-    return int(np.argmin(scored))
+def _all_equal(belief: Belief) -> bool:
+    scores = belief.mean[belief.scored]
+    return scores.size == 0 or bool(scores.min() == scores.max())
+
+
+def _first_looks(scored: NDArray[np.bool_], k: int) -> Iterator[int]:
+    """Unscored documents in the order in which they are asked while all scores are equal."""
+    looks = [p for p in dict.fromkeys((0, k, k // 2, 2 * k, 4 * k)) if p < len(scored) and not scored[p]]
+    yield from looks
+    yield from (int(p) for p in np.flatnonzero(~scored) if p not in looks)
 
 
 def cutoff(margin: NDArray[np.float64], incumbents: NDArray[np.bool_]) -> float:

@@ -84,7 +84,7 @@ class SelectionSession:
         if budget < 0:
             raise InvalidInput(f"the budget is {budget}; it must be 0 or more calls")
         known = known or {}
-        _refuse_impossible(np.fromiter(known.values(), dtype=np.float64))
+        refuse_impossible(np.fromiter(known.values(), dtype=np.float64))
         self.pool = pool
         self.budget = budget
         self.capacity = capacity_of(k=k) if isinstance(k, int) else k
@@ -163,7 +163,7 @@ class SelectionSession:
             raise InvalidInput(f"{len(told)} documents came with scores of shape {values.shape}; give one score each")
         if not set(told) <= self._asked.keys() or len(set(told)) != len(told):
             raise InvalidInput("scores are told once, and only of documents that the last ask named")
-        _refuse_impossible(values)
+        refuse_impossible(values)
         if not told:
             return
         self.rounds += 1
@@ -186,13 +186,14 @@ class SelectionSession:
             self.belief.scored[documents],
         )
 
+    def shortlist(self, n: int) -> NDArray[np.intp]:
+        """At most n unscored documents that are likely to be asked soon, likeliest first. Asks nothing."""
+        if self.stop_reason is not None:
+            return np.empty(0, dtype=np.intp)
+        return np.array(self._config.acquisition.shortlist(*self._contested(self.belief), n), dtype=np.intp)
+
     def _choose(self, belief: Belief) -> None:
-        if isinstance(self.capacity, DocumentCapacity):
-            contested, incumbents = belief, self.capacity.margin(belief.mean)[1]
-        else:  # worth adds up on the scale of scores alone
-            margin, incumbents = self.capacity.margin(self._posterior.relevance())
-            deviation = self._posterior.deviation(np.arange(len(margin)))
-            contested = Belief(margin, deviation, belief.scored)
+        contested, incumbents = self._contested(belief)
         rule = self._config.acquisition
         choice = rule.choose(contested, incumbents, self.spent + len(self._asked))
         self._asked[choice.document] = (choice.rival, choice.value)
@@ -200,7 +201,16 @@ class SelectionSession:
             likely = rule.shortlist(contested, incumbents, LOOK_AHEAD)
             self._posterior.prepare([choice.document, *(d for d in likely if d != choice.document)])
 
+    def _contested(self, belief: Belief) -> tuple[Belief, NDArray[np.bool_]]:
+        """The belief on the scale on which the capacity decides, and the mask of the incumbents."""
+        if isinstance(self.capacity, DocumentCapacity):
+            return belief, self.capacity.margin(belief.mean)[1]
+        margin, incumbents = self.capacity.margin(self._posterior.relevance())  # worth adds up on the scale of scores
+        deviation = self._posterior.deviation(np.arange(len(margin)))
+        return Belief(margin, deviation, belief.scored), incumbents
 
-def _refuse_impossible(scores: NDArray[np.float64]) -> None:
+
+def refuse_impossible(scores: NDArray[np.float64]) -> None:
+    """Raises InvalidInput unless all lie in [0, 1]."""
     if not ((scores >= 0) & (scores <= 1)).all():
         raise InvalidInput("a score lies outside [0, 1]; apply a sigmoid to logits first")
