@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo serve test check format bench-selection bench-select evaluation clean
+.PHONY: help setup demo serve test check format bench-selection bench-select evaluation evaluation-options clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -45,6 +45,9 @@ TABLES ?= tables
 BUDGETS ?= 25,50
 evaluation: setup  ## every selector on the tables in TABLES=dir, one report -> build/evaluation/report.md
 	OPENBLAS_NUM_THREADS=1 $(BIN)/boundarymorph evaluate $(addprefix --table ,$(sort $(wildcard $(TABLES)/*.npz))) --budgets $(BUDGETS) $(OPTIONS)
+
+evaluation-options: setup  ## rounds, settling, token limits, known scores, speculation on TABLES=dir -> build/evaluation-options/options.md
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_options $(TABLES) $(OPTIONS)
 
 clean:  ## remove the environment and build products, keep data/
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

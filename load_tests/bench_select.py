@@ -15,10 +15,9 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from boundarymorph.demo import docstrings
+from boundarymorph.demo import docstrings, service
 from boundarymorph.selection.methods import METHODS
 from load_tests import report
-from load_tests.service import running
 from tests.selection.pools import clustered
 
 
@@ -41,7 +40,7 @@ def main() -> None:
 
     texts = passages(arguments.pool, arguments.words)
     rows = []
-    with tempfile.TemporaryDirectory() as directory, running(Path(directory)) as client:
+    with tempfile.TemporaryDirectory() as directory, service(Path(directory)) as client:
         for dimension, method, batch_size in itertools.product(
             arguments.dimensions, arguments.methods, arguments.batch_sizes
         ):

@@ -1,4 +1,4 @@
-"""The command line: `boundarymorph serve | index | select | config | demo`."""
+"""The command line: `boundarymorph serve | index | select | evaluate | config | demo | version`."""
 
 from __future__ import annotations
 
@@ -128,11 +128,13 @@ def list_indexes(data_directory: DataDirectory = None) -> None:
         encoder = info.encoder or "own vectors"
         table.add_row(info.name, f"{info.count:,}", str(info.dimension), encoder, f"{info.bytes:,}", info.created)
     catalog.close()
-    console.print(table)
+    Console(width=None if console.is_terminal else 200).print(table)
 
 
 @index.command("delete")
-def delete_index(name: str, data_directory: DataDirectory = None) -> None:
+def delete_index(
+    name: Annotated[str, typer.Argument(help="Name of the index.")], data_directory: DataDirectory = None
+) -> None:
     """Remove an index with all its documents."""
     from boundarymorph import wiring
 

@@ -48,7 +48,8 @@ class DemoFailed(BoundaryMorphError):
 
 def run(console: Console, data_directory: Path, query: str, budget: int, k: int) -> None:
     """Start the service, index the corpus, select, and print. Raises DemoFailed."""
-    with _service(console, data_directory) as client:
+    console.print("[dim]starting the service[/dim]")
+    with service(data_directory) as client:
         encoding = _upload(console, client)
         console.print(f"[dim]{encoding}[/dim]")
         request = {"query": query, "index": INDEX, "budget": budget, "k": k, "return_documents": True}
@@ -115,8 +116,8 @@ def _members(owner: object, prefix: str, depth: int) -> Iterator[tuple[str, str,
 
 
 @contextmanager
-def _service(console: Console, data_directory: Path) -> Iterator[httpx.Client]:
-    """A `boundarymorph serve` of its own on a free port, ready, and stopped at the end."""
+def service(data_directory: Path) -> Iterator[httpx.Client]:
+    """A ready `boundarymorph serve` of its own on a free port, stopped at the end. Raises DemoFailed."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -124,8 +125,7 @@ def _service(console: Console, data_directory: Path) -> Iterator[httpx.Client]:
     process = subprocess.Popen([*command, "--data-directory", str(data_directory)])  # noqa: S603 - our own command
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=300) as client:
-            with console.status("starting the service"):
-                _await_ready(client, process)
+            _await_ready(client, process)
             yield client
     finally:
         process.terminate()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +83,48 @@ def test_a_finished_table_is_not_built_again_and_another_is_not_overwritten(tmp_
     path.write_bytes(b"notes of somebody")
     with pytest.raises(InvalidInput, match="is there already"):
         build(path, scorer)
+
+
+def test_a_finished_table_has_the_judgments_and_the_queries_that_are_asked_for(tmp_path: Path) -> None:
+    path, scorer = tmp_path / "t.npz", Lengths()
+
+    def made(collection: Collection) -> tables.Table:
+        return asyncio.run(TableBuilder(SeededEncoder(), scorer, 40).build(collection, path))
+
+    unjudged = made(replace(COLLECTION, judgments=None))
+    assert "grade" not in unjudged.arrays
+    some = made(replace(COLLECTION, queries={"q2": "text 2", "q0": "text 0"}))
+    assert [question.id for question in some.questions()] == ["q2", "q0"]
+    assert some.arrays["n_relevant"].tolist() == [0, 2]
+    assert np.array_equal(some.arrays["score"], unjudged.arrays["score"][[2, 0]])
+    assert "grade" not in tables.read(path).arrays, "the file holds more queries than these judgments speak of"
+
+    made(COLLECTION)
+    assert tables.read(path).arrays["n_relevant"].tolist() == [2, 1, 0]
+    (best, *_) = unjudged.question(0).pool.ids
+    made(replace(COLLECTION, judgments={"q0": {best: 300}}))
+    grades = tables.read(path).question(0).grades
+    assert grades is not None and grades[0] == 300 and grades.sum() == 300
+    assert scorer.pairs == 120
+    with pytest.raises(InvalidInput, match="fewer queries"):
+        made(replace(COLLECTION, queries={**COLLECTION.queries, "q3": "text 3"}))
+
+
+@pytest.mark.parametrize("note", [b"", b'{"documents": "12', None])
+def test_work_whose_recipe_cannot_be_read_is_started_over(tmp_path: Path, note: bytes | None) -> None:
+    work = tmp_path / "t.npz.unfinished"
+    work.mkdir()
+    (work / "scores").write_bytes(np.full(7, 0.125).tobytes())
+    if note is not None:
+        (work / "recipe.json").write_bytes(note)
+    table = build(tmp_path / "t.npz", scorer := Lengths())
+    assert scorer.pairs == 120 and 0.125 not in table.arrays["score"] and not work.exists()
+
+
+def test_a_place_where_no_work_can_be_kept(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidInput, match="choose another --write-table"):
+        build(tmp_path / "file" / "t.npz", Lengths())
 
 
 def test_a_half_written_row_is_computed_again(tmp_path: Path) -> None:

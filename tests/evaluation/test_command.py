@@ -7,16 +7,21 @@ import gzip
 import io
 import json
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from boundarymorph.cli import app
 from boundarymorph.errors import BoundaryMorphError, InvalidInput
 from boundarymorph.evaluation import tables
+from boundarymorph.evaluation.command import Request, evaluate
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
 from tests.evaluation.tables import synthetic
+from tests.evaluation.test_builder import Lengths
 from tests.evaluation.test_chat import endpoint, grades_by_number
+from tests.retrieval.fakes import SeededEncoder
 
 GRID = ["--budgets", "4,8", "--k", "5,10"]
 METRICS = {"ce_ncg", "ncg"}
@@ -134,6 +139,8 @@ def test_without_labels(tmp_path: Path) -> None:
     [
         ([], "name at least one"),
         (["--methods", "nobody"], "no method is called 'nobody'"),
+        (["--methods", ""], "--methods names no method"),
+        (["--methods", "agentic", "--chat-url", "http://127.0.0.1:9"], "agentic: the table has no texts"),
         (["--budgets", "0"], "--budgets needs numbers from 1 on"),
         (["--k", "5,many"], "whole numbers"),
     ],
@@ -143,6 +150,40 @@ def test_mistakes(tmp_path: Path, arguments: list[str], complaint: str) -> None:
     given = ["--table", str(tmp_path / "t.npz")] if arguments else []
     with pytest.raises(InvalidInput, match=complaint):
         run(*given, *arguments, "--out", tmp_path / "out")
+
+
+def test_a_folder_that_cannot_be_made_is_noticed_before_anything_is_computed(tmp_path: Path) -> None:
+    tables.write(synthetic(), tmp_path / "t.npz")
+
+    def models() -> NoReturn:
+        raise AssertionError("the models are not loaded")
+
+    request = Request(tables=[tmp_path / "t.npz"], data=str(tmp_path), out=tmp_path / "t.npz" / "report")
+    with pytest.raises(InvalidInput, match="choose another with --out"):
+        evaluate(request, models, Console(quiet=True))
+
+
+def test_judgments_that_come_or_change_after_the_table(tmp_path: Path) -> None:
+    """Texts stay as they are; scores are bought once."""
+    folder, scorer = texts(tmp_path / "kitchen"), Lengths()
+    judgments = (folder / "qrels.tsv").read_text()
+    (folder / "qrels.tsv").unlink()
+    request = Request(data=str(folder), methods=["mips"], budgets=[4], ks=[10], out=tmp_path / "out")
+
+    def ncg(qrels: str | None) -> float | None:
+        if qrels is not None:
+            (folder / "qrels.tsv").write_text(qrels)
+        evaluate(request, lambda: (SeededEncoder(), scorer), Console(quiet=True))
+        (row,) = json.loads((tmp_path / "out" / "summary.json").read_bytes())["rows"]
+        found: float | None = row["ncg"]
+        return found
+
+    assert ncg(None) is None
+    whole, edited, one_query = (
+        ncg(lines) for lines in (judgments, "moon\tchess-1\t1\nloaf\tchess-2\t1\n", "loaf\tbread-1\t1\n")
+    )
+    assert whole is not None and 0 < whole < 1 and edited is not None and edited != whole and one_query is not None
+    assert scorer.pairs == 2 * 30
 
 
 TOPICS = {

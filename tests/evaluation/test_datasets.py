@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.evaluation.datasets import load
+from boundarymorph.evaluation.datasets import fingerprint, load
 from boundarymorph.evaluation.lexical import Bm25Index
 
 CORPUS = '{"_id": "a", "title": "Tides", "text": "The moon pulls."}\n\n{"_id": "b", "text": "Bread rises."}\n'
@@ -39,7 +39,21 @@ def test_without_judgments_every_query_counts(tmp_path: Path) -> None:
     found = load(str(beir(tmp_path, qrels=None)))
     assert list(found.queries) == ["1", "2"] and found.judgments is None
     assert list(found.first(1).queries) == ["1"]
-    assert found.fingerprint != found.first(1).fingerprint
+    assert fingerprint(found.queries) != fingerprint(found.first(1).queries)
+
+
+def test_a_byte_order_mark_and_a_text_of_null(tmp_path: Path) -> None:
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels.tsv"):
+        path = beir(tmp_path) / name
+        path.write_text(path.read_text(), encoding="utf-8-sig")
+    (tmp_path / "qrels.tsv").write_text("1\ta\t1\n", encoding="utf-8-sig")  # no header that could hide it
+    with (tmp_path / "corpus.jsonl").open("a") as file:
+        file.write(
+            '{"_id": "c", "text": null}\n{"_id": "d", "title": "Yeast", "text": null}\n{"_id": "e", "text": ""}\n'
+        )
+    found = load(str(tmp_path))
+    assert found.documents["a"] == "Tides\nThe moon pulls." and list(found.queries) == ["1"]
+    assert [found.documents[name] for name in "cde"] == ["", "Yeast\n", ""]
 
 
 @pytest.mark.parametrize(
@@ -49,11 +63,21 @@ def test_without_judgments_every_query_counts(tmp_path: Path) -> None:
         ("corpus.jsonl", CORPUS + '{"_id": "a", "text": ""}\n', "line 4: the id 'a' occurs twice"),
         ("qrels.tsv", QRELS + "1\ta\tyes\n", "line 4: not query-id"),
         ("queries.jsonl", "", "0 queries"),
+        ("queries.jsonl", '{"_id": null, "text": "yeast"}\n', "line 1: _id must be a string or an integer"),
+        ("qrels.tsv", "1\ta\t0\n2\tb\t0\n", "leave no query with a relevant document"),
+        ("qrels.tsv", "9\ta\t1\n", "leave no query with a relevant document"),
+        ("qrels.tsv", "1\ta\t65536\n", "the grade 65536; grades go up to 65535"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, name: str, content: str, complaint: str) -> None:
     (beir(tmp_path) / name).write_text(content)
     with pytest.raises(InvalidInput, match=complaint):
+        load(str(tmp_path))
+
+
+def test_qrels_in_another_encoding(tmp_path: Path) -> None:
+    (beir(tmp_path) / "qrels.tsv").write_bytes(QRELS.encode("utf-16"))
+    with pytest.raises(InvalidInput, match=r"qrels\.tsv, line 1: not UTF-8"):
         load(str(tmp_path))
 
 

@@ -3,6 +3,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation.methods import Contestant, chosen
 from boundarymorph.evaluation.methods.method import Scoring
 from boundarymorph.evaluation.problem import Problem, Ranking
@@ -48,6 +49,11 @@ def test_methods_without_their_input_are_left_out() -> None:
     outcome = experiment(synthetic(without=["bm25"]), chosen(["mips", "bm25"]), [5], [5])
     assert outcome.left_out == {"bm25": "the table has no bm25"}
     assert [contestant.name for contestant in outcome.contestants] == ["mips"]
+
+
+def test_where_no_method_can_run_the_reason_is_given() -> None:
+    with pytest.raises(InvalidInput, match=r"no chosen method can run on 'made-up' \(bm25: the table has no bm25\)"):
+        experiment(synthetic(without=["bm25"]), chosen(["bm25"]), [5], [5])
 
 
 def test_without_labels_there_is_no_ncg() -> None:

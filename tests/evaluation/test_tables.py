@@ -57,7 +57,19 @@ def test_optional_keys_have_their_stand_ins() -> None:
         ({"score": np.full((4, 60), 1.5)}, "outside"),
         ({"score": np.zeros((4, 59))}, "score has the shape"),
         ({"pool": np.full((4, 60), 99)}, "names row 99"),
-        ({"query_emb": np.zeros((3, 16))}, "3 rows for 4 queries"),
+        ({"query_emb": np.zeros((3, 16))}, r"query_emb has the shape \(3, 16\); it should be \(4, 16\)"),
+        ({"query_emb": np.zeros((4, 8))}, r"query_emb has the shape \(4, 8\); it should be \(4, 16\)"),
+        ({"doc_emb": np.zeros(60)}, "doc_emb has the shape"),
+        ({"doc_emb": np.full((60, 16), "a")}, "doc_emb is of <U1; it takes numbers"),
+        ({"pool": np.zeros((4, 60))}, "pool is of float64; it takes whole numbers"),
+        ({"pool": np.full((4, 60), -2)}, "names row -2"),
+        ({"pool": np.where(np.arange(4)[:, None] == 2, -1, np.tile(np.arange(60), (4, 1)))}, "row 2 has no candidates"),
+        ({"doc_ids": np.array(["d0"])}, "doc_ids has the shape"),
+        ({"query_ids": np.array("q")}, "query_ids has the shape"),
+        ({"call_seconds": np.zeros(2)}, "call_seconds has the shape"),
+        ({"call_seconds": np.array("soon")}, "call_seconds is of"),
+        ({"n_relevant": np.array(["1", "2", "3", "4"])}, "n_relevant is of <U1; it takes whole numbers"),
+        ({"grade": np.full((4, 60), "good")}, "grade is of <U4; it takes numbers"),
     ],
 )
 def test_what_is_no_table_is_refused(change: dict[str, np.ndarray | None], complaint: str) -> None:
@@ -77,3 +89,5 @@ def test_a_file_that_is_no_npz_is_refused(tmp_path: Path) -> None:
 def test_the_first_queries() -> None:
     table = synthetic().first(2)
     assert len(table) == 2 and [question.id for question in table.questions()] == ["q0", "q1"]
+    assert len(synthetic().first(9)) == 4
+    assert [question.id for question in synthetic().only([3, 1]).questions()] == ["q3", "q1"]

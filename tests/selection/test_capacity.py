@@ -19,6 +19,8 @@ from boundarymorph.selection import (
     TrendConfig,
     capacity_of,
 )
+from boundarymorph.selection.link import stretched
+from boundarymorph.selection.session import FEWEST_TO_SETTLE
 from tests.selection.pools import FAMILIES, clustered
 
 CONFIGS: list[Config] = [SelectionConfig(), TrendConfig()]
@@ -140,3 +142,50 @@ def test_settles_when_little_is_expected_to_be_lost(config: Config) -> None:
         assert session.expected_loss() <= settle
     assert losses == sorted(losses, key=lambda pair: (pair[0], -pair[1]))
     assert losses[0][0] < losses[-1][0]
+
+
+def test_equal_scores_settle_nothing() -> None:
+    """A scorer that has said no so far may yet say yes; and a few scores do not say how far scores spread."""
+    pool, scores = clustered(150, 12, 3)
+    rare = np.where(scores > np.quantile(scores, 0.9), 1.0, 0.0)
+    rare[:20] = 0.0
+    session = SelectionSession(pool, budget=150, k=30, config=TrendConfig(), settle=0.9)
+    while (asked := session.ask(5)).size:
+        assert not session.informed
+        session.tell(asked, rare[asked])
+    told = [seen.score for seen in session.history]
+    assert session.stop_reason is StopReason.SETTLED
+    assert len(told) >= FEWEST_TO_SETTLE and len(set(told)) == 2
+    constant = SelectionSession(pool, budget=40, k=30, config=TrendConfig(), settle=0.9)
+    finish(constant, np.zeros(150), 5)
+    assert constant.stop_reason is StopReason.BUDGET
+
+
+def test_a_coarse_scorer_does_not_fill_the_set_with_short_worthless_documents() -> None:
+    """Scores of 0, 1/2 and 1 leave nothing on the log-odds scale below 1/4; under a token limit that must count 0."""
+    shares = {"count": 0.0, "tokens": 0.0}
+    for seed in range(8):
+        pool, liking = clustered(300, 12, seed)
+        scores = np.where(
+            liking > np.quantile(liking, 0.95), 1.0, np.where(liking > np.quantile(liking, 0.9), 0.5, 0.0)
+        )
+        lengths = np.random.default_rng(seed).lognormal(4.5, 0.65, 300).round() + 1
+        limit = TokenCapacity(lengths, 40 * float(lengths.mean()))
+        counted = finish(SelectionSession(pool, budget=40, k=40, config=TrendConfig()), scores)
+        room = limit.limit
+        for document in counted.selection().documents:
+            if lengths[document] <= room:
+                room -= lengths[document]
+                shares["count"] += scores[document]
+        aware = finish(SelectionSession(pool, budget=40, k=limit, config=TrendConfig()), scores)
+        shares["tokens"] += scores[aware.selection().documents].sum()
+    assert shares["tokens"] > shares["count"]
+
+
+@given(arrays(np.float64, 20, elements=st.floats(0, 1)), st.floats(1e-7, 0.25))
+def test_stretching_keeps_the_order_and_the_unit_interval(expected: NDArray[np.float64], clip: float) -> None:
+    gain = stretched(expected, clip)
+    assert ((gain >= 0) & (gain <= 1)).all()
+    order = np.argsort(expected, kind="stable")
+    assert (np.diff(gain[order]) >= 0).all()
+    assert stretched(np.array([clip]), clip)[0] <= 1e-9 and stretched(np.array([1 - clip]), clip)[0] >= 1 - 1e-9

@@ -6,7 +6,6 @@ import pytest
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection import (
     Config,
-    Pool,
     SelectionConfig,
     SelectionSession,
     SpeculativeSession,
@@ -38,11 +37,11 @@ def speculative(session: SelectionSession, scores: Scores, width: int) -> tuple[
 def assert_same(ahead: SelectionSession, plain: SelectionSession) -> None:
     assert ahead.history == plain.history
     assert ahead.stop_reason is plain.stop_reason
-    for mine, theirs in ((ahead.selection(), plain.selection()),):
-        np.testing.assert_array_equal(mine.documents, theirs.documents)
-        np.testing.assert_array_equal(mine.relevance, theirs.relevance)
-        np.testing.assert_array_equal(mine.std, theirs.std)
-        np.testing.assert_array_equal(mine.scored, theirs.scored)
+    mine, theirs = ahead.selection(), plain.selection()
+    np.testing.assert_array_equal(mine.documents, theirs.documents)
+    np.testing.assert_array_equal(mine.relevance, theirs.relevance)
+    np.testing.assert_array_equal(mine.std, theirs.std)
+    np.testing.assert_array_equal(mine.scored, theirs.scored)
 
 
 @pytest.mark.parametrize("config", METHODS, ids=("boundarymorph", "trend"))
@@ -143,7 +142,6 @@ def test_a_trip_takes_a_document() -> None:
 
 @pytest.mark.parametrize("config", METHODS, ids=("boundarymorph", "trend"))
 def test_the_shortlist_is_a_hint(config: Config) -> None:
-    pool: Pool
     pool, scores = clustered(80, 8, 0)
     session = SelectionSession(pool, budget=20, k=15, config=config)
     while (asked := session.ask()).size:

@@ -21,6 +21,7 @@ from boundarymorph.api.schemas import Problem
 TYPE_PREFIX = "urn:boundarymorph:problem:"
 MEDIA_TYPE = "application/problem+json"
 MAX_DETAILS = 20
+TAGS = ("numbers", "block")  # by which pydantic tells the forms of a vector apart
 MAX_CHARACTERS = 1_000  # of a message, which may quote what a caller sent
 log = logging.getLogger(__name__)
 
@@ -111,7 +112,10 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ValidationError | RequestValidationError)
     details: Sequence[ErrorDetails] = error.errors()
     where = [
-        {"field": _short(".".join(str(part) for part in detail["loc"])) or "body", "message": _message(detail)}
+        {
+            "field": _short(".".join(str(part) for part in detail["loc"] if part not in TAGS)) or "body",
+            "message": _message(detail),
+        }
         for detail in details[:MAX_DETAILS]
     ]
     first = where[0]

@@ -42,13 +42,13 @@ Vector = Annotated[
 ]
 
 
-def _kind_of_budget(budget: object) -> Literal["calls", "word"]:
-    return "word" if isinstance(budget, str) else "calls"
+def _calls(budget: object) -> object:
+    if budget == "auto" or budget is None or (isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0):
+        return budget
+    raise ValueError('give a whole number of calls, 0 or more, or "auto"')
 
 
-Budget = Annotated[
-    Annotated[int, Field(ge=0), Tag("calls")] | Annotated[Literal["auto"], Tag("word")], Discriminator(_kind_of_budget)
-]
+Budget = Annotated[Annotated[int, Field(ge=0)] | Literal["auto"], BeforeValidator(_calls)]
 
 
 class PoolDocument(Message):
@@ -63,7 +63,9 @@ class PoolDocument(Message):
     cross_encoder_score: float | None = Field(
         None, ge=0, le=1, description="if you know it already: evidence that costs no call"
     )
-    tokens: int | None = Field(None, ge=1, description="length for 'max_tokens'; estimated from the text if absent")
+    tokens: int | None = Field(
+        None, ge=1, le=1_000_000_000, description="length for 'max_tokens'; estimated from the text if absent"
+    )
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -92,7 +94,9 @@ class SelectRequest(Message):
         description='B: cross-encoder calls at most; "auto" stops when little is expected to be lost by it',
     )
     k: int | None = Field(None, ge=1, description="documents to return")
-    max_tokens: int | None = Field(None, ge=1, description="return what fits into so many tokens, instead of k")
+    max_tokens: int | None = Field(
+        None, ge=1, le=1_000_000_000, description="return what fits into so many tokens, instead of k"
+    )
     method: Literal[*METHODS] | None = Field(  # type: ignore[valid-type]
         None, description="'trend' learns how the scores relate to the ranking; 'boundarymorph' is the paper's, exactly"
     )
@@ -149,7 +153,7 @@ class ExplainedCall(BaseModel):
     retrieval_rank: int
     rival: str | None = Field(description="the other side of the contested pair; null where one document was weighed")
     gap: float | None = Field(description="standardized boundary gap to the rival")
-    value: float | None = Field(description="what the document was expected to be worth asking, without a rival")
+    value: float | None = Field(description="what the rule maximised, without a rival; null for the first looks")
     score: float
 
 
@@ -239,6 +243,7 @@ class UploadReport(BaseModel):
     added: int
     updated: int
     unchanged: int
+    superseded: int = Field(description="earlier documents of an id that came again")
     skipped: int
     truncated: int = Field(description="documents cut to the encoder's maximum length to be embedded")
     problems: list[UploadProblem] = Field(description="the first of what was skipped")

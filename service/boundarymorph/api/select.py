@@ -22,7 +22,6 @@ router = APIRouter(tags=["selection"])
     summary="Select the k best documents with B cross-encoder calls",
     openapi_extra=openapi.body(SelectRequest),
     responses=openapi.problems(404, 409, 413, 422, 503),
-    response_model_exclude_none=False,
 )
 async def select(request: Request, state: StateOf, rooms: RoomsOf) -> SelectResponse:
     """Candidates come from an index or with the request; back comes the set, most relevant first, each document with

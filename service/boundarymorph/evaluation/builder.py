@@ -6,9 +6,10 @@ table goes on where it stopped.
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation import tables
-from boundarymorph.evaluation.datasets import Collection
+from boundarymorph.evaluation.datasets import Collection, fingerprint
 from boundarymorph.evaluation.lexical import Bm25Index
 from boundarymorph.evaluation.tables import Table
 from boundarymorph.retrieval.encoders import Encoder
@@ -27,6 +28,7 @@ from boundarymorph.scoring.scorer import Scorer
 
 CHUNK = 32  # texts or pairs between two appends: what a crash can cost
 BLOCK = 256
+JUDGMENTS = ("grade", "n_relevant")
 
 Watch = Callable[[str, int, int], None]  # stage, done, of how many
 
@@ -40,15 +42,25 @@ class TableBuilder:
     depth: int
 
     async def build(self, collection: Collection, path: Path, watch: Watch = lambda *_: None) -> Table:
-        """The table at `path`, built unless it is there already. Raises InvalidInput if another file is there."""
+        """The table at `path`, built unless it is there already. Raises InvalidInput if another file is there.
+
+        Scores of a finished table are kept, also where only some of its queries are asked for; its judgments are those
+        that the collection has now.
+        """
         recipe = {
-            "collection": collection.fingerprint,
+            "documents": fingerprint(collection.documents),
+            "queries": [fingerprint({query: text}) for query, text in collection.queries.items()],
             "encoder": self.encoder.name,
             "scorer": self.scorer.name,
             "depth": str(self.depth),
         }
+        texts = collection.queries, collection.documents
         if (done := _finished(path, recipe)) is not None:
-            return Table(path.stem, done, (collection.queries, collection.documents))
+            found, rows = Table(path.stem, done[0], texts), done[1]
+            table = replace(found, arrays=_judged(found.only(rows).arrays, collection))
+            if rows == list(range(len(found))) and _judged_otherwise(found, table):
+                tables.write(table, path)
+            return table
         work = _workplace(path, recipe)
         documents = await self._encoded(collection, work, watch)
         queries = np.array([await self.encoder.encode_query(text) for text in collection.queries.values()])
@@ -60,7 +72,7 @@ class TableBuilder:
             "call_seconds": np.array(seconds),
             "recipe": np.array(orjson.dumps(recipe).decode()),
         }
-        table = Table(path.stem, arrays, (collection.queries, collection.documents))
+        table = Table(path.stem, _judged(arrays, collection), texts)
         tables.write(table, path)
         shutil.rmtree(work)
         return table
@@ -115,30 +127,45 @@ class _Shelf:
         return np.fromfile(self._path, dtype=self._dtype).reshape(-1, self._width)
 
 
-def _finished(path: Path, recipe: dict[str, str]) -> dict[str, NDArray[Any]] | None:
+def _finished(path: Path, recipe: Mapping[str, Any]) -> tuple[dict[str, NDArray[Any]], list[int]] | None:
+    """The table that is there, and its rows that hold the recipe's queries."""
     if not path.is_file():
         return None
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays: dict[str, NDArray[Any]] = {name: file[name] for name in file}
-        if orjson.loads(str(arrays["recipe"])) == recipe:
-            return arrays
+        made = orjson.loads(str(arrays["recipe"]))
+        row_of = {query: row for row, query in enumerate(made["queries"])}
+        if {**made, "queries": None} == {**recipe, "queries": None}:
+            return arrays, [row_of[query] for query in recipe["queries"]]
     except (KeyError, *tables.UNREADABLE):
         pass
     raise InvalidInput(
-        f"{path} is there already, and was made from other texts, with other models, or with another depth; "
+        f"{path} is there already, and was made from other texts or fewer queries, with other models, or with another "
+        "depth; "
         "delete it, or name another file with --write-table"
     )
 
 
-def _workplace(path: Path, recipe: dict[str, str]) -> Path:
-    """The folder of unfinished work, emptied if it belongs to another recipe."""
+def _workplace(path: Path, recipe: Mapping[str, Any]) -> Path:
+    """The folder of unfinished work, emptied if it belongs to another recipe or does not say to which."""
     work = path.with_name(path.name + ".unfinished")
     note = work / "recipe.json"
-    if not note.is_file() or orjson.loads(note.read_bytes()) != recipe:
+    try:
+        if orjson.loads(note.read_bytes()) == recipe:
+            return work
+    except (OSError, orjson.JSONDecodeError):
+        pass
+    try:
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
-        note.write_bytes(orjson.dumps(recipe))
+        scratch = work / "recipe.writing"
+        scratch.write_bytes(orjson.dumps(recipe))
+        os.replace(scratch, note)
+    except OSError as error:
+        raise InvalidInput(
+            f"unfinished work cannot be kept in {work}: {error}; choose another --write-table"
+        ) from error
     return work
 
 
@@ -162,11 +189,11 @@ def _assembled(
     pools: NDArray[np.intp],
     similarities: NDArray[np.float32],
 ) -> dict[str, NDArray[Any]]:
-    """Everything but the scores; of the documents, those that are in some pool."""
+    """Everything but scores and judgments; of the documents, those that are in some pool."""
     names = list(collection.documents)
     used, rows = np.unique(pools, return_inverse=True)
     lexical = Bm25Index(list(collection.documents.values()), list(collection.queries.values()))
-    arrays: dict[str, NDArray[Any]] = {
+    return {
         "doc_ids": np.array([names[document] for document in used]),
         "doc_emb": documents[used].astype(np.float16),
         "query_ids": np.array(list(collection.queries)),
@@ -178,12 +205,23 @@ def _assembled(
             dtype=np.float32,
         ),
     }
+
+
+def _judged(arrays: Mapping[str, NDArray[Any]], collection: Collection) -> dict[str, NDArray[Any]]:
+    """With the collection's judgments, whatever stood there."""
+    arrays = {key: values for key, values in arrays.items() if key not in JUDGMENTS}
     if collection.judgments is not None:
         judged = [collection.judgments.get(query, {}) for query in collection.queries]
+        pools = arrays["doc_ids"][arrays["pool"]].tolist()
         arrays["grade"] = np.array(
-            [[grades.get(names[document], 0) for document in pool] for grades, pool in zip(judged, pools, strict=True)],
-            dtype=np.uint8,
+            [[grades.get(document, 0) for document in pool] for grades, pool in zip(judged, pools, strict=True)],
+            dtype=np.uint16,
         )
         present = collection.documents.keys()
         arrays["n_relevant"] = np.array([sum(document in present for document in grades) for grades in judged])
     return arrays
+
+
+def _judged_otherwise(one: Table, other: Table) -> bool:
+    absent = np.empty(0)
+    return any(not np.array_equal(one.arrays.get(key, absent), other.arrays.get(key, absent)) for key in JUDGMENTS)

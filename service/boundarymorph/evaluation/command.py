@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -12,15 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress
 from rich.table import Table as Grid
 
+from boundarymorph import terminal
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation import datasets, report, tables
 from boundarymorph.evaluation.builder import TableBuilder
 from boundarymorph.evaluation.chat import Chat
 from boundarymorph.evaluation.methods import agentic, chosen
 from boundarymorph.evaluation.methods.method import Contestant
+from boundarymorph.evaluation.run import left_out
 from boundarymorph.evaluation.study import Study, study
 from boundarymorph.evaluation.tables import Table
 from boundarymorph.retrieval.encoders import Encoder
@@ -57,9 +60,11 @@ def evaluate(request: Request, models: Callable[[], tuple[Encoder, Scorer]], con
             raise InvalidInput(f"--{what} needs numbers from 1 on, separated by commas")
     # Before any pair is scored: a mistyped name should not cost an hour.
     extra = [agentic.contestant(request.chat, _unavailable)] if request.chat is not None else []
-    chosen(request.methods, extra)
+    if not chosen(request.methods, extra):
+        raise InvalidInput(f"--methods names no method; leave the option out for {','.join(DEFAULT_METHODS)}")
+    _make(request.out)
 
-    with _progress(console) as progress:
+    with terminal.progress(console) as progress:
         found = [_limited(tables.read(path), request.queries) for path in request.tables]
         if request.data is not None:
             with asyncio.Runner() as runner:
@@ -79,6 +84,15 @@ def evaluate(request: Request, models: Callable[[], tuple[Encoder, Scorer]], con
     console.print(f"\nreport: {request.out / 'report.md'}", highlight=False, soft_wrap=True)
 
 
+def _make(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"the folder of the report cannot be made: {error}; choose another with --out") from error
+    if not os.access(out, os.W_OK | os.X_OK):
+        raise InvalidInput(f"nothing can be written to {out}; choose another folder with --out")
+
+
 def _built(request: Request, source: str, builder: TableBuilder, runner: asyncio.Runner, progress: Progress) -> Table:
     collection = datasets.load(source)
     if request.queries is not None:
@@ -94,6 +108,8 @@ def _studied(request: Request, found: Sequence[Table], extra: Sequence[Contestan
     contestants = chosen(request.methods, extra)
     if extra and extra[0].name not in [contestant.name for contestant in contestants]:
         contestants += extra
+    for table in found:
+        left_out(table, contestants)  # raises, and before the first table has taken its time
     return [
         study(
             table,
@@ -120,11 +136,6 @@ async def _closed(encoder: Encoder, scorer: Scorer) -> None:
 
 def _unavailable(text: str) -> NDArray[np.floating]:
     raise InvalidInput("the agentic loop searches with the encoder of --data; a table alone has no texts")
-
-
-def _progress(console: Console) -> Progress:
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    return Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console)
 
 
 def _watch(progress: Progress, name: str) -> Callable[[str, int, int], None]:

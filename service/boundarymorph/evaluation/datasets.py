@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import zlib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -15,6 +17,7 @@ import orjson
 from boundarymorph.errors import InvalidInput
 
 IR_DATASETS = "ir_datasets:"
+MAX_GRADE = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +30,17 @@ class Collection:
     queries: Mapping[str, str]
     judgments: Mapping[str, Mapping[str, int]] | None = None
 
-    @property
-    def fingerprint(self) -> str:
-        """Changes whenever an id or a text does."""
-        digest = hashlib.blake2b(digest_size=16)
-        for texts in (self.documents, self.queries):
-            for identifier, text in texts.items():
-                digest.update(f"{len(identifier)} {identifier}{len(text)} {text}".encode())
-        return digest.hexdigest()
-
     def first(self, queries: int) -> Collection:
         """With only the first so many queries."""
         return replace(self, queries=dict(list(self.queries.items())[:queries]))
+
+
+def fingerprint(texts: Mapping[str, str]) -> str:
+    """Changes whenever an id, a text or the order does."""
+    digest = hashlib.blake2b(digest_size=16)
+    for identifier, text in texts.items():
+        digest.update(f"{len(identifier)} {identifier}{len(text)} {text}".encode())
+    return digest.hexdigest()
 
 
 def load(source: str) -> Collection:
@@ -47,14 +49,21 @@ def load(source: str) -> Collection:
         collection = _from_ir_datasets(source.removeprefix(IR_DATASETS))
     else:
         collection = _from_beir(Path(source))
-    if collection.judgments is not None:
-        judged = {query: text for query, text in collection.queries.items() if query in collection.judgments}
-        collection = replace(collection, queries=judged)
     if not collection.documents or not collection.queries:
         raise InvalidInput(
             f"{source} holds {len(collection.documents)} documents and {len(collection.queries)} queries"
         )
-    return collection
+    if collection.judgments is None:
+        return collection
+    judged = {query: text for query, text in collection.queries.items() if query in collection.judgments}
+    if not judged:
+        raise InvalidInput(
+            f"the qrels of {source} leave no query with a relevant document: none of its queries has a grade above 0; "
+            "correct them, or take them away to evaluate CE-nCG alone"
+        )
+    if (largest := max(max(grades.values()) for grades in collection.judgments.values())) > MAX_GRADE:
+        raise InvalidInput(f"the qrels of {source} hold the grade {largest}; grades go up to {MAX_GRADE}")
+    return replace(collection, queries=judged)
 
 
 def _from_beir(directory: Path) -> Collection:
@@ -78,8 +87,9 @@ def _there(directory: Path, name: str) -> Path | None:
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            yield from enumerate(file, start=1)
-    except (OSError, EOFError) as error:
+            for number, line in enumerate(file, start=1):
+                yield number, line.removeprefix(BOM_UTF8) if number == 1 else line
+    except (OSError, EOFError, zlib.error) as error:
         raise InvalidInput(f"{path} cannot be read: {error}") from error
 
 
@@ -90,9 +100,12 @@ def _records(path: Path) -> Iterator[tuple[str, str]]:
             continue
         try:
             record = orjson.loads(line)
-            identifier, text = str(record["_id"]), str(record["text"])
+            identifier, text = record["_id"], record["text"]
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             raise InvalidInput(f"{path}, line {number}: not a JSON object with _id and text") from error
+        if isinstance(identifier, bool) or not isinstance(identifier, str | int):
+            raise InvalidInput(f"{path}, line {number}: _id must be a string or an integer")
+        identifier, text = str(identifier), "" if text is None else str(text)
         if identifier in seen:
             raise InvalidInput(f"{path}, line {number}: the id {identifier!r} occurs twice")
         seen.add(identifier)
@@ -104,7 +117,10 @@ def _judgments(path: Path) -> dict[str, dict[str, int]]:
     """query-id, corpus-id, score, tab-separated, below a header or not; also TREC's four columns."""
     grades: dict[str, dict[str, int]] = {}
     for number, line in _lines(path):
-        fields = line.decode().split()
+        try:
+            fields = line.decode().split()
+        except UnicodeDecodeError as error:
+            raise InvalidInput(f"{path}, line {number}: not UTF-8; save the qrels as UTF-8") from error
         if not fields:
             continue
         try:

@@ -168,7 +168,7 @@ def _draw(studies: Sequence[Study], folder: Path) -> dict[str, list[str]]:
             continue
         for group, rows in table.groups.items():
             # Variants of one method lie on top of each other; their differences have a table.
-            values = {method: row for method, row in rows.items() if method not in VARIANTS and "@" not in method}
+            values = {method: row for method, row in rows.items() if not _variant(method)}
             overall_group = "" if group == AVERAGE or len(studies) == 1 else group
             draw(
                 overall_group,
@@ -213,7 +213,7 @@ def _draw_table(
     if found.capacity is not None:
         curves, title = found.capacity, f"{titles[found.reference]} on {found.name}: told one k, judged at another"
         draw("capacity", lambda path: plots.capacity(path, curves, f"{title} (B = {budget})"))
-    shares = found.shares()
+    shares = {name: share for name, share in found.shares().items() if not _variant(name)}
     if shares:
         title = f"{found.name}: what came for free (B = {budget}, k = {k})"
         by_title = {titles[name]: share for name, share in shares.items()}
@@ -305,7 +305,9 @@ def _glance(studies: Sequence[Study]) -> str:
         for method in dict.fromkeys((PAPER, reference)):
             if method not in means:
                 continue
-            others = [name for name in order if name != method and (method != PAPER or name not in ours)]
+            others = [name for name in order if name.partition("@")[0] != method]
+            if method == PAPER:
+                others = [name for name in others if name not in ours]
             wins = near = 0
             for name in single:
                 rows = table.groups[name]
@@ -412,6 +414,10 @@ VARIANTS = {
     "bagel-rbf": "bagel",
     "bagel-matern52": "bagel",
 }
+
+
+def _variant(name: str) -> bool:
+    return name in VARIANTS or "@" in name
 
 
 def _variants(studies: Sequence[Study]) -> str:

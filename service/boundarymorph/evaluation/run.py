@@ -10,6 +10,7 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation.methods import Contestant, Method
 from boundarymorph.evaluation.metrics import Quality, quality
 from boundarymorph.evaluation.problem import Problem, Question, Ranking
@@ -74,6 +75,19 @@ class Outcome:
 METRICS = tuple(Quality.__dataclass_fields__)
 
 
+def left_out(table: Table, contestants: Sequence[Contestant]) -> dict[str, str]:
+    """Method -> why it cannot run on this table. Raises InvalidInput if none can."""
+    found = {
+        contestant.name: f"the table has no {', '.join(sorted(contestant.requires - table.provides))}"
+        for contestant in contestants
+        if not contestant.requires <= table.provides
+    }
+    if len(found) == len(contestants):
+        reasons = "; ".join(f"{method}: {reason}" for method, reason in found.items())
+        raise InvalidInput(f"no chosen method can run on {table.name!r} ({reasons}); choose others with --methods")
+    return found
+
+
 def experiment(
     table: Table,
     contestants: Sequence[Contestant],
@@ -82,12 +96,8 @@ def experiment(
     advance: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """Run them all; `advance` is called once a query."""
-    left_out = {
-        contestant.name: f"the table has no {', '.join(sorted(contestant.requires - table.provides))}"
-        for contestant in contestants
-        if not contestant.requires <= table.provides
-    }
-    running = [contestant for contestant in contestants if contestant.name not in left_out]
+    missing = left_out(table, contestants)
+    running = [contestant for contestant in contestants if contestant.name not in missing]
     select_at = min(ks, key=lambda k: abs(k - SELECTION_K))
     rows: dict[tuple[str, int, int], list[Row]] = {}  # (method, setting, B) -> rows
     criterion: dict[tuple[str, int, int], list[float]] = {}
@@ -111,7 +121,7 @@ def experiment(
             )
             kept += rows[contestant.name, best, budget]
             settings[contestant.name, budget] = contestant.settings[best]
-    return Outcome(table, running, budgets, ks, kept, settings, left_out)
+    return Outcome(table, running, budgets, ks, kept, settings, missing)
 
 
 def run_once(method: Method, question: Question, budget: int, k: int) -> tuple[Problem, Ranking]:

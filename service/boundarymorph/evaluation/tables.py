@@ -37,6 +37,11 @@ REQUIRED = ("doc_emb", "query_emb", "pool", "score")
 PER_PAIR = ("score", "mips", "bm25", "grade")
 FEATURES = ("bm25",)
 UNREADABLE = (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error)
+WHOLE, NUMBER = "iu", "biuf"  # kinds of numpy types
+KINDS = {
+    **dict.fromkeys(("doc_emb", "query_emb", "call_seconds", *PER_PAIR), NUMBER),
+    **dict.fromkeys(("pool", "n_relevant"), WHOLE),
+}
 KNOWN = (*REQUIRED, "doc_ids", "query_ids", "mips", "bm25", "grade", "n_relevant", "call_seconds")
 
 
@@ -104,8 +109,12 @@ class Table:
 
     def first(self, count: int) -> Table:
         """The first `count` queries."""
-        per_query = {"query_ids", "query_emb", "pool", "n_relevant", *PER_PAIR}
-        arrays = {name: values[:count] if name in per_query else values for name, values in self.arrays.items()}
+        return self.only(range(min(count, len(self))))
+
+    def only(self, rows: Sequence[int]) -> Table:
+        """The queries of these rows, in this order."""
+        per_query, chosen = {"query_ids", "query_emb", "pool", "n_relevant", *PER_PAIR}, list(rows)
+        arrays = {name: values[chosen] if name in per_query else values for name, values in self.arrays.items()}
         return Table(self.name, arrays, self.texts)
 
 
@@ -132,17 +141,39 @@ def _check(name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
     missing = [key for key in REQUIRED if key not in arrays]
     if missing:
         raise InvalidInput(f"the table {name!r} lacks {', '.join(missing)}")
-    pool = arrays["pool"]
+    for key, kinds in KINDS.items():
+        if key in arrays and arrays[key].dtype.kind not in kinds:
+            wanted = "whole numbers" if kinds == WHOLE else "numbers"
+            raise InvalidInput(f"in the table {name!r}, {key} is of {arrays[key].dtype}; it takes {wanted}")
+    pool, documents = arrays["pool"], arrays["doc_emb"]
     if pool.ndim != 2 or not pool.size:
         raise InvalidInput(f"the table {name!r} holds no query with candidates: pool has the shape {pool.shape}")
-    for key in PER_PAIR:
-        if key in arrays and arrays[key].shape != pool.shape:
-            raise InvalidInput(f"in the table {name!r}, {key} has the shape {arrays[key].shape}, pool {pool.shape}")
-    for key in ("query_emb", "query_ids", "n_relevant"):
-        if key in arrays and len(arrays[key]) != len(pool):
-            raise InvalidInput(f"in the table {name!r}, {key} has {len(arrays[key])} rows for {len(pool)} queries")
-    if pool.max() >= len(arrays["doc_emb"]):
-        raise InvalidInput(f"in the table {name!r}, pool names row {pool.max()} of {len(arrays['doc_emb'])} documents")
+    if documents.ndim != 2:
+        raise InvalidInput(
+            f"in the table {name!r}, doc_emb has the shape {documents.shape}, not (documents, dimension)"
+        )
+    shapes: dict[str, tuple[int, ...]] = {
+        "query_emb": (len(pool), documents.shape[1]),
+        "doc_ids": (len(documents),),
+        "query_ids": (len(pool),),
+        "n_relevant": (len(pool),),
+        "call_seconds": (),
+        **dict.fromkeys(PER_PAIR, pool.shape),
+    }
+    for key, shape in shapes.items():
+        if key in arrays and arrays[key].shape != shape:
+            raise InvalidInput(
+                f"in the table {name!r}, {key} has the shape {arrays[key].shape}; "
+                f"it should be {shape} beside pool {pool.shape} and doc_emb {documents.shape}"
+            )
+    if pool.max() >= len(documents) or pool.min() < -1:
+        wrong = pool.max() if pool.max() >= len(documents) else pool.min()
+        raise InvalidInput(
+            f"in the table {name!r}, pool names row {wrong} of {len(documents)} documents; "
+            "rows count from 0, and -1 pads"
+        )
+    if (empty := np.flatnonzero((pool < 0).all(axis=1))).size:
+        raise InvalidInput(f"in the table {name!r}, the query in row {empty[0]} has no candidates; leave it out")
     scores = arrays["score"][pool >= 0]
     if not ((scores >= 0) & (scores <= 1)).all():
         raise InvalidInput(f"in the table {name!r}, a score lies outside [0, 1]; apply a sigmoid to logits first")

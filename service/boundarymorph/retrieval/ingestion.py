@@ -45,12 +45,14 @@ class BadLine:
 class IngestReport:
     """What became of the documents of an upload, in the order in which they came.
 
-    truncated: how many were encoded without their end; problems: the first MAX_PROBLEMS of those that were skipped.
+    superseded: earlier documents of an id that came again in the same batch; truncated: how many were encoded without
+    their end; problems: the first MAX_PROBLEMS of those that were skipped.
     """
 
     added: int = 0
     updated: int = 0
     unchanged: int = 0
+    superseded: int = 0
     skipped: int = 0
     truncated: int = 0
     problems: list[BadLine] = field(default_factory=list)
@@ -145,24 +147,19 @@ async def ingest(
 
 
 async def _write(index: LiveIndex, encoder: Encoder | None, batch: Sequence[Entry], report: IngestReport) -> None:
-    known = await asyncio.to_thread(index.digests, [entry.document.id for entry in batch])
-    changed: dict[str, tuple[Entry, bytes]] = {}
-    added = updated = 0
-    for entry in batch:
-        id = entry.document.id
-        digest = fingerprint(entry.document, entry.embedding)
-        if known.get(id) == digest:
-            report.unchanged += 1
-            continue
-        added, updated = (added, updated + 1) if id in known else (added + 1, updated)
-        known[id] = digest
-        changed[id] = (entry, digest)
+    last = {entry.document.id: entry for entry in batch}
+    known = await asyncio.to_thread(index.digests, list(last))
+    digests = {id: fingerprint(entry.document, entry.embedding) for id, entry in last.items()}
+    changed = {id: (entry, digests[id]) for id, entry in last.items() if known.get(id) != digests[id]}
+    report.superseded += len(batch) - len(last)
+    report.unchanged += len(last) - len(changed)
     if not changed:
         return
     documents = [entry.document for entry, _ in changed.values()]
     vectors, truncated = await _embed([entry for entry, _ in changed.values()], encoder, index.info.dimension)
     await asyncio.to_thread(index.upsert, documents, vectors, [digest for _, digest in changed.values()])
-    report.added += added
+    updated = len(known.keys() & changed.keys())
+    report.added += len(changed) - updated
     report.updated += updated
     report.truncated += truncated
 

@@ -24,18 +24,18 @@ LOG_EXCESS = np.array(
 @dataclass(frozen=True, slots=True)
 class Choice:
     """document: position of the document to score; rival: the other side of the contested pair, if there is one;
-    value: what the rule minimised or maximised."""
+    value: what the rule minimised or maximised, None where there was nothing to weigh."""
 
     document: int
     rival: int | None
-    value: float
+    value: float | None
 
 
 class Acquisition(Protocol):
     """A rule that reads the belief and names one unscored document."""
 
     def choose(self, belief: Belief, incumbents: NDArray[np.bool_], step: int) -> Choice:
-        """incumbents: (N,) mask of the current set, neither empty nor everything; step: calls chosen so far.
+        """incumbents: (N,) mask of the current set, neither empty nor everything; step: documents scored so far.
 
         At least one document is unscored.
         """
@@ -180,7 +180,7 @@ class Explore:
     def choose(self, belief: Belief, incumbents: NDArray[np.bool_], step: int) -> Choice:
         if _all_equal(belief):
             document = next(_first_looks(belief.scored, int(np.count_nonzero(incumbents))))
-            return Choice(document, None, float(belief.std[document]))
+            return Choice(document, None, None)
         return self._rule(step).choose(belief, incumbents, step)
 
     def shortlist(self, belief: Belief, incumbents: NDArray[np.bool_], n: int) -> list[int]:

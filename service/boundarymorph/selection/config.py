@@ -15,7 +15,7 @@ from boundarymorph.selection.kernels import KERNELS
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.posterior import Posterior, ResidualPosterior
 from boundarymorph.selection.prior import PRIORS
-from boundarymorph.selection.trend import TrendPosterior
+from boundarymorph.selection.trend import LINEAR_WEIGHT, TrendPosterior
 
 BANDWIDTH_MULTIPLIER = 2.0
 RETRIEVAL_BONUS = 0.2
@@ -67,16 +67,17 @@ class TrendConfig:
 
     The returned set is that of the largest expected scores, with a small bonus for the head of the ranking that
     decides among documents nearly as improbable as each other: `bonus` times the mean expected score of the set at
-    rank 1, half of that at rank k.
+    rank 1, half of that at rank k. weight: prior variance of the trend, against 1 of the field; 0 is no trend.
     """
 
     kernel: str = "vmf"
+    weight: float = LINEAR_WEIGHT
     bonus: float = RETRIEVAL_BONUS
     acquisition: Acquisition = field(default_factory=Explore)
 
     def posterior(self, pool: Pool, size: int) -> Posterior:
         kernel = KERNELS[self.kernel](median_distance(pool.embeddings) / BANDWIDTH_MULTIPLIER)
-        return TrendPosterior(pool, kernel, size)
+        return TrendPosterior(pool, kernel, size, weight=self.weight)
 
     def worth(self, relevance: NDArray[np.float64], inside: NDArray[np.bool_]) -> NDArray[np.float64]:
         ranks = np.arange(len(relevance)) / np.count_nonzero(inside)

@@ -7,11 +7,14 @@ from boundarymorph.selection.pool import Pool
 
 
 def standardised(values: NDArray[np.floating]) -> NDArray[np.float64]:
-    """(N,) with mean 0 and standard deviation 1; zeros where all are equal."""
-    centred = np.asarray(values, dtype=np.float64) - np.mean(values, dtype=np.float64)
+    """(N,) with mean 0 and standard deviation 1; zeros where all are equal. Finite for any finite values."""
+    scale = np.abs(values).max(initial=0.0)
+    if scale == 0.0:
+        return np.zeros(len(values))
+    centred = np.asarray(values, dtype=np.float64) / scale
+    centred -= centred.mean()
     deviation = centred.std()
-    scale = np.abs(centred).max(initial=0.0)
-    if deviation <= 1e-12 * max(scale, 1.0):
+    if deviation <= 1e-12:
         return np.zeros(len(centred))
     standard: NDArray[np.float64] = centred / deviation
     return standard

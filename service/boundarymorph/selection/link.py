@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FLOOR, CEILING = 1e-7, 0.25
+NOTHING = 1e-9  # so that documents believed worthless keep their order
 
 
 def resolution(scores: Iterable[float]) -> float:
@@ -36,3 +37,12 @@ def probability(log_odds: NDArray[np.float64]) -> NDArray[np.float64]:
 def expected_probability(mean: NDArray[np.float64], variance: NDArray[np.float64]) -> NDArray[np.float64]:
     """E[sigmoid(x)] for x ~ N(mean, variance), by the probit approximation: off by at most 0.02."""
     return probability(mean / np.sqrt(1.0 + math.pi / 8.0 * variance))
+
+
+def stretched(expected: NDArray[np.float64], clip: float) -> NDArray[np.float64]:
+    """Expected scores back on the scale of the scores: `log_odds` pressed them between `clip` and 1 - `clip`.
+
+    What is believed to score 0 lies at `clip` before and near 0 after, in the same order.
+    """
+    values: NDArray[np.float64] = np.maximum((expected - clip) / (1.0 - 2.0 * clip), NOTHING * expected)
+    return np.minimum(values, 1.0)

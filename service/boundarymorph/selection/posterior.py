@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.covariance import StationaryCovariance
-from boundarymorph.selection.process import QUERY, GaussianProcess
+from boundarymorph.selection.process import QUERY, Checkpoint, GaussianProcess
 
 NOISE = 1e-4
 MINIMUM_SCALE = 1e-12
@@ -30,6 +30,9 @@ class Posterior(Protocol):
 
     def relevance(self) -> NDArray[np.float64]:
         """(N,) expected score; a scored document's own."""
+
+    def gain(self) -> NDArray[np.float64]:
+        """(N,) `relevance` on a scale that adds up: what is believed worthless counts nothing."""
 
     def deviation(self, documents: NDArray[np.intp]) -> NDArray[np.float64]:
         """(n,) standard deviation of the scores of n documents; 0 where scored."""
@@ -69,6 +72,7 @@ class ResidualPosterior:
         query_row = covariance.query_row() if anchored else None
         self._process = GaussianProcess(covariance, size + anchored, noise, query_row)
         self._anchored = anchored
+        self._moment: Checkpoint | None = None
         self._scores: list[float] = []
         if anchored:
             self._process.observe(QUERY, 0.0)
@@ -104,6 +108,9 @@ class ResidualPosterior:
     def relevance(self) -> NDArray[np.float64]:
         return self.belief().mean
 
+    def gain(self) -> NDArray[np.float64]:
+        return self.relevance()
+
     def deviation(self, documents: NDArray[np.intp]) -> NDArray[np.float64]:
         return self.belief().std[documents]
 
@@ -117,5 +124,6 @@ class ResidualPosterior:
         self._moment = self._process.checkpoint()
 
     def restore(self) -> None:
+        assert self._moment is not None
         self._process.restore(self._moment)
         del self._scores[self._moment.observations - self._anchored :]

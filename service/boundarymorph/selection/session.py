@@ -17,6 +17,7 @@ from boundarymorph.selection.config import Config, SelectionConfig
 from boundarymorph.selection.pool import Pool
 
 LOOK_AHEAD = 16  # kernel rows computed in one pass over the embeddings, where the next picks can be foreseen
+FEWEST_TO_SETTLE = 15  # scores below which the expected loss was often far off
 LOOK_AHEAD_WORTH = 100  # calls left from which nine in ten picks have been foreseen (fewer than half at 50)
 
 
@@ -35,7 +36,7 @@ class Observation:
 
     document: int
     rival: int | None
-    value: float
+    value: float | None
     round: int
     score: float
 
@@ -78,7 +79,8 @@ class SelectionSession:
         """budget: B >= 0 calls. k: documents to return, or another capacity.
 
         known: scores of some documents (positions) that cost nothing and are believed from the start.
-        settle: stop when no more than this share of the set's relevance is expected to be lost (`expected_loss`).
+        settle: stop when no more than this share of the set's relevance is expected to be lost (`expected_loss`),
+        once enough scores are known to tell (`informed`).
         Raises InvalidInput.
         """
         if budget < 0:
@@ -92,7 +94,7 @@ class SelectionSession:
         self.rounds = 0
         self._config = config or SelectionConfig()
         self._settle = settle
-        self._asked: dict[int, tuple[int | None, float]] = {}
+        self._asked: dict[int, tuple[int | None, float | None]] = {}
         self._decided = self.capacity.covers(len(pool))
         calls = 0 if self._decided else min(budget, len(pool) - len(known))
         self._posterior = self._config.posterior(pool, calls + len(known))
@@ -114,9 +116,18 @@ class SelectionSession:
             return StopReason.BUDGET
         if self.belief.scored.all():
             return StopReason.POOL_EXHAUSTED
-        if self._settle is not None and self.expected_loss() <= self._settle:
+        if self._settle is not None and self.informed and self.expected_loss() <= self._settle:
             return StopReason.SETTLED
         return None
+
+    @property
+    def informed(self) -> bool:
+        """Whether the scores known so far can say what is being missed: there are some, and they differ.
+
+        A scorer that says no to most documents gives equal scores for a while. Nothing would then seem to be lost.
+        """
+        scores = self.belief.mean[self.belief.scored]
+        return len(scores) >= FEWEST_TO_SETTLE and bool(scores.min() < scores.max())
 
     def expected_loss(self) -> float:
         """What the set is expected to miss, as a share of its expected relevance, by not knowing every score.
@@ -124,7 +135,7 @@ class SelectionSession:
         Each document's score is taken as normal and on its own: the sum of what each may turn out to matter against
         the cut, were it known exactly. 0 once everything is scored.
         """
-        relevance = self._posterior.relevance()
+        relevance = self._gain()
         margin, inside = self.capacity.margin(relevance)
         if inside.all():
             return 0.0
@@ -175,9 +186,9 @@ class SelectionSession:
 
     def selection(self) -> Selection:
         """The best documents that fit, as believed now; valid at any moment."""
-        relevance = self._posterior.relevance()
-        inside = self.capacity.margin(relevance)[1]
-        chosen = np.flatnonzero(self.capacity.fill(self._config.worth(relevance, inside)))
+        gain, relevance = self._gain(), self._posterior.relevance()
+        inside = self.capacity.margin(gain)[1]
+        chosen = np.flatnonzero(self.capacity.fill(self._config.worth(gain, inside)))
         documents = chosen[np.argsort(-relevance[chosen], kind="stable")]
         return Selection(
             documents,
@@ -195,7 +206,7 @@ class SelectionSession:
     def _choose(self, belief: Belief) -> None:
         contested, incumbents = self._contested(belief)
         rule = self._config.acquisition
-        choice = rule.choose(contested, incumbents, self.spent + len(self._asked))
+        choice = rule.choose(contested, incumbents, int(np.count_nonzero(contested.scored)))
         self._asked[choice.document] = (choice.rival, choice.value)
         if self.budget - self.spent >= LOOK_AHEAD_WORTH and not self._posterior.ready(choice.document):
             likely = rule.shortlist(contested, incumbents, LOOK_AHEAD)
@@ -205,9 +216,13 @@ class SelectionSession:
         """The belief on the scale on which the capacity decides, and the mask of the incumbents."""
         if isinstance(self.capacity, DocumentCapacity):
             return belief, self.capacity.margin(belief.mean)[1]
-        margin, incumbents = self.capacity.margin(self._posterior.relevance())  # worth adds up on the scale of scores
+        margin, incumbents = self.capacity.margin(self._gain())
         deviation = self._posterior.deviation(np.arange(len(margin)))
         return Belief(margin, deviation, belief.scored), incumbents
+
+    def _gain(self) -> NDArray[np.float64]:
+        """What the capacity weighs: a count compares documents, anything else adds them up against their cost."""
+        return self._posterior.relevance() if isinstance(self.capacity, DocumentCapacity) else self._posterior.gain()
 
 
 def refuse_impossible(scores: NDArray[np.float64]) -> None:

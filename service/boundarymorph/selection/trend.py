@@ -21,7 +21,7 @@ from boundarymorph.selection.covariance import QueryReweighting, SharedRows, Tre
 from boundarymorph.selection.features import lexical, rank_and_similarity
 from boundarymorph.selection.geometry import CosineDistances
 from boundarymorph.selection.kernels import Kernel
-from boundarymorph.selection.link import FLOOR, expected_probability, log_odds, probability, resolution
+from boundarymorph.selection.link import FLOOR, expected_probability, log_odds, probability, resolution, stretched
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.process import Checkpoint, GaussianProcess
 
@@ -58,13 +58,15 @@ class TrendPosterior:
     and without BM25, with and without a reweighted query. Memory: 8 size N bytes a member, of which there are 2 or 4.
     """
 
-    def __init__(self, pool: Pool, kernel: Kernel, size: int, *, noise: float = NOISE) -> None:
+    def __init__(
+        self, pool: Pool, kernel: Kernel, size: int, *, noise: float = NOISE, weight: float = LINEAR_WEIGHT
+    ) -> None:
         shared = SharedRows(CosineDistances(pool, precise=False), kernel, QueryReweighting(pool))
         always, sometimes = rank_and_similarity(pool), lexical(pool)
         feature_sets = [always, np.concatenate([always, sometimes])] if len(sometimes) else [always]
         self._members = [
             GaussianProcess(
-                TrendCovariance(shared, features, reweighted=reweighted, weight=LINEAR_WEIGHT), max(size, 1), noise
+                TrendCovariance(shared, features, reweighted=reweighted, weight=weight), max(size, 1), noise
             )
             for features, reweighted in product(feature_sets, (False, True))
         ]
@@ -111,6 +113,11 @@ class TrendPosterior:
         relevance[list(self._scores)] = list(self._scores.values())
         return relevance
 
+    def gain(self) -> NDArray[np.float64]:
+        gain = stretched(self.relevance(), self._clip)
+        gain[list(self._scores)] = list(self._scores.values())
+        return gain
+
     def deviation(self, documents: NDArray[np.intp]) -> NDArray[np.float64]:
         first, second = np.zeros(len(documents)), np.zeros(len(documents))
         for field in self._fields():
@@ -120,7 +127,7 @@ class TrendPosterior:
                 first += field.weight * weight * values
                 second += field.weight * weight * np.square(values)
         deviation = np.sqrt(np.maximum(second - np.square(first), 0.0))
-        return np.where(self.belief().scored[documents], 0.0, deviation)
+        return np.where(np.isin(documents, self._members[0].observed), 0.0, deviation)
 
     def ready(self, document: int) -> bool:
         return all(member.ready(document) for member in self._members)

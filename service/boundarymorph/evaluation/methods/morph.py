@@ -73,7 +73,10 @@ class MaximumSeeking(Morph):
 
 def _product() -> tuple[Contestant, ...]:
     titles = {DEFAULT: f"{DEFAULT} (default)", PAPER: "MORPH (paper)"}
-    abouts = {PAPER: "Gaussian process on the retriever's order, asking where membership in the k is in doubt"}
+    abouts = {
+        DEFAULT: "the same idea on log-odds; level, slopes (BM25 too, if there) and scale of the scores are learned",
+        PAPER: "Gaussian process on the retriever's order, asking where membership in the k is in doubt",
+    }
     return tuple(
         Contestant(name, titles.get(name, name), (Morph(config),), abouts.get(name, OURS), ours=True)
         for name, config in METHODS.items()

@@ -1,0 +1,56 @@
+"""The study of a session's options, on a table small enough to check by hand or by another way."""
+
+import numpy as np
+import pytest
+
+from boundarymorph.evaluation import options
+from boundarymorph.evaluation.metrics import normalised_gain
+from boundarymorph.evaluation.tables import Table
+from boundarymorph.selection import SelectionSession, TokenCapacity
+from boundarymorph.selection.methods import DEFAULT, METHODS
+from tests.selection.pools import clustered
+
+
+@pytest.fixture(scope="module")
+def table() -> Table:
+    pools = [clustered(160, 8, seed, np.float32) for seed in range(3)]
+    embeddings = np.concatenate([pool.embeddings for pool, _ in pools])
+    return Table(
+        "made-up",
+        {
+            "doc_emb": embeddings,
+            "query_emb": np.array([pool.query for pool, _ in pools]),
+            "pool": np.arange(480).reshape(3, 160),
+            "score": np.array([scores for _, scores in pools]),
+        },
+    )
+
+
+@pytest.mark.parametrize("threshold", [0.2, 0.05])
+def test_a_trajectory_says_where_a_session_with_that_threshold_stops(table: Table, threshold: float) -> None:
+    rows = [{"table": table.name, **row} for row in options.trajectories(table, 1, lambda: None)]
+    stopped = {(row["query"], row["k"]): row for row in options.settled(rows, threshold)}
+    assert len(stopped) == 2 * len(table)
+    for number, question in enumerate(table.questions()):
+        session = SelectionSession(question.pool, budget=options.CAP, k=50, config=METHODS[DEFAULT], settle=threshold)
+        while (asked := session.ask(options.CAP_ROUND)).size:
+            session.tell(asked, question.scores[asked])
+        assert stopped[number, 50]["calls"] == session.spent
+        assert stopped[number, 50]["ce_ncg"] == normalised_gain(session.selection().documents, question.scores)
+    assert all(row["ce_ncg"] > 0.98 for row in options.at_fixed_budget(rows, 160))
+
+
+def test_the_linear_optimum_takes_part_of_the_last_document() -> None:
+    capacity = TokenCapacity(np.array([10.0, 20.0, 10.0]), 25.0)
+    assert options._linear_optimum(np.array([0.5, 0.8, 0.1]), capacity) == pytest.approx(0.5 + 0.8 * 15 / 20)
+    assert options._packed(np.array([1, 0, 2]), capacity).tolist() == [1]
+
+
+def test_every_study_runs_and_names_its_queries(table: Table) -> None:
+    seen = []
+    for study in options.STUDIES.values():
+        rows = study(table, 2, lambda: seen.append(1))
+        assert {row["query"] for row in rows} == {0, 2}
+    assert len(seen) == 2 * len(options.STUDIES)
+    for row in options.tokens(table, 3, lambda: None):
+        assert 0 < row["share"] <= 1 + 1e-9

@@ -1,0 +1,42 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+
+from boundarymorph.selection import Pool, SelectionSession, TrendConfig
+from boundarymorph.selection.features import lexical, rank_and_similarity, standardised
+
+
+@given(arrays(np.float64, st.integers(1, 30), elements=st.floats(allow_nan=False, allow_infinity=False)))
+def test_any_finite_values_are_standardised(values: NDArray[np.float64]) -> None:
+    result = standardised(values)
+    assert np.isfinite(result).all()
+    if result.any():
+        assert result.mean() == pytest.approx(0, abs=1e-6)
+        assert result.std() == pytest.approx(1)
+
+
+def test_equal_values_say_nothing() -> None:
+    assert standardised(np.full(5, 3.7)).tolist() == [0.0] * 5
+
+
+def test_huge_retrieval_scores_still_fill_the_set() -> None:
+    rng = np.random.default_rng(0)
+    scores = np.where(np.arange(12) % 2, 1.7e308, -1.7e308)
+    pool = Pool.of([str(i) for i in range(12)], rng.normal(size=(12, 4)), rng.normal(size=4), scores)
+    session = SelectionSession(pool, budget=6, k=4, config=TrendConfig())
+    while (asked := session.ask(2)).size:
+        session.tell(asked, rng.uniform(size=asked.size))
+    assert len(session.selection().documents) == 4
+
+
+def test_features_of_a_pool() -> None:
+    rng = np.random.default_rng(0)
+    pool = Pool.of(list("abcd"), rng.normal(size=(4, 3)), rng.normal(size=3), features={"bm25": [0.0, 4.0, 9.0, 1.0]})
+    rank, similarity = rank_and_similarity(pool)
+    assert (np.diff(rank) < 0).all() and (np.diff(similarity) < 0).all()
+    np.testing.assert_allclose(lexical(pool)[0], standardised(np.sqrt(pool.features["bm25"])))
+    plain = Pool.of(list("abcd"), pool.embeddings, pool.query)
+    assert lexical(plain).shape == (0, 4)
