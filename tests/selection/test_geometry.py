@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from boundarymorph.selection import Pool
-from boundarymorph.selection.geometry import CosineDistances, median_distance
+from boundarymorph.selection.geometry import CosineDistances, inner_products, median_distance
 from tests.selection.pools import clustered, duplicated_and_tied
 
 
@@ -48,3 +49,13 @@ def test_distances_of_float32_vectors_are_good_to_1e8_and_near_ones_to_all_digit
         assert near.sum() == 160
         np.testing.assert_allclose(found[near], truth[near], rtol=1e-5, atol=1e-14)
     np.testing.assert_allclose(distances.from_query(), truth[0], rtol=0, atol=2e-8)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_inner_products_of_several_sets_of_points(dtype: type) -> None:
+    rng = np.random.default_rng(0)
+    embeddings: NDArray[np.floating] = rng.normal(size=(3000, 96)).astype(dtype)  # several blocks, and a part of one
+    sets: list[NDArray[np.floating]] = [rng.normal(size=(m, 96)).astype(dtype) for m in (1, 1, 5)]
+    for found, points in zip(inner_products(embeddings, *sets), sets, strict=True):
+        assert found.dtype == dtype
+        np.testing.assert_allclose(found, points.astype(float) @ embeddings.astype(float).T, rtol=0, atol=1e-4)

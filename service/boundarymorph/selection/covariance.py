@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.selection.geometry import BLOCK, CosineDistances
+from boundarymorph.selection.geometry import BLOCK, CosineDistances, inner_products
 from boundarymorph.selection.kernels import Kernel
 from boundarymorph.selection.pool import Pool
 
@@ -56,23 +56,28 @@ class QueryReweighting:
         self._scale = float(squares.mean())
         self.diagonal = squares / self._scale if self._scale > 0 else squares
 
-    def rows(self, documents: Sequence[int]) -> NDArray[np.float64]:
-        """(m, N) products of m documents with all; zeros where the pool does not vary."""
+    def points(self, documents: Sequence[int]) -> NDArray[np.floating]:
+        """(m, d) vectors whose inner products with all embeddings `products` makes those of the h_i."""
+        points: NDArray[np.floating] = (self._embeddings[documents] - self._centre) * self._weights
+        return points
+
+    def products(self, points: NDArray[np.floating], with_embeddings: NDArray[np.floating]) -> NDArray[np.float64]:
+        """(m, N) products of the h_i of m documents with all; zeros where the pool does not vary."""
         if self._scale == 0:
-            return np.zeros((len(documents), len(self.diagonal)))
-        points = (self._embeddings[documents] - self._centre) * self._weights
-        products = points @ self._embeddings.T - (points @ self._centre)[:, None]
-        scaled: NDArray[np.float64] = np.divide(products, self._scale, dtype=np.float64)
+            return np.zeros(with_embeddings.shape)
+        centred = with_embeddings - (points @ self._centre)[:, None]
+        scaled: NDArray[np.float64] = np.divide(centred, self._scale, dtype=np.float64)
         return scaled
 
 
 class SharedRows:
     """The rows that several covariances are made of, computed once for all of them."""
 
-    def __init__(self, distances: CosineDistances, kernel: Kernel, reweighting: QueryReweighting) -> None:
-        self._stationary = StationaryCovariance(distances, kernel)
-        self._reweighting = reweighting
-        self._last: tuple[tuple[int, ...], NDArray[np.float64], NDArray[np.float64]] | None = None
+    def __init__(self, pool: Pool, kernel: Kernel) -> None:
+        self._embeddings = pool.embeddings
+        self._kernel = kernel
+        self._reweighting = QueryReweighting(pool)
+        self._last: tuple[list[int], NDArray[np.float64], NDArray[np.float64]] | None = None
 
     @property
     def reweighted_diagonal(self) -> NDArray[np.float64]:
@@ -81,10 +86,12 @@ class SharedRows:
 
     def rows(self, documents: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """(m, N) stationary and reweighted; not to be changed."""
-        asked = tuple(documents)
+        asked = list(documents)
         if self._last is None or self._last[0] != asked:
-            positions = list(asked)
-            self._last = asked, self._stationary.rows(positions), self._reweighting.rows(positions)
+            points = self._reweighting.points(asked)
+            cosines, products = inner_products(self._embeddings, self._embeddings[asked], points)
+            stationary = self._kernel(np.subtract(1.0, cosines, dtype=np.float64))
+            self._last = asked, stationary, self._reweighting.products(points, products)
         return self._last[1], self._last[2]
 
 

@@ -12,6 +12,7 @@ from boundarymorph.selection.pool import COLUMNS, Pool, row_lengths
 DEFAULT_PAIRS = 20_000
 NEAR = 1e-3  # below this distance an inner product in float32 says too little
 BLOCK = 256
+CACHED_BYTES = 512 * 1024  # of embeddings, read a second time from a core's own cache
 MATRIX_COLUMNS = 32  # a matrix-matrix product loses more in its float32 sums than a matrix-vector product
 
 
@@ -22,12 +23,9 @@ class CosineDistances:
     observations. Summing stretches of columns in float64 and dividing by the true lengths makes that 5e-9, for a fifth
     more time. At (near) duplicates of a scored document, where the posterior variance is near the noise, even that is
     much: there ||x - y||^2 / 2 is taken instead, which is exactly 0 for equal vectors.
-
-    precise: leave the summing by stretches out where the noise of an observation makes 1e-7 irrelevant.
     """
 
-    def __init__(self, pool: Pool, *, precise: bool = True) -> None:
-        self._precise = precise
+    def __init__(self, pool: Pool) -> None:
         self.count = len(pool)
         self._embeddings = pool.embeddings
         self._query = pool.query
@@ -46,7 +44,7 @@ class CosineDistances:
     def _distances(self, points: NDArray[np.floating], lengths: NDArray[np.float64]) -> NDArray[np.float64]:
         embeddings = self._embeddings
         products = np.zeros((len(points), len(embeddings)))
-        width = (MATRIX_COLUMNS if len(points) > 1 else COLUMNS) if self._precise else points.shape[1]
+        width = MATRIX_COLUMNS if len(points) > 1 else COLUMNS
         for start in range(0, points.shape[1], width):
             columns = slice(start, start + width)
             if len(points) > 1:
@@ -62,6 +60,23 @@ class CosineDistances:
             difference = points[point] / lengths[point, None] - embeddings[document] / self._lengths[document, None]
             distances[point, document] = np.einsum("nd,nd->n", difference, difference) / 2
         return distances
+
+
+def inner_products(embeddings: NDArray[np.floating], *point_sets: NDArray[np.floating]) -> list[NDArray[np.floating]]:
+    """(m, N) inner products of each (m, d) set of points with (N, d) embeddings, which are read once for all sets.
+
+    Off by some 1e-7 in float32: for covariances whose observations are noisier than that.
+    """
+    results = [np.empty((len(points), len(embeddings)), dtype=embeddings.dtype) for points in point_sets]
+    rows = max(CACHED_BYTES // embeddings[:1].nbytes, 1)
+    for start in range(0, len(embeddings), rows):
+        block = embeddings[start : start + rows]
+        for points, result in zip(point_sets, results, strict=True):
+            if len(points) > 1:
+                result[:, start : start + rows] = points @ block.T
+            else:
+                np.matmul(block, points[0], out=result[0, start : start + rows])
+    return results
 
 
 def median_distance(embeddings: NDArray[np.floating], pairs: int | None = DEFAULT_PAIRS, seed: int = 0) -> float:

@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.selection.belief import Belief
-from boundarymorph.selection.covariance import QueryReweighting, SharedRows, TrendCovariance
+from boundarymorph.selection.covariance import SharedRows, TrendCovariance
 from boundarymorph.selection.features import lexical, rank_and_similarity
-from boundarymorph.selection.geometry import CosineDistances
 from boundarymorph.selection.kernels import Kernel
 from boundarymorph.selection.link import FLOOR, expected_probability, log_odds, probability, resolution, stretched
 from boundarymorph.selection.pool import Pool
@@ -61,7 +60,7 @@ class TrendPosterior:
     def __init__(
         self, pool: Pool, kernel: Kernel, size: int, *, noise: float = NOISE, weight: float = LINEAR_WEIGHT
     ) -> None:
-        shared = SharedRows(CosineDistances(pool, precise=False), kernel, QueryReweighting(pool))
+        shared = SharedRows(pool, kernel)
         always, sometimes = rank_and_similarity(pool), lexical(pool)
         feature_sets = [always, np.concatenate([always, sometimes])] if len(sometimes) else [always]
         self._members = [
