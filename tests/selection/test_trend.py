@@ -149,6 +149,24 @@ def test_any_pool(family: str, round_size: int) -> None:
         assert session.spent == min(40, n)
 
 
+def test_with_every_score_known_the_set_is_the_best_one() -> None:
+    for family in FAMILIES:
+        pool, scores = FAMILIES[family](60, 8, 2)
+        session = run(pool, scores, 60, 15, 7)
+        assert scores[session.selection().documents].sum() == pytest.approx(np.sort(scores)[-15:].sum(), abs=1e-12)
+
+
+def test_the_retriever_decides_between_equals() -> None:
+    config = TrendConfig()
+    relevance, scored = np.full(20, 0.3), np.zeros(20, dtype=np.bool_)
+    inside = np.arange(20) < 5
+    worth = config.worth(relevance, inside, scored)
+    assert (np.diff(worth) < 0).all()
+    assert worth[5] == 0.3 < worth[0] <= 0.3 * (1 + config.bonus / 2)
+    scored[[0, 19]] = True
+    assert config.worth(relevance, inside, scored)[[0, 19]].tolist() == [0.3, 0.3]
+
+
 def test_learns_a_trend_that_the_prior_has_wrong() -> None:
     """A cross-encoder that prefers the tail of the ranking: the paper's prior returns the head, the trend the tail."""
     pool, _ = clustered(400, 12, 0)

@@ -31,10 +31,13 @@ class Config(Protocol):
     def posterior(self, pool: Pool, size: int) -> Posterior:
         """What is believed of a pool before the first of at most `size` scores."""
 
-    def worth(self, relevance: NDArray[np.float64], inside: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def worth(
+        self, relevance: NDArray[np.float64], inside: NDArray[np.bool_], scored: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
         """(N,) what the returned set is to have the most of.
 
-        relevance: (N,) expected scores; inside: (N,) mask of those that fit, taken by relevance alone.
+        relevance: (N,) expected scores; inside: (N,) mask of those that fit, taken by relevance alone; scored: (N,)
+        mask of those whose score is known.
         """
 
 
@@ -57,7 +60,9 @@ class SelectionConfig:
         covariance = StationaryCovariance(CosineDistances(pool), kernel)
         return ResidualPosterior(PRIORS[self.prior](pool), covariance, size, anchored=self.anchored)
 
-    def worth(self, relevance: NDArray[np.float64], inside: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def worth(
+        self, relevance: NDArray[np.float64], inside: NDArray[np.bool_], scored: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
         return relevance
 
 
@@ -65,9 +70,11 @@ class SelectionConfig:
 class TrendConfig:
     """The trend of the score along the ranking is learned with the field (`trend.py`), on the log-odds scale.
 
-    The returned set is that of the largest expected scores, with a small bonus for the head of the ranking that
-    decides among documents nearly as improbable as each other: `bonus` times the mean expected score of the set at
-    rank 1, half of that at rank k. weight: prior variance of the trend, against 1 of the field; 0 is no trend.
+    The returned set is that of the largest expected scores. Among unscored documents nearly as probable as each other
+    the retriever decides: they gain up to half of `bonus` times the mean expected score of the set above rank k, and
+    lose up to as much below. A known score competes as it is.
+
+    weight: prior variance of the trend, against 1 of the field; 0 is no trend.
     """
 
     kernel: str = "vmf"
@@ -79,7 +86,10 @@ class TrendConfig:
         kernel = KERNELS[self.kernel](median_distance(pool.embeddings) / BANDWIDTH_MULTIPLIER)
         return TrendPosterior(pool, kernel, size, weight=self.weight)
 
-    def worth(self, relevance: NDArray[np.float64], inside: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def worth(
+        self, relevance: NDArray[np.float64], inside: NDArray[np.bool_], scored: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
         ranks = np.arange(len(relevance)) / np.count_nonzero(inside)
-        bonus: NDArray[np.float64] = self.bonus * relevance[inside].mean() / (1.0 + ranks)
-        return relevance + bonus
+        bonus = self.bonus * relevance[inside].mean() * (1.0 / (1.0 + ranks) - 0.5)
+        worth: NDArray[np.float64] = np.where(scored, relevance, relevance + bonus)
+        return worth

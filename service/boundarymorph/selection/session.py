@@ -188,7 +188,7 @@ class SelectionSession:
         """The best documents that fit, as believed now; valid at any moment."""
         gain, relevance = self._gain(), self._posterior.relevance()
         inside = self.capacity.margin(gain)[1]
-        chosen = np.flatnonzero(self.capacity.fill(self._config.worth(gain, inside)))
+        chosen = np.flatnonzero(self.capacity.fill(self._config.worth(gain, inside, self.belief.scored)))
         documents = chosen[np.argsort(-relevance[chosen], kind="stable")]
         return Selection(
             documents,
