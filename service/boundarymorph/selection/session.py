@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -86,7 +86,7 @@ class SelectionSession:
         if budget < 0:
             raise InvalidInput(f"the budget is {budget}; it must be 0 or more calls")
         known = known or {}
-        refuse_impossible(np.fromiter(known.values(), dtype=np.float64))
+        _refuse_impossible(np.fromiter(known.values(), dtype=np.float64))
         self.pool = pool
         self.budget = budget
         self.capacity = capacity_of(k=k) if isinstance(k, int) else k
@@ -168,17 +168,11 @@ class SelectionSession:
 
     def tell(self, documents: Sequence[int] | NDArray[np.intp], scores: Sequence[float] | NDArray[np.float64]) -> None:
         """Give the scores in [0, 1] of some or all documents of the last `ask`. InvalidInput changes nothing."""
-        values = np.asarray(scores, dtype=np.float64)
-        told = [int(document) for document in documents]
-        if values.shape != (len(told),):
-            raise InvalidInput(f"{len(told)} documents came with scores of shape {values.shape}; give one score each")
-        if not set(told) <= self._asked.keys() or len(set(told)) != len(told):
-            raise InvalidInput("scores are told once, and only of documents that the last ask named")
-        refuse_impossible(values)
+        told = scores_of_asked(documents, scores, self._asked.keys())
         if not told:
             return
         self.rounds += 1
-        for document, score in zip(told, values.tolist(), strict=True):
+        for document, score in told.items():
             rival, value = self._asked.pop(document)
             self._posterior.observe(document, score)
             self.history.append(Observation(document, rival, value, self.rounds, score))
@@ -225,7 +219,21 @@ class SelectionSession:
         return self._posterior.relevance() if isinstance(self.capacity, DocumentCapacity) else self._posterior.gain()
 
 
-def refuse_impossible(scores: NDArray[np.float64]) -> None:
+def scores_of_asked(
+    documents: Sequence[int] | NDArray[np.intp], scores: Sequence[float] | NDArray[np.float64], asked: Set[int]
+) -> dict[int, float]:
+    """The scores by document, in the order told. Raises InvalidInput unless each is one in [0, 1] of an asked one."""
+    values = np.asarray(scores, dtype=np.float64)
+    told = [int(document) for document in documents]
+    if values.shape != (len(told),):
+        raise InvalidInput(f"{len(told)} documents came with scores of shape {values.shape}; give one score each")
+    if not set(told) <= asked or len(set(told)) != len(told):
+        raise InvalidInput("scores are told once, and only of documents that the last ask named")
+    _refuse_impossible(values)
+    return dict(zip(told, values.tolist(), strict=True))
+
+
+def _refuse_impossible(scores: NDArray[np.float64]) -> None:
     """Raises InvalidInput unless all lie in [0, 1]."""
     if not ((scores >= 0) & (scores <= 1)).all():
         raise InvalidInput("a score lies outside [0, 1]; apply a sigmoid to logits first")

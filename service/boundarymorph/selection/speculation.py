@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.selection.session import Selection, SelectionSession, refuse_impossible
+from boundarymorph.selection.session import Selection, SelectionSession, scores_of_asked
 
 
 class SpeculativeSession:
@@ -50,19 +50,13 @@ class SpeculativeSession:
     def tell(self, documents: Sequence[int] | NDArray[np.intp], scores: Sequence[float] | NDArray[np.float64]) -> None:
         """Give the scores in [0, 1] of some or all documents of the last `ask`; every pick that they decide is made.
         InvalidInput changes nothing."""
-        values = np.asarray(scores, dtype=np.float64)
-        told = [int(document) for document in documents]
-        if values.shape != (len(told),):
-            raise InvalidInput(f"{len(told)} documents came with scores of shape {values.shape}; give one score each")
-        if not set(told) <= self._asked or len(set(told)) != len(told):
-            raise InvalidInput("scores are told once, and only of documents that the last ask named")
-        refuse_impossible(values)
+        told = scores_of_asked(documents, scores, self._asked)
         if not told:
             return
         self.trips += 1
         self.scored += len(told)
-        self._asked -= set(told)
-        self._held |= zip(told, values.tolist(), strict=True)
+        self._asked -= told.keys()
+        self._held |= told
         while (pick := self.session.ask(1)).size and int(pick[0]) in self._held:
             self.session.tell(pick, [self._held.pop(int(pick[0]))])
 
