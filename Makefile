@@ -1,25 +1,33 @@
-# Everything runs in .venv; `make setup` is idempotent and implied by every other target.
+# Everything runs in .venv; what a target needs there is installed by it, once.
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+SERVICE := $(VENV)/.installed
+DEVELOPMENT := $(VENV)/.installed-dev
 
-.PHONY: help setup demo serve test check format bench-selection bench-select evaluation evaluation-options clean
+.PHONY: help setup demo serve test check format bench-selection bench-select bench-scorer bench-failover soak-scorer \
+	gpu-check evaluation evaluation-options clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
-setup: $(STAMP)  ## make the environment
+setup: $(DEVELOPMENT)  ## make the environment, for development
 
-$(STAMP): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(SERVICE): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $(SERVICE)
+
+$(DEVELOPMENT): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $(STAMP)
+	touch $(SERVICE) $(DEVELOPMENT)
 
-demo: setup  ## install, start the service, index the standard library's docstrings, select
+demo: $(SERVICE)  ## install, start the service, index the standard library's docstrings, select
 	@$(BIN)/boundarymorph demo
 
-serve: setup  ## run the service on 127.0.0.1:8080, with what the demo indexed
+serve: $(SERVICE)  ## run the service on 127.0.0.1:8080, with what the demo indexed
 	$(BIN)/boundarymorph serve
 
 test: setup  ## all tests
@@ -40,6 +48,18 @@ bench-selection: setup  ## the incremental algorithm beside the literal one -> b
 
 bench-select: setup  ## where the time of POST /select goes, pool of 10,000 -> build/bench/select.json
 	$(BIN)/python -m load_tests.bench_select
+
+bench-scorer: setup  ## what a scorer makes of its model under 1 to 128 sessions, beside Infinity -> build/bench/scorer.json
+	$(BIN)/python -m load_tests.bench_scorer $(OPTIONS)
+
+bench-failover: setup  ## kill -9 of one of two scorers under load -> build/bench/failover.json
+	$(BIN)/python -m load_tests.failover $(OPTIONS)
+
+soak-scorer: setup  ## ten minutes at saturation, every answer checked -> build/bench/soak-scorer.json
+	$(BIN)/python -m load_tests.soak_scorer $(OPTIONS)
+
+gpu-check: setup  ## right and fast on this GPU? OPTIONS="--device cpu --models smoke" tries it anywhere
+	$(BIN)/python -m load_tests.gpu_check $(OPTIONS)
 
 TABLES ?= tables
 BUDGETS ?= 25,50

@@ -11,6 +11,7 @@ from boundarymorph.errors import UnknownIndex
 from boundarymorph.retrieval.candidates import GivenCandidates, IndexedCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
+from boundarymorph.retrieval.retriever import Retrieved
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection import Pool
 from boundarymorph.selector import SelectionTask, Selector
@@ -37,9 +38,9 @@ class FakeRetriever:
         self.gone: set[str] = set()
         self.fetched: list[str] = []
 
-    async def retrieve(self, index: str, query: str, depth: int, query_embedding: ArrayLike | None = None) -> Pool:
+    async def retrieve(self, index: str, query: str, depth: int, query_embedding: ArrayLike | None = None) -> Retrieved:
         self.clock.now += 3
-        return Pool.of(IDS[:depth], np.array([vector_of(id) for id in IDS[:depth]]), vector_of(query))
+        return Retrieved(Pool.of(IDS[:depth], np.array([vector_of(id) for id in IDS[:depth]]), vector_of(query)))
 
     async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
         self.clock.now += 0.5
@@ -66,7 +67,7 @@ class SlowScorer(SeededScorer):
         super().__init__()
         self.clock = clock
 
-    async def score(self, query: str, texts: Sequence[str]) -> Scores:
+    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
         self.clock.now += 2
         return await super().score(query, texts)
 
@@ -164,7 +165,7 @@ async def test_a_cancelled_task_asks_for_nothing_more() -> None:
             super().__init__()
             self.third = asyncio.Event()
 
-        async def score(self, query: str, texts: Sequence[str]) -> Scores:
+        async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
             scores = await super().score(query, texts)
             if len(self.rounds) == 3:
                 self.third.set()
@@ -186,7 +187,7 @@ async def test_a_cancelled_task_asks_for_nothing_more() -> None:
 
 async def test_a_scorer_that_fails_fails_the_task() -> None:
     class Failing(SeededScorer):
-        async def score(self, query: str, texts: Sequence[str]) -> Scores:
+        async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
             raise ConnectionError("the scorer is away")
 
     selector = Selector(FakeRetriever(), Failing())

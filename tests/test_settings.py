@@ -4,7 +4,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from pydantic import SecretStr
 
 from boundarymorph.cli import _toml
 from boundarymorph.errors import InvalidConfiguration
@@ -63,6 +62,10 @@ def test_the_file_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.M
         ('log_level = "loud"', "log_level"),
         ("max_length = 513", "max_length"),
         ("threads = 0", "threads"),
+        ('[scorer]\nprecision = "fp8"', "scorer.precision"),
+        ('[scorer]\ndevice = "cuda:x"', "scorer.device"),
+        ('[scorer]\nurl = ["http://a"]\nmodel = "b"', "a url or a model"),
+        ('[scorer]\nprompt = "qwen3"', "prompt: only of a model with a name"),
         ("port = ", "a.toml"),
         ("port = 1\nport = 2", "a.toml"),
     ],
@@ -108,21 +111,31 @@ def test_a_file_that_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_what_is_shown_loads_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = Settings.load(
-        data_directory=Path('data "quoted" \\ ü'), port=9, threads=2, limits={"pool": 30_000, "budget": 7}, budget=7
+        data_directory=Path('data "quoted" \\ ü'),
+        port=9,
+        threads=2,
+        limits={"pool": 30_000, "budget": 7},
+        budget=7,
+        scorer={"url": ("http://a:1", "tei://b:2"), "timeout_seconds": 5},
     )
     write(tmp_path / "a.toml", _toml(given.masked()), monkeypatch)
     assert Settings.load() == given
     assert set(tomllib.loads(_toml(given.masked()))) == set(Settings.model_fields)
 
 
-def test_secrets_are_masked() -> None:
-    class WithSecrets(Settings):
-        key: SecretStr = SecretStr("hunter2")
-        unset: SecretStr = SecretStr("")
+def test_secrets_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Settings.load().masked()["scorer"]["api_key"] is None
+    monkeypatch.setenv("BOUNDARYMORPH_SCORER__API_KEY", "hunter2")
+    settings = Settings.load()
+    assert settings.scorer.api_key is not None and settings.scorer.api_key.get_secret_value() == "hunter2"
+    assert settings.masked()["scorer"]["api_key"] == "********"
+    assert "hunter2" not in f"{settings!r}{settings.masked()}{_toml(settings.masked())}"
 
-    shown = WithSecrets.load().masked()
-    assert "hunter2" not in str(shown)
-    assert (shown["key"], shown["unset"]) == ("********", "")
+
+def test_lists_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOUNDARYMORPH_SCORER__URL", '["http://a:1", "http://b:2"]')
+    assert Settings.load().scorer.url == ("http://a:1", "http://b:2")
+    assert Settings.load(scorer={"url": ("http://c:3",)}).scorer.url == ("http://c:3",)
 
 
 def test_they_do_not_change() -> None:

@@ -1,10 +1,8 @@
-"""The command line: `boundarymorph serve | index | select | evaluate | config | demo | version`."""
+"""The command line: `boundarymorph serve | scorer | index | select | evaluate | config | demo | version`."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -34,41 +32,78 @@ app = typer.Typer(
 index = typer.Typer(help="Build, list and delete the indexes of this machine. A running service sees every change.")
 app.add_typer(index, name="index", no_args_is_help=True)
 console = Console(emoji=False)
+SCORER_PORT = 8081  # so that both run on one machine
 
 DataDirectory = Annotated[Path | None, typer.Option(help="Where the indexes live.", show_default="data")]
+Host = Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")]
 LogLevel = Annotated[str | None, typer.Option(help="critical, error, warning, info or debug.", show_default="info")]
 
 
 @app.command()
 def serve(
-    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
+    host: Host = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8080")] = None,
     data_directory: DataDirectory = None,
+    scorer_url: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Where a cross-encoder is: http:// of ours, tei://, vllm://, infinity://, cohere:// or jina://, with "
+            "?model=NAME where one is to be named; repeatable: replicas of one model.",
+            show_default="the embedded one",
+        ),
+    ] = None,
     log_level: LogLevel = None,
 ) -> None:
-    """Run the service in one process, with its embedded models."""
-    import uvicorn
-
+    """Run the service in one process, with its embedded models or with a scorer elsewhere."""
+    from boundarymorph import process
     from boundarymorph.api.app import create_app
 
-    settings = Settings.load(host=host, port=port, data_directory=data_directory, log_level=log_level)
-    _log_to_stderr(settings.log_level)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # Uvicorn ends its work in order and then raises the signal anew; that is not to count as a failure.
-        signal.signal(number, lambda *_: sys.exit(0))
-    failed = False
+    chosen = {"url": tuple(scorer_url)} if scorer_url else None
+    settings = Settings.load(host=host, port=port, data_directory=data_directory, scorer=chosen, log_level=log_level)
+    raise typer.Exit(process.serve(lambda fail: create_app(settings, on_failure=fail), settings))
 
-    def stop() -> None:
-        nonlocal failed
-        failed = server.should_exit = True
 
-    server = uvicorn.Server(
-        uvicorn.Config(
-            create_app(settings, on_failure=stop), host=settings.host, port=settings.port, log_level=settings.log_level
-        )
-    )
-    server.run()
-    raise typer.Exit(1 if failed or not server.started else 0)
+@app.command()
+def scorer(
+    model: Annotated[
+        str | None, typer.Option(help="Hugging Face name or folder.", show_default="the embedded one")
+    ] = None,
+    host: Host = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8081")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="fp32, bf16, fp16 or int8.", show_default="bf16 on a GPU, else fp32")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda or cuda:N.", show_default="cuda if there is one")
+    ] = None,
+    max_length: Annotated[int | None, typer.Option(help="Tokens of a pair.", show_default="the model's own")] = None,
+    prompt: Annotated[
+        str | None, typer.Option(help="Template of a causal reranker, where its name does not tell.")
+    ] = None,
+    instruction: Annotated[str | None, typer.Option(help="What a causal reranker is told to judge by.")] = None,
+    batch_tokens: Annotated[int | None, typer.Option(help="Tokens of a batch.", show_default="by the device")] = None,
+    queue_tokens: Annotated[int | None, typer.Option(help="Tokens that may wait.", show_default="1000000")] = None,
+    log_level: LogLevel = None,
+) -> None:
+    """Serve one cross-encoder over HTTP, for `serve --scorer-url`."""
+    from boundarymorph import process
+    from boundarymorph.api.app import create_scorer_app
+
+    options = {
+        "model": model,
+        "precision": precision,
+        "device": device,
+        "max_length": max_length,
+        "prompt": prompt,
+        "instruction": instruction,
+        "batch_tokens": batch_tokens,
+        "queue_tokens": queue_tokens,
+    }
+    chosen = {name: value for name, value in options.items() if value is not None}
+    settings = Settings.load(host=host, port=port, log_level=log_level, scorer=chosen or None)
+    if "port" not in settings.model_fields_set:
+        settings = settings.model_copy(update={"port": SCORER_PORT})
+    raise typer.Exit(process.serve(lambda fail: create_scorer_app(settings, on_failure=fail), settings))
 
 
 @index.command("build")
@@ -249,10 +284,8 @@ def evaluate(
 
     def models() -> tuple[Encoder, Scorer]:
         from boundarymorph import wiring
-        from boundarymorph.scoring.onnx import OnnxCrossEncoder
 
-        scorer = OnnxCrossEncoder.embedded(max_length=settings.max_length, threads=settings.threads)
-        return wiring.build_encoder(settings), scorer
+        return wiring.build_encoder(settings), wiring.build_scorer(settings)
 
     request = command.Request(
         tables=table or [],
@@ -290,15 +323,6 @@ def _fail(message: str) -> NoReturn:
     stderr = Console(stderr=True, emoji=False)
     stderr.print(f"[red]error:[/red] {escape(message)}", highlight=False, soft_wrap=True)
     sys.exit(1)
-
-
-def _log_to_stderr(level: str) -> None:
-    """What this package logs, in the form of uvicorn's own lines."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(levelname)s:     %(message)s"))
-    logger = logging.getLogger("boundarymorph")
-    logger.addHandler(handler)
-    logger.setLevel(level.upper())
 
 
 async def _read(path: Path, on_read: Callable[[int], None]) -> AsyncIterator[bytes]:

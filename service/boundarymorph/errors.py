@@ -84,6 +84,43 @@ class ModelUnavailable(BoundaryMorphError):
     slug = "model-unavailable"
 
 
+class Overloaded(BoundaryMorphError):
+    """There is more work in hand than may wait; nothing of the request was begun.
+
+    retry_after: seconds until it is worth another try.
+    """
+
+    slug = "overloaded"
+
+    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class DeadlineExceeded(BoundaryMorphError, TimeoutError):
+    """The request's time was over before its work was."""
+
+    slug = "deadline-exceeded"
+
+
+class TextTooLong(InvalidInput):
+    """A text does not fit the model, and the request asked not to cut any."""
+
+    slug = "text-too-long"
+
+
+class ScorerUnavailable(BoundaryMorphError):
+    """No scorer can be reached, or none is able to work now; another try may succeed."""
+
+    slug = "scorer-unavailable"
+
+
+class ScorerFailed(BoundaryMorphError):
+    """The scorer refuses its caller or gives answers that cannot be used; another try will not help."""
+
+    slug = "scorer-failed"
+
+
 class InvalidConfiguration(BoundaryMorphError):
     """A setting is missing, malformed or contradicts another."""
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
 from boundarymorph.errors import InvalidConfiguration, ModelUnavailable
+from boundarymorph.tokenization import cut, encode_pairs, plain
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -109,9 +110,7 @@ class OnnxTextModel:
         if self.threads < 1:
             raise InvalidConfiguration(f"{weights.model} needs at least one thread")
         weights.verify()
-        self._tokenizer = Tokenizer.from_file(str(weights.tokenizer))
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
+        self._tokenizer = plain(Tokenizer.from_file(str(weights.tokenizer)))
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
@@ -122,20 +121,28 @@ class OnnxTextModel:
         self._output = self._session.get_outputs()[0].name
         self._executor = ThreadPoolExecutor(self.threads, thread_name_prefix=weights.model.rpartition("/")[2])
 
-    def run(self, text: str, second: str | None = None) -> tuple[NDArray[np.float32], bool]:
-        """The model's first output for one text or pair, without the batch axis, and whether the input was cut.
+    def run(self, text: str) -> tuple[NDArray[np.float32], bool]:
+        """The model's first output for one text, and whether the text was cut. Blocks like `infer`."""
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        truncated = cut(encoding, self.max_length - self._tokenizer.num_special_tokens_to_add(False))
+        encoding = self._tokenizer.post_process(encoding)
+        return self.infer(np.array(encoding.ids)), truncated
+
+    def infer(self, ids: NDArray[np.int64], type_ids: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
+        """The model's first output for (n,) token ids and their segments (all 0 if None), without the batch axis.
 
         Blocks for the time of one forward pass; several threads may call it at once.
         """
-        encoding, truncated = self._tokenize(text, second)
-        features = {
-            "input_ids": encoding.ids,
-            "attention_mask": encoding.attention_mask,
-            "token_type_ids": encoding.type_ids,
-        }
-        feed = {name: np.array([values], dtype=np.int64) for name, values in features.items() if name in self._inputs}
+        segments = np.zeros_like(ids) if type_ids is None else type_ids
+        features = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": segments}
+        feed = {name: values[None] for name, values in features.items() if name in self._inputs}
         (output,) = self._session.run([self._output], feed)
-        return np.asarray(output, dtype=np.float32)[0], truncated
+        first: NDArray[np.float32] = np.asarray(output, dtype=np.float32)[0]
+        return first
+
+    def encode_pairs(self, query: str, texts: Sequence[str]) -> list[tuple[Encoding, bool]]:
+        """n pairs as `infer` reads them, and of each whether it was cut."""
+        return encode_pairs(self._tokenizer, self.max_length, query, texts)
 
     async def each(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Call `function` on each item in the model's threads; results in the order of the items.
@@ -162,26 +169,6 @@ class OnnxTextModel:
     async def close(self) -> None:
         """Wait for the runs in flight and release the threads; later calls of `each` raise RuntimeError."""
         await asyncio.to_thread(self._executor.shutdown)
-
-    def _tokenize(self, text: str, second: str | None) -> tuple[Encoding, bool]:
-        """A pair keeps its query whole while that leaves the document half of the room, or all that it needs."""
-        first = self._tokenizer.encode(text, add_special_tokens=False)
-        room = self.max_length - self._tokenizer.num_special_tokens_to_add(second is not None)
-        if second is None:
-            truncated = _cut(first, room)
-            return self._tokenizer.post_process(first), truncated
-        document = self._tokenizer.encode(second, add_special_tokens=False)
-        query_cut = _cut(first, max(room // 2, room - len(document)))
-        document_cut = _cut(document, room - len(first))
-        return self._tokenizer.post_process(first, document), query_cut or document_cut
-
-
-def _cut(encoding: Encoding, room: int) -> bool:
-    """Shorten to `room` tokens in place; whether anything was lost."""
-    if len(encoding) <= room:
-        return False
-    encoding.truncate(room)
-    return True
 
 
 def _embedded(model: str, folder: str, sha256: str) -> Weights:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from tomllib import TOMLDecodeError
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
@@ -31,6 +31,40 @@ class Limits(BaseModel, extra="forbid"):
     known_scores: int = Field(1_000, ge=0, description="cross-encoder scores that come with a pool")
     batch_size: int = Field(256, ge=1, description="documents a round")
     dimension: int = Field(8_192, ge=1, description="d of given embeddings")
+    texts: int = Field(512, ge=1, description="texts in one call of a scorer")
+
+
+OF_A_NAMED_MODEL = ("precision", "device", "prompt", "instruction", "trust_remote_code", "batch_tokens")
+
+
+class ScorerSettings(BaseModel, extra="forbid"):
+    """The cross-encoder: a server elsewhere if there is a url, else a model in this process."""
+
+    url: tuple[str, ...] = Field((), description="http://, tei://, vllm://, infinity://, cohere:// or jina:// servers")
+    api_key: SecretStr | None = Field(None, description="what those are sent as a Bearer token")
+    timeout_seconds: float = Field(30.0, gt=0, description="one round, retries included, where nothing else is due")
+    attempt_seconds: float = Field(10.0, gt=0, description="one try at one server")
+    connections: int = Field(64, ge=1, description="connections to all servers together")
+
+    model: str | None = Field(None, description="Hugging Face name or folder; the embedded cross-encoder if unset")
+    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = Field("auto", description="of a model with a name")
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="where a model with a name runs")
+    max_length: int | None = Field(None, ge=8, description="tokens of a pair; the model's own limit if unset")
+    prompt: str | None = Field(None, description="template of a causal reranker, where its name does not tell")
+    instruction: str | None = Field(None, description="what a causal reranker is told to judge by")
+    trust_remote_code: bool = Field(False, description="run Python code that comes with the model")
+    batch_tokens: int | None = Field(None, ge=1, description="tokens of a batch; by the device if unset")
+    queue_tokens: int = Field(1_000_000, ge=1, description="tokens that may wait; what is over it is refused")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if self.url and self.model is not None:
+            raise ValueError("give a url or a model, not both")
+        fields = type(self).model_fields
+        given = [name for name in OF_A_NAMED_MODEL if getattr(self, name) != fields[name].default]
+        if given and self.model is None:
+            raise ValueError(f"{', '.join(given)}: only of a model with a name; the embedded one has its own")
+        return self
 
 
 class Settings(BaseSettings):
@@ -58,6 +92,9 @@ class Settings(BaseSettings):
     method: str = Field(methods.DEFAULT, description="how to select where a request does not say")
     auto_budget: int = Field(200, ge=0, description='calls at most where a request says "auto", within the limit')
     auto_settle: float = Field(0.02, gt=0, lt=1, description='expected loss at which "auto" stops')
+    scorer: ScorerSettings = Field(default_factory=ScorerSettings)
+    drain_seconds: float = Field(0.0, ge=0, description="after SIGTERM: unready, but still open to new requests")
+    grace_seconds: int = Field(30, ge=1, description="after that: what is running may finish")
     limits: Limits = Field(default_factory=Limits)
 
     @model_validator(mode="after")

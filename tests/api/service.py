@@ -9,9 +9,11 @@ from urllib.parse import unquote
 
 import httpx
 import numpy as np
+from fastapi import FastAPI
 from numpy.typing import ArrayLike
 
 from boundarymorph.api.app import create_app
+from boundarymorph.api.state import Build
 from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.retriever import LocalRetriever
 from boundarymorph.selector import Selector
@@ -23,7 +25,7 @@ from tests.scoring.fakes import SeededScorer
 NDJSON = {"content-type": "application/x-ndjson"}
 
 
-def fake_rooms(settings: Settings) -> Rooms:
+def fake_rooms(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Rooms:
     """Real indexes; encoder and scorer are cheap and deterministic."""
     catalog, encoder, scorer = IndexCatalog(settings.data_directory / "indexes"), SeededEncoder(), SeededScorer()
     retriever = LocalRetriever(catalog, encoder)
@@ -31,9 +33,15 @@ def fake_rooms(settings: Settings) -> Rooms:
 
 
 @asynccontextmanager
-async def starting(settings: Settings, build: Callable[[Settings], Rooms]) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a service that has begun to start. An exception that escapes it is a 500, as on a socket."""
-    app = create_app(settings, build=build)
+async def starting(settings: Settings, build: Build[Rooms]) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a service that has begun to start."""
+    async with client_of(create_app(settings, build=build)) as client:
+        yield client
+
+
+@asynccontextmanager
+async def client_of(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of an application that has begun to start. An exception that escapes it is a 500, as on a socket."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),
@@ -43,15 +51,17 @@ async def starting(settings: Settings, build: Callable[[Settings], Rooms]) -> As
 
 
 @asynccontextmanager
-async def serving(
-    settings: Settings, build: Callable[[Settings], Rooms] = fake_rooms
-) -> AsyncIterator[httpx.AsyncClient]:
+async def serving(settings: Settings, build: Build[Rooms] = fake_rooms) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a service that is ready."""
     async with starting(settings, build) as client:
-        async with asyncio.timeout(30):
-            while not (await client.get("/readyz")).is_success:  # noqa: ASYNC110 - as its users wait
-                await asyncio.sleep(0.005)
+        await ready(client)
         yield client
+
+
+async def ready(client: httpx.AsyncClient) -> None:
+    async with asyncio.timeout(30):
+        while not (await client.get("/readyz")).is_success:  # noqa: ASYNC110 - as its users wait
+            await asyncio.sleep(0.005)
 
 
 def problem(response: httpx.Response, status: int, slug: str) -> str:

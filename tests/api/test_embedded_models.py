@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from boundarymorph import wiring
-from boundarymorph.models import OnnxTextModel, embedded_cross_encoder
 from boundarymorph.retrieval.encoders import OnnxEncoder
+from boundarymorph.scoring.onnx import OnnxCrossEncoder
 from boundarymorph.settings import Settings
 from tests.api.service import answer, block, serving
 
@@ -58,13 +58,12 @@ async def test_an_index_and_a_pool_agree(client: httpx.AsyncClient) -> None:
 async def test_scores_are_the_cross_encoder_s(client: httpx.AsyncClient) -> None:
     request = {"query": QUERY, "index": "few", "k": 7, "budget": 8, "batch_size": 3, "return_documents": True}
     body = answer(await client.post("/select", json=request))
-    model = OnnxTextModel(embedded_cross_encoder())
+    model = OnnxCrossEncoder.embedded()
     for document in body["documents"]:
         title = f"{document['title']}\n" if document["title"] else ""
-        logit, _ = model.run(QUERY, title + document["text"])
-        assert document["cross_encoder_score"] == pytest.approx(1 / (1 + np.exp(-float(logit[0]))), rel=1e-6)
+        (score,) = model.run(model.tokenize(QUERY, [title + document["text"]]))
+        assert document["cross_encoder_score"] == pytest.approx(score, rel=1e-6)
         assert document["std"] == 0
-    await model.close()
     assert body["usage"] == {"budget": 8, "cross_encoder_calls": 8, "rounds": 3, "truncated_documents": 1}
     assert any(warning.startswith("1 ") and "scored" in warning for warning in body["warnings"])
     assert body["timings_ms"]["score"] > 0

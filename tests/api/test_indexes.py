@@ -1,7 +1,7 @@
 """Indexes and documents over HTTP."""
 
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -259,7 +259,7 @@ class TestStorage:
         assert answer(await client.post("/indexes/own/documents", json=[UNIT | {"id": "n"}]))["added"] == 1
 
     async def test_a_directory_that_is_gone(self, tmp_path: Path) -> None:
-        def build(settings: Settings) -> Rooms:
+        def build(settings: Settings, on_lost: Callable[[], None]) -> Rooms:
             rooms = fake_rooms(settings)
             (settings.data_directory / "indexes").rmdir()
             return rooms

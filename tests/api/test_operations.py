@@ -3,7 +3,7 @@
 import asyncio
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class TestStarting:
     async def test_alive_at_once_ready_when_built(self, settings: Settings) -> None:
         may_go_on = threading.Event()
 
-        def build(settings: Settings) -> Rooms:
+        def build(settings: Settings, on_lost: Callable[[], None]) -> Rooms:
             assert may_go_on.wait(10)
             return fake_rooms(settings)
 
@@ -78,7 +78,7 @@ class TestStarting:
 
     @pytest.mark.parametrize("error", [ModelUnavailable("the weights are gone"), AssertionError(), OSError("disk")])
     async def test_a_failure_says_why(self, settings: Settings, error: Exception) -> None:
-        def build(settings: Settings) -> Rooms:
+        def build(settings: Settings, on_lost: Callable[[], None]) -> Rooms:
             raise error
 
         async with starting(settings, build) as client:
@@ -89,7 +89,7 @@ class TestStarting:
             assert problem(await client.get("/indexes"), 503, "not-ready") == (str(error) or repr(error))
 
     async def test_the_owner_hears_of_a_failure(self, tmp_path: Path) -> None:
-        def build(settings: Settings) -> Rooms:
+        def build(settings: Settings, on_lost: Callable[[], None]) -> Rooms:
             raise ModelUnavailable("gone")
 
         heard = asyncio.Event()

@@ -20,7 +20,7 @@ DOCUMENTS = [
 
 class RetrieverContract:
     async def test_a_query_gets_its_pool(self, retriever: Retriever) -> None:
-        pool = await retriever.retrieve("trams", "A violin has four strings.", 2)
+        pool = (await retriever.retrieve("trams", "A violin has four strings.", 2)).pool
         assert len(pool) == 2
         assert pool.ids[0] == "violin"
         assert pool.scores.dtype == np.float64
@@ -28,14 +28,14 @@ class RetrieverContract:
         np.testing.assert_allclose(np.linalg.norm(pool.embeddings, axis=1), 1, atol=1e-6)
 
     async def test_a_deep_pool_holds_everything(self, retriever: Retriever) -> None:
-        assert set((await retriever.retrieve("trams", "trams", 10_000)).ids) == {"tram", "violin", "bread"}
+        assert set((await retriever.retrieve("trams", "trams", 10_000)).pool.ids) == {"tram", "violin", "bread"}
 
     async def test_documents_by_id(self, retriever: Retriever) -> None:
         documents = await retriever.documents("trams", ["bread", "tram", "unknown"])
         assert dict(documents) == {"tram": DOCUMENTS[0], "bread": DOCUMENTS[2]}
 
     async def test_own_vectors(self, retriever: Retriever) -> None:
-        pool = await retriever.retrieve("own", "", 2, query_embedding=[0, 0, 9, 1])
+        pool = (await retriever.retrieve("own", "", 2, query_embedding=[0, 0, 9, 1])).pool
         assert list(pool.ids) == ["e2", "e3"]
         with pytest.raises(InvalidInput, match="query_embedding"):
             await retriever.retrieve("own", "text", 2)
@@ -58,8 +58,8 @@ class RetrieverContract:
 
     async def test_texts_are_embedded_like_those_of_the_index(self, retriever: Retriever) -> None:
         embeddings = await retriever.embed_documents([document.content for document in DOCUMENTS])
-        pool = await retriever.retrieve("trams", "", 3, query_embedding=embeddings.vectors[2])
+        pool = (await retriever.retrieve("trams", "", 3, query_embedding=embeddings.vectors[2])).pool
         assert pool.ids[0] == "bread"
         assert pool.scores[0] > 0.9999
         query = await retriever.embed_query("trams")
-        np.testing.assert_array_equal(query, (await retriever.retrieve("trams", "trams", 1)).query)
+        np.testing.assert_array_equal(query, (await retriever.retrieve("trams", "trams", 1)).pool.query)

@@ -37,7 +37,7 @@ class Lengths:
         self.pairs = 0
         self.pause = pause
 
-    async def score(self, query: str, texts: Sequence[str]) -> Scores:
+    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
         await asyncio.sleep(self.pause)
         self.pairs += len(texts)
         return Scores(np.array([float(vector_of(query + text, 1)[0] > 0) * 0.5 + 0.25 for text in texts]))
@@ -132,7 +132,7 @@ def test_a_half_written_row_is_computed_again(tmp_path: Path) -> None:
     whole = build(path, Lengths())
 
     class Dies(Lengths):
-        async def score(self, query: str, texts: Sequence[str]) -> Scores:
+        async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
             if self.pairs >= 64:
                 raise ConnectionError
             return await super().score(query, texts)

@@ -36,7 +36,7 @@ class TestLocalRetriever(RetrieverContract):
 
 async def test_without_an_encoder(catalog: IndexCatalog) -> None:
     retriever = LocalRetriever(catalog, None)
-    pool = await retriever.retrieve("own", "", 1, query_embedding=[0, 1, 0, 0])
+    pool = (await retriever.retrieve("own", "", 1, query_embedding=[0, 1, 0, 0])).pool
     assert list(pool.ids) == ["e1"]
     with pytest.raises(InvalidInput):
         await retriever.retrieve("trams", "text", 1)

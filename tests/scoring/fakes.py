@@ -1,10 +1,13 @@
-"""A cheap scorer: a pair's score is drawn from a generator that is seeded with the pair."""
+"""Cheap scorers: a pair's score is drawn from a generator that is seeded with the pair."""
 
+import threading
 from collections.abc import Sequence
 from hashlib import blake2b
 
 import numpy as np
+from numpy.typing import NDArray
 
+from boundarymorph.scoring.cross_encoder import DeviceLost, OutOfMemory, Pair
 from boundarymorph.scoring.scorer import Scores
 
 
@@ -21,10 +24,64 @@ class SeededScorer:
     def __init__(self) -> None:
         self.rounds: list[list[str]] = []
 
-    async def score(self, query: str, texts: Sequence[str]) -> Scores:
+    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
         self.rounds.append(list(texts))
         values = np.array([score_of(query, text) for text in texts], dtype=np.float64)
         return Scores(values, truncated=sum(len(text) > 100 for text in texts))
 
     async def close(self) -> None:
         pass
+
+
+class SeededCrossEncoder:
+    """A `CrossEncoder` whose tokens are characters, of at most 100 a pair; the scores are those of `SeededScorer`.
+
+    It keeps its batches, and can be made to wait (`open`), to have no memory for more than `memory` tokens, to fail on
+    a text with "poison" in it and to lose its device on one with "lightning".
+    """
+
+    name = "seeded"
+    backend = "test"
+    max_length = 100
+
+    def __init__(
+        self,
+        *,
+        lanes: int = 1,
+        side_by_side: bool = False,
+        batch_tokens: int = 50,
+        pads: bool = False,
+        memory: int = 1_000_000,
+        open: bool = True,
+    ) -> None:
+        self.lanes = lanes
+        self.side_by_side = side_by_side
+        self.batch_tokens = batch_tokens
+        self.pads = pads
+        self.memory = memory
+        self.open = threading.Event()
+        if open:
+            self.open.set()
+        self.batches: list[list[str]] = []
+        self.closed = False
+        self._texts: dict[Pair, str] = {}
+
+    def tokenize(self, query: str, texts: Sequence[str]) -> list[Pair]:
+        pairs = [Pair(np.arange(min(100, max(1, len(text)))), query, len(text) > 100) for text in texts]
+        self._texts.update(zip(pairs, texts, strict=True))
+        return pairs
+
+    def run(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
+        texts = [self._texts[pair] for pair in pairs]
+        self.batches.append(texts)
+        assert self.open.wait(10)
+        if sum(map(len, pairs)) > self.memory:
+            raise OutOfMemory
+        if any("lightning" in text for text in texts):
+            raise DeviceLost("struck")
+        if any("poison" in text for text in texts):
+            raise ZeroDivisionError
+        return np.array([score_of(pair.query, text) for pair, text in zip(pairs, texts, strict=True)])
+
+    def close(self) -> None:
+        self.closed = True

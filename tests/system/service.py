@@ -1,4 +1,4 @@
-"""`boundarymorph serve` as a process, and a client for it."""
+"""`boundarymorph serve` and `boundarymorph scorer` as processes, with a client for each."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,22 +60,46 @@ class Service:
         self.process.send_signal(number)
         return self.process.wait(timeout=30)
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def metric(self, sample: str) -> float:
+        """The value of a sample, named with its labels in alphabetical order; 0 if it is not there."""
+        lines = self.client.get("/metrics").text.splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(sample))
+
 
 @contextmanager
-def service(data: Path, *, port: int | None = None, ready: bool = True) -> Iterator[Service]:
+def service(data: Path, *options: str, port: int | None = None, ready: bool = True) -> Iterator[Service]:
     """A service over a data directory, killed at the end if it still runs."""
+    with _process(
+        "serve", data.parent / f"{data.name}.log", [*options, "--data-directory", str(data)], port
+    ) as running:
+        if ready:
+            running.await_answer()
+        yield running
+
+
+@contextmanager
+def scorer(log_file: Path, *options: str, port: int | None = None, ready: bool = True) -> Iterator[Service]:
+    """A scorer, killed at the end if it still runs."""
+    with _process("scorer", log_file, options, port) as running:
+        if ready:
+            running.await_answer()
+        yield running
+
+
+@contextmanager
+def _process(role: str, log_file: Path, options: Sequence[str], port: int | None) -> Iterator[Service]:
     port = free_port() if port is None else port
-    log_file = data.parent / f"{data.name}.log"
-    command = [sys.executable, "-m", "boundarymorph.cli", "serve", "--port", str(port), "--data-directory", str(data)]
+    command = [sys.executable, "-m", "boundarymorph.cli", role, "--port", str(port), *options]
     with (
         log_file.open("ab") as log,
-        subprocess.Popen(command, stdout=log, stderr=log, env=ENVIRONMENT, cwd=data.parent) as process,
+        subprocess.Popen(command, stdout=log, stderr=log, env=ENVIRONMENT, cwd=log_file.parent) as process,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
     ):
-        running = Service(process, client, port, log_file)
         try:
-            if ready:
-                running.await_answer()
-            yield running
+            yield Service(process, client, port, log_file)
         finally:
             process.kill()

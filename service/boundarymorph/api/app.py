@@ -1,43 +1,58 @@
-"""The HTTP application."""
+"""The HTTP applications: the gateway, and the scorer on its own."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
-import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPMethod
+from types import ModuleType
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from boundarymorph import __version__, wiring
-from boundarymorph.api import indexes, openapi, operations, problems, select
-from boundarymorph.api.state import State
-from boundarymorph.errors import BoundaryMorphError
+from boundarymorph.api import indexes, openapi, operations, problems, score, select
+from boundarymorph.api.state import Build, Built, State
+from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
-
-log = logging.getLogger(__name__)
 
 
 def create_app(
     settings: Settings,
     *,
-    build: Callable[[Settings], wiring.Rooms] = wiring.build,
+    build: Build[wiring.Rooms] = wiring.build,
     on_failure: Callable[[], None] = lambda: None,
 ) -> FastAPI:
     """The service. It answers /livez at once and is ready when `build` is done and a canary has come back.
 
-    on_failure: called when that fails; /readyz then says why.
+    on_failure: called when that fails, or when it breaks for good later; /readyz then says why.
     """
+    return _application(
+        State(settings, on_failure),
+        build,
+        (select, indexes, operations),
+        "Budgeted reranking: spend B cross-encoder calls where they change which k documents are returned.",
+    )
 
+
+def create_scorer_app(
+    settings: Settings,
+    *,
+    build: Build[BatchingScorer] = wiring.build_scorer,
+    on_failure: Callable[[], None] = lambda: None,
+) -> FastAPI:
+    """One cross-encoder behind HTTP, with the life of `create_app`."""
+    description = "A cross-encoder: relevances of documents to a query, batched across requests."
+    return _application(State(settings, on_failure), build, (score, operations), description)
+
+
+def _application(state: State[Built], build: Build[Built], routes: Sequence[ModuleType], description: str) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        state: State = app.state.boundarymorph
-        starting = asyncio.create_task(_start(state, build, on_failure))
+        starting = asyncio.create_task(state.start(build))
         yield
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
@@ -47,33 +62,17 @@ def create_app(
     app = FastAPI(
         title="BoundaryMORPH",
         version=__version__,
-        description="Budgeted reranking: spend B cross-encoder calls where they change which k documents are returned.",
+        description=description,
         lifespan=lifespan,
         redirect_slashes=False,  # a client that resolves /indexes/a/documents/.. shall not be led to /indexes/a
     )
-    app.state.boundarymorph = State(settings)
-    for routes in (select, indexes, operations):
-        app.include_router(routes.router)
+    app.state.boundarymorph = state
+    for module in routes:
+        app.include_router(module.router)
     problems.install(app)
     openapi.install(app)
     app.add_middleware(Measured)
     return app
-
-
-async def _start(state: State, build: Callable[[Settings], wiring.Rooms], on_failure: Callable[[], None]) -> None:
-    try:
-        state.built = await asyncio.to_thread(build, state.settings)
-        await state.built.check()
-    except Exception as error:
-        log.error("the service cannot start: %s", error, exc_info=not isinstance(error, BoundaryMorphError))
-        state.failure = str(error) or repr(error)
-        on_failure()
-    else:
-        # What stands now stays; without this, parsing one large pool makes the collector walk through all of it again.
-        gc.collect()
-        gc.freeze()
-        state.ready = True
-        log.info("ready")
 
 
 class Measured:

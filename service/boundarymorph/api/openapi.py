@@ -10,10 +10,17 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from boundarymorph.api.problems import MEDIA_TYPE
-from boundarymorph.api.schemas import CreateIndex, DeleteDocuments, Problem, SelectRequest, UploadedDocument
+from boundarymorph.api.schemas import (
+    CreateIndex,
+    DeleteDocuments,
+    Problem,
+    ScoreRequest,
+    SelectRequest,
+    UploadedDocument,
+)
 
 REFERENCE = "#/components/schemas/{model}"
-PARSED_BY_ROUTES = (SelectRequest, CreateIndex, DeleteDocuments, UploadedDocument)
+PARSED_BY_ROUTES = (SelectRequest, ScoreRequest, CreateIndex, DeleteDocuments, UploadedDocument)
 
 
 def body(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:

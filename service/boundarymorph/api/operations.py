@@ -19,13 +19,15 @@ async def livez() -> Health:
 
 @router.get("/readyz", summary="Can it serve?", responses={503: {"model": Health, "description": "Not yet"}})
 async def readyz(state: StateOf, response: Response) -> Health:
-    """200 once the models are loaded and a canary has gone through both of them."""
-    if state.ready:
+    """200 once the models are loaded and a canary has gone through each of them, until it is told to stop."""
+    if state.ready and not state.draining:
         return Health(status="ok")
     response.status_code = 503
     if state.failure is not None:
         return Health(status="failed", detail=state.failure)
-    return Health(status="starting", detail="the models are loading")
+    if state.draining:
+        return Health(status="draining", detail="finishing what is under way")
+    return Health(status="starting", detail=state.waiting)
 
 
 @router.get("/metrics", summary="Prometheus metrics", response_class=Response)

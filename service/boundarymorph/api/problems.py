@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from http import HTTPStatus
 from urllib.parse import quote
@@ -45,7 +46,7 @@ class UnknownDocument(errors.BoundaryMorphError, LookupError):
 
 
 class NotReady(errors.BoundaryMorphError):
-    """The models are still loading."""
+    """The models are still loading, or broke."""
 
     slug = "not-ready"
 
@@ -62,6 +63,10 @@ STATUS: dict[type[errors.BoundaryMorphError], HTTPStatus] = {
     errors.StorageFull: HTTPStatus.INSUFFICIENT_STORAGE,
     errors.StorageUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.ModelUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.Overloaded: HTTPStatus.TOO_MANY_REQUESTS,
+    errors.DeadlineExceeded: HTTPStatus.GATEWAY_TIMEOUT,
+    errors.ScorerUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.ScorerFailed: HTTPStatus.BAD_GATEWAY,
     errors.BoundaryMorphError: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 
@@ -102,9 +107,11 @@ def respond(
 async def _typed(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, errors.BoundaryMorphError)
     status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
-    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+    if status in (HTTPStatus.INTERNAL_SERVER_ERROR, HTTPStatus.BAD_GATEWAY):
         log.error("%s: %s", error.slug, error)
-    headers = {"Retry-After": "1"} if status == HTTPStatus.SERVICE_UNAVAILABLE else None
+    seconds = error.retry_after if isinstance(error, errors.Overloaded) else 1.0
+    again = status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS)
+    headers = {"Retry-After": str(math.ceil(seconds))} if again else None
     return respond(request, status, error.slug, str(error), headers=headers)
 
 

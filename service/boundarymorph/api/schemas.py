@@ -261,8 +261,36 @@ class DeleteReport(BaseModel):
     deleted: int
 
 
+class ScoreRequest(Message):
+    """Texts to be scored against one query."""
+
+    query: str
+    texts: list[str]
+    deadline_ms: float | None = Field(None, gt=0, le=86_400_000, description="from now; what is late is not begun")
+    truncate: bool = Field(True, description="cut what is too long for the model; false refuses it")
+
+
+class ScoreResponse(BaseModel):
+    """scores: in [0, 1], in the order of the texts; truncated: how many were cut to fit."""
+
+    model: str
+    scores: list[float]
+    truncated: int
+
+
+class ScorerInfo(BaseModel):
+    """A cross-encoder and its bounds."""
+
+    model: str = Field(description="with revision, precision, length and prompt")
+    backend: str
+    max_length: int = Field(description="tokens of a query and a text together")
+    max_texts: int = Field(description="in one call")
+    batch_tokens: int
+    queue_tokens: int = Field(description="that may wait; what is over it is refused")
+
+
 class Health(BaseModel):
-    """status: "ok", "starting" or "failed"."""
+    """status: "ok", "starting", "draining" or "failed"."""
 
     status: str
     detail: str | None = None

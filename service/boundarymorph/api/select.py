@@ -21,17 +21,17 @@ router = APIRouter(tags=["selection"])
     "/select",
     summary="Select the k best documents with B cross-encoder calls",
     openapi_extra=openapi.body(SelectRequest),
-    responses=openapi.problems(404, 409, 413, 422, 503),
+    responses=openapi.problems(404, 409, 413, 422, 429, 502, 503, 504),
 )
 async def select(request: Request, state: StateOf, rooms: RoomsOf) -> SelectResponse:
     """Candidates come from an index or with the request; back comes the set, most relevant first, each document with
-    its score or with what was inferred from its scored neighbours."""
+    its score or with what was inferred from its scored neighbours. A caller that goes away ends the work."""
     watch = Stopwatch()
     with watch.stage("receive"):
         body = await bodies.read(request, state.settings.limits.body_bytes)
     with watch.stage("parse"):
         wanted, task = await asyncio.to_thread(_parse, body, state.settings)
-    result = await rooms.selector.select(task, watch)
+    result = await bodies.while_connected(request, rooms.selector.select(task, watch))
     _measure(result)
     return response_of(result, task, explain=wanted.explain)
 

@@ -1,41 +1,111 @@
-"""What the routes share: the settings and, once it stands, the service behind them."""
+"""What the routes of a process share: the settings and, once it stands, what is behind them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+import asyncio
+import gc
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Generic, Protocol, TypeVar
 
 from fastapi import Depends, Request
 
 from boundarymorph.api.problems import NotReady
+from boundarymorph.errors import BoundaryMorphError, Overloaded, ScorerUnavailable
+from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.settings import Settings
 from boundarymorph.wiring import Rooms
 
+RETRY_SECONDS = 1.0  # between canaries while another process is not there yet
+log = logging.getLogger(__name__)
+
+
+class Part(Protocol):
+    """What a process serves."""
+
+    async def check(self) -> None:
+        """Warm up and let a canary through. Raises what keeps it from working."""
+
+    async def close(self) -> None:
+        """Release everything."""
+
+
+Built = TypeVar("Built", bound=Part)
+Build = Callable[[Settings, Callable[[], None]], Built]  # the second: to be called when it is broken for good
+
 
 @dataclass(slots=True)
-class State:
-    """built: the rooms, as soon as they stand; ready: a canary came back; failure: why there is nothing to wait for."""
+class State(Generic[Built]):
+    """A process from its start to its end.
+
+    built: what it serves, as soon as that stands; ready: a canary came back, and nothing broke since; waiting: for
+    what; failure: why there is nothing to wait for; draining: it was told to stop.
+    """
 
     settings: Settings
-    built: Rooms | None = None
+    on_failure: Callable[[], None] = lambda: None
+    built: Built | None = None
     ready: bool = False
+    waiting: str = "the models are loading"
     failure: str | None = None
+    draining: bool = field(default=False)
 
-    def rooms(self) -> Rooms:
-        """Raises NotReady before the canary has come back."""
+    async def start(self, build: Build[Built]) -> None:
+        """Build, warm up, be ready; a failure is for `on_failure`, except that another process is waited for."""
+        try:
+            self.built = await asyncio.to_thread(build, self.settings, self._break)
+            await self._check(self.built)
+        except Exception as error:
+            log.error("the service cannot start: %s", error, exc_info=not isinstance(error, BoundaryMorphError))
+            self._fail(str(error) or repr(error))
+        else:
+            # What stands now stays; without this, parsing one large pool makes the collector walk through it all again.
+            gc.collect()
+            gc.freeze()
+            self.ready = True
+            log.info("ready")
+
+    def require(self) -> Built:
+        """Raises NotReady before the canary has come back, and after a breakdown."""
         if self.built is None or not self.ready:
-            raise NotReady(self.failure or "the models are still loading; try again in a second")
+            raise NotReady(self.failure or f"{self.waiting}; try again in a second")
         return self.built
 
+    async def _check(self, built: Built) -> None:
+        while True:
+            try:
+                return await built.check()
+            except (ScorerUnavailable, Overloaded) as error:
+                if self.failure is not None:
+                    raise
+                self.waiting = str(error)
+                log.warning("not ready: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
 
-def state(request: Request) -> State:
-    found: State = request.app.state.boundarymorph
+    def _break(self) -> None:
+        self._fail("the device is lost; a new process is needed")
+
+    def _fail(self, reason: str) -> None:
+        self.ready, self.failure = False, reason
+        self.on_failure()
+
+
+def state(request: Request) -> State[Part]:
+    found: State[Part] = request.app.state.boundarymorph
     return found
 
 
 def rooms(request: Request) -> Rooms:
-    return state(request).rooms()
+    found: State[Rooms] = request.app.state.boundarymorph
+    return found.require()
 
 
-StateOf = Annotated[State, Depends(state)]
+def scorer(request: Request) -> BatchingScorer:
+    found: State[BatchingScorer] = request.app.state.boundarymorph
+    return found.require()
+
+
+StateOf = Annotated[State[Part], Depends(state)]
 RoomsOf = Annotated[Rooms, Depends(rooms)]
+ScorerOf = Annotated[BatchingScorer, Depends(scorer)]

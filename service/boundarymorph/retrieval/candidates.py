@@ -13,18 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.errors import InvalidEmbeddings
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.retriever import Retriever
+from boundarymorph.retrieval.retriever import Retrieved, Retriever
 from boundarymorph.selection.pool import Pool
 
 CHARACTERS_PER_TOKEN = 4.0  # of English text under the tokenizers of today's language models
-
-
-@dataclass(frozen=True, slots=True)
-class Retrieved:
-    """A pool, and what its user should know about how it came to be."""
-
-    pool: Pool
-    warnings: Sequence[str] = ()
 
 
 class Candidates(Protocol):
@@ -55,7 +47,7 @@ class IndexedCandidates:
     query_embedding: ArrayLike | None = None
 
     async def retrieve(self, retriever: Retriever, query: str) -> Retrieved:
-        return Retrieved(await retriever.retrieve(self.index, query, self.depth, self.query_embedding))
+        return await retriever.retrieve(self.index, query, self.depth, self.query_embedding)
 
     async def documents(self, retriever: Retriever, ids: Sequence[str]) -> Mapping[str, Document]:
         return await retriever.documents(self.index, ids)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Protocol, TypeVar, TypeVarTuple
 
 import numpy as np
@@ -21,10 +22,18 @@ Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True, slots=True)
+class Retrieved:
+    """A pool, and what its user should know about how it came to be."""
+
+    pool: Pool
+    warnings: Sequence[str] = ()
+
+
 class Retriever(Protocol):
     """First-stage retrieval over named indexes."""
 
-    async def retrieve(self, index: str, query: str, depth: int, query_embedding: ArrayLike | None = None) -> Pool:
+    async def retrieve(self, index: str, query: str, depth: int, query_embedding: ArrayLike | None = None) -> Retrieved:
         """The `depth` documents nearest to the query, or all when there are fewer.
 
         query_embedding: (d,), used as it is in place of encoding the query; an index of own vectors needs it.
@@ -58,12 +67,12 @@ class LocalRetriever:
         self._encoder = encoder
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="retriever")
 
-    async def retrieve(self, index: str, query: str, depth: int, query_embedding: ArrayLike | None = None) -> Pool:
+    async def retrieve(self, index: str, query: str, depth: int, query_embedding: ArrayLike | None = None) -> Retrieved:
         live = await self._in_thread(self._catalog.get, index)
         if query_embedding is None:
             self._refuse_other_encoder(live)
             query_embedding = await self.embed_query(query)
-        return await self._in_thread(live.search, query_embedding, depth)
+        return Retrieved(await self._in_thread(live.search, query_embedding, depth))
 
     async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
         live = await self._in_thread(self._catalog.get, index)

@@ -53,11 +53,15 @@ CREATE INDEX tombstones ON documents (sequence) WHERE embedding IS NULL;
 
 @dataclass(frozen=True, slots=True)
 class StoreInfo:
-    """What a store was created with. encoder: None when its users bring their own vectors; created: UTC, ISO 8601."""
+    """What a store was created with.
+
+    encoder: None when its users bring their own vectors; created: UTC, ISO 8601; kind: of its search structure.
+    """
 
     encoder: str | None
     dimension: int
     created: str
+    kind: str = "flat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,7 @@ class DocumentStore:
             self.info = self._read_info(connection)
 
     @classmethod
-    def create(cls, path: Path, *, encoder: str | None, dimension: int) -> DocumentStore:
+    def create(cls, path: Path, *, encoder: str | None, dimension: int, kind: str = "flat") -> DocumentStore:
         """Make the file, which must not exist yet, and open it. Raises InvalidInput for an impossible dimension."""
         if dimension < 1:
             raise InvalidInput(f"an index needs a dimension of at least 1, not {dimension}")
@@ -109,6 +113,7 @@ class DocumentStore:
             "dimension": dimension,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "purged": 0,
+            "kind": kind,
         }
         path.touch(exist_ok=False)  # what keeps it from being made is told by the system better than by SQLite
         with _in_our_words(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -228,7 +233,7 @@ class DocumentStore:
         if version != SCHEMA_VERSION:
             raise CorruptIndex(f"{self.path} has schema version {version}; this program reads version {SCHEMA_VERSION}")
         meta = dict(connection.execute("SELECT key, value FROM meta"))
-        return StoreInfo(meta["encoder"], meta["dimension"], meta["created"])
+        return StoreInfo(meta["encoder"], meta["dimension"], meta["created"], meta.get("kind", "flat"))
 
     @contextmanager
     def _transaction(self, kind: str = "DEFERRED") -> Iterator[sqlite3.Connection]:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from boundarymorph.models import OnnxTextModel, embedded_cross_encoder
-from boundarymorph.scoring.scorer import Scores
+from boundarymorph.scoring.cross_encoder import Pair, sigmoid
 
 
 class OnnxCrossEncoder:
-    """A `Scorer` for a cross-encoder with one logit a pair; the score is its sigmoid.
+    """A `CrossEncoder` with one logit a pair; the score is its sigmoid.
 
-    Each pair is scored on its own, so its score never depends on what it is asked together with. Concurrent requests
-    take turns pair by pair, and a cancelled one stops after the pairs that are running.
+    Each pair is run on its own, so its score never depends on what it is batched with, and the cores are kept busy by
+    pairs side by side.
     """
+
+    backend = "onnx-cpu"
+    batch_tokens = 1
+    side_by_side = True
+    pads = False
 
     def __init__(self, model: OnnxTextModel) -> None:
         self._model = model
@@ -28,14 +33,24 @@ class OnnxCrossEncoder:
 
     @property
     def name(self) -> str:
-        return f"{self._model.weights.name}/{self._model.max_length}"
+        return f"{self._model.weights.name}/{self.max_length}"
 
-    async def score(self, query: str, texts: Sequence[str]) -> Scores:
-        answers = await self._model.each(partial(self._model.run, query), texts)
-        logits = np.array([logit[0] for logit, _ in answers], dtype=np.float64)
-        truncated = sum(cut for _, cut in answers)
-        # Through logaddexp neither tail overflows, and a score near 0 keeps all its digits.
-        return Scores(np.exp(-np.logaddexp(0.0, -logits)), truncated)
+    @property
+    def max_length(self) -> int:
+        return self._model.max_length
 
-    async def close(self) -> None:
-        await self._model.close()
+    @property
+    def lanes(self) -> int:
+        return self._model.threads
+
+    def tokenize(self, query: str, texts: Sequence[str]) -> list[Pair]:
+        return [
+            Pair(np.array(encoding.ids), query, truncated, np.array(encoding.type_ids))
+            for encoding, truncated in self._model.encode_pairs(query, texts)
+        ]
+
+    def run(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
+        return sigmoid(np.array([self._model.infer(pair.ids, pair.type_ids)[0] for pair in pairs], dtype=np.float64))
+
+    def close(self) -> None:
+        """Nothing to release: the model's own threads were never used."""

@@ -23,8 +23,13 @@ class Scorer(Protocol):
     def name(self) -> str:
         """Model and precision: what a score may be cached under."""
 
-    async def score(self, query: str, texts: Sequence[str]) -> Scores:
-        """Score n texts against one query."""
+    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+        """Score n texts against one query: all of them, or an error.
+
+        deadline: the moment, on `time.monotonic()`, after which nobody waits for the answer any more.
+
+        Raises Overloaded before any work was done, DeadlineExceeded, ScorerUnavailable or ScorerFailed.
+        """
 
     async def close(self) -> None:
         """Release threads and connections; calls after this fail."""

@@ -1,0 +1,132 @@
+"""`make bench-scorer`: how much of the bare model a scorer gives to sessions over HTTP, beside Infinity.
+
+The same weights (MiniLM-L-12, float32) run bare in this process, behind `boundarymorph scorer`, and behind Infinity.
+Sessions of 10 rounds of 5 texts come one, 8, 32 and 128 at a time. The bare model is the better of plain transformers
+and of our own forward pass, each on pairs that were tokenised and sorted by length beforehand, at its best batch.
+"""
+
+import argparse
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from boundarymorph.scoring.remote.client import RemoteScorer
+from boundarymorph.scoring.remote.urls import parse
+from boundarymorph.scoring.transformer.model import Precision, TransformerCrossEncoder
+from load_tests import infinity, report, weights
+from load_tests.processes import scorer
+from load_tests.sessions import QUERIES, load, passages
+
+PORT = 8971
+BUILD = Path("build")
+BATCHES = (1, 2, 4, 8, 16)
+REPEATS = 3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sessions", type=int, nargs="+", default=[1, 8, 32, 128])
+    parser.add_argument("--seconds", type=float, default=40.0, help="measured for each number of sessions")
+    parser.add_argument("--pairs", type=int, default=96, help="texts, the same for all")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--precision", default="fp32")
+    arguments = parser.parse_args()
+
+    folder = weights.minilm(BUILD / "minilm")
+    texts = passages(arguments.pairs)
+    bare_rows, bare = _bare(folder, texts, arguments.device, arguments.precision)
+    rows, ratios = list(bare_rows), {}
+    options = ["--model", str(folder), "--device", arguments.device, "--precision", arguments.precision]
+    with scorer(options) as server:
+        ours = _under_load(server.url, texts, arguments.sessions, arguments.seconds)
+    with infinity.serving(infinity.environment(BUILD / "infinity"), folder, PORT) as url:
+        theirs = _under_load(url.replace("http", "infinity"), texts, arguments.sessions, arguments.seconds)
+    for sessions in arguments.sessions:
+        rows += [_row("boundarymorph", ours[sessions], bare), _row("infinity", theirs[sessions], bare)]
+        ratios[f"utilisation_at_{sessions}"] = ours[sessions].pairs_per_second / bare
+        ratios[f"over_infinity_at_{sessions}"] = ours[sessions].pairs_per_second / theirs[sessions].pairs_per_second
+    report.write("scorer", rows, ratios)
+
+
+def _row(server: str, measured: Any, bare: float) -> dict[str, Any]:
+    return {
+        "what": server,
+        "sessions": measured.sessions,
+        "batch": "",
+        "pairs_per_second": measured.pairs_per_second,
+        "of_bare": measured.pairs_per_second / bare,
+        "round_p50_ms": measured.round_p50 * 1e3,
+        "round_p99_ms": measured.round_p99 * 1e3,
+        "session_seconds": measured.session,
+    }
+
+
+def _bare(folder: Path, texts: Sequence[str], device: str, precision: Precision) -> tuple[list[dict[str, Any]], float]:
+    """Rows of both forward passes, and the most pairs a second among them.
+
+    Plain transformers run with all threads in one batch, then, as ours do, with batches side by side, one on each core.
+    """
+    plain, features = _plain(folder, texts)
+    kinds: list[tuple[str, Callable[[Any], Any], Sequence[Any], int]] = [("transformers", plain, features, 1)]
+    rows = [_bare_row(*kinds[0], batch) for batch in BATCHES]
+    ours = TransformerCrossEncoder.load(str(folder), device=device, precision=precision)  # one thread a batch from here
+    kinds = [
+        ("transformers, side by side", plain, features, ours.lanes),
+        ("our forward", ours.run, sorted(ours.tokenize(QUERIES[0], texts), key=len), ours.lanes),
+    ]
+    rows += [_bare_row(*kind, batch) for kind in kinds for batch in BATCHES]
+    return rows, max(row["pairs_per_second"] for row in rows)
+
+
+def _plain(folder: Path, texts: Sequence[str]) -> tuple[Callable[[Any], Any], Sequence[Any]]:
+    """The forward pass of padded batches, and what it takes, sorted by length."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    features = [tokenizer(QUERIES[0], text, truncation=True) for text in texts]
+
+    def run(batch: Any) -> None:
+        with torch.inference_mode():
+            model(**tokenizer.pad(batch, return_tensors="pt"))
+
+    return run, sorted(features, key=lambda pair: len(pair["input_ids"]))
+
+
+def _bare_row(what: str, run: Callable[[Any], Any], pairs: Sequence[Any], lanes: int, batch: int) -> dict[str, Any]:
+    batches = [pairs[first : first + batch] for first in range(0, len(pairs), batch)]
+    seconds = []
+    with ThreadPoolExecutor(lanes) as threads:
+        for _ in range(REPEATS):
+            start = time.perf_counter()
+            list(threads.map(run, batches))
+            seconds.append(time.perf_counter() - start)
+    return {
+        "what": what,
+        "sessions": "",
+        "batch": batch,
+        "pairs_per_second": len(pairs) / min(seconds),
+        "of_bare": "",
+        "round_p50_ms": "",
+        "round_p99_ms": "",
+        "session_seconds": "",
+    }
+
+
+def _under_load(url: str, texts: Sequence[str], sessions: Sequence[int], seconds: float) -> dict[int, Any]:
+    async def measure() -> dict[int, Any]:
+        remote = RemoteScorer([parse(url)], timeout=600, attempt_timeout=600, connections=256)
+        try:
+            return {count: await load(remote, texts, count, seconds) for count in sessions}
+        finally:
+            await remote.close()
+
+    return asyncio.run(measure())
+
+
+if __name__ == "__main__":
+    main()

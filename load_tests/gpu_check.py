@@ -1,0 +1,269 @@
+"""`make gpu-check`: is the scorer right on this GPU, how fast, and what do batching, packing and prefix sharing bring?
+
+Models of the true shapes with random weights: 22M (MiniLM-L6), 0.6B and 8B (Qwen3-Reranker). Their scores mean nothing,
+their time and their rounding do. `--device cpu --models smoke` tries the script itself anywhere.
+"""
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+from boundarymorph.scoring.cross_encoder import Pair
+from boundarymorph.scoring.transformer.model import Precision, TransformerCrossEncoder
+from load_tests import report
+from tests.scoring.transformer import tiny
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "packed": {},
+    "no sharing": {"share_prefix": False},
+    "padded": {"packed": False},
+}
+QUERY_TOKENS = 80  # what pairs of one query begin with, prompt included
+LENGTHS = (48, 400)  # tokens of a document, drawn evenly
+ROUND = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """make: writes a model of it on a device; checked: whether its scores are compared with float32."""
+
+    folder: str
+    make: Callable[[Path, str], None]
+    checked: bool = True
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--models", nargs="+", choices=list(SHAPES), default=["22M", "0.6B", "8B"])
+    parser.add_argument("--precisions", nargs="+", default=["bf16", "fp16", "int8"])
+    parser.add_argument("--batch-tokens", type=int, nargs="+", default=[2_048, 8_192, 16_384, 32_768, 65_536])
+    parser.add_argument("--pairs", type=int, default=1_000)
+    arguments = parser.parse_args()
+    if arguments.device.startswith("cuda") and not torch.cuda.is_available():
+        raise SystemExit("no GPU here; --device cpu --models smoke tries the script")
+    print(_hardware(arguments.device))
+    for name in arguments.models:
+        with tempfile.TemporaryDirectory() as directory:
+            folder = Path(directory) / SHAPES[name].folder
+            SHAPES[name].make(folder, arguments.device)
+            if SHAPES[name].checked:
+                _correctness(name, folder, arguments)
+            _latency(name, folder, arguments)
+            _throughput(name, folder, arguments)
+            shutil.rmtree(folder)
+
+
+def _correctness(name: str, folder: Path, arguments: argparse.Namespace) -> None:
+    """Greatest differences of scores: from float32 on the CPU, and of the same pair in two batches."""
+    reference = TransformerCrossEncoder.load(str(folder), precision="fp32", device="cpu")
+    pairs = _pairs(min(64, arguments.pairs), seed=1)
+    expected = np.concatenate([reference.run([pair]) for pair in pairs])
+    reference.close()
+    rows = []
+    for precision in ("fp32", *arguments.precisions):
+        model = _load(folder, arguments.device, precision)
+        alone = np.concatenate([model.run([pair]) for pair in pairs])
+        together = np.concatenate([model.run(pairs[first::4]) for first in range(4)])
+        again = np.empty_like(alone)
+        again[np.concatenate([np.arange(first, len(pairs), 4) for first in range(4)])] = together
+        rows.append(
+            {
+                "model": name,
+                "precision": precision,
+                "from_float32": float(np.abs(alone - expected).max()),
+                "by_batch": float(np.abs(alone - again).max()),
+                "rank_correlation": float(np.corrcoef(alone.argsort().argsort(), expected.argsort().argsort())[0, 1]),
+            }
+        )
+        model.close()
+    report.write(
+        f"gpu-correctness-{name}", rows, {f"from_float32_{row['precision']}": row["from_float32"] for row in rows}
+    )
+
+
+def _latency(name: str, folder: Path, arguments: argparse.Namespace) -> None:
+    """Milliseconds of one call."""
+    model = _load(folder, arguments.device, arguments.precisions[0])
+    rows = []
+    for count, tokens in ((1, 128), (1, 512), (ROUND, 128), (ROUND, 512), (32, 128)):
+        pairs = _pairs(count, seed=2, lengths=(tokens - QUERY_TOKENS, tokens - QUERY_TOKENS))
+        rows.append(
+            {
+                "model": name,
+                "precision": arguments.precisions[0],
+                "pairs": count,
+                "tokens_each": tokens,
+                "milliseconds": 1e3 * statistics.median(_times(partial(model.run, pairs), arguments.device)),
+            }
+        )
+    model.close()
+    report.write(
+        f"gpu-latency-{name}", rows, {"round_of_5_over_one": rows[2]["milliseconds"] / rows[0]["milliseconds"]}
+    )
+
+
+def _throughput(name: str, folder: Path, arguments: argparse.Namespace) -> None:
+    """Pairs a second by batch tokens, one at a time, without sharing, and with padding."""
+    pairs, precision = _pairs(arguments.pairs, seed=3, queries=8), arguments.precisions[0]
+    common = arguments.batch_tokens[len(arguments.batch_tokens) // 2]
+    rows = []
+    for variant, options in VARIANTS.items():
+        model = _load(folder, arguments.device, precision, **options)
+        sizes = [1, *arguments.batch_tokens] if variant == "packed" else [common]
+        rows += [_rate(name, variant, model, pairs, size, arguments.device) for size in sizes]
+        model.close()
+    packed = {row["batch_tokens"]: row["pairs_per_second"] for row in rows if row["variant"] == "packed"}
+    others = {row["variant"]: row["pairs_per_second"] for row in rows if row["variant"] != "packed"}
+    report.write(
+        f"gpu-throughput-{name}",
+        rows,
+        {
+            "batching": max(packed.values()) / packed[1],
+            "packing": others["no sharing"] / others["padded"],
+            "sharing": packed[common] / others["no sharing"],
+        },
+    )
+
+
+def _rate(
+    name: str, variant: str, model: TransformerCrossEncoder, pairs: Sequence[Pair], batch_tokens: int, device: str
+) -> dict[str, Any]:
+    batches = _batches(sorted(pairs, key=len) if model.pads else pairs, batch_tokens, pads=model.pads)
+    if batch_tokens == 1:
+        batches = batches[:64]
+
+    def run() -> None:
+        for batch in batches:
+            model.run(batch)
+
+    seconds = min(_times(run, device, repeats=3))
+    scored = sum(map(len, batches))
+    tokens = sum(len(pair) for batch in batches for pair in batch)
+    return {
+        "model": name,
+        "variant": variant,
+        "batch_tokens": batch_tokens,
+        "pairs_per_second": scored / seconds,
+        "tokens_per_second": tokens / seconds,
+        "peak_gb": torch.cuda.max_memory_allocated() / 1e9 if device.startswith("cuda") else "",
+    }
+
+
+def _batches(pairs: Sequence[Pair], batch_tokens: int, *, pads: bool) -> list[list[Pair]]:
+    batches: list[list[Pair]] = [[]]
+    for pair in pairs:
+        grown = [*batches[-1], pair]
+        cost = max(map(len, grown)) * len(grown) if pads else sum(map(len, grown))
+        if cost > batch_tokens and batches[-1]:
+            batches.append([pair])
+        else:
+            batches[-1].append(pair)
+    return batches
+
+
+def _times(run: Callable[[], object], device: str, repeats: int = 10) -> list[float]:
+    seconds = []
+    for _ in range(repeats + 2):
+        start = time.perf_counter()
+        run()
+        if device.startswith("cuda"):
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    return seconds[2:]
+
+
+def _pairs(count: int, *, seed: int, lengths: tuple[int, int] = LENGTHS, queries: int = 1) -> list[Pair]:
+    """Pairs of random tokens, those of one query in a row."""
+    rng = np.random.default_rng(seed)
+    heads = rng.integers(10, 380, (queries, QUERY_TOKENS))
+    pairs = []
+    for number in range(count):
+        query = number * queries // count
+        document = rng.integers(10, 380, int(rng.integers(lengths[0], lengths[1] + 1)))
+        ids = np.concatenate([heads[query], document])
+        pairs.append(Pair(ids, f"query {query}", False, (np.arange(len(ids)) >= QUERY_TOKENS).astype(np.int64)))
+    return pairs
+
+
+def _load(folder: Path, device: str, precision: Precision, **options: Any) -> TransformerCrossEncoder:
+    return TransformerCrossEncoder.load(str(folder), device=device, precision=precision, **options)
+
+
+def _hardware(device: str) -> str:
+    if not device.startswith("cuda"):
+        return f"CPU, torch {torch.__version__}, {torch.get_num_threads()} threads"
+    return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}, CUDA {torch.version.cuda}"
+
+
+def _bert(hidden: int, layers: int, heads: int) -> Callable[[Path, str], None]:
+    options: dict[str, Any] = {
+        "hidden_size": hidden,
+        "intermediate_size": 4 * hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_labels": 1,
+        "initializer_range": 0.1,
+    }
+    config = BertConfig(**options)
+    return lambda folder, device: _write(
+        folder, device, torch.float32, lambda: BertForSequenceClassification(config), tiny.word_pieces(types=True), 512
+    )
+
+
+def _qwen(hidden: int, layers: int, heads: int, intermediate: int, *, tied: bool) -> Callable[[Path, str], None]:
+    config = Qwen3Config(
+        vocab_size=151_669,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=8,
+        head_dim=128,
+        max_position_embeddings=40_960,
+        tie_word_embeddings=tied,
+        pad_token_id=0,
+    )
+    return lambda folder, device: _write(
+        folder, device, torch.bfloat16, lambda: Qwen3ForCausalLM(config), tiny.byte_pairs(), 8_192
+    )
+
+
+def _write(
+    folder: Path, device: str, dtype: torch.dtype, make: Callable[[], PreTrainedModel], tokenizer: Any, length: int
+) -> None:
+    """A model with random weights, made on the device, as a folder that can be loaded."""
+    torch.manual_seed(0)
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device(device):
+            model = make()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    model.save_pretrained(folder)
+    tokenizer.model_max_length = length
+    tokenizer.save_pretrained(folder)
+
+
+SHAPES = {
+    "smoke": Shape("bert", _bert(64, 2, 4)),
+    "smoke-qwen": Shape("Qwen3-Reranker", _qwen(64, 2, 8, 128, tied=True)),
+    "22M": Shape("bert", _bert(384, 6, 12)),
+    "0.6B": Shape("Qwen3-Reranker", _qwen(1024, 28, 16, 3072, tied=True)),
+    "8B": Shape("Qwen3-Reranker", _qwen(4096, 36, 32, 12_288, tied=False), checked=False),
+}
+
+
+if __name__ == "__main__":
+    main()

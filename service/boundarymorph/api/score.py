@@ -1,0 +1,73 @@
+"""POST /score: the scorer's own route."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from fastapi import APIRouter, Request, Response
+
+from boundarymorph.api import bodies, openapi
+from boundarymorph.api.schemas import ScoreRequest, ScoreResponse, ScorerInfo
+from boundarymorph.api.state import ScorerOf, StateOf
+from boundarymorph.errors import LimitExceeded
+from boundarymorph.settings import Limits
+
+router = APIRouter(tags=["scoring"])
+LARGE = 2**17  # bytes of a body that is not parsed on the event loop
+
+
+@router.post(
+    "/score",
+    summary="Score texts against a query",
+    openapi_extra=openapi.body(ScoreRequest),
+    response_model=ScoreResponse,
+    responses=openapi.problems(413, 422, 429, 502, 503, 504),
+)
+async def score(request: Request, state: StateOf, scorer: ScorerOf) -> Response:
+    """All texts or none: 429 with Retry-After when they cannot be done in time, before any work. A caller that goes
+    away takes its texts out of the queue."""
+    arrival = time.monotonic()
+    limits = state.settings.limits
+    body = await bodies.read(request, limits.body_bytes)
+    if len(body) < LARGE:
+        wanted = ScoreRequest.model_validate_json(body)
+    else:
+        wanted = await asyncio.to_thread(ScoreRequest.model_validate_json, body)
+    _bound(wanted, limits)
+    scores = await bodies.while_connected(
+        request,
+        scorer.score(
+            wanted.query,
+            wanted.texts,
+            deadline=None if wanted.deadline_ms is None else arrival + wanted.deadline_ms / 1e3,
+            truncate=wanted.truncate,
+        ),
+    )
+    answer = ScoreResponse(model=scorer.name, scores=scores.values.tolist(), truncated=scores.truncated)
+    return Response(answer.model_dump_json(), media_type="application/json")
+
+
+@router.get("/info", summary="Which model, and what it takes", responses=openapi.problems(503))
+async def info(state: StateOf, scorer: ScorerOf) -> ScorerInfo:
+    """Two scorers of the same model name give the same scores."""
+    model = scorer.model
+    return ScorerInfo(
+        model=model.name,
+        backend=model.backend,
+        max_length=model.max_length,
+        max_texts=state.settings.limits.texts,
+        batch_tokens=model.batch_tokens,
+        queue_tokens=scorer.queue_tokens,
+    )
+
+
+def _bound(wanted: ScoreRequest, limits: Limits) -> None:
+    longest = max((len(text) for text in wanted.texts), default=0)
+    for field, value, limit, unit in (
+        ("query", len(wanted.query), limits.query_characters, "characters"),
+        ("texts", len(wanted.texts), limits.texts, "texts"),
+        ("texts", longest, limits.text_characters, "characters"),
+    ):
+        if value > limit:
+            raise LimitExceeded(f"{field}: over this service's limit of {limit:,} {unit}: {value:,}")

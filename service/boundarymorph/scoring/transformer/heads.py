@@ -1,0 +1,81 @@
+"""From a model's hidden states to one logit a pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, cast
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from boundarymorph.errors import InvalidConfiguration
+
+Pooling = Literal["first", "last", "mean"]
+Head = Callable[[torch.Tensor], torch.Tensor]
+
+_BIDIRECTIONAL = {"bert", "roberta", "xlm-roberta", "modernbert"}
+_CAUSAL = {"qwen2", "qwen3"}
+
+
+def packs(model: PreTrainedModel) -> bool:
+    """Whether this architecture runs on rows of several sequences."""
+    if getattr(model.config, "is_decoder", False):
+        return False
+    return model.config.model_type in _BIDIRECTIONAL | _CAUSAL and type(model).__module__.startswith("transformers.")
+
+
+def causal(model: PreTrainedModel) -> bool:
+    """Whether a token's state depends on the tokens before it alone; only of models that pack."""
+    return model.config.model_type in _CAUSAL
+
+
+def label_logits(labels: torch.Tensor) -> torch.Tensor:
+    """(n, 1) or (n, 2) logits of labels to (n,) logits of relevance."""
+    if labels.shape[-1] == 1:
+        return labels[:, 0]
+    return labels[:, 1] - labels[:, 0]
+
+
+def check_labels(model: PreTrainedModel) -> None:
+    """Raise InvalidConfiguration unless the model has one label, or irrelevant and relevant."""
+    if model.config.num_labels not in (1, 2):
+        raise InvalidConfiguration(
+            f"the model has {model.config.num_labels} labels: a reranker has one, or two of which the second is for"
+        )
+
+
+def label_head(model: PreTrainedModel) -> tuple[Pooling, Head]:
+    """The head of a sequence classification model that packs, in float32, from (n, d) pooled states to (n,) logits.
+
+    The pooler of a BERT is taken from the body, which else would apply it to a row.
+    """
+    parts = dict(model.named_children())
+    kind = model.config.model_type
+    if kind == "bert":
+        pooler, classifier = cast(nn.Module, model.base_model.pooler).float(), parts["classifier"].float()
+        model.base_model.register_module("pooler", None)
+        return "first", lambda states: label_logits(classifier(pooler(states[:, None])))
+    if kind in ("roberta", "xlm-roberta"):
+        classifier = parts["classifier"].float()
+        return "first", lambda states: label_logits(classifier(states[:, None]))
+    if kind == "modernbert":
+        head, classifier = parts["head"].float(), parts["classifier"].float()
+        pooling: Pooling = "first" if model.config.classifier_pooling == "cls" else "mean"
+        return pooling, lambda states: label_logits(classifier(head(states)))
+    score = parts["score"].float()
+    return "last", lambda states: label_logits(score(states))
+
+
+def answer_head(model: PreTrainedModel, yes: int, no: int | None) -> tuple[Pooling, Head]:
+    """The rows of a causal model's output layer that belong to its answers, in float32.
+
+    Raises InvalidConfiguration for answers that are no tokens of the model.
+    """
+    output = cast(nn.Linear | None, model.get_output_embeddings())  # type: ignore[no-untyped-call]
+    answers = [yes] if no is None else [no, yes]
+    if output is None or not all(0 <= answer < output.weight.shape[0] for answer in answers):
+        raise InvalidConfiguration(f"the model has no output for the tokens {answers}")
+    weight = output.weight.detach()[answers].float()
+    bias = None if output.bias is None else output.bias.detach()[answers].float()
+    return "last", lambda states: label_logits(nn.functional.linear(states, weight, bias))

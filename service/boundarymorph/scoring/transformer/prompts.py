@@ -1,0 +1,219 @@
+"""How a query and a document become what a model reads: token ids, cut to fit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Protocol
+
+import numpy as np
+from tokenizers import Encoding, Tokenizer
+
+from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.scoring.cross_encoder import Pair
+from boundarymorph.tokenization import encode_pairs, plain
+
+_FIELD = re.compile(r"\{(instruction|query|document)\}")
+_LEAST_ROOM = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """How a chat model is asked, and which answers of it are weighed.
+
+    text: with the fields {instruction}, {query} and {document}; yes, no: the next tokens that speak for and against, by
+    their text or id, no for being left out where yes is judged alone; temperature: what the logit is divided by;
+    instruction: stands in where the operator gives none.
+    """
+
+    name: str
+    text: str
+    yes: str | int
+    no: str | int | None = None
+    temperature: float = 1.0
+    instruction: str | None = None
+
+    @property
+    def instructed(self) -> bool:
+        return "{instruction}" in self.text
+
+
+QWEN3 = Template(
+    name="qwen3",
+    text=(
+        "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+        'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
+        "<|im_start|>user\n<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}<|im_end|>\n"
+        "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    ),
+    yes="yes",
+    no="no",
+    instruction="Given a web search query, retrieve relevant passages that answer the query",
+)
+ZERANK = Template(
+    name="zerank",
+    text=("<|im_start|>system\n{query}<|im_end|>\n<|im_start|>user\n{document}<|im_end|>\n<|im_start|>assistant\n"),
+    yes="Yes",
+    temperature=5.0,
+)
+TEMPLATES: Mapping[str, Template] = {template.name: template for template in (QWEN3, ZERANK)}
+
+
+def template_of_name(name: str) -> Template | None:
+    """The template of a well-known family, where a model's name or path tells it."""
+    lowered = name.lower()
+    if "zerank" in lowered:
+        return ZERANK
+    if "qwen3-reranker" in lowered:
+        return QWEN3
+    return None
+
+
+class Prompt(Protocol):
+    """Makes pairs of at most max_length tokens. Thread-safe."""
+
+    def tokenize(self, query: str, texts: Sequence[str]) -> list[Pair]:
+        """The pairs of n texts with one query."""
+
+
+class SequencePairs:
+    """The query, the document, and the special tokens that the tokenizer puts around two sequences.
+
+    types: whether the model tells the two apart by type ids. Special tokens that a text spells out are plain text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, max_length: int, types: bool) -> None:
+        self._tokenizer = plain(tokenizer)
+        self._max_length = max_length
+        self._types = types
+        if max_length - self._tokenizer.num_special_tokens_to_add(True) < _LEAST_ROOM:
+            raise InvalidConfiguration(f"a max_length of {max_length} leaves no room for a query and a document")
+
+    def tokenize(self, query: str, texts: Sequence[str]) -> list[Pair]:
+        return [
+            Pair(
+                np.array(encoding.ids, dtype=np.int64),
+                query,
+                truncated,
+                np.array(encoding.type_ids, dtype=np.int64) if self._types else None,
+            )
+            for encoding, truncated in encode_pairs(self._tokenizer, self._max_length, query, texts)
+        ]
+
+
+class ChatPrompt:
+    """A template filled in. Whatever a query, a document or the instruction says, it cannot end its part of the prompt.
+
+    instruction: in place of the template's own. A pair that is too long loses the end of its document; its query too
+    is cut where it would leave the document less than half of the room that the template leaves.
+
+    Raises InvalidConfiguration for a template that the tokenizer does not fit, or that fills max_length by itself.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, template: Template, *, max_length: int, instruction: str | None = None
+    ) -> None:
+        if instruction is not None and not template.instructed:
+            raise InvalidConfiguration(f"the {template.name} prompt has no place for an instruction: leave it out")
+        self.template = template
+        self.instruction = instruction if instruction is not None else template.instruction
+        if template.instructed and self.instruction is None:
+            raise InvalidConfiguration(f"the {template.name} prompt needs an instruction")
+        self._max_length = max_length
+        added = {token.content: number for number, token in tokenizer.get_added_tokens_decoder().items()}
+        fixed = {content for content in added if content in _FIELD.sub("", template.text)}
+        self._tokenizer = plain(tokenizer, fixed)
+        self._before, self._lead, self._after = _parts(template, {content: added[content] for content in fixed})
+        self._tail = self._ids(self._after, "")
+        self._verify(tokenizer)
+        self._room = max_length - len(self._ids(self._before, "")) - len(self._ids([self._lead], "")) - len(self._tail)
+        if self._room < _LEAST_ROOM:
+            raise InvalidConfiguration(
+                f"the {template.name} prompt and its instruction leave no room for a query and a document "
+                f"in a max_length of {max_length}: raise it or shorten the instruction"
+            )
+
+    def tokenize(self, query: str, texts: Sequence[str]) -> list[Pair]:
+        before, lead = self._ids(self._before, query), self._body(query)
+        bodies = self._tokenizer.encode_batch_fast([lead + text for text in texts], add_special_tokens=False)
+        spare = self._max_length - len(self._tail) - len(before)
+        whole = self._tokenizer.encode(query, add_special_tokens=False)
+        return [
+            self._cut(query, whole, text)
+            if len(body) > spare and len(whole) > self._room // 2
+            else Pair(_array(before, body.ids[:spare], self._tail), query, truncated=len(body) > spare)
+            for text, body in zip(texts, bodies, strict=True)
+        ]
+
+    def token(self, answer: str | int) -> int:
+        """The id of one of the template's answers."""
+        number = answer if isinstance(answer, int) else self._tokenizer.token_to_id(answer)
+        if number is None:
+            raise InvalidConfiguration(
+                f"the {self.template.name} prompt is answered by {answer!r}, no token of this model"
+            )
+        return number
+
+    def _cut(self, query: str, whole: Encoding, text: str) -> Pair:
+        document = self._tokenizer.encode(text, add_special_tokens=False)
+        kept = max(self._room // 2, self._room - len(document))
+        short = query if len(whole) <= kept else query[: whole.offsets[kept - 1][1]]
+        before = self._ids(self._before, short)
+        body = self._tokenizer.encode(self._body(short) + text, add_special_tokens=False)
+        spare = self._max_length - len(self._tail) - len(before)
+        return Pair(_array(before, body.ids[: max(spare, 0)], self._tail), query, truncated=True)
+
+    def _ids(self, parts: Sequence[int | str], query: str) -> list[int]:
+        return self._filled(parts, {"instruction": self.instruction or "", "query": query})
+
+    def _filled(self, parts: Sequence[int | str], values: Mapping[str, str]) -> list[int]:
+        ids: list[int] = []
+        for part in parts:
+            if isinstance(part, int):
+                ids.append(part)
+            else:
+                ids += self._tokenizer.encode(_fill(part, values), add_special_tokens=False).ids
+        return ids
+
+    def _body(self, query: str) -> str:
+        """What is encoded in one go with the document, up to it."""
+        return _fill(self._lead, {"instruction": self.instruction or "", "query": query})
+
+    def _verify(self, tokenizer: Tokenizer) -> None:
+        """Ordinary texts must become what the model's own tokenizer makes of the whole prompt."""
+        values = {"instruction": "Find it.", "query": "What is asked for?", "document": "It is 1 answer.\n\nNo more."}
+        parts = [*self._before, self._lead + "{document}", *self._after]
+        whole = tokenizer.encode(_fill(self.template.text, values), add_special_tokens=False).ids
+        if self._filled(parts, values) != whole:
+            raise InvalidConfiguration(f"the {self.template.name} prompt does not suit the tokenizer of this model")
+
+
+def _fill(text: str, values: Mapping[str, str]) -> str:
+    return _FIELD.sub(lambda field: values[field[1]], text)
+
+
+def _parts(template: Template, fixed: Mapping[str, int]) -> tuple[list[int | str], str, list[int | str]]:
+    """What precedes the document's run of text, that run up to the document, and what follows the document.
+
+    A run is free of special tokens, so that encoding it by itself gives the tokens that it has in the whole.
+    """
+    for field in ("query", "document"):
+        if template.text.count(f"{{{field}}}") != 1:
+            raise InvalidConfiguration(f"the {template.name} prompt must have one place for the {field}")
+    pieces = [template.text]
+    if fixed:
+        longest_first = sorted(fixed, key=len, reverse=True)
+        pieces = re.split(f"({'|'.join(map(re.escape, longest_first))})", template.text)
+    parts = [fixed.get(piece, piece) for piece in pieces if piece]
+    position = next(i for i, part in enumerate(parts) if isinstance(part, str) and "{document}" in part)
+    lead, _, rest = str(parts[position]).partition("{document}")
+    after = [rest, *parts[position + 1 :]]
+    if any("{query}" in part for part in after if isinstance(part, str)):
+        raise InvalidConfiguration(f"the {template.name} prompt must have its query before the document")
+    return parts[:position], lead, after
+
+
+def _array(*pieces: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.array(list(chain.from_iterable(pieces)), dtype=np.int64)

@@ -1,0 +1,180 @@
+"""The scorer on its own: POST /score, GET /info, its readiness, and its end."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import pytest
+from openapi_spec_validator import validate
+
+from boundarymorph.api.app import create_scorer_app
+from boundarymorph.errors import ScorerUnavailable
+from boundarymorph.scoring.batching import BatchingScorer
+from boundarymorph.settings import Limits, ScorerSettings, Settings
+from tests.api.service import answer, client_of, problem, ready
+from tests.scoring.fakes import SeededCrossEncoder, score_of
+
+LIMITS = Limits(body_bytes=2048, texts=4, query_characters=20, text_characters=200)
+
+
+@pytest.fixture
+def model() -> SeededCrossEncoder:
+    return SeededCrossEncoder()
+
+
+@pytest.fixture
+async def client(model: SeededCrossEncoder) -> AsyncIterator[httpx.AsyncClient]:
+    def build(settings: Settings, on_lost: Callable[[], None]) -> BatchingScorer:
+        return BatchingScorer(model, queue_tokens=settings.scorer.queue_tokens, on_lost=on_lost)
+
+    settings = Settings(limits=LIMITS, scorer=ScorerSettings(queue_tokens=300))
+    async with client_of(create_scorer_app(settings, build=build)) as client:
+        await ready(client)
+        yield client
+
+
+async def score(client: httpx.AsyncClient, *texts: str, **options: Any) -> httpx.Response:
+    return await client.post("/score", json={"query": "q", "texts": texts, **options})
+
+
+async def test_scores_come_in_the_order_of_the_texts(client: httpx.AsyncClient) -> None:
+    body = answer(await score(client, "one", "two " * 30, "three"))
+    assert body == {
+        "model": "seeded",
+        "scores": [score_of("q", text) for text in ("one", "two " * 30, "three")],
+        "truncated": 1,
+    }
+    assert answer(await score(client))["scores"] == []
+
+
+async def test_it_says_what_it_is(client: httpx.AsyncClient) -> None:
+    assert answer(await client.get("/info")) == {
+        "model": "seeded",
+        "backend": "test",
+        "max_length": 100,
+        "max_texts": 4,
+        "batch_tokens": 50,
+        "queue_tokens": 300,
+    }
+
+
+async def test_bounds(client: httpx.AsyncClient) -> None:
+    for edge in ({"query": "q" * 20}, {"texts": ["t"] * 4}, {"texts": ["t" * 200]}):
+        answer(await client.post("/score", json={"query": "q", "texts": ["t"]} | edge))
+    for over in ({"query": "q" * 21}, {"texts": ["t"] * 5}, {"texts": ["t" * 201]}):
+        refused = await client.post("/score", json={"query": "q", "texts": ["t"]} | over)
+        assert next(iter(over)) in problem(refused, 422, "limit-exceeded")
+    problem(await client.post("/score", content=b" " * 2049), 413, "body-too-large")
+
+
+@pytest.mark.parametrize(
+    ("body", "where"),
+    [
+        ({"texts": []}, "query"),
+        ({"query": "q"}, "texts"),
+        ({"query": "q", "texts": "text"}, "texts"),
+        ({"query": "q", "texts": [None]}, "texts.0"),
+        ({"query": "q", "texts": [], "deadline_ms": 0}, "deadline_ms"),
+        ({"query": "q", "texts": [], "documents": []}, "documents"),
+        ([], "body"),
+    ],
+)
+async def test_malformed_requests(client: httpx.AsyncClient, body: object, where: str) -> None:
+    assert problem(await client.post("/score", json=body), 422, "invalid-input").startswith(where)
+
+
+async def test_a_text_that_may_not_be_cut(client: httpx.AsyncClient, model: SeededCrossEncoder) -> None:
+    model.batches.clear()
+    problem(await score(client, "short", "t" * 101, truncate=False), 422, "text-too-long")
+    assert model.batches == []
+    assert answer(await score(client, "t" * 100, truncate=False))["truncated"] == 0
+
+
+async def test_too_much_at_once(client: httpx.AsyncClient, model: SeededCrossEncoder) -> None:
+    """All or nothing, at the door: 429 with Retry-After."""
+    model.open.clear()
+    in_the_model = asyncio.create_task(score(client, "t" * 90))
+    async with asyncio.timeout(10):
+        while ["t" * 90] not in model.batches:  # noqa: ASYNC110 - what happens in another thread
+            await asyncio.sleep(0.005)
+    others = [asyncio.create_task(score(client, *["t" * 90] * 3)) for _ in range(3)]
+    done, waiting = await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
+    while len(waiting) > 1:
+        more, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        done |= more
+    for refused in done:
+        problem(refused.result(), 429, "overloaded")
+        assert int(refused.result().headers["retry-after"]) >= 1
+    assert 'boundarymorph_scorer_queue_pairs{backend="test",model="seeded"} 3.0' in (await client.get("/metrics")).text
+    model.open.set()
+    for kept in (in_the_model, *waiting):
+        answer(await kept)
+
+
+async def test_a_deadline_that_passes(client: httpx.AsyncClient, model: SeededCrossEncoder) -> None:
+    model.open.clear()
+    problem(await score(client, "t", deadline_ms=20), 504, "deadline-exceeded")
+    model.open.set()
+    answer(await score(client, "t", deadline_ms=10_000))
+
+
+async def test_a_lost_device_ends_the_service() -> None:
+    ended = threading.Event()
+
+    def build(settings: Settings, on_lost: Callable[[], None]) -> BatchingScorer:
+        return BatchingScorer(SeededCrossEncoder(), on_lost=on_lost)
+
+    app = create_scorer_app(Settings(), build=build, on_failure=ended.set)
+    async with client_of(app) as client, asyncio.timeout(10):
+        await ready(client)
+        assert not ended.is_set()
+        problem(await score(client, "lightning"), 503, "scorer-unavailable")
+        assert await asyncio.to_thread(ended.wait, 10)
+        health = await client.get("/readyz")
+        assert (health.status_code, health.json()["status"]) == (503, "failed")
+        assert "lost" in problem(await score(client, "t"), 503, "not-ready")
+        assert (await client.get("/livez")).is_success
+
+
+async def test_a_model_that_breaks_at_its_canary_is_never_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(settings: Settings, on_lost: Callable[[], None]) -> BatchingScorer:
+        return BatchingScorer(SeededCrossEncoder(), on_lost=on_lost)
+
+    monkeypatch.setattr(SeededCrossEncoder, "tokenize", lambda *_: 1 / 0)
+    ended = asyncio.Event()
+    async with client_of(create_scorer_app(Settings(), build=build, on_failure=ended.set)) as client:
+        async with asyncio.timeout(10):
+            await ended.wait()
+        assert (await client.get("/readyz")).json()["status"] == "failed"
+
+
+async def test_another_process_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway whose scorer is not there yet is not ready and not broken."""
+    there = False
+
+    class Elsewhere:
+        async def check(self) -> None:
+            if not there:
+                raise ScorerUnavailable("nobody answers at http://elsewhere")
+
+        async def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("boundarymorph.api.state.RETRY_SECONDS", 0.01)
+    app = create_scorer_app(Settings(), build=lambda *_: Elsewhere())  # type: ignore[arg-type]
+    async with client_of(app) as client:
+        async with asyncio.timeout(10):
+            while "nobody answers" not in (await client.get("/readyz")).json()["detail"]:  # noqa: ASYNC110 - as users wait
+                await asyncio.sleep(0.005)
+        assert (await client.get("/readyz")).json()["status"] == "starting"
+        assert "nobody answers" in problem(await score(client, "t"), 503, "not-ready")
+        there = True
+        await ready(client)
+
+
+async def test_it_describes_itself(client: httpx.AsyncClient) -> None:
+    schema = answer(await client.get("/openapi.json"))
+    validate(schema)
+    assert set(schema["paths"]) == {"/score", "/info", "/livez", "/readyz", "/metrics"}

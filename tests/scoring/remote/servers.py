@@ -1,0 +1,329 @@
+"""Stand-in rerank servers on real sockets: each keeps the limits of its wire, and misbehaves when told to."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+
+from boundarymorph.scoring.remote.urls import Endpoint, parse
+from tests.scoring.fakes import score_of
+
+MODEL = "stand-in"
+
+
+class Reset(Exception):
+    """The connection is to be reset instead of answered."""
+
+
+@dataclass
+class Reply:
+    body: Any
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def encoded(self) -> bytes:
+        body = self.body if isinstance(self.body, bytes) else orjson.dumps(self.body)
+        headers = {"content-length": str(len(body)), "content-type": "application/json"} | self.headers
+        lines = [f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}", *(f"{k}: {v}" for k, v in headers.items())]
+        return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+Behaviour = Callable[[Reply], Awaitable[Reply]]  # of the reply that would be right
+
+
+async def well(reply: Reply) -> Reply:
+    return reply
+
+
+async def hang(reply: Reply) -> Reply:
+    await asyncio.Event().wait()
+    return reply
+
+
+async def reset(reply: Reply) -> Reply:
+    raise Reset
+
+
+def slow(seconds: float) -> Behaviour:
+    async def behaviour(reply: Reply) -> Reply:
+        await asyncio.sleep(seconds)
+        return reply
+
+    return behaviour
+
+
+def answer(body: Any, status: int = 200, **headers: str) -> Behaviour:
+    async def behaviour(reply: Reply) -> Reply:
+        return Reply(body, status, {key.replace("_", "-"): value for key, value in headers.items()})
+
+    return behaviour
+
+
+def edited(edit: Callable[[Any], Any]) -> Behaviour:
+    """The right body, changed."""
+
+    async def behaviour(reply: Reply) -> Reply:
+        return Reply(edit(reply.body), reply.status)
+
+    return behaviour
+
+
+class Wire:
+    """What a kind of server answers. most: texts a request; description: the body at its path, where it has one."""
+
+    scheme: str
+    most: int
+    score_path: str
+    description_path: str | None = None
+    description: Any = None
+
+    def texts(self, body: dict[str, Any]) -> list[str]:
+        return list(body["texts"])
+
+    def reply(self, body: dict[str, Any]) -> Reply:
+        raise NotImplementedError
+
+
+class Ours(Wire):
+    scheme, score_path, description_path = "http", "/score", "/info"
+
+    def __init__(self, model: str = MODEL, most: int = 512) -> None:
+        self.model, self.most = model, most
+        self.description = {"model": model, "max_texts": most}
+
+    def reply(self, body: dict[str, Any]) -> Reply:
+        assert body.keys() == {"query", "texts", "deadline_ms"}
+        assert isinstance(body["deadline_ms"], int) and body["deadline_ms"] > 0
+        if len(self.texts(body)) > self.most:
+            return Reply({"title": "limit exceeded", "detail": f"at most {self.most} texts"}, 422)
+        scores = [score_of(body["query"], text) for text in self.texts(body)]
+        return Reply(
+            {"model": self.model, "scores": scores, "truncated": sum(len(text) > 100 for text in self.texts(body))}
+        )
+
+
+class Tei(Wire):
+    scheme, score_path, description_path = "tei", "/rerank", "/info"
+
+    def __init__(self, model: str = MODEL, most: int = 32, concurrent: int = 512) -> None:
+        self.most, self.concurrent = most, concurrent
+        self.description = {
+            "model_id": model,
+            "model_sha": "0123456789abcdef0123456789abcdef01234567",
+            "model_dtype": "float16",
+            "model_type": {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}},
+            "max_concurrent_requests": concurrent,
+            "max_input_length": 512,
+            "max_client_batch_size": most,
+            "version": "1.9.0",
+        }
+
+    def reply(self, body: dict[str, Any]) -> Reply:
+        assert body["truncate"] is True and body["raw_scores"] is False
+        texts = self.texts(body)
+        if len(orjson.dumps(body)) > 2_000_000:
+            return Reply(b"length limit exceeded", 413)
+        if len(texts) > self.most:
+            message = f"batch size {len(texts)} > maximum allowed batch size {self.most}"
+            return Reply({"error": message, "error_type": "Validation"}, 422)
+        ranks = [{"index": index, "score": score_of(body["query"], text)} for index, text in enumerate(texts)]
+        return Reply(_by_score(ranks, "score"))
+
+
+class _Results(Wire):
+    """The wires whose answer is an object with `results`."""
+
+    models: tuple[str, ...] = (MODEL,)
+
+    def texts(self, body: dict[str, Any]) -> list[str]:
+        return list(body["documents"])
+
+    def reply(self, body: dict[str, Any]) -> Reply:
+        texts = self.texts(body)
+        if body["model"] not in self.models:
+            return Reply({"error": {"message": f"The model {body['model']} does not exist."}}, 404)
+        if len(texts) > self.most:
+            return Reply({"message": f"too many documents: {len(texts)}"}, 400)
+        results = [{"index": index, "relevance_score": score_of(body["query"], t)} for index, t in enumerate(texts)]
+        return Reply({"id": "1", "model": body["model"], "results": _by_score(results, "relevance_score")})
+
+
+class Vllm(_Results):
+    scheme, most, score_path, description_path = "vllm", 512, "/v1/rerank", "/v1/models"
+
+    def __init__(self, *models: str) -> None:
+        self.models = models or (MODEL,)
+        cards = [{"id": name, "object": "model", "max_model_len": 8192, "parent": None} for name in self.models]
+        self.description = {"object": "list", "data": cards}
+
+    def reply(self, body: dict[str, Any]) -> Reply:
+        assert body["truncate_prompt_tokens"] == -1 and body["use_activation"] is True
+        return super().reply(body)
+
+
+class Infinity(_Results):
+    scheme, most, score_path, description_path = "infinity", 2048, "/rerank", "/models"
+
+    def __init__(self, *models: str) -> None:
+        self.models = models or (MODEL,)
+        cards: list[dict[str, Any]] = [{"id": "an-encoder", "capabilities": ["embed"]}]
+        cards += [{"id": name, "capabilities": ["rerank"], "revision": None, "dtype": "auto"} for name in self.models]
+        self.description = {"data": cards}
+
+    def reply(self, body: dict[str, Any]) -> Reply:
+        assert body["raw_scores"] is False and body["return_documents"] is False
+        if any(len(text) > 122_880 for text in [body["query"], *self.texts(body)]):
+            return Reply({"detail": [{"type": "string_too_long", "msg": "at most 122880 characters"}]}, 422)
+        return super().reply(body)
+
+
+class Cohere(_Results):
+    scheme, most, score_path = "cohere+http", 1000, "/v2/rerank"
+
+    def reply(self, body: dict[str, Any]) -> Reply:
+        assert body["top_n"] == len(self.texts(body))
+        return super().reply(body)
+
+
+class Jina(_Results):
+    scheme, most, score_path = "jina+http", 1000, "/v1/rerank"
+
+    def reply(self, body: dict[str, Any]) -> Reply:
+        assert body["return_documents"] is False
+        return super().reply(body)
+
+
+class Server:
+    """A wire behind a port of this machine.
+
+    asked: the bodies of requests for scores; described: how often it told of itself; left: how many clients were gone
+    before they were answered; script: what it does with the next requests for scores, after which it does `behaviour`.
+    """
+
+    def __init__(self, wire: Wire, *, key: str | None = None) -> None:
+        self.wire, self.key = wire, key
+        self.behaviour: Behaviour = well
+        self.description: Behaviour = well
+        self.script: list[Behaviour] = []
+        self.asked: list[dict[str, Any]] = []
+        self.described = self.connections = self.left = 0
+        self.arrived, self.gone = asyncio.Event(), asyncio.Event()
+        self.port = 0
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def endpoint(self, *, prefix: str = "", model: str | None = None) -> Endpoint:
+        wanted = MODEL if model is None and self.wire.description_path is None else model
+        query = f"?model={wanted}" if wanted else ""
+        return parse(f"{self.wire.scheme}://127.0.0.1:{self.port}{prefix}{query}")
+
+    @property
+    def batches(self) -> list[int]:
+        """How many texts each request for scores had."""
+        return [len(self.wire.texts(body)) for body in self.asked]
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._connection, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def kill(self) -> None:
+        """Refuse new connections and reset those that are open."""
+        if self._server is not None:
+            self._server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._server is not None:
+            await self._server.wait_closed()
+        self._server = None
+
+    def drop_idle(self) -> None:
+        """Close the connections that are open, as after a time without requests."""
+        for writer in self._writers:
+            writer.close()
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.connections += 1
+        self._writers.add(writer)
+        self._tasks.add(task)
+        try:
+            while await self._one(reader, writer):
+                pass
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass
+        except Reset:
+            writer.transport.abort()
+        finally:
+            self._writers.discard(writer)
+            self._tasks.discard(task)
+            writer.close()
+
+    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Answer one request; whether the client is still there."""
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        request_line, *lines = head.strip().split("\r\n")
+        headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+        body = await reader.readexactly(int(headers.get("content-length", 0)))
+        _, path, _ = request_line.split(" ")
+        answering = asyncio.ensure_future(self._answer(path, headers, body))
+        leaving = asyncio.ensure_future(reader.read(1))
+        try:
+            await asyncio.wait([answering, leaving], return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done():
+                self.left += 1
+                self.gone.set()
+                return False
+            writer.write((await answering).encoded())
+            await writer.drain()
+            return True
+        finally:
+            for task in (answering, leaving):
+                task.cancel()
+                with suppress(asyncio.CancelledError, Exception):
+                    await task
+
+    async def _answer(self, path: str, headers: dict[str, str], body: bytes) -> Reply:
+        if self.key is not None and headers.get("authorization") != f"Bearer {self.key}":
+            return Reply({"error": f"no such key: {headers.get('authorization')}"}, 401)
+        if path == self.wire.description_path:
+            self.described += 1
+            return await self.description(Reply(self.wire.description))
+        if path != self.wire.score_path:
+            return Reply({"detail": "Not Found"}, 404)
+        parsed = orjson.loads(body)
+        self.asked.append(parsed)
+        self.arrived.set()
+        behaviour = self.script.pop(0) if self.script else self.behaviour
+        return await behaviour(self.wire.reply(parsed))
+
+
+@asynccontextmanager
+async def running(*wires: Wire, key: str | None = None) -> AsyncIterator[list[Server]]:
+    """Servers for as long as the block runs."""
+    servers = [Server(wire, key=key) for wire in wires]
+    try:
+        for server in servers:
+            await server.start()
+        yield servers
+    finally:
+        for server in servers:
+            await server.kill()
+
+
+def _by_score(results: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    """Sorted as servers do it, which is not the order of the texts; ties are thrown together."""
+    random.Random(len(results)).shuffle(results)
+    return sorted(results, key=lambda result: -float(result[key]))

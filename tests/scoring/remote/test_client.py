@@ -1,0 +1,634 @@
+"""The remote scorer when servers fail, hang, are overloaded, differ, or refuse."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from boundarymorph.errors import (
+    DeadlineExceeded,
+    InvalidConfiguration,
+    Overloaded,
+    ScorerFailed,
+    ScorerUnavailable,
+)
+from boundarymorph.scoring.remote.client import RemoteScorer
+from boundarymorph.scoring.remote.urls import Endpoint, parse
+from tests.contract.scorer import QUERY, TEXTS
+from tests.scoring.fakes import score_of
+from tests.scoring.remote.servers import (
+    Behaviour,
+    Cohere,
+    Ours,
+    Reply,
+    Server,
+    Tei,
+    Vllm,
+    Wire,
+    answer,
+    hang,
+    reset,
+    running,
+    slow,
+    well,
+)
+
+KEY = "sk-0123456789"
+UP_TO = 20.0  # seconds in which what should take milliseconds may take place on a busy machine
+
+
+class Stopped:
+    """A clock that goes on when a test says so, however slow the machine."""
+
+    def __init__(self) -> None:
+        self.now = time.monotonic()
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@asynccontextmanager
+async def scoring(*servers: Server, **options: Any) -> AsyncIterator[RemoteScorer]:
+    scorer = RemoteScorer([server.endpoint() for server in servers], **options)
+    try:
+        yield scorer
+    finally:
+        await scorer.close()
+
+
+async def check(scorer: RemoteScorer, texts: list[str] = TEXTS) -> None:
+    np.testing.assert_array_equal((await scorer.score(QUERY, texts)).values, [score_of(QUERY, t) for t in texts])
+
+
+class TestFailover:
+    @pytest.mark.parametrize("wire", [Ours, Tei, Vllm, Cohere])
+    async def test_a_server_that_is_down_from_the_start(self, wire: type[Wire]) -> None:
+        async with running(wire(), wire()) as servers, scoring(*servers) as scorer:
+            await servers[0].kill()
+            for _ in range(5):
+                await check(scorer)
+            assert len(servers[1].asked) == 5
+
+    async def test_killed_while_it_scores(self) -> None:
+        async with running(Ours(), Ours()) as servers, scoring(*servers, clock=Stopped()) as scorer:
+            await scorer.connect()
+            for server in servers:
+                server.script = [hang]
+            request = asyncio.create_task(check(scorer))
+            hanging = await _asked(*servers)
+            other = servers[1 - servers.index(hanging)]
+            other.script = []
+            await hanging.kill()
+            await request
+            attempts = hanging.connections
+            for _ in range(5):
+                await check(scorer)
+            assert hanging.connections == attempts
+            assert len(other.asked) == 6
+
+    @pytest.mark.parametrize("status", [500, 502, 503, 504, 424])
+    async def test_a_server_that_does_not_work(self, status: int) -> None:
+        async with running(Tei(), Tei()) as servers, scoring(*servers, clock=Stopped()) as scorer:
+            servers[0].behaviour = answer({"error": "CUDA error", "error_type": "Backend"}, status)
+            for _ in range(5):
+                await check(scorer)
+            assert len(servers[0].asked) <= 1
+            assert len(servers[1].asked) == 5
+
+    async def test_a_server_that_hangs(self) -> None:
+        options = {"attempt_timeout": 0.5, "clock": Stopped()}
+        async with running(Ours(), Ours()) as servers, scoring(*servers, **options) as scorer:
+            servers[0].behaviour = hang
+            await asyncio.gather(*(check(scorer) for _ in range(4)))
+            asked = len(servers[0].asked)
+            await check(scorer)
+            assert 1 <= asked == len(servers[0].asked)
+
+    async def test_nothing_is_attempted_while_all_are_known_to_be_down(self) -> None:
+        clock = Stopped()
+        async with running(Ours(), Ours()) as servers, scoring(*servers, clock=clock) as scorer:
+            await check(scorer)
+            for server in servers:
+                server.behaviour = answer("broken", 500)
+            with pytest.raises(ScorerUnavailable, match=r"500: broken; .*500: broken") as caught:
+                await scorer.score(QUERY, TEXTS)
+            assert all(str(server.port) in str(caught.value) for server in servers)
+            attempts = [(len(server.asked), server.described) for server in servers]
+            for _ in range(10):
+                with pytest.raises(ScorerUnavailable):
+                    await scorer.score(QUERY, TEXTS)
+            assert [(len(server.asked), server.described) for server in servers] == attempts
+
+    async def test_all_refuse_connections(self) -> None:
+        async with running(Ours(), Ours()) as servers, scoring(*servers) as scorer:
+            for server in servers:
+                await server.kill()
+            with pytest.raises(ScorerUnavailable, match="cannot be reached"):
+                await scorer.score(QUERY, TEXTS)
+            with pytest.raises(ScorerUnavailable, match="cannot be reached"):
+                await scorer.connect()
+
+    async def test_it_is_used_again_when_it_is_back(self) -> None:
+        clock = Stopped()
+        async with running(Ours(most=2)) as [server], scoring(server, clock=clock) as scorer:
+            await check(scorer)
+            await server.kill()
+            with pytest.raises(ScorerUnavailable):
+                await scorer.score(QUERY, TEXTS)
+            await server.start()
+            with pytest.raises(ScorerUnavailable):
+                await scorer.score(QUERY, TEXTS)
+            clock.now += 0.25
+            await check(scorer)
+
+    async def test_a_request_of_many_parts_is_whole_when_its_first_finds_the_server_back(self) -> None:
+        clock, texts = Stopped(), [f"text {index}" for index in range(100)]
+        async with running(Tei()) as [server], scoring(server, clock=clock) as scorer:
+            await server.kill()
+            with pytest.raises(ScorerUnavailable):
+                await scorer.score(QUERY, texts)
+            await server.start()
+            clock.now += 0.25
+            await check(scorer, texts)
+            assert server.batches == [25, 25, 25, 25]
+
+    async def test_nobody_waits_to_see_whether_it_is_back(self) -> None:
+        clock = Stopped()
+        async with running(Ours(), Ours()) as [good, bad], scoring(good, bad, clock=clock) as scorer:
+            await scorer.connect()
+            bad.behaviour = answer("broken", 500)
+            await _within(_until_asked(bad, scorer, clock))
+            bad.description = hang
+            asked, described = len(bad.asked), bad.described
+            for _ in range(5):
+                clock.now += 1
+                await check(scorer)
+            await _within(_until(lambda: bad.described == described + 1))
+            assert len(bad.asked) == asked
+            bad.description = bad.behaviour = well
+            await bad.kill()
+            await bad.start()
+            await _within(_until_asked(bad, scorer, clock))
+
+    async def test_back_as_another_model_it_is_not(self) -> None:
+        clock = Stopped()
+        async with running(Ours("a")) as [server], scoring(server, clock=clock) as scorer:
+            await check(scorer)
+            await server.kill()
+            with pytest.raises(ScorerUnavailable):
+                await scorer.score(QUERY, TEXTS)
+            server.wire = Ours("b")
+            await server.start()
+            clock.now += 0.25
+            with pytest.raises(ScorerFailed, match=r"serves b, but .* serves a"):
+                await scorer.score(QUERY, TEXTS)
+            assert scorer.name == "a"
+
+    async def test_it_is_tried_by_one_request_at_a_time(self) -> None:
+        clock = Stopped()
+        async with running(Ours()) as [server], scoring(server, clock=clock) as scorer:
+            server.behaviour = answer("broken", 500)
+            with pytest.raises(ScorerUnavailable):
+                await scorer.score(QUERY, TEXTS)
+            clock.now += 0.25
+            server.behaviour = hang
+            server.arrived.clear()
+            trial = asyncio.create_task(scorer.score(QUERY, TEXTS))
+            await _within(server.arrived.wait())
+            for _ in range(3):
+                with pytest.raises(ScorerUnavailable):
+                    await scorer.score(QUERY, TEXTS)
+            assert len(server.asked) == 2
+            trial.cancel()
+            await asyncio.gather(trial, return_exceptions=True)
+
+    async def test_an_idle_connection_that_breaks_says_nothing(self) -> None:
+        async with running(Ours()) as [server], scoring(server) as scorer:
+            for _ in range(3):
+                await check(scorer)
+                server.script = [reset]
+                await check(scorer)
+
+    async def test_a_fresh_connection_that_breaks_is_a_failure(self) -> None:
+        async with running(Ours()) as [server], scoring(server) as scorer:
+            server.behaviour = reset
+            with pytest.raises(ScorerUnavailable, match="broke off"):
+                await scorer.score(QUERY, TEXTS)
+            assert len(server.asked) == 2
+
+    async def test_connections_that_were_closed_meanwhile(self) -> None:
+        async with running(Ours(most=1)) as [server], scoring(server) as scorer:
+            for _ in range(3):
+                await check(scorer)
+                server.drop_idle()
+            assert server.described == 1
+
+
+class TestPaidRequests:
+    async def test_one_that_may_have_been_carried_out_is_not_repeated(self) -> None:
+        clock = Stopped()
+        async with (
+            running(Cohere(), Cohere()) as servers,
+            scoring(*servers, attempt_timeout=0.3, clock=clock) as scorer,
+        ):
+            for behaviour in (hang, reset, answer("broken", 500)):
+                for server in servers:
+                    server.behaviour, server.asked = behaviour, []
+                with pytest.raises(ScorerUnavailable, match="not asked again"):
+                    await scorer.score(QUERY, TEXTS)
+                assert sum(len(server.asked) for server in servers) == 1
+                clock.now += 1
+
+    async def test_nor_when_an_idle_connection_breaks(self) -> None:
+        async with running(Cohere()) as [server], scoring(server) as scorer:
+            await check(scorer)
+            server.script = [reset]
+            with pytest.raises(ScorerUnavailable, match="not asked again"):
+                await scorer.score(QUERY, TEXTS)
+            assert len(server.asked) == 2
+
+    async def test_a_server_that_is_back_is_used_beside_another(self) -> None:
+        clock = Stopped()
+        async with running(Cohere(), Cohere()) as servers, scoring(*servers, clock=clock) as scorer:
+            await servers[0].kill()
+            for _ in range(6):
+                await check(scorer)
+            await servers[0].start()
+            await _within(_until_asked(servers[0], scorer, clock))
+
+    async def test_one_that_never_got_there_is(self) -> None:
+        async with running(Cohere(), Cohere()) as servers, scoring(*servers) as scorer:
+            await servers[1].kill()
+            for _ in range(6):
+                await check(scorer)
+            assert len(servers[0].asked) == 6
+
+    async def test_one_that_was_refused_for_now_is(self) -> None:
+        async with running(Cohere()) as [server], scoring(server) as scorer:
+            server.script = [answer({"message": "too many"}, 429, retry_after="0.05")]
+            await check(scorer)
+            assert len(server.asked) == 2
+
+
+class TestOverload:
+    async def test_another_server_takes_over_at_once(self) -> None:
+        async with running(Ours(), Ours()) as servers, scoring(*servers) as scorer:
+            servers[0].behaviour = answer("full", 429, retry_after="3600")
+            for _ in range(6):
+                await check(scorer)
+            assert len(servers[0].asked) <= 1
+
+    @pytest.mark.parametrize("status", [429, 503])
+    async def test_a_pause_is_waited_for(self, status: int) -> None:
+        async with running(Ours()) as [server], scoring(server) as scorer:
+            server.script = [answer("full", status, retry_after="0.2")]
+            started = time.monotonic()
+            await check(scorer)
+            assert time.monotonic() - started >= 0.2
+            assert len(server.asked) == 2
+
+    async def test_without_a_stated_pause_there_is_a_short_one(self) -> None:
+        async with running(Tei()) as [server], scoring(server) as scorer:
+            server.script = [answer({"error": "Model is overloaded", "error_type": "Overloaded"}, 429)]
+            await check(scorer)
+            assert len(server.asked) == 2
+
+    @pytest.mark.parametrize("header", ["31", "Thu, 31 Dec 2099 23:59:59 GMT"])
+    async def test_a_pause_beyond_the_deadline_is_passed_on(self, header: str) -> None:
+        async with running(Ours()) as [server], scoring(server) as scorer:
+            server.behaviour = answer("full", 429, retry_after=header)
+            with pytest.raises(Overloaded, match="429: full") as caught:
+                await scorer.score(QUERY, TEXTS)
+            assert 30 < caught.value.retry_after <= 60
+            with pytest.raises(Overloaded):
+                await scorer.score(QUERY, TEXTS)
+            assert len(server.asked) == 1
+
+    async def test_an_overload_is_not_made_worse(self) -> None:
+        async with running(Ours()) as [server], scoring(server) as scorer:
+            server.behaviour = answer("full", 429, retry_after="0.01")
+            with pytest.raises(Overloaded):
+                await scorer.score(QUERY, TEXTS)
+            assert len(server.asked) <= 4
+
+    async def test_many_wait_for_the_same_pause(self) -> None:
+        async with running(Ours(most=2)) as [server], scoring(server) as scorer:
+            await scorer.connect()
+            server.script = [answer("full", 429, retry_after="0.1")] * 3
+            await asyncio.gather(*(check(scorer) for _ in range(5)))
+            assert len(server.asked) == 15 + 3
+
+    async def test_a_server_gets_no_more_texts_at_a_time_than_it_takes(self) -> None:
+        wire = Tei(most=4, concurrent=12)
+        under_way = most = 0
+
+        async def behaviour(reply: Reply) -> Reply:
+            nonlocal under_way, most
+            under_way += len(reply.body)
+            most = max(most, under_way)
+            await asyncio.sleep(0.01)
+            under_way -= len(reply.body)
+            return reply
+
+        async with running(wire) as [server], scoring(server) as scorer:
+            server.behaviour = behaviour
+            texts = [f"text {index}" for index in range(60)]
+            await asyncio.gather(check(scorer, texts), check(scorer, texts))
+            assert most == 12
+
+
+class TestRefusal:
+    @pytest.mark.parametrize("status", [400, 404, 413, 422, 501, 307])
+    @pytest.mark.parametrize(
+        "body",
+        [
+            {"error": "the  reason", "error_type": "Validation"},
+            {"error": {"message": "the reason", "type": "invalid_request_error", "code": 400}},
+            {"message": "the reason"},
+            {"detail": [{"msg": "the reason"}]},
+            {"title": "Invalid", "detail": "the reason"},
+            b"the reason",
+        ],
+    )
+    async def test_is_passed_on_and_not_repeated(self, status: int, body: Any) -> None:
+        async with running(Tei(), Tei()) as servers, scoring(*servers) as scorer:
+            for server in servers:
+                server.behaviour = answer(body, status)
+            with pytest.raises(ScorerFailed, match=rf"/rerank answered {status}.*the reason"):
+                await scorer.score(QUERY, TEXTS)
+            assert sum(len(server.asked) for server in servers) == 1
+            for server in servers:
+                server.behaviour = well
+            await check(scorer)
+
+    async def test_of_the_key(self) -> None:
+        async with running(Ours(), key=KEY) as [server]:
+            for wrong in (None, "", "sk-wrong"):
+                async with scoring(server, api_key=wrong) as scorer:
+                    for _ in range(2):
+                        with pytest.raises(ScorerFailed, match=r"401.*check the key") as caught:
+                            await scorer.score(QUERY, TEXTS)
+                        assert "sk-" not in str(caught.value)
+                    with pytest.raises(ScorerFailed, match="401"):
+                        await scorer.connect()
+            async with scoring(server, api_key=KEY) as scorer:
+                await check(scorer)
+
+    async def test_of_the_key_ejects_nobody(self) -> None:
+        async with running(Ours(), key=KEY) as [server], scoring(server, api_key=KEY) as scorer:
+            await check(scorer)
+            server.key = "another"
+            with pytest.raises(ScorerFailed, match="401"):
+                await scorer.score(QUERY, TEXTS)
+            server.key = KEY
+            await check(scorer)
+
+    @pytest.mark.parametrize(
+        "behaviour", [answer(KEY, 400), answer(KEY, 401), answer(KEY, 500), answer(KEY, 429), hang]
+    )
+    async def test_no_message_tells_the_key(self, behaviour: Behaviour, caplog: pytest.LogCaptureFixture) -> None:
+        async with running(Ours()) as [server], scoring(server, api_key=KEY, timeout=0.2) as scorer:
+            server.behaviour = behaviour
+            caplog.set_level("DEBUG", logger="boundarymorph")
+            with pytest.raises((ScorerFailed, ScorerUnavailable, Overloaded, DeadlineExceeded)) as caught:
+                await scorer.score(QUERY, TEXTS)
+            chain: BaseException | None = caught.value
+            while chain is not None:
+                assert KEY not in str(chain) + repr(chain)
+                chain = chain.__cause__ or chain.__context__
+            assert KEY not in caplog.text
+            assert KEY not in repr(scorer) + repr(vars(scorer))
+
+    async def test_a_server_of_another_kind(self) -> None:
+        async with running(Ours()) as [server]:
+            scorer = RemoteScorer([parse(f"vllm://127.0.0.1:{server.port}")])
+            with pytest.raises(ScorerFailed, match=r"/v1/models answered 404.* is this a server of the kind 'vllm'\?"):
+                await scorer.score(QUERY, TEXTS)
+            await scorer.close()
+
+
+class TestDeadline:
+    async def test_is_one_for_all_requests(self) -> None:
+        async with running(Ours(most=1)) as [server], scoring(server) as scorer:
+            await scorer.connect()
+            server.script = [well, well]
+            server.behaviour = hang
+            with pytest.raises(DeadlineExceeded):
+                await scorer.score(QUERY, TEXTS, deadline=time.monotonic() + 0.5)
+            assert server.asked[-1]["deadline_ms"] <= 500
+
+    async def test_without_one_there_is_a_timeout(self) -> None:
+        async with running(Ours()) as [server], scoring(server, timeout=0.2) as scorer:
+            server.behaviour = hang
+            with pytest.raises(DeadlineExceeded):
+                await scorer.score(QUERY, TEXTS)
+
+    async def test_that_has_passed(self) -> None:
+        async with running(Ours()) as [server], scoring(server) as scorer:
+            with pytest.raises(DeadlineExceeded):
+                await scorer.score(QUERY, TEXTS, deadline=time.monotonic())
+            assert server.described == 0
+
+    async def test_while_the_server_describes_itself(self) -> None:
+        async with running(Ours()) as [server], scoring(server, timeout=0.2) as scorer:
+            server.description = hang
+            with pytest.raises(DeadlineExceeded):
+                await scorer.score(QUERY, TEXTS)
+
+    async def test_a_caller_in_a_hurry_discredits_no_server(self) -> None:
+        async with running(Ours()) as [server], scoring(server) as scorer:
+            await scorer.connect()
+            for _ in range(2):
+                server.script = [hang]
+                with pytest.raises(DeadlineExceeded):
+                    await scorer.score(QUERY, TEXTS, deadline=time.monotonic() + 0.3)
+            await check(scorer)
+
+    async def test_a_server_that_misses_every_deadline_is_ejected(self) -> None:
+        async with running(Ours()) as [server], scoring(server) as scorer:
+            await scorer.connect()
+            server.behaviour = hang
+            for _ in range(3):
+                with pytest.raises(DeadlineExceeded):
+                    await scorer.score(QUERY, TEXTS, deadline=time.monotonic() + 0.3)
+            with pytest.raises(ScorerUnavailable, match="keeps missing deadlines"):
+                await scorer.score(QUERY, TEXTS)
+
+    async def test_our_scorer_tells_that_it_is_over(self) -> None:
+        async with running(Ours()) as [server], scoring(server) as scorer:
+            await scorer.connect()
+            server.script = [answer({"title": "deadline exceeded"}, 504)]
+            with pytest.raises(DeadlineExceeded):
+                await scorer.score(QUERY, TEXTS, deadline=time.monotonic() + 5)
+            await check(scorer)
+
+
+class TestCancellation:
+    async def test_reaches_the_server(self) -> None:
+        async with running(Ours(most=2)) as [server], scoring(server) as scorer:
+            server.behaviour = hang
+            request = asyncio.create_task(scorer.score(QUERY, TEXTS))
+            await _within(_until(lambda: len(server.asked) == 3))
+            request.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await request
+            await _within(_until(lambda: server.left == 3))
+            server.behaviour = well
+            await check(scorer)
+
+    async def test_one_request_that_fails_ends_the_others(self) -> None:
+        outcomes: list[str] = []
+
+        def observe(endpoint: str, outcome: str, seconds: float) -> None:
+            outcomes.append(outcome)
+
+        async with running(Ours(most=2)) as [server], scoring(server, observe=observe) as scorer:
+            server.script = [hang, hang, answer("no", 422)]
+            with pytest.raises(ScorerFailed):
+                await scorer.score(QUERY, TEXTS)
+            assert outcomes == ["failed", "cancelled", "cancelled"]
+            await _within(_until(lambda: server.left == 2))
+
+
+class TestSeveralServers:
+    async def test_of_different_models_only_one_is_used(self) -> None:
+        async with running(Ours("a"), Ours("b")) as servers, scoring(*servers) as scorer:
+            await scorer.connect()
+            used, other = sorted(servers, key=lambda server: server.wire.description["model"] != scorer.name)
+            for _ in range(4):
+                await check(scorer)
+            assert len(used.asked) == 4 and other.asked == []
+            await used.kill()
+            with pytest.raises((ScorerFailed, ScorerUnavailable), match=r"but .* serves"):
+                await scorer.score(QUERY, TEXTS)
+
+    async def test_all_of_another_model(self) -> None:
+        async with running(Ours("a")) as [server], scoring(server) as scorer:
+            await scorer.connect()
+            server.wire = Ours("b")
+            with pytest.raises(ScorerFailed, match="scored with b, not with a"):
+                await scorer.score(QUERY, TEXTS)
+
+    async def test_share_the_work(self) -> None:
+        async with running(Ours(most=2), Ours(most=2)) as servers, scoring(*servers) as scorer:
+            for server in servers:
+                server.behaviour = slow(0.02)
+            await check(scorer, [f"text {index}" for index in range(80)])
+            shares = [sum(server.batches) for server in servers]
+            assert sum(shares) == 80 and min(shares) >= 20
+
+    async def test_take_turns_when_there_is_little_to_do(self) -> None:
+        async with running(Ours(), Ours()) as servers, scoring(*servers) as scorer:
+            for _ in range(20):
+                await check(scorer)
+            assert all(server.asked for server in servers)
+
+    async def test_one_with_a_lower_limit_gets_smaller_requests(self) -> None:
+        clock = Stopped()
+        async with running(Ours(most=4), Ours(most=2)) as [large, small], scoring(large, small, clock=clock) as scorer:
+            await small.kill()
+            await scorer.connect()
+            await small.start()
+            clock.now += 0.25
+            await large.kill()
+            await check(scorer, TEXTS[:4])
+            assert small.batches == [2, 2]
+
+    async def test_no_more_connections_than_allowed(self) -> None:
+        async with running(Ours(most=1)) as [server], scoring(server, connections=3) as scorer:
+            server.behaviour = slow(0.001)
+            await asyncio.gather(*(check(scorer, TEXTS * 4) for _ in range(6)))
+            assert server.connections <= 3
+
+
+class TestConfiguration:
+    def test_names_before_anything_is_known(self) -> None:
+        assert RemoteScorer([parse("tei://a:8080/x")]).name == "tei:a:8080"
+        assert RemoteScorer([parse("vllm://a:8080?model=m")]).name == "vllm:m"
+        assert RemoteScorer([parse("http://a:8080")]).name == "boundarymorph:a:8080"
+        assert RemoteScorer([parse("cohere://?model=rerank-v3.5")]).name == "cohere:rerank-v3.5"
+
+    @pytest.mark.parametrize(
+        ("endpoints", "mistake"),
+        [
+            ([], "at least one"),
+            ([parse("http://a"), parse("http://a/")], "twice"),
+            ([parse("cohere://a?model=m"), parse("cohere://b?model=n")], "serves cohere:n, but .* serves cohere:m"),
+            ([Endpoint(parse("cohere://?model=m").dialect, "https://a")], "needs the name of a model"),
+        ],
+    )
+    def test_mistakes(self, endpoints: list[Endpoint], mistake: str) -> None:
+        with pytest.raises(InvalidConfiguration, match=mistake):
+            RemoteScorer(endpoints)
+
+    @pytest.mark.parametrize("key", ["sk-ä", "sk-1\n", "sk-1 "])
+    def test_a_key_that_no_header_carries(self, key: str) -> None:
+        with pytest.raises(InvalidConfiguration) as caught:
+            RemoteScorer([parse("http://a")], api_key=key)
+        assert "sk-" not in str(caught.value)
+
+
+async def test_every_attempt_is_told_to_the_observer() -> None:
+    told: list[tuple[str, str]] = []
+
+    def observe(endpoint: str, outcome: str, seconds: float) -> None:
+        assert seconds >= 0
+        told.append((endpoint, outcome))
+
+    async with running(Ours()) as [server], scoring(server, observe=observe) as scorer:
+        await check(scorer)
+        server.script = [answer("full", 429, retry_after="0.01")]
+        await check(scorer)
+        server.script = [answer("no", 400)]
+        with pytest.raises(ScorerFailed):
+            await scorer.score(QUERY, TEXTS)
+        server.arrived.clear()
+        server.script = [hang]
+        request = asyncio.create_task(scorer.score(QUERY, TEXTS))
+        await _within(server.arrived.wait())
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
+        server.script = [hang]
+        with pytest.raises(DeadlineExceeded):
+            await scorer.score(QUERY, TEXTS, deadline=time.monotonic() + 0.5)
+        server.script = [answer("broken", 500)]
+        with pytest.raises(ScorerUnavailable):
+            await scorer.score(QUERY, TEXTS)
+        base = server.endpoint().base
+    assert {endpoint for endpoint, _ in told} == {base}
+    outcomes = [outcome for _, outcome in told]
+    assert outcomes == ["ok", "overloaded", "ok", "failed", "cancelled", "timeout", "unavailable"]
+    assert Counter(outcomes).total() == len(server.asked)
+
+
+async def _asked(*servers: Server) -> Server:
+    """The first of them that is asked for scores."""
+    waits = {asyncio.ensure_future(server.arrived.wait()): server for server in servers}
+    done, pending = await asyncio.wait(waits, timeout=UP_TO, return_when=asyncio.FIRST_COMPLETED)
+    for wait in pending:
+        wait.cancel()
+    return waits[done.pop()]
+
+
+async def _until_asked(server: Server, scorer: RemoteScorer, clock: Stopped) -> None:
+    """Score, and let time pass, until this server has its turn."""
+    server.arrived.clear()
+    while not server.arrived.is_set():
+        await check(scorer)
+        clock.now += 1
+        await asyncio.sleep(0.005)
+
+
+async def _within(waiting: Awaitable[Any]) -> None:
+    async with asyncio.timeout(UP_TO):
+        await waiting
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - what is waited for happens behind a socket
+        await asyncio.sleep(0.005)

@@ -1,0 +1,82 @@
+"""The spelling of a scorer's address."""
+
+import pytest
+
+from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.scoring.remote.urls import parse
+
+
+@pytest.mark.parametrize(
+    ("url", "dialect", "base", "model"),
+    [
+        ("http://scorer:8081", "boundarymorph", "http://scorer:8081", None),
+        ("https://scorer/", "boundarymorph", "https://scorer", None),
+        ("http://scorer/team/a/?model=m", "boundarymorph", "http://scorer/team/a", "m"),
+        ("tei://scorer:8080", "tei", "http://scorer:8080", None),
+        ("tei+http://scorer:8080", "tei", "http://scorer:8080", None),
+        ("tei+https://scorer", "tei", "https://scorer", None),
+        ("TEI://Scorer:8080", "tei", "http://scorer:8080", None),
+        ("tei://scorer/v1", "tei", "http://scorer/v1", None),
+        (
+            "vllm://10.0.0.1:8000?model=BAAI/bge-reranker-v2-m3",
+            "vllm",
+            "http://10.0.0.1:8000",
+            "BAAI/bge-reranker-v2-m3",
+        ),
+        ("vllm+https://[::1]:8000/gateway", "vllm", "https://[::1]:8000/gateway", None),
+        ("infinity://scorer:7997/v1", "infinity", "http://scorer:7997/v1", None),
+        ("cohere://?model=rerank-v3.5", "cohere", "https://api.cohere.com", "rerank-v3.5"),
+        ("cohere:?model=rerank-v3.5", "cohere", "https://api.cohere.com", "rerank-v3.5"),
+        ("cohere+https://?model=rerank-v3.5", "cohere", "https://api.cohere.com", "rerank-v3.5"),
+        ("cohere://proxy/x?model=rerank-v3.5", "cohere", "https://proxy/x", "rerank-v3.5"),
+        ("cohere+http://localhost:4000?model=a%2Fb", "cohere", "http://localhost:4000", "a/b"),
+        ("jina://?model=jina-reranker-v2", "jina", "https://api.jina.ai", "jina-reranker-v2"),
+    ],
+)
+def test_spellings(url: str, dialect: str, base: str, model: str | None) -> None:
+    endpoint = parse(url)
+    assert (endpoint.dialect.name, endpoint.base, endpoint.model) == (dialect, base, model)
+
+
+@pytest.mark.parametrize(
+    ("url", "mistake"),
+    [
+        ("", "'' is no kind of scorer"),
+        ("scorer:8080", "'scorer' is no kind of scorer"),
+        ("ftp://scorer", "'ftp' is no kind of scorer"),
+        ("tei+ftp://scorer", r"'tei\+ftp' is no kind of scorer"),
+        ("tei+://scorer", "is no kind of scorer"),
+        ("http+https://scorer", "is no kind of scorer"),
+        ("http://", "needs a host"),
+        ("tei:///rerank", "needs a host"),
+        ("tei://:8080", "needs a host"),
+        ("cohere+http://?model=m", "needs a host"),
+        ("cohere:///proxy?model=m", "needs a host"),
+        ("cohere://:443?model=m", "needs a host"),
+        ("http://scorer:port", "malformed host or port"),
+        ("http://scorer:99999", "malformed host or port"),
+        ("http://[::1", "malformed host or port"),
+        ("http://sco rer", "white space"),
+        ("http://scorer\n", "white space"),
+        ("http://user:hunter2@scorer", "credentials"),
+        ("http://hunter2@scorer", "credentials"),
+        ("http://scorer#part", "fragment"),
+        ("http://scorer#", "fragment"),
+        ("http://scorer?key=hunter2", r"takes \?model=NAME, not 'key'"),
+        ("http://scorer?hunter", "not 'hunter'"),
+        ("tei://scorer?model=", "names its model once"),
+        ("tei://scorer?model=a&model=b", "names its model once"),
+        ("cohere://", "cohere needs the name of a model"),
+        ("jina+http://scorer", "jina needs the name of a model"),
+        ("vllm://scorer/v1", "leave /v1 off"),
+        ("vllm://scorer/v1/rerank", "leave /rerank off"),
+        ("tei://scorer/rerank", "leave /rerank off"),
+        ("cohere+http://scorer/v2/?model=m", "leave /v2 off"),
+        ("http://scorer/score", "leave /score off"),
+        ("http://-ä-", "is no address"),
+    ],
+)
+def test_mistakes(url: str, mistake: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=mistake) as caught:
+        parse(url)
+    assert "hunter2" not in str(caught.value)

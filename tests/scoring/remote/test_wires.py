@@ -1,0 +1,259 @@
+"""Every wire format against the contract, and what is particular to each."""
+
+from collections.abc import AsyncIterator, Callable
+
+import numpy as np
+import pytest
+
+from boundarymorph.errors import InvalidInput, ScorerFailed
+from boundarymorph.scoring.remote.client import RemoteScorer
+from tests.contract.scorer import QUERY, TEXTS, ScorerContract
+from tests.scoring.fakes import score_of
+from tests.scoring.remote.servers import (
+    MODEL,
+    Behaviour,
+    Cohere,
+    Infinity,
+    Jina,
+    Ours,
+    Tei,
+    Vllm,
+    Wire,
+    answer,
+    edited,
+    running,
+)
+
+WIRES: list[Callable[[], Wire]] = [Ours, Tei, Vllm, Infinity, Cohere, Jina]
+NAMES = {
+    Ours: MODEL,
+    Tei: f"{MODEL}@0123456789ab/float16/512",
+    Vllm: f"{MODEL}/8192",
+    Infinity: f"{MODEL}/auto",
+    Cohere: f"cohere:{MODEL}",
+    Jina: f"jina:{MODEL}",
+}
+
+
+@pytest.fixture(params=WIRES, ids=lambda wire: wire.__name__)
+def wire(request: pytest.FixtureRequest) -> Wire:
+    made: Wire = request.param()
+    return made
+
+
+class TestRemoteScorer(ScorerContract):
+    @pytest.fixture
+    async def scorer(self, wire: Wire) -> AsyncIterator[RemoteScorer]:
+        async with running(wire) as [server]:
+            scorer = RemoteScorer([server.endpoint()])
+            yield scorer
+            await scorer.close()
+
+    async def test_closed(self, scorer: RemoteScorer) -> None:
+        await scorer.close()
+        with pytest.raises(RuntimeError):
+            await scorer.score(QUERY, TEXTS)
+        with pytest.raises(RuntimeError):
+            await scorer.connect()
+
+
+async def test_scores_come_in_the_order_of_the_texts_whatever_the_number_of_requests(wire: Wire) -> None:
+    texts = [f"text {index}" for index in range(2 * wire.most + 1)]
+    async with running(wire) as [server]:
+        scorer = RemoteScorer([server.endpoint()])
+        scores = await scorer.score(QUERY, texts)
+        assert sum(server.batches) == len(texts) and len(server.batches) == 3
+        await scorer.close()
+    np.testing.assert_array_equal(scores.values, [score_of(QUERY, text) for text in texts])
+
+
+async def test_the_limit_is_one_request_and_one_more_text_is_two(wire: Wire) -> None:
+    texts = ["text"] * (wire.most + 1)
+    async with running(wire) as [server]:
+        scorer = RemoteScorer([server.endpoint()])
+        await scorer.score(QUERY, texts[1:])
+        assert server.batches == [wire.most]
+        await scorer.score(QUERY, texts)
+        assert len(server.batches) == 3 and sum(server.batches[1:]) == wire.most + 1
+        await scorer.close()
+
+
+async def test_the_name_is_what_the_server_tells(wire: Wire) -> None:
+    async with running(wire) as [server]:
+        scorer = RemoteScorer([server.endpoint()])
+        await scorer.connect()
+        assert scorer.name == NAMES[type(wire)]
+        assert server.asked == []
+        await scorer.close()
+
+
+def _without_the_first(body: object) -> object:
+    if isinstance(body, list):
+        return body[1:]
+    assert isinstance(body, dict)
+    return {key: value[1:] if isinstance(value, list) else value for key, value in body.items()}
+
+
+def _twice_the_first(body: object) -> object:
+    if isinstance(body, list):
+        return [body[0], *body]
+    assert isinstance(body, dict)
+    return {key: [value[0], *value] if isinstance(value, list) else value for key, value in body.items()}
+
+
+def _with_score(score: object) -> Callable[[object], object]:
+    def edit(body: object) -> object:
+        if isinstance(body, list):
+            return [score if isinstance(one, float) else one | {_score_key(one): score} for one in body]
+        assert isinstance(body, dict)
+        return {key: edit(value) if isinstance(value, list) else value for key, value in body.items()}
+
+    return edit
+
+
+def _score_key(result: dict[str, object]) -> str:
+    return "score" if "score" in result else "relevance_score"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "message"),
+    [
+        (answer(b"<html>"), "not JSON"),
+        (answer("fine"), "'fine'"),
+        (answer({}), "missing|not an array"),
+        (edited(_without_the_first), "no score for text"),
+        (edited(_twice_the_first), "two scores|texts asked for are"),
+        (edited(_with_score(None)), "not a number"),
+        (edited(_with_score(True)), "not a number"),
+        (answer(b'{"scores": [NaN], "results": [{"index": 0, "relevance_score": NaN}]}'), "not JSON"),
+        (edited(_with_score(7.25)), r"7.25 is not a relevance .*logit"),
+        (edited(_with_score(-0.1)), r"-0.1 is not a relevance .*cosine"),
+    ],
+    ids=["html", "string", "empty", "missing", "double", "null", "bool", "nan", "logit", "cosine"],
+)
+async def test_an_answer_that_breaks_the_wire_is_refused(wire: Wire, behaviour: Behaviour, message: str) -> None:
+    async with running(wire) as [server]:
+        server.behaviour = behaviour
+        scorer = RemoteScorer([server.endpoint()])
+        with pytest.raises(ScorerFailed, match=message) as caught:
+            await scorer.score(QUERY, TEXTS[:2])
+        assert f"127.0.0.1:{server.port}" in str(caught.value)
+        assert len(server.asked) == 1
+        server.behaviour = edited(_with_score(1.0000005))
+        np.testing.assert_array_equal((await scorer.score(QUERY, TEXTS[:2])).values, [1.0, 1.0])
+        await scorer.close()
+
+
+async def test_half_a_surrogate_pair_is_the_callers_mistake(wire: Wire) -> None:
+    async with running(wire) as [server]:
+        scorer = RemoteScorer([server.endpoint()])
+        with pytest.raises(InvalidInput, match="surrogate"):
+            await scorer.score(QUERY, ["\ud800"])
+        await scorer.close()
+
+
+async def test_a_path_prefix_is_kept(wire: Wire) -> None:
+    wire.score_path = f"/gateway/a{wire.score_path}"
+    if wire.description_path is not None:
+        wire.description_path = f"/gateway/a{wire.description_path}"
+    async with running(wire) as [server]:
+        scorer = RemoteScorer([server.endpoint(prefix="/gateway/a/")])
+        await scorer.score(QUERY, TEXTS)
+        await scorer.close()
+
+
+class TestOurs:
+    async def test_truncated_texts_are_counted_over_all_requests(self) -> None:
+        async with running(Ours(most=2)) as [server]:
+            scorer = RemoteScorer([server.endpoint()])
+            assert (await scorer.score(QUERY, ["short", "l" * 101, "l" * 102, "short", "l" * 103])).truncated == 3
+            await scorer.close()
+
+    async def test_the_time_that_is_left_is_told(self) -> None:
+        async with running(Ours()) as [server]:
+            scorer = RemoteScorer([server.endpoint()], timeout=20.0, attempt_timeout=10.0)
+            await scorer.score(QUERY, TEXTS)
+            assert server.asked[0]["deadline_ms"] == 10_000
+            await scorer.close()
+
+    async def test_a_model_is_wanted_by_its_name_or_its_family(self) -> None:
+        async with running(Ours("a-model@1234/int8/512")) as [server]:
+            for wanted in ("a-model", "a-model@1234/int8/512"):
+                scorer = RemoteScorer([server.endpoint(model=wanted)])
+                await scorer.connect()
+                await scorer.close()
+            scorer = RemoteScorer([server.endpoint(model="another")])
+            with pytest.raises(ScorerFailed, match="serves a-model@1234/int8/512, not another"):
+                await scorer.connect()
+            await scorer.close()
+
+    async def test_a_count_that_is_none(self) -> None:
+        async with running(Ours()) as [server]:
+            server.behaviour = edited(lambda body: body | {"truncated": -1})
+            scorer = RemoteScorer([server.endpoint()])
+            with pytest.raises(ScorerFailed, match="not a count"):
+                await scorer.score(QUERY, TEXTS)
+            await scorer.close()
+
+
+class TestTei:
+    async def test_bodies_stay_below_two_megabytes(self) -> None:
+        texts = [f"{index} " + "é" * 300_000 for index in range(8)]
+        async with running(Tei()) as [server]:
+            scorer = RemoteScorer([server.endpoint()])
+            scores = await scorer.score(QUERY, texts)
+            assert len(server.batches) == 4
+            await scorer.close()
+        np.testing.assert_array_equal(scores.values, [score_of(QUERY, text) for text in texts])
+
+    async def test_another_limit_of_its_is_heeded(self) -> None:
+        async with running(Tei(most=3)) as [server]:
+            scorer = RemoteScorer([server.endpoint()])
+            await scorer.score(QUERY, ["text"] * 10)
+            assert max(server.batches) <= 3
+            await scorer.close()
+
+    async def test_an_encoder_is_not_taken_for_a_reranker(self) -> None:
+        async with running(Tei()) as [server]:
+            server.description = edited(lambda info: info | {"model_type": {"embedding": {"pooling": "cls"}}})
+            scorer = RemoteScorer([server.endpoint()])
+            with pytest.raises(ScorerFailed, match="no reranker but a model of type embedding"):
+                await scorer.score(QUERY, TEXTS)
+            assert server.asked == []
+            await scorer.close()
+
+
+class TestSeveralModels:
+    @pytest.mark.parametrize("kind", [Vllm, Infinity])
+    async def test_one_must_be_chosen(self, kind: type[Vllm] | type[Infinity]) -> None:
+        async with running(kind("a", "b")) as [server]:
+            scorer = RemoteScorer([server.endpoint()])
+            with pytest.raises(ScorerFailed, match=r"several models, a, b: say which by \?model=NAME"):
+                await scorer.connect()
+            await scorer.close()
+            scorer = RemoteScorer([server.endpoint(model="b")])
+            await scorer.score(QUERY, TEXTS)
+            assert server.asked[0]["model"] == "b"
+            assert scorer.name.startswith("b/")
+            await scorer.close()
+            scorer = RemoteScorer([server.endpoint(model="c")])
+            with pytest.raises(ScorerFailed, match="serves a, b, not c"):
+                await scorer.connect()
+            await scorer.close()
+
+    async def test_none_that_reranks(self) -> None:
+        async with running(Infinity()) as [server]:
+            server.description = edited(lambda info: {"data": info["data"][:1]})
+            scorer = RemoteScorer([server.endpoint()])
+            with pytest.raises(ScorerFailed, match="no model that reranks"):
+                await scorer.connect()
+            await scorer.close()
+
+
+async def test_infinity_gets_no_more_characters_than_it_takes() -> None:
+    async with running(Infinity()) as [server]:
+        scorer = RemoteScorer([server.endpoint()])
+        scores = await scorer.score(QUERY, ["a" * 122_881, "a" * 122_880])
+        assert scores.truncated == 1
+        assert scores.values[0] == scores.values[1]
+        await scorer.close()

@@ -1,0 +1,385 @@
+"""Batches across requests: order, admission, deadlines, leaving, memory, and the device's end."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client import REGISTRY
+
+from boundarymorph.errors import (
+    DeadlineExceeded,
+    LimitExceeded,
+    Overloaded,
+    ScorerFailed,
+    ScorerUnavailable,
+    TextTooLong,
+)
+from boundarymorph.scoring.batching import BatchingScorer
+from boundarymorph.scoring.cross_encoder import Pair
+from tests.contract.scorer import ScorerContract
+from tests.scoring.fakes import SeededCrossEncoder, score_of
+
+LABELS = {"model": "seeded", "backend": "test"}
+
+
+def metric(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(f"boundarymorph_scorer_{name}", LABELS | labels) or 0.0
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - what happens in another thread
+            await asyncio.sleep(0.001)
+
+
+def asked(scorer: BatchingScorer, query: str, *texts: str, **options: Any) -> asyncio.Task[Any]:
+    return asyncio.create_task(scorer.score(query, texts, **options))
+
+
+async def queued(scorer: BatchingScorer, pairs: int) -> None:
+    await until(lambda: scorer.waiting()[0] == pairs)
+
+
+class Bench:
+    """A scorer whose model is held while requests gather behind a first one."""
+
+    def __init__(self, **options: Any) -> None:
+        scorer_options = {
+            name: options.pop(name) for name in ("queue_tokens", "patience", "on_lost") if name in options
+        }
+        self.model = SeededCrossEncoder(open=False, **options)
+        self.scorer = BatchingScorer(self.model, **scorer_options)
+
+    async def __aenter__(self) -> "Bench":
+        self.first = asked(self.scorer, "first", "first")
+        await until(lambda: len(self.model.batches) == 1)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.model.open.set()
+        await asyncio.gather(self.first, return_exceptions=True)
+        await self.scorer.close()
+
+
+@pytest.mark.parametrize("pads", [True, False])
+@pytest.mark.parametrize("lanes", [1, 3])
+class TestContract(ScorerContract):
+    @pytest.fixture
+    async def scorer(self, pads: bool, lanes: int) -> AsyncIterator[BatchingScorer]:
+        scorer = BatchingScorer(SeededCrossEncoder(pads=pads, lanes=lanes))
+        yield scorer
+        await scorer.close()
+
+    async def test_many_at_once(self, scorer: BatchingScorer) -> None:
+        requests = [(f"query {n}", [f"text {n} {m}" + "x" * (n * m % 50) for m in range(n % 7)]) for n in range(60)]
+        answers = await asyncio.gather(*(scorer.score(query, texts) for query, texts in requests))
+        for (query, texts), scores in zip(requests, answers, strict=True):
+            assert scores.values.tolist() == [score_of(query, text) for text in texts]
+
+
+class TestBatches:
+    async def test_they_go_across_requests(self) -> None:
+        async with Bench(batch_tokens=50) as bench:
+            tasks = [asked(bench.scorer, f"query {n}", "x" * 10, "y" * 10) for n in range(4)]
+            await queued(bench.scorer, 8)
+            bench.model.open.set()
+            await asyncio.gather(*tasks)
+            assert [len(batch) for batch in bench.model.batches] == [1, 5, 3]
+
+    async def test_nothing_waits_for_a_batch_to_fill(self) -> None:
+        model = SeededCrossEncoder(batch_tokens=1_000_000)
+        scorer = BatchingScorer(model)
+        async with asyncio.timeout(5):
+            await scorer.score("q", ["alone"])
+        assert model.batches == [["alone"]]
+        await scorer.close()
+
+    async def test_the_earliest_deadline_first(self) -> None:
+        async with Bench(batch_tokens=1, patience=30) as bench:
+            now = time.monotonic()
+            tasks = []
+            for number, deadline in enumerate((None, now + 50, now + 5, now + 20)):
+                tasks.append(asked(bench.scorer, "q", f"{number}", deadline=deadline))
+                await queued(bench.scorer, number + 1)
+            bench.model.open.set()
+            await asyncio.gather(*tasks)
+            assert bench.model.batches[1:] == [["2"], ["3"], ["0"], ["1"]]
+
+    async def test_a_short_request_gets_between_a_long_one(self) -> None:
+        async with Bench(batch_tokens=1) as bench:
+            bench.scorer._token_seconds = 0.01
+            long = asked(bench.scorer, "q", *["long text"] * 50)
+            await queued(bench.scorer, 50)
+            short = asked(bench.scorer, "q", "short text")
+            await queued(bench.scorer, 51)
+            bench.model.open.set()
+            await asyncio.gather(long, short)
+            assert ["short text"] in bench.model.batches[2:10]
+
+    async def test_all_lanes_work(self) -> None:
+        model = SeededCrossEncoder(lanes=3, batch_tokens=1, open=False)
+        scorer = BatchingScorer(model)
+        task = asked(scorer, "q", "a", "b", "c", "d")
+        await until(lambda: len(model.batches) == 3)
+        model.open.set()
+        await task
+        await scorer.close()
+
+    @pytest.mark.parametrize(("side_by_side", "batches"), [(True, [1, 1, 2, 2, 2]), (False, [1, 1, 1, 6])])
+    async def test_idle_cores_share_what_waits(self, side_by_side: bool, batches: list[int]) -> None:
+        model = SeededCrossEncoder(lanes=3, side_by_side=side_by_side, batch_tokens=60, open=False)
+        scorer = BatchingScorer(model)
+        for number in range(2 if side_by_side else 3):
+            asked(scorer, "q", f"{number}")
+            await until(lambda number=number: len(model.batches) == number + 1)  # type: ignore[misc]
+        model.open.set()
+        await until(lambda: scorer._idle == 3)
+        model.open.clear()
+        task = asked(scorer, "q", *["x" * 10] * 6)
+        await until(lambda: scorer.waiting()[0] == 0 and len(model.batches) == len(batches))
+        assert sorted(map(len, model.batches)) == batches
+        model.open.set()
+        await task
+        await scorer.close()
+
+
+class TestDoor:
+    async def test_what_cannot_wait_is_refused_whole(self) -> None:
+        async with Bench(queue_tokens=30) as bench:
+            refused = metric("refused_requests_total")
+            kept = asked(bench.scorer, "q", "x" * 10, "y" * 10)
+            await queued(bench.scorer, 2)
+            with pytest.raises(Overloaded) as error:
+                await bench.scorer.score("q", ["z" * 10, "z"])
+            assert error.value.retry_after >= 1
+            assert bench.scorer.waiting() == (2, 20)
+            at_the_edge = asked(bench.scorer, "q", "z" * 10)
+            await queued(bench.scorer, 3)
+            assert metric("refused_requests_total") == refused + 1
+            bench.model.open.set()
+            assert len((await kept).values) == 2
+            await at_the_edge
+
+    async def test_what_could_never_wait_is_the_caller_s_mistake(self) -> None:
+        async with Bench(queue_tokens=30) as bench:
+            with pytest.raises(LimitExceeded, match="30 tokens"):
+                await bench.scorer.score("q", ["x" * 31])
+
+    async def test_what_would_come_too_late_is_refused(self) -> None:
+        async with Bench() as bench:
+            bench.scorer._token_seconds = 1.0
+            kept = asked(bench.scorer, "q", "x" * 10)
+            await queued(bench.scorer, 1)
+            with pytest.raises(Overloaded) as error:
+                await bench.scorer.score("q", ["y" * 10], deadline=time.monotonic() + 15)
+            assert 4 <= error.value.retry_after <= 6
+            alive = asked(bench.scorer, "q", "y" * 10, deadline=time.monotonic() + 25)
+            await queued(bench.scorer, 2)
+            bench.model.open.set()
+            await asyncio.gather(kept, alive)
+
+    async def test_uncut_or_not_at_all(self) -> None:
+        scorer = BatchingScorer(model := SeededCrossEncoder())
+        with pytest.raises(TextTooLong, match=r"text 1 .*100 tokens"):
+            await scorer.score("q", ["short", "x" * 101], truncate=False)
+        assert model.batches == []
+        assert (await scorer.score("q", ["short", "x" * 101])).truncated == 1
+        await scorer.score("q", ["x" * 100], truncate=False)
+        await scorer.close()
+
+
+class TestLeaving:
+    async def test_pairs_of_a_caller_who_left_never_reach_the_device(self) -> None:
+        async with Bench(batch_tokens=1) as bench:
+            dropped = metric("dropped_pairs_total", reason="cancelled")
+            leaving, staying = asked(bench.scorer, "q", "leaving", "leaving too"), asked(bench.scorer, "q", "staying")
+            await queued(bench.scorer, 3)
+            leaving.cancel()
+            await queued(bench.scorer, 1)
+            assert metric("dropped_pairs_total", reason="cancelled") == dropped + 2
+            bench.model.open.set()
+            await staying
+            assert bench.model.batches == [["first"], ["staying"]]
+
+    async def test_so_do_those_whose_time_is_over(self) -> None:
+        async with Bench(batch_tokens=1) as bench:
+            with pytest.raises(DeadlineExceeded):
+                await bench.scorer.score("q", ["late"], deadline=time.monotonic() + 0.02)
+            with pytest.raises(DeadlineExceeded):
+                await bench.scorer.score("q", ["too late"], deadline=time.monotonic() - 1)
+            assert bench.scorer.waiting() == (0, 0)
+            bench.model.open.set()
+            await bench.scorer.score("q", ["next"])
+            assert bench.model.batches == [["first"], ["next"]]
+
+    async def test_while_its_batch_runs(self) -> None:
+        """The scores of a request that is gone are nobody's; its neighbours get theirs."""
+        async with Bench(batch_tokens=100) as bench:
+            bench.model.open.set()
+            await bench.first
+            bench.model.open.clear()
+            hold = asked(bench.scorer, "q", "hold")
+            await until(lambda: bench.model.batches[-1] == ["hold"])
+            leaving, staying = asked(bench.scorer, "q", "leaving"), asked(bench.scorer, "q", "staying")
+            await queued(bench.scorer, 2)
+            bench.model.open.set()
+            await until(lambda: ["leaving", "staying"] in bench.model.batches)
+            leaving.cancel()
+            assert (await staying).values.tolist() == [score_of("q", "staying")]
+            await hold
+
+    async def test_closing_tells_those_who_wait(self) -> None:
+        model = SeededCrossEncoder(open=False, batch_tokens=1)
+        scorer = BatchingScorer(model)
+        running, waiting = asked(scorer, "q", "running"), asked(scorer, "q", "waiting")
+        await queued(scorer, 1)
+        closing = asyncio.create_task(scorer.close())
+        with pytest.raises(ScorerUnavailable, match="shutting down"):
+            await waiting
+        model.open.set()
+        await closing
+        assert (await running).values.tolist() == [score_of("q", "running")]
+        assert model.closed
+        with pytest.raises(RuntimeError):
+            await scorer.score("q", ["after"])
+
+    async def test_closing_while_a_request_is_tokenised(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        model, may_go_on = SeededCrossEncoder(), threading.Event()
+        scorer = BatchingScorer(model)
+        tokenize = model.tokenize
+
+        def slowly(query: str, texts: Sequence[str]) -> list[Pair]:
+            assert may_go_on.wait(10)
+            return tokenize(query, texts)
+
+        monkeypatch.setattr(model, "tokenize", slowly)
+        task = asked(scorer, "q", "text")
+        await asyncio.sleep(0.01)
+        closing = asyncio.create_task(scorer.close())
+        await asyncio.sleep(0.01)
+        may_go_on.set()
+        with pytest.raises(ScorerUnavailable, match="shutting down"):
+            await task
+        await closing
+
+
+class TestTrouble:
+    async def test_a_model_that_loses_scores(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        scorer = BatchingScorer(model := SeededCrossEncoder())
+        run = model.run
+        monkeypatch.setattr(model, "run", lambda pairs: run(pairs)[1:])
+        with pytest.raises(ScorerFailed, match="scores for 1 pairs"):
+            await scorer.score("q", ["a", "b"])
+        monkeypatch.setattr(model, "run", run)
+        await scorer.score("q", ["a", "b"])
+        await scorer.close()
+
+    async def test_out_of_memory_halves(self) -> None:
+        model = SeededCrossEncoder(batch_tokens=80, memory=25)
+        scorer = BatchingScorer(model)
+        before = metric("out_of_memory_total")
+        texts = [f"{number:10}" for number in range(8)]
+        assert (await scorer.score("q", texts)).values.tolist() == [score_of("q", text) for text in texts]
+        assert [len(batch) for batch in model.batches] == [8, 4, 2, 2, 4, 2, 2]
+        assert metric("out_of_memory_total") == before + 3
+        await scorer.close()
+
+    async def test_smaller_batches_after_that(self) -> None:
+        model = SeededCrossEncoder(batch_tokens=400, memory=200)
+        scorer = BatchingScorer(model)
+        await scorer.score("q", ["x" * 50] * 8)
+        model.batches.clear()
+        await scorer.score("q", ["x" * 50] * 8)
+        assert [len(batch) for batch in model.batches] == [4, 4]
+        await scorer.close()
+
+    async def test_no_memory_for_a_single_pair(self) -> None:
+        scorer = BatchingScorer(SeededCrossEncoder(batch_tokens=80, memory=25))
+        with pytest.raises(ScorerFailed, match="single pair of 30 tokens"):
+            await scorer.score("q", ["fits", "x" * 30, "fits too"])
+        await scorer.score("q", ["fits"])
+        await scorer.close()
+
+    async def test_a_pair_that_breaks_its_batch_fails_its_own_request_only(self) -> None:
+        async with Bench(batch_tokens=1_000) as bench:
+            requests = [asked(bench.scorer, "q", "good", "poison"), asked(bench.scorer, "q", "good", "better")]
+            await queued(bench.scorer, 4)
+            bench.model.open.set()
+            with pytest.raises(ZeroDivisionError):
+                await requests[0]
+            assert (await requests[1]).values.tolist() == [score_of("q", "good"), score_of("q", "better")]
+
+    async def test_a_lost_device_fails_everyone_and_says_so_once(self) -> None:
+        calls: list[None] = []
+        async with Bench(batch_tokens=1, on_lost=lambda: calls.append(None)) as bench:
+            requests = [asked(bench.scorer, "q", "lightning", "more"), asked(bench.scorer, "q", "bystander")]
+            await queued(bench.scorer, 3)
+            bench.model.open.set()
+            for error in await asyncio.gather(*requests, return_exceptions=True):
+                assert isinstance(error, ScorerUnavailable)
+            with pytest.raises(ScorerUnavailable, match="struck"):
+                await bench.scorer.score("q", ["later"])
+            assert calls == [None]
+
+    async def test_a_canary_that_is_not_a_number(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        scorer = BatchingScorer(model := SeededCrossEncoder())
+        await scorer.check()
+        monkeypatch.setattr(model, "run", lambda pairs: np.full(len(pairs), np.nan))
+        with pytest.raises(ScorerFailed, match="nan"):
+            await scorer.check()
+        await scorer.close()
+
+
+class TestMetrics:
+    async def test_the_queue_is_read_at_the_scrape(self) -> None:
+        async with Bench() as bench:
+            task = asked(bench.scorer, "q", "x" * 20, "y" * 10)
+            await queued(bench.scorer, 2)
+            assert (metric("queue_pairs"), metric("queue_tokens")) == (2, 30)
+            bench.model.open.set()
+            await task
+            assert (metric("queue_pairs"), metric("queue_tokens")) == (0, 0)
+
+    async def test_what_a_batch_was(self) -> None:
+        names = ("batch_pairs_sum", "batch_tokens_sum", "batch_padding_ratio_sum", "truncated_pairs_total")
+        counts = ("wait_seconds_count", "tokenize_seconds_count", "compute_seconds_count")
+        async with Bench(pads=True, batch_tokens=400) as bench:
+            bench.model.open.set()
+            await bench.first
+            before = {name: metric(name) for name in (*names, *counts)}
+            await bench.scorer.score("q", ["x" * 50, "x" * 150])
+            added = {name: metric(name) - before[name] for name in before}
+        assert [added[name] for name in names] == [2, 150, 0.25, 1]
+        assert [added[name] for name in counts] == [2, 1, 1]
+
+
+async def test_many_threads_lose_nothing() -> None:
+    """Requests, cancellations and deadlines at random over several lanes: every answer right, nothing left."""
+    rng = np.random.default_rng(3)
+    model = SeededCrossEncoder(lanes=4, batch_tokens=60)
+    scorer = BatchingScorer(model)
+
+    async def one(number: int) -> None:
+        texts = [f"{number} {m} " + "x" * int(rng.integers(0, 90)) for m in range(int(rng.integers(1, 9)))]
+        fate = rng.integers(0, 4)
+        deadline = time.monotonic() + float(rng.uniform(0, 0.02)) if fate == 1 else None
+        task = asyncio.create_task(scorer.score("q", texts, deadline=deadline))
+        if fate == 0:
+            await asyncio.sleep(float(rng.uniform(0, 0.01)))
+            task.cancel()
+        try:
+            scores = await task
+        except (asyncio.CancelledError, DeadlineExceeded, Overloaded):
+            assert fate in (0, 1)
+        else:
+            assert scores.values.tolist() == [score_of("q", text) for text in texts]
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(one(number) for number in range(400)))
+    assert scorer.waiting() == (0, 0)
+    await scorer.close()
+    assert not any(thread.name.startswith("scorer-") and thread.is_alive() for thread in threading.enumerate())

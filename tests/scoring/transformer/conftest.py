@@ -1,0 +1,38 @@
+"""The tiny models, each made and opened once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from boundarymorph.scoring.transformer.model import Precision, TransformerCrossEncoder
+from tests.scoring.transformer.tiny import CLASSIFIERS, GENERATORS
+
+Folder = Callable[[str], Path]
+Opened = Callable[[str, Precision, bool | None], TransformerCrossEncoder]
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    """The folder of a model by its name."""
+
+    @cache
+    def made(name: str) -> Path:
+        return (CLASSIFIERS | GENERATORS)[name](tmp_path_factory.mktemp("models") / name)
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def opened(folder: Folder) -> Opened:
+    """A model by its name, in a precision, packed or not."""
+
+    @cache
+    def loaded(name: str, precision: Precision, packed: bool | None) -> TransformerCrossEncoder:
+        path = str(folder(name))
+        return TransformerCrossEncoder.load(path, precision=precision, device="cpu", packed=packed, threads=1)
+
+    return loaded

@@ -1,0 +1,76 @@
+"""The scores as plain transformers gives them: each pair alone, without padding, the whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+
+SYSTEM = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+    'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+)
+WEB_SEARCH = "Given a web search query, retrieve relevant passages that answer the query"
+
+
+def classified(folder: Path, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
+    """(n,) sigmoids of the one label, or the softmax of the second of two."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForSequenceClassification.from_pretrained(folder)
+    scores = []
+    with torch.no_grad():
+        for text in texts:
+            features = tokenizer([query], [text], return_tensors="pt")
+            logits = model(**features).logits[0].double()
+            scores.append(torch.sigmoid(logits[0]) if len(logits) == 1 else torch.softmax(logits, 0)[1])
+    return np.array([float(score) for score in scores])
+
+
+def classified_as_asked(folder: Path, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
+    """(n,) sigmoids of the one label of a classifier that is asked as Qwen3-Reranker."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForSequenceClassification.from_pretrained(folder)
+    with torch.no_grad():
+        logits = [model(**tokenizer(prompt, return_tensors="pt")).logits[0, 0] for prompt in _asked(query, texts)]
+    scores: NDArray[np.float64] = torch.sigmoid(torch.stack(logits).double()).numpy()
+    return scores
+
+
+def judged(folder: Path, query: str, texts: Sequence[str], instruction: str = WEB_SEARCH) -> NDArray[np.float64]:
+    """(n,) probabilities of yes against no, asked as the card of Qwen3-Reranker says."""
+    logits, tokenizer = _next_tokens(folder, _asked(query, texts, instruction))
+    both = logits[:, [tokenizer.convert_tokens_to_ids("no"), tokenizer.convert_tokens_to_ids("yes")]]
+    probabilities: NDArray[np.float64] = torch.softmax(both, dim=-1)[:, 1].numpy()
+    return probabilities
+
+
+def affirmed(folder: Path, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
+    """(n,) sigmoids of a fifth of the logit of Yes, asked as zerank-2 is."""
+    prompts = [
+        f"<|im_start|>system\n{query}<|im_end|>\n<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+        for text in texts
+    ]
+    logits, tokenizer = _next_tokens(folder, prompts)
+    scores: NDArray[np.float64] = torch.sigmoid(logits[:, tokenizer.convert_tokens_to_ids("Yes")] / 5).numpy()
+    return scores
+
+
+def _asked(query: str, texts: Sequence[str], instruction: str = WEB_SEARCH) -> list[str]:
+    bodies = [f"<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {text}" for text in texts]
+    return [f"{SYSTEM}{body}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n" for body in bodies]
+
+
+def _next_tokens(folder: Path, prompts: Sequence[str]) -> tuple[torch.Tensor, Any]:
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder)
+    rows = []
+    with torch.no_grad():
+        for prompt in prompts:
+            features = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)
+            rows.append(model(**features).logits[0, -1].double())
+    return torch.stack(rows), tokenizer

@@ -1,0 +1,414 @@
+"""Every architecture against plain transformers and sentence-transformers, and against the contract."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+from sentence_transformers import CrossEncoder as SentenceTransformersCrossEncoder
+
+from boundarymorph.errors import InvalidConfiguration, ModelUnavailable, ScorerFailed
+from boundarymorph.models import available_cores
+from boundarymorph.scoring.cross_encoder import CrossEncoder, DeviceLost, OutOfMemory
+from boundarymorph.scoring.transformer.failures import on_device
+from boundarymorph.scoring.transformer.model import Precision, TransformerCrossEncoder
+from tests.scoring.transformer import reference, tiny
+from tests.scoring.transformer.conftest import Folder, Opened
+from tests.scoring.transformer.contract import CrossEncoderContract
+from tests.scoring.transformer.tiny import CLASSIFIERS, GENERATORS, LONG, OTHER_QUERY, QUERY, TEXTS
+
+PACKED = [name for name in [*CLASSIFIERS, *GENERATORS] if name != "deberta"]
+WITH_ROOM = [text for text in TEXTS if len(text) < 120]
+CHAT_TEMPLATE = (
+    "<|im_start|>system\n{{ messages | selectattr('role', 'eq', 'system') | map(attribute='content') | first "
+    "| default('Find what answers.') }}<|im_end|>\n<|im_start|>user\n"
+    "Q: {{ messages | selectattr('role', 'eq', 'query') | map(attribute='content') | first }}\n"
+    "D: {{ messages | selectattr('role', 'eq', 'document') | map(attribute='content') | first }}<|im_end|>\n"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def load(folder: Path, **options: object) -> TransformerCrossEncoder:
+    return TransformerCrossEncoder.load(str(folder), **{"device": "cpu", "threads": 1} | options)  # type: ignore[arg-type]
+
+
+def scores(encoder: CrossEncoder, query: str, texts: list[str]) -> NDArray[np.float64]:
+    return encoder.run(encoder.tokenize(query, texts))
+
+
+class TestScores:
+    @pytest.mark.parametrize("name", [name for name in CLASSIFIERS if name != "qwen3-classifier"])
+    def test_a_classifier_is_the_one_of_transformers(self, folder: Folder, name: str) -> None:
+        found = scores(load(folder(name)), QUERY, WITH_ROOM)
+        expected = reference.classified(folder(name), QUERY, WITH_ROOM)
+        assert np.ptp(expected) > 0.01
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+    @pytest.mark.parametrize("name", CLASSIFIERS)
+    def test_a_classifier_is_the_one_of_sentence_transformers(self, folder: Folder, name: str) -> None:
+        theirs = SentenceTransformersCrossEncoder(str(folder(name)), device="cpu", local_files_only=True)
+        for packed in {False, name in PACKED}:
+            for query in (QUERY, OTHER_QUERY):
+                expected = theirs.predict(
+                    [(query, text) for text in WITH_ROOM], activation_fn=torch.nn.Sigmoid(), show_progress_bar=False
+                )
+                found = scores(load(folder(name), packed=packed), query, WITH_ROOM)
+                np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+    @pytest.mark.parametrize("pooling", ["cls", "mean"])
+    def test_both_poolings_of_modernbert(self, tmp_path: Path, pooling: str) -> None:
+        found = scores(load(tiny.modernbert(tmp_path, pooling=pooling)), QUERY, WITH_ROOM)
+        expected = reference.classified(tmp_path, QUERY, WITH_ROOM)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+    @pytest.mark.parametrize("packed", [False, True])
+    def test_two_labels_are_a_softmax(self, tmp_path: Path, packed: bool) -> None:
+        found = scores(load(tiny.bert(tmp_path, labels=2), packed=packed), QUERY, TEXTS)
+        expected = reference.classified(tmp_path, QUERY, TEXTS)
+        assert np.ptp(expected) > 0.01
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+    @pytest.mark.parametrize(("packed", "share"), [(False, False), (True, False), (True, True)])
+    @pytest.mark.parametrize("name", GENERATORS)
+    def test_a_causal_model_is_the_one_of_transformers(
+        self, folder: Folder, name: str, packed: bool, share: bool
+    ) -> None:
+        ask = reference.affirmed if "zerank" in name else reference.judged
+        encoder = load(folder(name), packed=packed, share_prefix=share)
+        for query in (QUERY, ""):
+            expected = ask(folder(name), query, TEXTS)
+            assert np.ptp(expected) > 0.02
+            np.testing.assert_allclose(scores(encoder, query, TEXTS), expected, rtol=0, atol=1e-5)
+
+    @pytest.mark.parametrize("packed", [False, True])
+    def test_a_classifier_may_be_asked_like_a_causal_model(self, folder: Folder, packed: bool) -> None:
+        encoder = load(folder("qwen3-classifier"), prompt="qwen3", packed=packed)
+        expected = reference.classified_as_asked(folder("qwen3-classifier"), QUERY, TEXTS)
+        assert np.ptp(expected) > 0.02
+        np.testing.assert_allclose(scores(encoder, QUERY, TEXTS), expected, rtol=0, atol=1e-5)
+
+    def test_the_instruction_of_the_operator(self, folder: Folder) -> None:
+        encoder = load(folder("Qwen3-Reranker-tiny"), instruction="Find timetables")
+        expected = reference.judged(folder("Qwen3-Reranker-tiny"), QUERY, TEXTS, "Find timetables")
+        found = scores(encoder, QUERY, TEXTS)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+        default = scores(load(folder("Qwen3-Reranker-tiny")), QUERY, TEXTS)
+        assert np.abs(found - default).max() > 1e-3
+
+    @pytest.mark.parametrize("name", [*CLASSIFIERS, *GENERATORS])
+    @pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 6e-2), ("fp16", 1e-2), ("int8", 6e-2)])
+    def test_other_precisions_come_near(
+        self, folder: Folder, name: str, precision: Precision, tolerance: float
+    ) -> None:
+        exact = scores(load(folder(name)), QUERY, TEXTS)
+        rounded = scores(load(folder(name), precision=precision), QUERY, TEXTS)
+        np.testing.assert_allclose(rounded, exact, rtol=0, atol=tolerance)
+        assert np.abs(rounded - exact).max() > 0
+
+    def test_what_is_no_number_is_no_score(self, tmp_path: Path) -> None:
+        encoder = load(spoiled(tiny.bert(tmp_path), "classifier.bias"))
+        with pytest.raises(ScorerFailed, match="no number"):
+            scores(encoder, QUERY, TEXTS)
+
+    def test_a_closed_one_scores_no_more(self, folder: Folder) -> None:
+        encoder = load(folder("bert"))
+        pairs = encoder.tokenize(QUERY, TEXTS)
+        encoder.close()
+        with pytest.raises(ScorerFailed, match="closed"):
+            encoder.run(pairs)
+
+
+def spoiled(folder: Path, weight: str) -> Path:
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    weights[weight] = torch.full_like(weights[weight], float("nan"))
+    save_file(weights, path, metadata={"format": "pt"})
+    return folder
+
+
+class Contracted(CrossEncoderContract):
+    model = "bert"
+    precision: Precision = "fp32"
+    packed: bool | None = None
+
+    @pytest.fixture
+    def encoder(self, opened: Opened) -> CrossEncoder:
+        return opened(self.model, self.precision, self.packed)
+
+
+class TestBert(Contracted):
+    pass
+
+
+class TestPaddedBert(Contracted):
+    packed = False
+
+
+class TestHalfBert(Contracted):
+    precision: Precision = "bf16"
+    tolerance = 2e-2
+
+
+class TestSmallBert(Contracted):
+    precision: Precision = "int8"
+
+
+class TestXlmRoberta(Contracted):
+    model = "xlm-roberta"
+
+
+class TestDeberta(Contracted):
+    model = "deberta"
+
+
+class TestSmallDeberta(Contracted):
+    model = "deberta"
+    precision: Precision = "int8"
+
+
+class TestModernBert(Contracted):
+    model = "modernbert"
+
+
+class TestQwen3Reranker(Contracted):
+    model = "Qwen3-Reranker-tiny"
+
+
+class TestPaddedQwen3Reranker(Contracted):
+    model = "Qwen3-Reranker-tiny"
+    packed = False
+
+
+class TestHalfQwen3Reranker(Contracted):
+    model = "Qwen3-Reranker-tiny"
+    precision: Precision = "bf16"
+    tolerance = 2e-2
+
+
+class TestFloat16Qwen3Reranker(Contracted):
+    model = "Qwen3-Reranker-tiny"
+    precision: Precision = "fp16"
+    tolerance = 1e-2
+
+
+class TestSmallQwen3Reranker(Contracted):
+    model = "Qwen3-Reranker-tiny"
+    precision: Precision = "int8"
+
+
+class TestWindowedQwen2(Contracted):
+    model = "Qwen3-Reranker-windowed"
+
+
+class TestZerank(Contracted):
+    model = "zerank-tiny"
+
+
+class TestQwen3Classifier(Contracted):
+    model = "qwen3-classifier"
+
+
+class TestDescribed:
+    """Repositories that say in sentence-transformers' files how they are asked."""
+
+    @pytest.fixture
+    def described(self, tmp_path: Path) -> Path:
+        folder = tiny.qwen3(tmp_path / "reranker")
+        tiny.describe(folder, chat_template=CHAT_TEMPLATE, yes="yes", no="no")
+        return folder
+
+    @pytest.mark.parametrize(("no", "prompts"), [("no", None), (None, {"default": "Find timetables."})])
+    def test_it_is_asked_as_sentence_transformers_asks(
+        self, tmp_path: Path, no: str | None, prompts: dict[str, str] | None
+    ) -> None:
+        folder = tiny.qwen3(tmp_path / "reranker")
+        tiny.describe(folder, chat_template=CHAT_TEMPLATE, yes="Yes", no=no, prompts=prompts)
+        theirs = SentenceTransformersCrossEncoder(str(folder), device="cpu", local_files_only=True)
+        expected = theirs.predict([(QUERY, text) for text in TEXTS], show_progress_bar=False)
+        assert np.ptp(expected) > 0.02
+        np.testing.assert_allclose(scores(load(folder), QUERY, TEXTS), expected, rtol=0, atol=1e-5)
+
+    def test_the_operator_instructs_it(self, described: Path) -> None:
+        theirs = SentenceTransformersCrossEncoder(str(described), device="cpu", local_files_only=True)
+        expected = theirs.predict([(QUERY, text) for text in TEXTS], prompt="Find buses.", show_progress_bar=False)
+        encoder = load(described, instruction="Find buses.")
+        np.testing.assert_allclose(scores(encoder, QUERY, TEXTS), expected, rtol=0, atol=1e-5)
+        assert encoder.name != load(described).name
+
+    def test_another_prompt_may_be_chosen(self, described: Path) -> None:
+        found = scores(load(described, prompt="qwen3"), QUERY, TEXTS)
+        np.testing.assert_allclose(found, reference.judged(described, QUERY, TEXTS), rtol=0, atol=1e-5)
+
+    def test_content_in_parts(self, described: Path) -> None:
+        parts = CHAT_TEMPLATE.replace("map(attribute='content') | first", "map(attribute='content.0.text') | first")
+        whole = scores(load(described), QUERY, TEXTS)
+        (described / "chat_template.jinja").write_text(parts, encoding="utf-8")
+        np.testing.assert_array_equal(scores(load(described), QUERY, TEXTS), whole)
+
+    @pytest.mark.parametrize(
+        "template", ["{{ messages[0].content }}", "{{ raise_exception('no') }}", CHAT_TEMPLATE + CHAT_TEMPLATE]
+    )
+    def test_a_chat_without_pairs_is_refused(self, described: Path, template: str) -> None:
+        (described / "chat_template.jinja").write_text(template, encoding="utf-8")
+        with pytest.raises(InvalidConfiguration, match="chat template"):
+            load(described)
+
+
+class TestName:
+    def test_model_revision_precision_and_length(self, folder: Folder) -> None:
+        encoder = load(folder("bert"), precision="int8", max_length=64)
+        model, _, rest = encoder.name.partition("@")
+        revision, precision, length = rest.split("/")
+        assert (model, len(revision), precision, length) == ("bert", 12, "int8", "64")
+        assert encoder.backend == "torch-cpu"
+
+    def test_each_thread_is_a_lane(self, folder: Folder) -> None:
+        assert load(folder("bert"), threads=3).lanes == 3
+        assert load(folder("bert"), threads=None).lanes == available_cores()
+        assert torch.get_num_threads() == 1
+
+    def test_other_weights_have_another_name(self, tmp_path: Path, folder: Folder) -> None:
+        other = spoiled(Path(shutil.copytree(folder("bert"), tmp_path / "bert")), "classifier.weight")
+        assert load(folder("bert")).name != load(other).name
+        assert load(folder("bert")).name == load(folder("bert"), packed=False).name
+
+    def test_another_prompt_or_instruction_has_another_name(self, folder: Folder) -> None:
+        path = folder("Qwen3-Reranker-tiny")
+        names = {
+            load(path).name,
+            load(path, instruction="Find timetables").name,
+            load(path, instruction="Find violins").name,
+            load(path, prompt="zerank").name,
+        }
+        assert len(names) == 4
+        assert load(path, instruction=reference.WEB_SEARCH).name == load(path).name
+
+
+class TestSettings:
+    @pytest.mark.parametrize("name", ["bert", "xlm-roberta", "deberta", "modernbert"])
+    def test_the_length_is_what_the_model_reads(self, folder: Folder, name: str) -> None:
+        encoder = load(folder(name))
+        assert encoder.max_length == 96
+        (pair,) = encoder.tokenize(QUERY, [LONG * 10])
+        assert len(pair) == 96
+        assert np.isfinite(encoder.run([pair])).all()
+
+    def test_more_than_the_model_reads_is_refused(self, folder: Folder) -> None:
+        for length in (7, 97):
+            with pytest.raises(InvalidConfiguration, match="8 to 96"):
+                load(folder("xlm-roberta"), max_length=length)
+
+    def test_a_prompt_that_fills_the_length_is_refused(self, folder: Folder) -> None:
+        with pytest.raises(InvalidConfiguration, match="leave no room"):
+            load(folder("Qwen3-Reranker-tiny"), max_length=64)
+
+    def test_batches_are_as_large_as_asked(self, folder: Folder) -> None:
+        assert load(folder("bert"), batch_tokens=77).batch_tokens == 77
+        assert not load(folder("bert")).pads
+        assert load(folder("bert"), packed=False).pads
+        assert load(folder("deberta")).pads
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"precision": "int4"}, "use auto, fp32, bf16, fp16 or int8"),
+            ({"threads": 0}, "threads"),
+            ({"batch_tokens": 0}, "batch_tokens"),
+            ({"prompt": "llama"}, "qwen3, zerank, chat"),
+            ({"prompt": "chat"}, "qwen3, zerank, chat"),
+            ({"instruction": "Find timetables"}, "takes no instruction"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused(self, folder: Folder, options: dict[str, object], message: str) -> None:
+        with pytest.raises(InvalidConfiguration, match=message):
+            load(folder("bert"), **options)
+
+    @pytest.mark.parametrize("device", ["abacus", "cuda:99"])
+    def test_a_device_that_is_not_there_is_refused(self, folder: Folder, device: str) -> None:
+        with pytest.raises(InvalidConfiguration, match=device):
+            TransformerCrossEncoder.load(str(folder("bert")), device=device)
+
+    def test_what_cannot_be_packed_is_refused(self, folder: Folder) -> None:
+        with pytest.raises(InvalidConfiguration, match="padding only"):
+            load(folder("deberta"), packed=True)
+
+    def test_zerank_takes_no_instruction(self, folder: Folder) -> None:
+        with pytest.raises(InvalidConfiguration, match="no place for an instruction"):
+            load(folder("zerank-tiny"), instruction="Find timetables")
+
+    def test_a_causal_model_without_a_known_prompt_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(InvalidConfiguration, match="choose a --prompt of qwen3, zerank, chat"):
+            load(tiny.qwen3(tmp_path / "chatty"))
+        assert load(tmp_path / "chatty", prompt="zerank").name
+
+    def test_what_was_not_trained_to_rank_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(InvalidConfiguration, match="3 labels"):
+            load(tiny.bert(tmp_path / "topics", labels=3))
+        path = tiny.bert(tmp_path / "body")
+        weights = {name: w for name, w in load_file(path / "model.safetensors").items() if "classifier" not in name}
+        save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(InvalidConfiguration, match=r"classifier\.\w+ is missing"):
+            load(path)
+        config = path / "config.json"
+        config.write_text(config.read_text(encoding="utf-8").replace("SequenceClassification", "MaskedLM"))
+        with pytest.raises(InvalidConfiguration, match="BertForMaskedLM"):
+            load(path)
+
+
+class TestFiles:
+    def test_a_model_that_is_nowhere(self, tmp_path: Path) -> None:
+        with pytest.raises(ModelUnavailable, match="give a folder that exists"):
+            load(tmp_path / "nothing")
+        with pytest.raises(ModelUnavailable, match="download it again"):
+            load(tmp_path)
+
+    @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+    def test_an_incomplete_folder(self, tmp_path: Path, folder: Folder, name: str) -> None:
+        path = Path(shutil.copytree(folder("bert"), tmp_path / "bert"))
+        (path / name).unlink()
+        with pytest.raises(ModelUnavailable, match="download it again"):
+            load(path)
+
+    def test_a_broken_download(self, tmp_path: Path, folder: Folder) -> None:
+        path = Path(shutil.copytree(folder("bert"), tmp_path / "bert"))
+        (path / "model.safetensors").write_bytes((path / "model.safetensors").read_bytes()[:1000])
+        with pytest.raises(ModelUnavailable, match="download it again"):
+            load(path)
+
+    def test_pickles_are_not_opened(self, tmp_path: Path, folder: Folder) -> None:
+        path = Path(shutil.copytree(folder("bert"), tmp_path / "bert"))
+        torch.save(load_file(path / "model.safetensors"), path / "pytorch_model.bin")
+        (path / "model.safetensors").unlink()
+        with pytest.raises(ModelUnavailable):
+            load(path)
+
+
+class TestFailures:
+    @pytest.mark.parametrize(
+        ("error", "translated"),
+        [
+            (torch.OutOfMemoryError("CUDA out of memory"), OutOfMemory),
+            (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"), OutOfMemory),
+            (torch.AcceleratorError("CUDA error: device-side assert triggered"), DeviceLost),
+            (RuntimeError("CUDA error: an illegal memory access was encountered"), DeviceLost),
+            (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), DeviceLost),
+            (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), RuntimeError),
+        ],
+    )
+    def test_the_errors_of_a_device_are_told_apart(self, error: Exception, translated: type[Exception]) -> None:
+        def fail() -> None:
+            raise error
+
+        with pytest.raises(translated, match=str(error)[:20]):
+            on_device(fail)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    logging.getLogger("sentence_transformers").setLevel(logging.ERROR)

@@ -1,0 +1,200 @@
+"""The scorer as a process of its own, behind a gateway: the same answers, failover, draining, and callers who leave."""
+
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import orjson
+import pytest
+
+from boundarymorph.scoring.onnx import OnnxCrossEncoder
+from boundarymorph.scoring.transformer.model import TransformerCrossEncoder
+from tests.system.service import Service, free_port, scorer, service
+
+QUERY = "string instruments"
+PASSAGE = "A violin has four strings, tuned in fifths, and is played with a bow; there are {} of them. "
+TEXTS = [PASSAGE.format(number) * (1 + number % 5) for number in range(40)]
+POOL = [{"id": str(number), "text": text, "embedding": [1.0, number / 40]} for number, text in enumerate(TEXTS)]
+SELECT = {"query": QUERY, "query_embedding": [1.0, 0.3], "pool": POOL, "budget": 20, "batch_size": 5, "k": 5}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("scorers")
+
+
+@pytest.fixture(scope="module")
+def alone(directory: Path) -> Iterator[Service]:
+    with scorer(directory / "alone.log") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gateway(directory: Path, alone: Service) -> Iterator[Service]:
+    with service(directory / "gateway", "--scorer-url", alone.url) as running:
+        yield running
+
+
+def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def select(running: Service, **options: Any) -> dict[str, Any]:
+    response = running.client.post("/select", json=SELECT | options)
+    assert response.is_success, response.text
+    body: dict[str, Any] = response.json()
+    return body
+
+
+def true_scores(texts: list[str]) -> list[float]:
+    model = OnnxCrossEncoder.embedded()
+    return [float(model.run([pair])[0]) for pair in model.tokenize(QUERY, texts)]
+
+
+def test_scores_over_a_socket_are_the_model_s(alone: Service) -> None:
+    texts = TEXTS[:7]
+    body = alone.client.post("/score", json={"query": QUERY, "texts": texts}).json()
+    assert body["scores"] == true_scores(texts)
+    assert body["model"] == alone.client.get("/info").json()["model"] == OnnxCrossEncoder.embedded().name
+
+
+def test_a_gateway_answers_as_one_process_does(gateway: Service, directory: Path) -> None:
+    with service(directory / "whole") as whole:
+        here, there = select(whole), select(gateway)
+    for body in (here, there):
+        del body["id"], body["timings_ms"]
+    assert here == there
+    assert gateway.metric('boundarymorph_scorer_attempt_duration_seconds_count{endpoint="http://127') >= 4
+
+
+def test_a_model_by_its_folder(directory: Path, tiny_folder: Path) -> None:
+    expected = TransformerCrossEncoder.load(str(tiny_folder))
+    with scorer(directory / "tiny.log", "--model", str(tiny_folder)) as running:
+        body = running.client.post("/score", json={"query": QUERY, "texts": TEXTS}).json()
+        maps = Path(f"/proc/{running.process.pid}/maps").read_text()
+    assert body["model"] == expected.name
+    one_by_one = [expected.run([pair])[0] for pair in expected.tokenize(QUERY, TEXTS)]
+    np.testing.assert_allclose(body["scores"], one_by_one, atol=1e-5)
+    assert "libtorch" in maps
+
+
+def test_a_gateway_is_thin(gateway: Service) -> None:
+    select(gateway)
+    maps = Path(f"/proc/{gateway.process.pid}/maps").read_text()
+    assert "libtorch" not in maps
+    assert "onnxruntime" in maps  # the encoder is still here
+
+
+def test_a_model_that_is_not_there(directory: Path) -> None:
+    with scorer(directory / "none.log", "--model", str(directory / "nowhere"), ready=False) as running:
+        assert running.process.wait(timeout=60) == 1
+        assert "nowhere" in running.log and "Traceback" not in running.log
+
+
+def test_kill_9_of_one_of_two(directory: Path) -> None:
+    """Under load: nobody notices, and the one that is back is used again."""
+    with (
+        scorer(directory / "first.log") as first,
+        scorer(directory / "second.log") as second,
+        service(directory / "two", "--scorer-url", first.url, "--scorer-url", second.url) as front,
+        ThreadPoolExecutor(6) as threads,
+    ):
+        expected = select(front)["documents"]
+        over = threading.Event()
+
+        def sessions() -> list[float]:
+            times = []
+            while not over.is_set():
+                start = time.monotonic()
+                assert select(front)["documents"] == expected
+                times.append(time.monotonic() - start)
+            return times
+
+        loads = [threads.submit(sessions) for _ in range(6)]
+        served = 'boundarymorph_http_request_duration_seconds_count{method="POST",route="/score"'
+        until(lambda: first.metric(served) > 30 and second.metric(served) > 30)
+        second.process.kill()
+        second.process.wait()
+        time.sleep(2)
+        with scorer(directory / "second.log", port=second.port) as back:
+            until(lambda: back.metric(served) > 10)
+            over.set()
+            assert min(len(load.result()) for load in loads) > 2
+
+
+def test_kill_9_of_the_only_one(directory: Path) -> None:
+    """The gateway says so at once, and serves again when the scorer is back."""
+    port = free_port()
+    with (
+        scorer(directory / "only.log", port=port) as only,
+        service(directory / "one", "--scorer-url", only.url) as front,
+    ):
+        select(front)
+        only.process.kill()
+        only.process.wait()
+        for _ in range(3):
+            start = time.monotonic()
+            refused = front.client.post("/select", json=SELECT)
+            assert (refused.status_code, refused.json()["type"]) == (
+                503,
+                "urn:boundarymorph:problem:scorer-unavailable",
+            )
+            assert time.monotonic() - start < 5  # a timeout would be 10 seconds, and the request's own 30
+        with scorer(directory / "only.log", port=port):
+            until(lambda: front.client.post("/select", json=SELECT).is_success)
+
+
+def test_a_gateway_waits_for_its_scorer(directory: Path) -> None:
+    port = free_port()
+    with service(directory / "early", "--scorer-url", f"http://127.0.0.1:{port}", ready=False) as front:
+        front.await_answer("/livez")
+        until(lambda: "127.0.0.1" in (front.client.get("/readyz").json()["detail"] or ""))
+        with scorer(directory / "late.log", port=port):
+            front.await_answer()
+            select(front)
+
+
+def test_sigterm_under_load_finishes_what_runs(directory: Path) -> None:
+    texts = TEXTS * 5
+    with scorer(directory / "drained.log") as running, ThreadPoolExecutor(1) as threads:
+        request: Future[httpx.Response] = threads.submit(
+            httpx.post, f"{running.url}/score", json={"query": QUERY, "texts": texts}, timeout=60
+        )
+        until(lambda: running.metric("boundarymorph_scorer_queue_pairs") > 0)
+        assert running.stop() == 0
+        assert len(request.result().json()["scores"]) == len(texts)
+
+
+def test_draining_is_unready_but_open(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOUNDARYMORPH_DRAIN_SECONDS", "30")
+    with scorer(directory / "draining.log") as running:
+        running.process.send_signal(signal.SIGTERM)
+        until(lambda: running.client.get("/readyz").status_code == 503)
+        assert running.client.get("/readyz").json()["status"] == "draining"
+        assert running.client.post("/score", json={"query": QUERY, "texts": ["open"]}).is_success
+        assert running.stop() == 0  # a second signal does not wait
+
+
+def test_who_hangs_up_leaves_the_queue(gateway: Service, alone: Service) -> None:
+    """A caller of the gateway, and through it the queue of the scorer."""
+    pool = [document | {"text": text * 9} for document, text in zip(POOL, TEXTS, strict=True)]
+    body = orjson.dumps(SELECT | {"pool": pool, "batch_size": 40, "budget": 40})
+    cancelled = 'boundarymorph_scorer_dropped_pairs_total{backend="onnx-cpu",model='
+    before = alone.metric(cancelled)
+    head = f"POST /select HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with socket.create_connection(("127.0.0.1", gateway.port)) as connection:
+        connection.sendall(head + body)
+        until(lambda: alone.metric("boundarymorph_scorer_queue_pairs") > 5)
+    until(lambda: alone.metric(cancelled) > before)
+    assert alone.metric("boundarymorph_scorer_queue_pairs") == 0
+    assert "Traceback" not in gateway.log + alone.log
