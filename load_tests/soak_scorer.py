@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from boundarymorph.errors import Overloaded
+from boundarymorph.errors import DeadlineExceeded, Overloaded
 from boundarymorph.scoring.onnx import OnnxCrossEncoder
 from boundarymorph.scoring.remote.client import RemoteScorer
 from boundarymorph.scoring.remote.urls import parse
@@ -65,8 +65,8 @@ async def _soak(
             query, chosen = rng.choice(QUERIES), rng.sample(texts, rng.randint(1, 9))
             try:
                 scores = await remote.score(query, chosen)
-            except Overloaded:
-                counts["refused"] += 1
+            except (Overloaded, DeadlineExceeded) as refusal:
+                counts[refusal.slug] += 1
                 continue
             wrong = sum(truth[query, text] != score for text, score in zip(chosen, scores.values, strict=True))
             counts.update({"pairs": len(chosen), "wrong": wrong})
@@ -87,7 +87,8 @@ async def _soak(
                     "minute": minute,
                     "pairs_per_second": counts["pairs"] / 60,
                     "wrong": counts["wrong"],
-                    "refused": counts["refused"],
+                    "overloaded": counts["overloaded"],
+                    "late": counts["deadline-exceeded"],
                     "most_queued_tokens": most_queued,
                     "resident_mb": _resident_bytes(server.process.pid) / 1e6,
                 }

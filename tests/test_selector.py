@@ -1,20 +1,29 @@
 """The hall, with fakes in all rooms: its order, its clock, cancellation, and what is deleted on the way."""
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
-from boundarymorph.errors import UnknownIndex
+from boundarymorph.errors import (
+    DeadlineExceeded,
+    Overloaded,
+    RetrieverUnavailable,
+    ScorerFailed,
+    ScorerUnavailable,
+    UnknownIndex,
+)
 from boundarymorph.retrieval.candidates import GivenCandidates, IndexedCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.retriever import Retrieved
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection import Pool
-from boundarymorph.selector import SelectionTask, Selector
+from boundarymorph.selector import RESERVE, Progress, SelectionResult, SelectionTask, Selector
 from tests.retrieval.fakes import vector_of
 from tests.scoring.fakes import SeededScorer, score_of
 
@@ -38,7 +47,9 @@ class FakeRetriever:
         self.gone: set[str] = set()
         self.fetched: list[str] = []
 
-    async def retrieve(self, index: str, query: str, depth: int, query_embedding: ArrayLike | None = None) -> Retrieved:
+    async def retrieve(
+        self, index: str, query: str, depth: int, query_embedding: ArrayLike | None = None, **_: object
+    ) -> Retrieved:
         self.clock.now += 3
         return Retrieved(Pool.of(IDS[:depth], np.array([vector_of(id) for id in IDS[:depth]]), vector_of(query)))
 
@@ -182,6 +193,142 @@ async def test_a_cancelled_task_asks_for_nothing_more() -> None:
     await asyncio.sleep(0.05)
     assert len(scorer.rounds) == 3
     assert len((await selector.select(task(budget=5))).history) == 5
+    await selector.close()
+
+
+class Trouble(SeededScorer):
+    """Fails from the given round on, counted from 0."""
+
+    def __init__(self, error: Exception, first: int) -> None:
+        super().__init__()
+        self.error = error
+        self.first = first
+
+    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+        if len(self.rounds) >= self.first:
+            raise self.error
+        return await super().score(query, texts)
+
+
+class TestLessThanWanted:
+    @pytest.mark.parametrize(
+        ("error", "reason"),
+        [
+            (DeadlineExceeded("late"), "deadline"),
+            (Overloaded("busy"), "overloaded"),
+            (ScorerUnavailable("gone"), "scorer_unavailable"),
+            (ScorerFailed("logits"), "scorer_failed"),
+        ],
+    )
+    @pytest.mark.parametrize("first", [0, 2])
+    async def test_the_set_as_far_as_it_is_known(self, error: Exception, reason: str, first: int) -> None:
+        selector = Selector(FakeRetriever(), Trouble(error, first))
+        result = await selector.select(task(budget=20, batch_size=2))
+        assert result.status == ("partial" if first else "retrieval_only")
+        assert result.stop_reason == reason
+        assert len(result.history) == 2 * first
+        assert any(str(error) in warning for warning in result.warnings)
+        as_wanted = await Selector(FakeRetriever(), SeededScorer()).select(task(budget=2 * first, batch_size=2))
+        np.testing.assert_array_equal(result.selection.documents, as_wanted.selection.documents)
+        if not first:
+            assert result.selection.documents.tolist() == [0, 1, 2, 3]
+        await selector.close()
+
+    async def test_an_error_where_that_was_asked_for(self) -> None:
+        selector = Selector(FakeRetriever(), Trouble(ScorerUnavailable("gone"), 2))
+        with pytest.raises(ScorerUnavailable):
+            await selector.select(replace(task(budget=20), degrade=False))
+        late = Selector(FakeRetriever(), Trouble(DeadlineExceeded("late"), 2))
+        assert (await late.select(replace(task(budget=20), degrade=False))).status == "partial"
+        await selector.close()
+        await late.close()
+
+    async def test_what_was_known_before_is_partial_too(self) -> None:
+        documents = [Document(id, id) for id in IDS]
+        candidates = GivenCandidates(documents, [vector_of(id) for id in IDS], vector_of(QUERY), known={"d20": 1.0})
+        selector = Selector(FakeRetriever(), Trouble(ScorerUnavailable("gone"), 0))
+        result = await selector.select(replace(task(), candidates=candidates))
+        assert (result.status, len(result.history)) == ("partial", 0)
+        assert 20 in result.selection.documents
+        await selector.close()
+
+    @pytest.mark.parametrize("fetches", [0, 2, 4])
+    async def test_a_retriever_that_goes_away_on_the_way(self, fetches: int) -> None:
+        class Leaving(FakeRetriever):
+            async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
+                nonlocal fetches
+                if not fetches:
+                    raise RetrieverUnavailable("nobody answers")
+                fetches -= 1
+                return await super().documents(index, ids)
+
+        asked = fetches
+        selector = Selector(Leaving(), SeededScorer())
+        wanted = task(budget=8, k=12, batch_size=2, return_documents=True)
+        result = await selector.select(wanted)
+        assert result.status == ("partial" if asked else "retrieval_only")
+        assert result.stop_reason == "retriever_unavailable"
+        assert len(result.history) == 2 * asked
+        assert len(result.selection.documents) == 12
+        assert any("nobody answers" in warning for warning in result.warnings)
+        fetches = asked
+        with pytest.raises(RetrieverUnavailable):
+            await selector.select(replace(wanted, degrade=False))
+        await selector.close()
+
+    async def test_nothing_to_decide_is_complete_without_a_scorer(self) -> None:
+        selector = Selector(FakeRetriever(), Trouble(ScorerUnavailable("gone"), 0))
+        assert (await selector.select(task(k=30))).status == "complete"
+        assert (await selector.select(task(budget=0))).status == "complete"
+        await selector.close()
+
+
+class TestDeadline:
+    async def test_no_round_begins_after_it(self) -> None:
+        clock = Clock()
+        scorer = SlowScorer(clock)
+        selector = Selector(FakeRetriever(clock), scorer, clock=clock)
+        result = await selector.select(replace(task(budget=20, batch_size=2), deadline=clock.now + 3 + 3 * 2.5))
+        assert (result.status, result.stop_reason, result.rounds) == ("partial", "deadline", 3)
+        assert len(result.selection.documents) == 4
+        await selector.close()
+
+    async def test_the_scorer_hears_of_it(self) -> None:
+        class Listening(SeededScorer):
+            async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+                heard.append(deadline)
+                return await super().score(query, texts)
+
+        heard: list[float | None] = []
+        deadline = time.monotonic() + 60
+        selector = Selector(FakeRetriever(), Listening())
+        await selector.select(replace(task(), deadline=deadline))
+        await selector.select(task(budget=1))
+        assert heard == [deadline - RESERVE] * 6 + [None]
+        await selector.close()
+
+    async def test_without_a_pool_there_is_nothing_to_answer(self) -> None:
+        class Hanging(FakeRetriever):
+            async def retrieve(self, *_: object, **__: object) -> Retrieved:
+                await asyncio.Event().wait()
+                raise AssertionError
+
+        selector = Selector(Hanging(), SeededScorer())
+        with pytest.raises(DeadlineExceeded):
+            await selector.select(replace(task(), deadline=time.monotonic() + 0.05))
+        await selector.close()
+
+
+async def test_each_round_tells_where_it_stands() -> None:
+    selector = Selector(FakeRetriever(), SeededScorer())
+    *rounds, result = [step async for step in selector.steps(task(budget=6, batch_size=2))]
+    assert isinstance(result, SelectionResult)
+    told = [step for step in rounds if isinstance(step, Progress)]
+    assert [(step.rounds, step.calls, step.budget) for step in told] == [(0, 0, 6), (1, 2, 6), (2, 4, 6)]
+    assert all(len(step.selected) == 4 and step.expected_loss >= 0 for step in told)
+    plain = await selector.select(task(budget=6, batch_size=2))
+    np.testing.assert_array_equal(result.selection.documents, plain.selection.documents)
+    assert result.expected_loss == plain.expected_loss
     await selector.close()
 
 

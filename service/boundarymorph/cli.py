@@ -1,9 +1,10 @@
-"""The command line: `boundarymorph serve | scorer | index | select | evaluate | config | demo | version`."""
+"""The command line: `boundarymorph serve | retriever | scorer | index | select | evaluate | config | demo | ...`."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -32,7 +33,7 @@ app = typer.Typer(
 index = typer.Typer(help="Build, list and delete the indexes of this machine. A running service sees every change.")
 app.add_typer(index, name="index", no_args_is_help=True)
 console = Console(emoji=False)
-SCORER_PORT = 8081  # so that both run on one machine
+SCORER_PORT, RETRIEVER_PORT = 8081, 8082  # so that all run on one machine
 
 DataDirectory = Annotated[Path | None, typer.Option(help="Where the indexes live.", show_default="data")]
 Host = Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")]
@@ -52,14 +53,24 @@ def serve(
             show_default="the embedded one",
         ),
     ] = None,
+    retriever_url: Annotated[
+        str | None,
+        typer.Option(help="Where the indexes are: http:// of `boundarymorph retriever`.", show_default="this machine"),
+    ] = None,
     log_level: LogLevel = None,
 ) -> None:
-    """Run the service in one process, with its embedded models or with a scorer elsewhere."""
+    """Run the service: in one process with its embedded models, or in front of a scorer and a retriever elsewhere."""
     from boundarymorph import process
     from boundarymorph.api.app import create_app
 
-    chosen = {"url": tuple(scorer_url)} if scorer_url else None
-    settings = Settings.load(host=host, port=port, data_directory=data_directory, scorer=chosen, log_level=log_level)
+    settings = Settings.load(
+        host=host,
+        port=port,
+        data_directory=data_directory,
+        scorer={"url": tuple(scorer_url)} if scorer_url else None,
+        retriever={"url": retriever_url} if retriever_url else None,
+        log_level=log_level,
+    )
     raise typer.Exit(process.serve(lambda fail: create_app(settings, on_failure=fail), settings))
 
 
@@ -106,6 +117,41 @@ def scorer(
     raise typer.Exit(process.serve(lambda fail: create_scorer_app(settings, on_failure=fail), settings))
 
 
+@app.command()
+def retriever(
+    host: Host = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8082")] = None,
+    data_directory: DataDirectory = None,
+    log_level: LogLevel = None,
+) -> None:
+    """Serve the indexes of this machine over HTTP, for `serve --retriever-url`."""
+    from boundarymorph import process
+    from boundarymorph.api.app import create_retriever_app
+
+    settings = Settings.load(host=host, port=port, data_directory=data_directory, log_level=log_level)
+    if "port" not in settings.model_fields_set:
+        settings = settings.model_copy(update={"port": RETRIEVER_PORT})
+    raise typer.Exit(process.serve(lambda fail: create_retriever_app(settings, on_failure=fail), settings))
+
+
+@app.command()
+def key(
+    name: Annotated[str, typer.Argument(help="Who it is for.")],
+    scope: Annotated[
+        list[str] | None, typer.Option(help="select, write or admin; repeatable.", show_default="select")
+    ] = None,
+) -> None:
+    """Make an API key: the secret, which is shown once, and the line for the setting `keys`."""
+    from boundarymorph.api import keys
+
+    scopes = scope or ["select"]
+    unknown = set(scopes) - set(keys.Scope)
+    if unknown:
+        _fail(f"there is no scope {', '.join(sorted(unknown))}; there are {', '.join(keys.Scope)}")
+    secret, made = keys.make(name, [keys.Scope(value) for value in scopes])
+    typer.echo(f"secret  {secret}\nkeys    {made}")
+
+
 @index.command("build")
 def build_index(
     name: Annotated[str, typer.Argument(help="Name of the index; made if it is not there.")],
@@ -113,6 +159,10 @@ def build_index(
         Path, typer.Option("--from", exists=True, dir_okay=False, help="NDJSON: id, text, optional title, metadata.")
     ],
     strict: Annotated[bool, typer.Option(help="Write nothing at all if any line is bad.")] = False,
+    kind: Annotated[
+        str | None, typer.Option(help="flat, ivf, hnsw or sq8: how a new index is searched.", show_default="flat")
+    ] = None,
+    words: Annotated[bool, typer.Option(help="Keep the words of a new index too, for BM25 and hybrid search.")] = True,
     data_directory: DataDirectory = None,
 ) -> None:
     """Add or replace documents. What is there unchanged is not embedded again, so an interrupted build just goes on."""
@@ -125,7 +175,8 @@ def build_index(
     async def build() -> IngestReport:
         encoder, catalog = wiring.build_encoder(settings), wiring.build_catalog(settings)
         try:
-            live = catalog.create(name, encoder=encoder.name, dimension=encoder.dimension)
+            await encoder.check()
+            live = catalog.create(name, encoder=encoder.name, dimension=encoder.dimension, kind=kind, lexical=words)
             with terminal.progress(console) as progress:
                 bar = progress.add_task(f"indexing {name}", total=size)
                 entries = parse_ndjson(
@@ -133,7 +184,9 @@ def build_index(
                     encoder.dimension,
                     max_line_bytes=settings.limits.line_bytes,
                 )
-                return await ingest(live, encoder, entries, strict=strict)
+                report = await ingest(live, encoder, entries, strict=strict)
+            live.refresh()  # a large index is left with a snapshot, from which services start
+            return report
         finally:
             await encoder.close()
             catalog.close()
@@ -158,12 +211,52 @@ def list_indexes(data_directory: DataDirectory = None) -> None:
     from boundarymorph import wiring
 
     catalog = wiring.build_catalog(Settings.load(data_directory=data_directory))
-    table = Table("name", "documents", "dimension", "encoder", "bytes", "created", box=None, pad_edge=False)
+    columns = ("name", "documents", "dimension", "kind", "encoder", "bytes", "created")
+    table = Table(*columns, box=None, pad_edge=False)
     for info in catalog.list():
         encoder = info.encoder or "own vectors"
-        table.add_row(info.name, f"{info.count:,}", str(info.dimension), encoder, f"{info.bytes:,}", info.created)
+        size = (f"{info.count:,}", str(info.dimension), info.kind)
+        table.add_row(info.name, *size, encoder, f"{info.bytes:,}", info.created)
     catalog.close()
     Console(width=None if console.is_terminal else 200).print(table)
+
+
+@index.command("info")
+def describe_index(
+    name: Annotated[str, typer.Argument(help="Name of the index.")], data_directory: DataDirectory = None
+) -> None:
+    """One index, with its snapshot and the recall of its search structure, measured on its own vectors."""
+    from boundarymorph import wiring
+
+    catalog = wiring.build_catalog(Settings.load(data_directory=data_directory))
+    info = catalog.describe(name)
+    catalog.close()
+    rows = [
+        ("documents", f"{info.count:,}"),
+        ("dimension", str(info.dimension)),
+        ("kind", info.kind),
+        ("encoder", info.encoder or "own vectors"),
+        ("bytes", f"{info.bytes:,}"),
+        ("created", info.created),
+    ]
+    if info.snapshot is not None:
+        rows.append(("snapshot", f"{info.snapshot.name}, {info.snapshot.count:,} documents"))
+        rows += [(f"recall@{depth:,}", f"{recall:.4f}") for depth, recall in info.snapshot.recall.items()]
+    for label, value in rows:
+        typer.echo(f"{label:<14} {value}")
+
+
+@index.command("compact")
+def compact_index(
+    name: Annotated[str, typer.Argument(help="Name of the index.")], data_directory: DataDirectory = None
+) -> None:
+    """Write a snapshot of all that is there now. Services do this by themselves as an index grows."""
+    from boundarymorph import wiring
+
+    catalog = wiring.build_catalog(Settings.load(data_directory=data_directory))
+    done = catalog.get(name).compact()
+    catalog.close()
+    console.print(f"{name} {'compacted' if done else 'is being compacted by another process'}", highlight=False)
 
 
 @index.command("delete")
@@ -209,9 +302,9 @@ def select(
     request = SelectRequest.model_validate({"query": query, "index": index, "return_documents": not as_json, **given})
 
     async def answer() -> SelectResponse:
-        rooms = wiring.build(settings)
+        rooms = wiring.build(settings) if settings.retriever.url is None else wiring.build_gateway(settings)
         try:
-            task = task_of(request, settings)
+            task = task_of(request, settings, time.monotonic())
             return response_of(await rooms.selector.select(task), task)
         finally:
             await rooms.close()

@@ -121,6 +121,36 @@ class ScorerFailed(BoundaryMorphError):
     slug = "scorer-failed"
 
 
+class RetrieverUnavailable(BoundaryMorphError):
+    """The retriever cannot be reached, or is not able to work now; another try may succeed."""
+
+    slug = "retriever-unavailable"
+
+
+class RetrieverFailed(BoundaryMorphError):
+    """The retriever gives answers that cannot be used; another try will not help."""
+
+    slug = "retriever-failed"
+
+
+class MalformedFrame(RetrieverFailed):
+    """What should be a pool or embeddings in their binary form is not."""
+
+    slug = "malformed-frame"
+
+
+class EncoderUnavailable(BoundaryMorphError):
+    """No encoder can be reached, or none is able to work now; another try may succeed."""
+
+    slug = "encoder-unavailable"
+
+
+class EncoderFailed(BoundaryMorphError):
+    """The encoder refuses its caller or gives vectors that cannot be used; another try will not help."""
+
+    slug = "encoder-failed"
+
+
 class InvalidConfiguration(BoundaryMorphError):
     """A setting is missing, malformed or contradicts another."""
 

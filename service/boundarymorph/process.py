@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
+from ipaddress import ip_address
 from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 
+from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.settings import Settings
+from boundarymorph.telemetry import logs
 
 
 def serve(create: Callable[[Callable[[], None]], FastAPI], settings: Settings) -> int:
@@ -20,8 +22,15 @@ def serve(create: Callable[[Callable[[], None]], FastAPI], settings: Settings) -
 
     The first SIGTERM or SIGINT makes it unready, lets it work on for drain_seconds, then closes its door and gives what
     runs grace_seconds to finish. A second one ends it at once.
+
+    Raises InvalidConfiguration for an address that others can reach, without keys.
     """
-    _log_to_stderr(settings.log_level)
+    if not (settings.keys or settings.without_keys or _is_loopback(settings.host)):
+        raise InvalidConfiguration(
+            f"others can reach {settings.host}, and there are no keys: make one with `boundarymorph key`, or set "
+            "without_keys if something in front of this service checks who calls"
+        )
+    logs.configure(settings.log_level, settings.log_format)
     failed = False
 
     def fail() -> None:
@@ -33,7 +42,8 @@ def serve(create: Callable[[Callable[[], None]], FastAPI], settings: Settings) -
         app,
         host=settings.host,
         port=settings.port,
-        log_level=settings.log_level,
+        log_config=None,
+        access_log=False,  # the middleware logs each request, with its id
         timeout_graceful_shutdown=settings.grace_seconds,
     )
     server = _DrainingServer(config, app, settings.drain_seconds)
@@ -65,10 +75,10 @@ class _DrainingServer(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def _log_to_stderr(level: str) -> None:
-    """What this package logs, in the form of uvicorn's own lines."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(levelname)s:     %(message)s"))
-    logger = logging.getLogger("boundarymorph")
-    logger.addHandler(handler)
-    logger.setLevel(level.upper())
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

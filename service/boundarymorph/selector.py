@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TypeVar, TypeVarTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.errors import (
+    BoundaryMorphError,
+    DeadlineExceeded,
+    Overloaded,
+    RetrieverUnavailable,
+    ScorerFailed,
+    ScorerUnavailable,
+)
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Retriever
@@ -23,6 +32,7 @@ from boundarymorph.selection.methods import DEFAULT, METHODS
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 
+RESERVE = 0.01  # seconds before the deadline that are kept for reading the selection
 GONE = 0.0  # what a session is told of a document that was deleted between retrieval and scoring
 
 
@@ -31,7 +41,8 @@ class SelectionTask:
     """What is wanted: the best documents for a query at no more than `budget` calls, `batch_size` of them a round.
 
     k: documents to return, or None for as many as fit into max_tokens. settle: stop when no more than this share of
-    the set's relevance is expected to be lost by it. method: a name in `methods.METHODS`.
+    the set's relevance is expected to be lost by it. method: a name in `methods.METHODS`. deadline: the moment, on
+    `time.monotonic()`, when the set is wanted as it is then. degrade: whether it is wanted too when the scorer fails.
     """
 
     query: str
@@ -43,21 +54,63 @@ class SelectionTask:
     settle: float | None = None
     method: str = DEFAULT
     return_documents: bool = False
+    deadline: float | None = None
+    degrade: bool = True
+
+
+class Status(StrEnum):
+    """How much of what was wanted an answer is: all; what there was time or a scorer for; the retriever's ranking."""
+
+    COMPLETE = "complete"
+    PARTIAL = "partial"
+    RETRIEVAL_ONLY = "retrieval_only"
+
+
+class Interruption(StrEnum):
+    """Why it ended before the session had its way."""
+
+    DEADLINE = "deadline"
+    OVERLOADED = "overloaded"
+    RETRIEVER_UNAVAILABLE = "retriever_unavailable"
+    SCORER_UNAVAILABLE = "scorer_unavailable"
+    SCORER_FAILED = "scorer_failed"
+
+
+INTERRUPTIONS: dict[type[BoundaryMorphError], Interruption] = {
+    DeadlineExceeded: Interruption.DEADLINE,
+    Overloaded: Interruption.OVERLOADED,
+    RetrieverUnavailable: Interruption.RETRIEVER_UNAVAILABLE,
+    ScorerUnavailable: Interruption.SCORER_UNAVAILABLE,
+    ScorerFailed: Interruption.SCORER_FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a task stands before a round. expected_loss: as of `SelectionSession`; selected: ids, as believed now."""
+
+    rounds: int
+    calls: int
+    budget: int
+    expected_loss: float
+    selected: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SelectionResult:
     """What came of it. What was deleted while it went on is in neither the selection nor the history.
 
-    documents: by id, as far as they were fetched; truncated: scored pairs that were cut to fit the cross-encoder;
-    seconds: by stage, and their total.
+    expected_loss: share of the set's relevance that more calls may have brought; documents: by id, as far as they were
+    fetched; truncated: scored pairs that were cut to fit the cross-encoder; seconds: by stage, and their total.
     """
 
     pool: Pool
     selection: Selection
     history: Sequence[Observation]
     rounds: int
-    stop_reason: StopReason
+    status: Status
+    stop_reason: StopReason | Interruption
+    expected_loss: float
     documents: Mapping[str, Document]
     truncated: int
     seconds: Mapping[str, float]
@@ -67,7 +120,7 @@ class SelectionResult:
 class Stopwatch:
     """Seconds by stage."""
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._start = clock()
         self._stages: dict[str, float] = {}
@@ -98,7 +151,7 @@ class Selector:
         scorer: Scorer,
         *,
         threads: int = 2,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._retriever = retriever
         self._scorer = scorer
@@ -106,48 +159,80 @@ class Selector:
         self._executor: Executor = ThreadPoolExecutor(threads, thread_name_prefix="selector")
 
     async def select(self, task: SelectionTask, watch: Stopwatch | None = None) -> SelectionResult:
-        """Carry out one task. Raises what the rooms raise; a cancelled task asks for nothing more.
+        """Carry out one task. A cancelled task asks for nothing more.
 
         watch: runs already, where the task took time before it came here.
+        Raises what the retriever raises and DeadlineExceeded before there is a pool, and what the scorer raises unless
+        the task is content with less.
         """
+        *_, result = [step async for step in self.steps(task, watch, tell=False)]
+        assert isinstance(result, SelectionResult)
+        return result
+
+    async def steps(
+        self, task: SelectionTask, watch: Stopwatch | None = None, *, tell: bool = True
+    ) -> AsyncIterator[Progress | SelectionResult]:
+        """As `select`, telling before each round where it stands; the result comes last."""
         watch = watch or Stopwatch(self._clock)
         with watch.stage("retrieve"):
-            retrieved = await task.candidates.retrieve(self._retriever, task.query)
+            async with self._before(task.deadline):
+                retrieved = await task.candidates.retrieve(self._retriever, task.query)
         pool, warnings = retrieved.pool, list(retrieved.warnings)
 
         documents: dict[str, Document] = {}
         gone: set[int] = set()
         truncated = 0
+        interruption: Interruption | None = None
         with watch.stage("fetch"):
             lengths = await task.candidates.lengths(self._retriever, pool.ids) if task.max_tokens is not None else None
         with watch.stage("select"):
             session, asked = await self._in_thread(_begin, pool, task, lengths)
         while asked.size:
-            with watch.stage("fetch"):
-                await self._fetch(task, [pool.ids[position] for position in asked], documents)
-                gone.update(position for position in asked.tolist() if pool.ids[position] not in documents)
-            with watch.stage("score"):
-                scores, cut = await self._score(task.query, [documents.get(pool.ids[position]) for position in asked])
-                truncated += cut
+            if tell:
+                yield await self._in_thread(_progress, session)
+            try:
+                with watch.stage("fetch"):
+                    async with self._before(task.deadline):
+                        await self._fetch(task, [pool.ids[position] for position in asked], documents)
+                    gone.update(position for position in asked.tolist() if pool.ids[position] not in documents)
+                with watch.stage("score"):
+                    scores, cut = await self._score(task, [documents.get(pool.ids[position]) for position in asked])
+                    truncated += cut
+            except tuple(INTERRUPTIONS) as error:
+                interruption = _interruption(error)
+                if not task.degrade and interruption != Interruption.DEADLINE:
+                    raise
+                warnings.append(f"not all of the budget was spent: {error}")
+                break
             with watch.stage("select"):
                 asked = await self._in_thread(_advance, session, asked, scores, task.batch_size)
         with watch.stage("select"):
-            selection = _without(await self._in_thread(session.selection), gone)
+            selection, expected_loss = await self._in_thread(_end, session)
+            selection = _without(selection, gone)
         if task.return_documents:
-            with watch.stage("fetch"):
-                await self._fetch(task, [pool.ids[position] for position in selection.documents], documents)
+            try:
+                with watch.stage("fetch"):
+                    await self._fetch(task, [pool.ids[position] for position in selection.documents], documents)
+            except RetrieverUnavailable as error:
+                if not task.degrade:
+                    raise
+                interruption = interruption or Interruption.RETRIEVER_UNAVAILABLE
+                warnings.append(f"not all texts could be read: {error}")
 
         if gone:
             warnings.append(f"{len(gone)} documents were deleted from the index meanwhile and left out")
         if truncated:
             warnings.append(f"{truncated} documents were cut to the cross-encoder's maximum length to be scored")
-        assert session.stop_reason is not None
-        return SelectionResult(
+        stop_reason = interruption or session.stop_reason
+        assert stop_reason is not None
+        yield SelectionResult(
             pool,
             selection,
             [observation for observation in session.history if observation.document not in gone],
             session.rounds,
-            session.stop_reason,
+            _status(session, interruption),
+            stop_reason,
+            expected_loss,
             documents,
             truncated,
             watch.read(),
@@ -163,14 +248,32 @@ class Selector:
         if missing:
             documents.update(await task.candidates.documents(self._retriever, missing))
 
-    async def _score(self, query: str, documents: Sequence[Document | None]) -> tuple[NDArray[np.float64], int]:
+    async def _score(
+        self, task: SelectionTask, documents: Sequence[Document | None]
+    ) -> tuple[NDArray[np.float64], int]:
         values = np.full(len(documents), GONE)
         present = [position for position, document in enumerate(documents) if document is not None]
         if not present:
             return values, 0
-        scores = await self._scorer.score(query, [document.content for document in documents if document is not None])
+        texts = [document.content for document in documents if document is not None]
+        deadline = None if task.deadline is None else task.deadline - RESERVE
+        if deadline is not None and deadline <= self._clock():
+            raise DeadlineExceeded("the deadline came")
+        scores = await self._scorer.score(task.query, texts, deadline=deadline)
         values[present] = scores.values
         return values, scores.truncated
+
+    @asynccontextmanager
+    async def _before(self, deadline: float | None) -> AsyncIterator[None]:
+        """Raises DeadlineExceeded when the block takes longer."""
+        timeout = asyncio.timeout(None if deadline is None else deadline - self._clock())
+        try:
+            async with timeout:
+                yield
+        except TimeoutError as error:
+            if not timeout.expired():
+                raise
+            raise DeadlineExceeded("the deadline came") from error
 
     async def _in_thread(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
@@ -196,6 +299,25 @@ def _advance(
 ) -> NDArray[np.intp]:
     session.tell(asked, scores)
     return session.ask(batch_size)
+
+
+def _progress(session: SelectionSession) -> Progress:
+    selected = [session.pool.ids[position] for position in session.selection().documents]
+    return Progress(session.rounds, session.spent, session.budget, session.expected_loss(), selected)
+
+
+def _end(session: SelectionSession) -> tuple[Selection, float]:
+    return session.selection(), session.expected_loss()
+
+
+def _interruption(error: Exception) -> Interruption:
+    return next(INTERRUPTIONS[kind] for kind in type(error).__mro__ if kind in INTERRUPTIONS)
+
+
+def _status(session: SelectionSession, interruption: Interruption | None) -> Status:
+    if interruption is None:
+        return Status.COMPLETE
+    return Status.PARTIAL if session.belief.scored.any() else Status.RETRIEVAL_ONLY
 
 
 def _without(selection: Selection, gone: Set[int]) -> Selection:

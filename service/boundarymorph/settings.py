@@ -31,6 +31,8 @@ class Limits(BaseModel, extra="forbid"):
     known_scores: int = Field(1_000, ge=0, description="cross-encoder scores that come with a pool")
     batch_size: int = Field(256, ge=1, description="documents a round")
     dimension: int = Field(8_192, ge=1, description="d of given embeddings")
+    sessions: int = Field(64, ge=1, description="selections at a time")
+    waiting: int = Field(192, ge=0, description="requests for selections that may wait for their turn")
     texts: int = Field(512, ge=1, description="texts in one call of a scorer")
 
 
@@ -67,6 +69,44 @@ class ScorerSettings(BaseModel, extra="forbid"):
         return self
 
 
+class EncoderSettings(BaseModel, extra="forbid"):
+    """The dual encoder: a server elsewhere if there is a url, else a model in this process."""
+
+    url: tuple[str, ...] = Field((), description="tei://, vllm:// or openai:// servers; several are replicas")
+    api_key: SecretStr | None = Field(None, description="what those are sent as a Bearer token")
+    timeout_seconds: float = Field(30.0, gt=0, description="one call, retries included")
+    attempt_seconds: float = Field(10.0, gt=0, description="one try at one server")
+    connections: int = Field(64, ge=1, description="connections to all servers together")
+
+    model: str | None = Field(None, description="Hugging Face name or folder; the embedded encoder if unset")
+    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = Field("auto", description="of a model with a name")
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="where a model with a name runs")
+    max_length: int | None = Field(None, ge=8, description="tokens of a text; the model's own limit if unset")
+    pooling: Literal["cls", "mean", "last"] | None = Field(None, description="what its files say, if unset")
+    instruction: str | None = Field(None, description="what an encoder that is told its task is told")
+    trust_remote_code: bool = Field(False, description="run Python code that comes with the model")
+    batch_tokens: int | None = Field(None, ge=1, description="tokens of a batch; by the device if unset")
+
+    query_prompt: str | None = Field(None, description="before every query; the model's own if unset")
+    document_prompt: str | None = Field(None, description="before every document; the model's own if unset")
+    dimension: int | None = Field(None, ge=1, description="leading numbers kept, of a model made for that")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if self.url and self.model is not None:
+            raise ValueError("give a url or a model, not both")
+        return self
+
+
+class RetrieverSettings(BaseModel, extra="forbid"):
+    """The retriever: a process elsewhere if there is a url, else the indexes of this machine."""
+
+    url: str | None = Field(None, min_length=1, description="http:// of a `boundarymorph retriever`")
+    timeout_seconds: float = Field(30.0, gt=0, description="one call of it, a second try included")
+    connections: int = Field(64, ge=1, description="connections to it at most")
+    api_key: SecretStr | None = Field(None, description="what it is sent as a Bearer token")
+
+
 class Settings(BaseSettings):
     """Every setting of the service.
 
@@ -82,6 +122,9 @@ class Settings(BaseSettings):
     port: int = Field(8080, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     data_directory: Path = Field(Path("data"), description="where the indexes live")
     threads: int | None = Field(None, ge=1, description="threads of each model; all cores if unset")
+    search_device: str = Field(
+        "cpu", pattern=r"^(cpu|cuda(:\d+)?|faiss(:\d+)?)$", description="cuda: PyTorch; faiss: FAISS on a GPU"
+    )
     selector_threads: int = Field(2, ge=1, description="threads for the mathematics of all sessions")
     max_length: int = Field(512, ge=8, le=512, description="tokens that the embedded models read")
     log_level: str = Field("info", pattern="^(critical|error|warning|info|debug)$")
@@ -89,10 +132,16 @@ class Settings(BaseSettings):
     k: int = Field(50, ge=1, description="k where a request names none")
     depth: int = Field(10_000, ge=1, description="N taken from an index where a request names none")
     batch_size: int = Field(5, ge=1, description="documents a round where a request names none")
+    deadline_seconds: float = Field(60.0, gt=0, description="of a request that names no deadline of its own")
     method: str = Field(methods.DEFAULT, description="how to select where a request does not say")
     auto_budget: int = Field(200, ge=0, description='calls at most where a request says "auto", within the limit')
     auto_settle: float = Field(0.02, gt=0, lt=1, description='expected loss at which "auto" stops')
+    encoder: EncoderSettings = Field(default_factory=EncoderSettings)
+    retriever: RetrieverSettings = Field(default_factory=RetrieverSettings)
     scorer: ScorerSettings = Field(default_factory=ScorerSettings)
+    keys: tuple[str, ...] = Field((), description="NAME:SCOPES:SHA256, as `boundarymorph key` prints them")
+    without_keys: bool = Field(False, description="serve without keys on an address that others can reach")
+    log_format: Literal["text", "json"] = Field("text", description="of the lines on stderr")
     drain_seconds: float = Field(0.0, ge=0, description="after SIGTERM: unready, but still open to new requests")
     grace_seconds: int = Field(30, ge=1, description="after that: what is running may finish")
     limits: Limits = Field(default_factory=Limits)

@@ -45,6 +45,16 @@ def encode_pairs(
     return pairs
 
 
+def encode_texts(tokenizer: Tokenizer, max_length: int, texts: Sequence[str]) -> list[tuple[Encoding, bool]]:
+    """n texts with their special tokens, and of each whether it was cut to max_length."""
+    room = max_length - tokenizer.num_special_tokens_to_add(False)
+    read = []
+    for text in tokenizer.encode_batch(list(texts), add_special_tokens=False):
+        truncated = cut(text, room)
+        read.append((tokenizer.post_process(text), truncated))
+    return read
+
+
 def cut(encoding: Encoding, room: int) -> bool:
     """Shorten to `room` tokens in place; whether anything was lost."""
     if len(encoding) <= room:

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,16 +10,17 @@ from urllib.parse import unquote
 
 import httpx
 import numpy as np
+import uvicorn
 from fastapi import FastAPI
 from numpy.typing import ArrayLike
 
 from boundarymorph.api.app import create_app
 from boundarymorph.api.state import Build
 from boundarymorph.retrieval.catalog import IndexCatalog
-from boundarymorph.retrieval.retriever import LocalRetriever
+from boundarymorph.retrieval.local import LocalRetriever
 from boundarymorph.selector import Selector
 from boundarymorph.settings import Settings
-from boundarymorph.wiring import Rooms
+from boundarymorph.wiring import Retrieval, Rooms
 from tests.retrieval.fakes import SeededEncoder
 from tests.scoring.fakes import SeededScorer
 
@@ -30,6 +32,28 @@ def fake_rooms(settings: Settings, on_lost: Callable[[], None] = lambda: None) -
     catalog, encoder, scorer = IndexCatalog(settings.data_directory / "indexes"), SeededEncoder(), SeededScorer()
     retriever = LocalRetriever(catalog, encoder)
     return Rooms(catalog, encoder, retriever, scorer, Selector(retriever, scorer))
+
+
+def fake_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Retrieval:
+    """Real indexes; the encoder is cheap and deterministic."""
+    catalog, encoder = IndexCatalog(settings.data_directory / "indexes"), SeededEncoder()
+    return Retrieval(catalog, encoder, LocalRetriever(catalog, encoder))
+
+
+@asynccontextmanager
+async def on_socket(app: FastAPI) -> AsyncIterator[str]:
+    """The URL of an application on a real socket, which has begun to start."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+        serving = asyncio.create_task(server.serve(sockets=[door]))
+        async with asyncio.timeout(30):
+            while not server.started:  # noqa: ASYNC110 - it tells nobody else
+                await asyncio.sleep(0.005)
+        try:
+            yield f"http://127.0.0.1:{door.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await serving
 
 
 @asynccontextmanager

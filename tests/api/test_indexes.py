@@ -29,12 +29,20 @@ class TestIndexes:
         first = await client.put("/indexes/new")
         assert first.status_code == 201
         assert answer(first) | {"created": "", "bytes": 0} == {
-            "name": "new", "count": 0, "dimension": 32, "encoder": "seeded", "created": "", "bytes": 0,
+            "name": "new", "count": 0, "dimension": 32, "encoder": "seeded", "created": "", "bytes": 0, "kind": "flat",
+            "snapshot": None,
         }  # fmt: skip
         for body in (b"", b" \n", b"{}", b'{"encoder": "seeded"}'):
             again = await client.put("/indexes/new", content=body)
             assert again.status_code == 200
             assert again.json() == first.json()
+
+    async def test_kinds(self, client: httpx.AsyncClient) -> None:
+        for kind in ("flat", "ivf", "hnsw", "sq8"):
+            assert answer(await client.put(f"/indexes/{kind}", json={"kind": kind}))["kind"] == kind
+        problem(await client.put("/indexes/ivf", json={"kind": "hnsw"}), 409, "index-conflict")
+        assert answer(await client.put("/indexes/ivf"))["kind"] == "ivf"
+        problem(await client.put("/indexes/new", json={"kind": "tree"}), 422, "invalid-input")
 
     async def test_own_vectors(self, client: httpx.AsyncClient) -> None:
         assert answer(await client.get("/indexes/own"))["encoder"] is None

@@ -125,7 +125,7 @@ class TestMetrics:
             'boundarymorph_select_stage_duration_seconds_count{stage="fetch"}': 1,
             'boundarymorph_select_stage_duration_seconds_count{stage="score"}': 1,
             'boundarymorph_select_stage_duration_seconds_count{stage="total"}': 1,
-            'boundarymorph_selections_total{stop_reason="budget"}': 1,
+            'boundarymorph_selections_total{status="complete",stop_reason="budget"}': 1,
             "boundarymorph_cross_encoder_calls_total": 3,
             "boundarymorph_select_calls_sum": 3,
             "boundarymorph_select_rounds_sum": 3,

@@ -1,17 +1,22 @@
 """POST /select: what it answers."""
 
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import numpy as np
+import orjson
 import pytest
 
+from boundarymorph.errors import ScorerUnavailable
+from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.settings import Limits, Settings
-from tests.api.service import answer, block, serving, texts
+from tests.api.service import answer, block, problem, serving, texts
 from tests.retrieval.fakes import vector_of
-from tests.scoring.fakes import score_of
+from tests.scoring.fakes import SeededScorer, score_of
 
 QUERY = "what is asked"
 
@@ -60,7 +65,7 @@ def check(body: dict[str, Any], texts_by_id: dict[str, str], budget: int, k: int
 
     timings = dict(body["timings_ms"])
     total = timings.pop("total")
-    assert set(timings) <= {"receive", "parse", "retrieve", "fetch", "score", "select"}
+    assert set(timings) <= {"receive", "parse", "wait", "retrieve", "fetch", "score", "select"}
     assert all(value >= 0 for value in timings.values())
     assert sum(timings.values()) <= total + 0.01
 
@@ -341,3 +346,144 @@ async def test_json_is_read_whatever_its_type_is_called(client: httpx.AsyncClien
     ):
         answer(await client.post("/select", content=content, headers={"content-type": kind}))
     answer(await client.post("/select", content=content))
+
+
+class TestLessThanWanted:
+    REQUEST: ClassVar[dict[str, Any]] = {"query": "q", "index": "texts", "budget": 20, "batch_size": 2, "k": 5}
+
+    async def test_the_set_as_it_is_at_the_deadline(
+        self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        score = SeededScorer.score
+
+        async def slowly(scorer: SeededScorer, query: str, texts: Sequence[str], **options: Any) -> Scores:
+            await asyncio.sleep(0.03)
+            return await score(scorer, query, texts, **options)
+
+        monkeypatch.setattr(SeededScorer, "score", slowly)
+        response = await client.post("/select", json=self.REQUEST | {"deadline_ms": 150})
+        body = answer(response)
+        assert (body["status"], body["stop_reason"]) == ("partial", "deadline")
+        assert response.headers["x-boundarymorph-status"] == "partial"
+        assert len(body["documents"]) == 5
+        assert 0 < body["usage"]["cross_encoder_calls"] < 20
+        assert any("budget" in warning for warning in body["warnings"])
+        whole = answer(await client.post("/select", json=self.REQUEST | {"deadline_ms": 60_000}))
+        assert (whole["status"], whole["usage"]["cross_encoder_calls"]) == ("complete", 20)
+
+    async def test_a_scorer_that_is_away(self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def away(*_: object, **__: object) -> Scores:
+            raise ScorerUnavailable("nobody answers")
+
+        monkeypatch.setattr(SeededScorer, "score", away)
+        body = answer(await client.post("/select", json=self.REQUEST))
+        assert (body["status"], body["stop_reason"]) == ("retrieval_only", "scorer_unavailable")
+        assert [document["retrieval_rank"] for document in body["documents"]] == [1, 2, 3, 4, 5]
+        assert all(document["source"] == "posterior" for document in body["documents"])
+        refused = await client.post("/select", json=self.REQUEST | {"on_failure": "error"})
+        assert "nobody answers" in problem(refused, 503, "scorer-unavailable")
+        sample = 'boundarymorph_selections_total{status="retrieval_only",stop_reason="scorer_unavailable"}'
+        assert sample in (await client.get("/metrics")).text
+
+    @pytest.mark.parametrize("bad", [{"deadline_ms": 0}, {"deadline_ms": -1}, {"on_failure": "shrug"}])
+    async def test_what_cannot_be_meant(self, client: httpx.AsyncClient, bad: dict[str, Any]) -> None:
+        problem(await client.post("/select", json=self.REQUEST | bad), 422, "invalid-input")
+
+
+class TestStreaming:
+    HEADERS: ClassVar[dict[str, str]] = {"accept": "text/event-stream"}
+
+    @staticmethod
+    def events(response: httpx.Response) -> list[tuple[str, dict[str, Any]]]:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        found = []
+        for block_ in response.text.strip().split("\n\n"):
+            name, data = block_.split("\n")
+            found.append((name.removeprefix("event: "), orjson.loads(data.removeprefix("data: "))))
+        return found
+
+    async def test_an_event_a_round_and_the_selection_last(self, client: httpx.AsyncClient) -> None:
+        request = {"query": "q", "index": "texts", "budget": 6, "batch_size": 2, "k": 5}
+        *rounds, (last, body) = self.events(await client.post("/select", json=request, headers=self.HEADERS))
+        assert [name for name, _ in rounds] == ["round"] * 3
+        assert [event["cross_encoder_calls"] for _, event in rounds] == [0, 2, 4]
+        assert all(len(event["ids"]) == 5 and event["budget"] == 6 for _, event in rounds)
+        assert last == "selection"
+        plain = answer(await client.post("/select", json=request))
+        for whole in (body, plain):
+            del whole["id"], whole["timings_ms"]
+        assert body == plain
+
+    async def test_a_problem_comes_as_the_last_event(self, client: httpx.AsyncClient) -> None:
+        response = await client.post("/select", json={"query": "q", "index": "none"}, headers=self.HEADERS)
+        [(name, body)] = self.events(response)
+        assert (name, body["type"], body["status"]) == ("problem", "urn:boundarymorph:problem:unknown-index", 404)
+
+    async def test_what_is_malformed_is_refused_as_ever(self, client: httpx.AsyncClient) -> None:
+        problem(await client.post("/select", json={"query": "q"}, headers=self.HEADERS), 422, "invalid-input")
+
+
+class TestWords:
+    DOCUMENTS: ClassVar[list[dict[str, Any]]] = [
+        {"id": f"{number}", "text": text, "metadata": {"year": 2000 + number, "tags": ["even", "odd"][number % 2]}}
+        for number, text in enumerate(
+            ["a violin has strings", "a tram has wheels", "strings of a harp", "bread has a crust"] * 5
+        )
+    ]
+
+    @pytest.fixture
+    async def stored(self, client: httpx.AsyncClient) -> httpx.AsyncClient:
+        answer(await client.put("/indexes/words"))
+        answer(await client.post("/indexes/words/documents", json=self.DOCUMENTS))
+        return client
+
+    async def test_only_what_passes_the_filter(self, stored: httpx.AsyncClient) -> None:
+        for filter, expected in (
+            ({"year": {"gte": 2015}}, {"15", "16", "17", "18", "19"}),
+            ({"and": [{"tags": "odd"}, {"year": {"lt": 2004}}]}, {"1", "3"}),
+            ({}, {str(number) for number in range(20)}),
+        ):
+            body = await select(stored, index="words", k=20, budget=2, filter=filter)
+            assert set(ids(body)) == expected
+            assert body["pool_size"] == len(expected)
+            hybrid = await select(stored, index="words", k=20, budget=2, filter=filter, hybrid=True)
+            assert set(ids(hybrid)) == expected
+        nothing = {"query": "q", "index": "words", "filter": {"year": 1900}}
+        assert "passes the filter" in problem(await stored.post("/select", json=nothing), 422, "invalid-input")
+        for bad in ({"year": {"near": 3}}, {"and": 3}, 7):
+            problem(await stored.post("/select", json=nothing | {"filter": bad}), 422, "invalid-input")
+
+    async def test_hybrid_candidates_come_by_their_words_too(self, stored: httpx.AsyncClient) -> None:
+        """The fake encoder understands nothing, so that words alone can bring the strings to the top."""
+        query = {"query": "harp strings", "index": "words", "depth": 5, "k": 5, "budget": 0}
+        found = answer(await stored.post("/select", json=query | {"hybrid": True}))
+        assert any("harp" in self.DOCUMENTS[int(id)]["text"] for id in ids(found))
+        ranks = sorted(document["retrieval_rank"] for document in found["documents"])
+        assert ranks == [1, 2, 3, 4, 5]
+
+    async def test_words_are_learned_from(self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Of an index, and of a pool alike: a scorer that goes by a word is understood after a few calls."""
+
+        async def by_word(_: object, query: str, given: Sequence[str], **__: object) -> Scores:
+            return Scores(np.array([0.9 if "strings" in text else 0.1 for text in given]))
+
+        monkeypatch.setattr(SeededScorer, "score", by_word)
+        documents = [
+            {"id": f"{n}", "text": f"number {n} " + ("has strings" if n % 5 == 0 else "has wheels")} for n in range(200)
+        ]
+        answer(await client.put("/indexes/learned"))
+        answer(await client.post("/indexes/learned/documents", json=documents))
+        for source in ({"index": "learned"}, {"pool": documents}):
+            request = {"query": "strings", "k": 40, "budget": 25, "batch_size": 5} | source
+            learned = answer(await client.post("/select", json=request))
+            right = sum(int(id) % 5 == 0 for id in ids(learned))
+            assert right >= 38, right
+            paper = answer(await client.post("/select", json=request | {"method": "boundarymorph"}))
+            assert sum(int(id) % 5 == 0 for id in ids(paper)) < right
+
+    async def test_an_index_without_words(self, client: httpx.AsyncClient) -> None:
+        answer(await client.put("/indexes/plain", json={"lexical": False}))
+        answer(await client.post("/indexes/plain/documents", json=self.DOCUMENTS))
+        assert len((await select(client, index="plain", k=3, budget=2))["documents"]) == 3
+        request = {"query": "q", "index": "plain", "hybrid": True}
+        assert "no lexical part" in problem(await client.post("/select", json=request), 422, "invalid-input")

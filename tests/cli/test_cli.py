@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from boundarymorph import __version__, cli
+from boundarymorph.api.keys import KeyRing, Scope
 from boundarymorph.api.schemas import SelectResponse
 from boundarymorph.errors import UnknownIndex
 from boundarymorph.retrieval.catalog import IndexCatalog
@@ -168,7 +169,8 @@ class TestConfig:
 
 class TestIndexes:
     def test_from_building_to_deleting(self, run: Run, source: Path) -> None:
-        assert run("index", "list").out.split() == ["name", "documents", "dimension", "encoder", "bytes", "created"]
+        columns = "name documents dimension kind encoder bytes created"
+        assert run("index", "list").out.split() == columns.split()
 
         built = run("index", "build", "few", "--from", str(source))
         assert (built.code, built.err) == (0, "")
@@ -178,7 +180,7 @@ class TestIndexes:
         assert "0 added, 1 updated, 3 unchanged" in run("index", "build", "few", "--from", str(source)).out
 
         row = run("index", "list").out.splitlines()[1].split()
-        assert row[:3] == ["few", "4", "384"] and row[3].startswith("BAAI/bge-small-en")
+        assert row[:4] == ["few", "4", "384", "flat"] and row[4].startswith("BAAI/bge-small-en")
 
         selected = run("select", "few", "string [b]instruments[/b] :key:", "-B", "2", "-k", "3", "--batch-size", "2")
         assert (selected.code, selected.err) == (0, "")
@@ -273,3 +275,36 @@ def test_a_closed_pipe_is_no_traceback() -> None:
         process.stdout.close()
         assert process.stderr is not None
         assert b"Traceback" not in process.stderr.read()
+
+
+class TestKeys:
+    def test_a_key_and_its_line(self, run: Run) -> None:
+        made = run("key", "rag", "--scope", "select", "--scope", "write")
+        assert made.code == 0
+        (_, secret), (_, line) = (text.split() for text in made.out.splitlines())
+        assert KeyRing([line]).caller(f"Bearer {secret}", Scope.WRITE) == "rag"
+
+    def test_scopes_that_do_not_exist(self, run: Run) -> None:
+        refused = run("key", "rag", "--scope", "root")
+        assert refused.code == 1
+        assert "root" in refused.err and "select" in refused.err
+
+    @pytest.mark.parametrize("role", ["serve", "scorer", "retriever"])
+    def test_an_open_address_wants_keys(self, run: Run, role: str) -> None:
+        refused = run(role, "--host", "0.0.0.0", "--port", "0")
+        assert refused.code == 1
+        assert "boundarymorph key" in refused.err
+
+
+class TestKinds:
+    def test_a_kind_its_description_and_its_snapshot(self, run: Run, source: Path) -> None:
+        assert run("index", "build", "few", "--from", str(source), "--kind", "ivf").code == 0
+        told = dict(line.split(maxsplit=1) for line in run("index", "info", "few").out.splitlines())
+        assert (told["kind"], told["documents"], told["dimension"]) == ("ivf", "4", "384")
+        assert "snapshot" not in told
+        assert run("index", "compact", "few").code == 0
+        told = dict(line.split(maxsplit=1) for line in run("index", "info", "few").out.splitlines())
+        assert "4 documents" in told["snapshot"]
+        assert any(label.startswith("recall@") for label in told)
+        assert run("index", "build", "few", "--from", str(source), "--kind", "hnsw").code == 1
+        assert run("index", "info", "none").code == 1

@@ -37,6 +37,9 @@ class Lengths:
         self.pairs = 0
         self.pause = pause
 
+    async def check(self) -> None:
+        pass
+
     async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
         await asyncio.sleep(self.pause)
         self.pairs += len(texts)

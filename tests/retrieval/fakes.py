@@ -24,6 +24,9 @@ class SeededEncoder:
     def __init__(self) -> None:
         self.encoded: list[str] = []
 
+    async def check(self) -> None:
+        await self.encode_query("canary")
+
     async def encode_query(self, text: str) -> NDArray[np.float32]:
         return vector_of(text)
 

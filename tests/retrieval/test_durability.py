@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from boundarymorph.retrieval.catalog import IndexCatalog
+from boundarymorph.retrieval.lexical import bm25
+from boundarymorph.retrieval.store import DocumentStore
 from tests.retrieval.fakes import vector_of
 from tests.retrieval.writer import BATCH, DIMENSION, KNOWN, document_of
 
@@ -51,6 +53,24 @@ def read_all(directory: Path) -> dict[int, int]:
     return versions
 
 
+def words_agree(directory: Path, stored: dict[int, int]) -> None:
+    """That BM25 after a kill is what it is over the documents that are there, however they were written."""
+    (path,) = (directory / "index").glob("*.sqlite3")
+    store, ids = DocumentStore(path), [str(number) for number in stored]
+    last = max(stored.values())
+    query = f"version {last} document {ids[0]} padding {last} unheard"
+    texts = [document_of(number, version).content for number, version in stored.items()]
+    expected = bm25(query, texts)
+    np.testing.assert_allclose(store.bm25(query, ids), expected, rtol=1e-12)
+    found = store.best_by_words(query, len(ids) + 1)
+    assert sorted(found.ids) == sorted(ids)
+    np.testing.assert_allclose(found.scores, -np.sort(-expected), rtol=1e-12)
+    with store._transaction() as connection:
+        (damage,) = connection.execute("PRAGMA integrity_check").fetchone()
+    assert damage == "ok"
+    store.close()
+
+
 def test_first_builds(tmp_path: Path) -> None:
     rng = random.Random(1)
     for kill in range(10):
@@ -61,6 +81,7 @@ def test_first_builds(tmp_path: Path) -> None:
         # A batch is one transaction: the last one may be there without its acknowledgement, but never a part of it.
         assert len(stored) in (BATCH * len(acknowledged), BATCH * (len(acknowledged) + 1))
         assert stored.keys() == set(range(len(stored)))
+        words_agree(directory, stored)
 
 
 def test_updates_of_existing_documents(tmp_path: Path) -> None:
@@ -81,6 +102,7 @@ def test_updates_of_existing_documents(tmp_path: Path) -> None:
         ahead = [number for number in stored if stored[number] != expected[number]]
         assert all(stored[number] > expected[number] for number in ahead)
         assert len(ahead) in (0, BATCH)
+        words_agree(tmp_path, stored)
         expected = stored
 
 

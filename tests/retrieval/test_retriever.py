@@ -9,7 +9,7 @@ import pytest
 from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.retriever import LocalRetriever
+from boundarymorph.retrieval.local import LocalRetriever
 from tests.contract.retriever import DOCUMENTS, RetrieverContract
 from tests.retrieval.fakes import SeededEncoder
 

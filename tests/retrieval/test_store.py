@@ -1,7 +1,9 @@
 """The SQLite store against the contract; what two processes, a damaged file and forgotten deletions do to it."""
 
+import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +11,10 @@ import pytest
 
 from boundarymorph.errors import CorruptIndex, InvalidInput, UnknownIndex
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.store import DocumentStore, fingerprint
 from tests.contract.document_store import DocumentStoreContract, Reopen, write
+from tests.retrieval.bm25 import literal_bm25
 
 
 @pytest.fixture
@@ -90,6 +94,10 @@ def test_writers_of_many_threads_and_two_stores(store: DocumentStore, reopen: Re
         worker.join()
     assert not failures
     assert store.count() == 6 * 20 + 1
+    ids = store.changes(0).ids
+    texts = [document.content for document in store.documents(ids).values()]
+    for query in ("text shared", "5 of"):
+        np.testing.assert_allclose(stores[1].bm25(query, ids), literal_bm25(query, texts), rtol=1e-12)
 
 
 def test_readers_that_missed_forgotten_deletions_start_anew(tmp_path: Path) -> None:
@@ -112,6 +120,44 @@ def test_readers_that_missed_forgotten_deletions_start_anew(tmp_path: Path) -> N
     new = store.changes(0)
     assert (new.reset, new.ids) == (False, [str(i) for i in range(5, 20)])
     assert store.count() == 15
+    store.close()
+
+
+VERSION_1 = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value);
+CREATE TABLE documents (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, digest BLOB, embedding BLOB, title TEXT,
+    text TEXT, metadata BLOB
+);
+CREATE INDEX tombstones ON documents (sequence) WHERE embedding IS NULL;
+INSERT INTO meta VALUES ('encoder', 'seeded'), ('dimension', 2), ('created', '2025-01-01T00:00:00+00:00');
+INSERT INTO meta VALUES ('purged', 0);
+INSERT INTO documents VALUES (1, 'a', x'00', x'003c0000', 'Title', 'text', CAST('{"n":1}' AS BLOB));
+INSERT INTO documents (sequence, id) VALUES (2, 'gone');
+INSERT INTO documents VALUES (3, 'b', x'00', x'0000003c', NULL, 'more text', CAST('{}' AS BLOB));
+PRAGMA application_id=0x424D4F52;
+PRAGMA user_version=1;
+"""
+
+
+def test_a_store_of_schema_version_1_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "old.sqlite3"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.executescript(VERSION_1)
+    for _ in range(2):
+        store = DocumentStore(path)
+        assert (store.info.encoder, store.info.dimension, store.info.lexical) == ("seeded", 2, False)
+        assert store.documents(["a"]) == {"a": Document("a", "text", "Title", {"n": 1})}
+        assert store.matching(Filter({"n": 1})) == ["a"]
+        with pytest.raises(InvalidInput, match="lexical"):
+            store.best_by_words("text", 5)
+        store.close()
+    store = DocumentStore(path)
+    store.index_words()
+    assert store.best_by_words("title text", 5).ids == ["a", "b"]
+    store.upsert([Document("c", "title")], np.eye(1, 2), [b""])
+    assert set(store.best_by_words("title", 5).ids) == {"a", "c"}
     store.close()
 
 

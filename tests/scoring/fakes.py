@@ -24,6 +24,9 @@ class SeededScorer:
     def __init__(self) -> None:
         self.rounds: list[list[str]] = []
 
+    async def check(self) -> None:
+        pass
+
     async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
         self.rounds.append(list(texts))
         values = np.array([score_of(query, text) for text in texts], dtype=np.float64)

@@ -111,7 +111,7 @@ class TestBatches:
 
     async def test_a_short_request_gets_between_a_long_one(self) -> None:
         async with Bench(batch_tokens=1) as bench:
-            bench.scorer._token_seconds = 0.01
+            bench.scorer.batcher.token_seconds = 0.01
             long = asked(bench.scorer, "q", *["long text"] * 50)
             await queued(bench.scorer, 50)
             short = asked(bench.scorer, "q", "short text")
@@ -137,7 +137,7 @@ class TestBatches:
             asked(scorer, "q", f"{number}")
             await until(lambda number=number: len(model.batches) == number + 1)  # type: ignore[misc]
         model.open.set()
-        await until(lambda: scorer._idle == 3)
+        await until(lambda: scorer.batcher.idle == 3)
         model.open.clear()
         task = asked(scorer, "q", *["x" * 10] * 6)
         await until(lambda: scorer.waiting()[0] == 0 and len(model.batches) == len(batches))
@@ -171,7 +171,7 @@ class TestDoor:
 
     async def test_what_would_come_too_late_is_refused(self) -> None:
         async with Bench() as bench:
-            bench.scorer._token_seconds = 1.0
+            bench.scorer.batcher.token_seconds = 1.0
             kept = asked(bench.scorer, "q", "x" * 10)
             await queued(bench.scorer, 1)
             with pytest.raises(Overloaded) as error:

@@ -1,4 +1,4 @@
-"""`boundarymorph serve` and `boundarymorph scorer` as processes, with a client for each."""
+"""`boundarymorph serve`, `boundarymorph scorer` and `boundarymorph retriever` as processes, with a client for each."""
 
 import os
 import signal
@@ -85,6 +85,17 @@ def service(data: Path, *options: str, port: int | None = None, ready: bool = Tr
 def scorer(log_file: Path, *options: str, port: int | None = None, ready: bool = True) -> Iterator[Service]:
     """A scorer, killed at the end if it still runs."""
     with _process("scorer", log_file, options, port) as running:
+        if ready:
+            running.await_answer()
+        yield running
+
+
+@contextmanager
+def retriever(data: Path, *options: str, port: int | None = None, ready: bool = True) -> Iterator[Service]:
+    """A retriever over a data directory, killed at the end if it still runs."""
+    with _process(
+        "retriever", data.parent / f"{data.name}-retriever.log", [*options, "--data-directory", str(data)], port
+    ) as running:
         if ready:
             running.await_answer()
         yield running

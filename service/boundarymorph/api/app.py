@@ -1,41 +1,55 @@
-"""The HTTP applications: the gateway, and the scorer on its own."""
+"""The HTTP applications: the service, whole or in front of others, and the retriever and the scorer on their own."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from http import HTTPMethod
 from types import ModuleType
 
 from fastapi import FastAPI
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from boundarymorph import __version__, wiring
-from boundarymorph.api import indexes, openapi, operations, problems, score, select
-from boundarymorph.api.state import Build, Built, State
+from boundarymorph.api import forward, openapi, operations, problems, retrieval, score, select
+from boundarymorph.api.middleware import Observed
+from boundarymorph.api.state import Build, Built, Part, State
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.settings import Settings
-from boundarymorph.telemetry import metrics
 
 
 def create_app(
     settings: Settings,
     *,
-    build: Build[wiring.Rooms] = wiring.build,
+    build: Build[wiring.Rooms] | Build[wiring.Gateway] | None = None,
     on_failure: Callable[[], None] = lambda: None,
 ) -> FastAPI:
     """The service. It answers /livez at once and is ready when `build` is done and a canary has come back.
 
-    on_failure: called when that fails, or when it breaks for good later; /readyz then says why.
+    Where the settings have a retriever elsewhere it is a gateway, and the indexes are those of the retriever.
+
+    build: by default what the settings say. on_failure: called when that fails, or when it breaks for good later;
+    /readyz then says why.
     """
-    return _application(
-        State(settings, on_failure),
-        build,
-        (select, indexes, operations),
-        "Budgeted reranking: spend B cross-encoder calls where they change which k documents are returned.",
-    )
+    description = "Budgeted reranking: spend B cross-encoder calls where they change which k documents are returned."
+    state: State[Part] = State(settings, on_failure)
+    if settings.retriever.url is not None:
+        return _application(state, build or wiring.build_gateway, (select, forward, operations), description)
+    from boundarymorph.api import indexes  # which loads FAISS
+
+    return _application(state, build or wiring.build, (select, indexes, operations), description)
+
+
+def create_retriever_app(
+    settings: Settings,
+    *,
+    build: Build[wiring.Retrieval] = wiring.build_retrieval,
+    on_failure: Callable[[], None] = lambda: None,
+) -> FastAPI:
+    """The indexes of this machine behind HTTP, with the life of `create_app`."""
+    from boundarymorph.api import indexes
+
+    description = "First-stage retrieval: pools of the documents that are nearest to a query."
+    return _application(State(settings, on_failure), build, (retrieval, indexes, operations), description)
 
 
 def create_scorer_app(
@@ -71,32 +85,5 @@ def _application(state: State[Built], build: Build[Built], routes: Sequence[Modu
         app.include_router(module.router)
     problems.install(app)
     openapi.install(app)
-    app.add_middleware(Measured)
+    app.add_middleware(Observed)
     return app
-
-
-class Measured:
-    """ASGI middleware: how long each request took, by route and status."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        start = time.perf_counter()
-        status = 500
-
-        async def observed(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, observed)
-        finally:
-            route = getattr(scope.get("route"), "path", "unmatched")
-            method = scope["method"] if scope["method"] in HTTPMethod.__members__ else "other"
-            metrics.http_seconds.labels(method, route, status).observe(time.perf_counter() - start)

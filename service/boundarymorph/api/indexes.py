@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from boundarymorph.api import bodies, openapi
+from boundarymorph.api.keys import Scope
 from boundarymorph.api.problems import UnknownDocument, UnsupportedMediaType
 from boundarymorph.api.schemas import (
     CreateIndex,
@@ -19,7 +20,7 @@ from boundarymorph.api.schemas import (
     StoredDocument,
     UploadReport,
 )
-from boundarymorph.api.state import RoomsOf, StateOf
+from boundarymorph.api.state import IndexesOf, StateOf, allowed
 from boundarymorph.errors import InvalidInput, LimitExceeded
 from boundarymorph.retrieval.catalog import IndexInfo
 from boundarymorph.retrieval.ingestion import BadLine, Entry, IngestReport, ingest, parse_array, parse_ndjson
@@ -27,11 +28,12 @@ from boundarymorph.settings import Limits
 from boundarymorph.telemetry import metrics
 
 router = APIRouter(prefix="/indexes", tags=["indexes"])
+READ, WRITE, ADMIN = ([Depends(allowed(scope))] for scope in (Scope.SELECT, Scope.WRITE, Scope.ADMIN))
 NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/octet-stream")
 
 
-@router.get("", summary="List the indexes")
-async def list_indexes(rooms: RoomsOf) -> IndexList:
+@router.get("", dependencies=READ, summary="List the indexes")
+async def list_indexes(rooms: IndexesOf) -> IndexList:
     """All indexes by name."""
     found = await asyncio.to_thread(rooms.catalog.list)
     return IndexList(indexes=[_description(info) for info in found])
@@ -39,12 +41,13 @@ async def list_indexes(rooms: RoomsOf) -> IndexList:
 
 @router.put(
     "/{name}",
+    dependencies=WRITE,
     summary="Create an index",
     openapi_extra=openapi.body(CreateIndex, required=False),
     responses={201: {"model": IndexDescription}, **openapi.problems(409, 413, 422, 503, 507)},
 )
 async def create_index(
-    name: str, request: Request, response: Response, state: StateOf, rooms: RoomsOf
+    name: str, request: Request, response: Response, state: StateOf, rooms: IndexesOf
 ) -> IndexDescription:
     """Idempotent: 201 when it is new, 200 when it is there with the same configuration, 409 with another."""
     body = await bodies.read(request, state.settings.limits.body_bytes)
@@ -56,25 +59,30 @@ async def create_index(
         raise LimitExceeded(f"dimension: this service takes up to {state.settings.limits.dimension:,}")
     encoder, dimension = (running, rooms.encoder.dimension) if wanted.dimension is None else (None, wanted.dimension)
     existed = await asyncio.to_thread(rooms.catalog.exists, name)
-    await asyncio.to_thread(rooms.catalog.create, name, encoder=encoder, dimension=dimension)
+    await asyncio.to_thread(
+        rooms.catalog.create, name, encoder=encoder, dimension=dimension, kind=wanted.kind, lexical=wanted.lexical
+    )
     response.status_code = 200 if existed else 201
     return _description(await asyncio.to_thread(rooms.catalog.describe, name))
 
 
-@router.get("/{name}", summary="Describe an index", responses=openapi.problems(404, 422, 503))
-async def describe_index(name: str, rooms: RoomsOf) -> IndexDescription:
+@router.get("/{name}", dependencies=READ, summary="Describe an index", responses=openapi.problems(404, 422, 503))
+async def describe_index(name: str, rooms: IndexesOf) -> IndexDescription:
     """How many documents it holds, of which dimension, from which encoder."""
     return _description(await asyncio.to_thread(rooms.catalog.describe, name))
 
 
-@router.delete("/{name}", status_code=204, summary="Delete an index", responses=openapi.problems(404, 422, 503))
-async def delete_index(name: str, rooms: RoomsOf) -> None:
+@router.delete(
+    "/{name}", dependencies=ADMIN, status_code=204, summary="Delete an index", responses=openapi.problems(404, 422, 503)
+)
+async def delete_index(name: str, rooms: IndexesOf) -> None:
     """Remove the index with all its documents."""
     await asyncio.to_thread(rooms.catalog.delete, name)
 
 
 @router.post(
     "/{name}/documents",
+    dependencies=WRITE,
     summary="Add or replace documents",
     openapi_extra=openapi.upload(),
     responses=openapi.problems(404, 413, 415, 422, 503, 507),
@@ -83,7 +91,7 @@ async def upsert_documents(
     name: str,
     request: Request,
     state: StateOf,
-    rooms: RoomsOf,
+    rooms: IndexesOf,
     strict: Annotated[bool, Query(description="write nothing at all if any document is bad")] = False,
 ) -> UploadReport:
     """NDJSON of any length, streamed, or a JSON array. A document has `id`, `text` and optionally `title`, `metadata`
@@ -100,19 +108,25 @@ async def upsert_documents(
 
 @router.delete(
     "/{name}/documents",
+    dependencies=WRITE,
     summary="Delete documents",
     openapi_extra=openapi.body(DeleteDocuments),
     responses=openapi.problems(404, 413, 422, 503),
 )
-async def delete_documents(name: str, request: Request, state: StateOf, rooms: RoomsOf) -> DeleteReport:
+async def delete_documents(name: str, request: Request, state: StateOf, rooms: IndexesOf) -> DeleteReport:
     """Gone for every search that begins after the answer."""
     wanted = DeleteDocuments.model_validate_json(await bodies.read(request, state.settings.limits.body_bytes))
     index = await asyncio.to_thread(rooms.catalog.get, name)
     return DeleteReport(deleted=await asyncio.to_thread(index.delete, wanted.ids))
 
 
-@router.get("/{name}/documents/{id:path}", summary="Read a document", responses=openapi.problems(404, 422, 503))
-async def read_document(name: str, id: str, rooms: RoomsOf) -> StoredDocument:
+@router.get(
+    "/{name}/documents/{id:path}",
+    dependencies=READ,
+    summary="Read a document",
+    responses=openapi.problems(404, 422, 503),
+)
+async def read_document(name: str, id: str, rooms: IndexesOf) -> StoredDocument:
     """Its text, title and metadata."""
     index = await asyncio.to_thread(rooms.catalog.get, name)
     document = (await asyncio.to_thread(index.documents, [id])).get(id)
@@ -121,8 +135,13 @@ async def read_document(name: str, id: str, rooms: RoomsOf) -> StoredDocument:
     return StoredDocument(id=id, text=document.text, title=document.title, metadata=dict(document.metadata))
 
 
-@router.delete("/{name}/documents/{id:path}", summary="Delete a document", responses=openapi.problems(404, 422, 503))
-async def delete_document(name: str, id: str, rooms: RoomsOf) -> DeleteReport:
+@router.delete(
+    "/{name}/documents/{id:path}",
+    dependencies=WRITE,
+    summary="Delete a document",
+    responses=openapi.problems(404, 422, 503),
+)
+async def delete_document(name: str, id: str, rooms: IndexesOf) -> DeleteReport:
     """404 if it was not there. Of ids like `..`, which clients resolve as paths, delete the list instead."""
     index = await asyncio.to_thread(rooms.catalog.get, name)
     if not await asyncio.to_thread(index.delete, [id]):

@@ -36,6 +36,11 @@ def upload() -> dict[str, Any]:
     )
 
 
+def events() -> dict[str, Any]:
+    """The response of a route that can also stream events."""
+    return {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
+
+
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route that may answer with problem details."""
     return {

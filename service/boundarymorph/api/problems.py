@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from boundarymorph import errors
+from boundarymorph.api.keys import Forbidden, Unauthenticated
 from boundarymorph.api.schemas import Problem
 
 TYPE_PREFIX = "urn:boundarymorph:problem:"
@@ -56,6 +57,8 @@ STATUS: dict[type[errors.BoundaryMorphError], HTTPStatus] = {
     UnsupportedMediaType: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     UnknownDocument: HTTPStatus.NOT_FOUND,
     NotReady: HTTPStatus.SERVICE_UNAVAILABLE,
+    Unauthenticated: HTTPStatus.UNAUTHORIZED,
+    Forbidden: HTTPStatus.FORBIDDEN,
     errors.UnknownIndex: HTTPStatus.NOT_FOUND,
     errors.IndexConflict: HTTPStatus.CONFLICT,
     errors.EmptyIndex: HTTPStatus.CONFLICT,
@@ -67,6 +70,10 @@ STATUS: dict[type[errors.BoundaryMorphError], HTTPStatus] = {
     errors.DeadlineExceeded: HTTPStatus.GATEWAY_TIMEOUT,
     errors.ScorerUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.ScorerFailed: HTTPStatus.BAD_GATEWAY,
+    errors.RetrieverUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.RetrieverFailed: HTTPStatus.BAD_GATEWAY,
+    errors.EncoderUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.EncoderFailed: HTTPStatus.BAD_GATEWAY,
     errors.BoundaryMorphError: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 
@@ -81,6 +88,11 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unexpected)
 
 
+def of(request: Request, error: errors.BoundaryMorphError) -> Problem:
+    """An error of ours as problem details."""
+    return _problem(request, _status(error), error.slug, str(error))
+
+
 def respond(
     request: Request,
     status: int,
@@ -91,7 +103,16 @@ def respond(
     headers: dict[str, str] | None = None,
 ) -> JSONResponse:
     """One problem response."""
-    problem = Problem(
+    problem = _problem(request, status, slug, detail, where)
+    return JSONResponse(
+        problem.model_dump(exclude_none=True), status_code=status, headers=headers, media_type=MEDIA_TYPE
+    )
+
+
+def _problem(
+    request: Request, status: int, slug: str, detail: str, where: list[dict[str, str]] | None = None
+) -> Problem:
+    return Problem(
         type=TYPE_PREFIX + slug,
         title=slug.replace("-", " ").capitalize(),
         status=status,
@@ -99,19 +120,22 @@ def respond(
         instance=quote(request.scope["path"]),
         errors=where,
     )
-    return JSONResponse(
-        problem.model_dump(exclude_none=True), status_code=status, headers=headers, media_type=MEDIA_TYPE
-    )
+
+
+def _status(error: errors.BoundaryMorphError) -> HTTPStatus:
+    return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
 
 
 async def _typed(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, errors.BoundaryMorphError)
-    status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+    status = _status(error)
     if status in (HTTPStatus.INTERNAL_SERVER_ERROR, HTTPStatus.BAD_GATEWAY):
         log.error("%s: %s", error.slug, error)
     seconds = error.retry_after if isinstance(error, errors.Overloaded) else 1.0
     again = status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS)
     headers = {"Retry-After": str(math.ceil(seconds))} if again else None
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers = {"WWW-Authenticate": "Bearer"}
     return respond(request, status, error.slug, str(error), headers=headers)
 
 

@@ -103,12 +103,23 @@ class SelectRequest(Message):
     depth: int | None = Field(
         None, ge=1, validation_alias=AliasChoices("depth", "N"), description="N: candidates taken from the index"
     )
+    filter: dict[str, Any] | None = Field(
+        None, description="only documents of the index whose metadata pass it; docs/api.md has the language"
+    )
+    hybrid: bool = Field(False, description="candidates by the vectors and by the words, ranked together")
     batch_size: int | None = Field(
         None, ge=1, description="documents scored a round; with 1 each call knows all before it"
     )
     query_embedding: Vector | None = Field(None, description="used instead of encoding the query")
     return_documents: bool = Field(False, description="return text, title and metadata too")
     explain: bool = Field(False, description="return every round: what was asked, against what, and the score")
+    deadline_ms: float | None = Field(
+        None, gt=0, le=86_400_000, description="from the arrival: the set as it is then is the answer"
+    )
+    priority: int = Field(0, ge=-9, le=9, description="whose turn is next where requests wait: the highest first")
+    on_failure: Literal["degrade", "error"] = Field(
+        "degrade", description="when the scorer fails: the set as far as it is known, or a problem"
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -116,6 +127,8 @@ class SelectRequest(Message):
             raise ValueError("give exactly one of 'index' and 'pool'")
         if self.pool is not None and self.depth is not None:
             raise ValueError("'depth' goes with 'index'; a pool is used whole")
+        if self.pool is not None and (self.filter is not None or self.hybrid):
+            raise ValueError("'filter' and 'hybrid' go with 'index'; a pool is used as it is")
         if self.k is not None and self.max_tokens is not None:
             raise ValueError("give 'k' or 'max_tokens', not both")
         return self
@@ -174,11 +187,34 @@ class SelectResponse(BaseModel):
     max_tokens: int | None
     method: str
     usage: Usage
-    status: Literal["complete"] = "complete"
-    stop_reason: Literal["budget", "settled", "pool_exhausted", "nothing_to_decide"]
+    status: Literal["complete", "partial", "retrieval_only"] = Field(
+        description="partial: as of the scores that there were time or a scorer for; retrieval_only: there were none"
+    )
+    stop_reason: Literal[
+        "budget",
+        "settled",
+        "pool_exhausted",
+        "nothing_to_decide",
+        "deadline",
+        "overloaded",
+        "retriever_unavailable",
+        "scorer_unavailable",
+        "scorer_failed",
+    ]
+    expected_loss: float = Field(description="share of the set's relevance that more calls may have brought")
     timings_ms: dict[str, float] = Field(description="by stage, and in total")
     warnings: list[str]
     rounds: list[ExplainedRound] | None = Field(None, description="with 'explain'")
+
+
+class RoundEvent(BaseModel):
+    """Of a streamed selection, before each round: what was spent, and the set if it ended now."""
+
+    rounds: int
+    cross_encoder_calls: int
+    budget: int
+    expected_loss: float = Field(description="share of the set's relevance that more calls may bring")
+    ids: list[str] = Field(description="the set as believed now, most relevant first")
 
 
 class CreateIndex(Message):
@@ -186,12 +222,27 @@ class CreateIndex(Message):
 
     encoder: str | None = Field(None, description="must be the encoder that the service runs, which is the default")
     dimension: int | None = Field(None, ge=1, description="own vectors of this dimension, without an encoder")
+    kind: Literal["flat", "ivf", "hnsw", "sq8"] | None = Field(
+        None, description="how it is searched: exactly (flat, the default), or faster and nearly so"
+    )
+    lexical: bool = Field(True, description="keep the words too, for BM25 and hybrid search")
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
         if self.encoder is not None and self.dimension is not None:
             raise ValueError("give 'encoder' or 'dimension', not both: the encoder knows its dimension")
         return self
+
+
+class SnapshotDescription(BaseModel):
+    """The newest snapshot of an index on disk."""
+
+    name: str
+    kind: str
+    count: int
+    sequence: int = Field(description="of the last change that is in it")
+    parameters: dict[str, Any]
+    recall: dict[int, float] = Field(description="by depth, measured on its own vectors; empty where it is exact")
 
 
 class IndexDescription(BaseModel):
@@ -203,6 +254,8 @@ class IndexDescription(BaseModel):
     encoder: str | None = Field(description="null for an index of own vectors")
     created: str = Field(description="UTC, ISO 8601")
     bytes: int = Field(description="on disk")
+    kind: str
+    snapshot: SnapshotDescription | None = Field(None, description="null while the index is too small for one")
 
 
 class IndexList(BaseModel):

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 
 from boundarymorph.api import bodies, openapi
+from boundarymorph.api.keys import Scope
 from boundarymorph.api.schemas import ScoreRequest, ScoreResponse, ScorerInfo
-from boundarymorph.api.state import ScorerOf, StateOf
+from boundarymorph.api.state import ScorerOf, StateOf, allowed
 from boundarymorph.errors import LimitExceeded
 from boundarymorph.settings import Limits
 
-router = APIRouter(tags=["scoring"])
+router = APIRouter(tags=["scoring"], dependencies=[Depends(allowed(Scope.SELECT))])
 LARGE = 2**17  # bytes of a body that is not parsed on the event loop
 
 

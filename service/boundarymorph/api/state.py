@@ -11,13 +11,24 @@ from typing import Annotated, Generic, Protocol, TypeVar
 
 from fastapi import Depends, Request
 
+from boundarymorph.api.admission import Admission
+from boundarymorph.api.keys import KeyRing, Scope
 from boundarymorph.api.problems import NotReady
-from boundarymorph.errors import BoundaryMorphError, Overloaded, ScorerUnavailable
+from boundarymorph.errors import (
+    BoundaryMorphError,
+    EncoderUnavailable,
+    Overloaded,
+    RetrieverUnavailable,
+    ScorerUnavailable,
+)
+from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.scoring.batching import BatchingScorer
+from boundarymorph.selector import Selector
 from boundarymorph.settings import Settings
-from boundarymorph.wiring import Rooms
+from boundarymorph.wiring import Gateway, Retrieval, Rooms
 
 RETRY_SECONDS = 1.0  # between canaries while another process is not there yet
+NOT_YET = (ScorerUnavailable, EncoderUnavailable, RetrieverUnavailable, Overloaded)  # what another process may say then
 log = logging.getLogger(__name__)
 
 
@@ -49,7 +60,15 @@ class State(Generic[Built]):
     ready: bool = False
     waiting: str = "the models are loading"
     failure: str | None = None
-    draining: bool = field(default=False)
+    draining: bool = False
+    keys: KeyRing = field(init=False)
+    admission: Admission = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Raises InvalidConfiguration for malformed keys."""
+        self.keys = KeyRing(self.settings.keys)
+        limits = self.settings.limits
+        self.admission = Admission(running=limits.sessions, waiting=limits.waiting)
 
     async def start(self, build: Build[Built]) -> None:
         """Build, warm up, be ready; a failure is for `on_failure`, except that another process is waited for."""
@@ -76,7 +95,7 @@ class State(Generic[Built]):
         while True:
             try:
                 return await built.check()
-            except (ScorerUnavailable, Overloaded) as error:
+            except NOT_YET as error:
                 if self.failure is not None:
                     raise
                 self.waiting = str(error)
@@ -96,8 +115,22 @@ def state(request: Request) -> State[Part]:
     return found
 
 
-def rooms(request: Request) -> Rooms:
-    found: State[Rooms] = request.app.state.boundarymorph
+def allowed(scope: Scope) -> Callable[[Request], str]:
+    """The dependency of a route that only keys of this scope may use: the caller's name."""
+
+    def caller(request: Request) -> str:
+        return state(request).keys.caller(request.headers.get("authorization"), scope)
+
+    return caller
+
+
+def selector(request: Request) -> Selector:
+    found: State[Rooms] | State[Gateway] = request.app.state.boundarymorph
+    return found.require().selector
+
+
+def indexes(request: Request) -> Rooms | Retrieval:
+    found: State[Rooms] | State[Retrieval] = request.app.state.boundarymorph
     return found.require()
 
 
@@ -106,6 +139,20 @@ def scorer(request: Request) -> BatchingScorer:
     return found.require()
 
 
+def retriever(request: Request) -> Retriever:
+    found: State[Retrieval] = request.app.state.boundarymorph
+    return found.require().retriever
+
+
+def gateway(request: Request) -> Gateway:
+    found: State[Gateway] = request.app.state.boundarymorph
+    return found.require()
+
+
 StateOf = Annotated[State[Part], Depends(state)]
-RoomsOf = Annotated[Rooms, Depends(rooms)]
+CallerOf = Annotated[str, Depends(allowed(Scope.SELECT))]
+SelectorOf = Annotated[Selector, Depends(selector)]
+IndexesOf = Annotated[Rooms | Retrieval, Depends(indexes)]
 ScorerOf = Annotated[BatchingScorer, Depends(scorer)]
+RetrieverOf = Annotated[Retriever, Depends(retriever)]
+GatewayOf = Annotated[Gateway, Depends(gateway)]

@@ -16,6 +16,7 @@ from boundarymorph.api.schemas import (
     ExplainedCall,
     ExplainedRound,
     PoolBody,
+    RoundEvent,
     SelectedDocument,
     SelectRequest,
     SelectResponse,
@@ -25,16 +26,20 @@ from boundarymorph.api.schemas import (
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput, LimitExceeded
 from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, IndexedCandidates
 from boundarymorph.retrieval.document import Document
-from boundarymorph.selection import Observation, Pool
-from boundarymorph.selector import SelectionResult, SelectionTask
+from boundarymorph.selection import Observation, Pool, methods
+from boundarymorph.selector import Progress, SelectionResult, SelectionTask
 from boundarymorph.settings import Limits, Settings
 
 ITEM_BYTES = {"float16": 2, "float32": 4}
 
 
-def task_of(request: SelectRequest, settings: Settings) -> SelectionTask:
-    """Fill in defaults and check bounds. Raises LimitExceeded, InvalidEmbeddings or InvalidInput."""
+def task_of(request: SelectRequest, settings: Settings, arrival: float) -> SelectionTask:
+    """Fill in defaults and check bounds. Raises LimitExceeded, InvalidEmbeddings or InvalidInput.
+
+    arrival: when the request came, on `time.monotonic()`.
+    """
     limits = settings.limits
+    seconds = settings.deadline_seconds if request.deadline_ms is None else request.deadline_ms / 1e3
     task = SelectionTask(
         query=request.query,
         candidates=_candidates(request, settings),
@@ -45,6 +50,8 @@ def task_of(request: SelectRequest, settings: Settings) -> SelectionTask:
         method=request.method or settings.method,
         batch_size=settings.batch_size if request.batch_size is None else request.batch_size,
         return_documents=request.return_documents,
+        deadline=arrival + seconds,
+        degrade=request.on_failure == "degrade",
     )
     _bound("query", len(request.query), limits.query_characters, "characters")
     _bound("budget", task.budget, limits.budget, "calls")
@@ -69,10 +76,23 @@ def response_of(result: SelectionResult, task: SelectionTask, *, explain: bool =
             rounds=result.rounds,
             truncated_documents=result.truncated,
         ),
+        status=result.status.value,
         stop_reason=result.stop_reason.value,
+        expected_loss=result.expected_loss,
         timings_ms={stage: round(seconds * 1e3, 3) for stage, seconds in result.seconds.items()},
         warnings=list(result.warnings),
         rounds=_rounds(result.history, result.pool) if explain else None,
+    )
+
+
+def event_of(progress: Progress) -> RoundEvent:
+    """What is told of a selection under way."""
+    return RoundEvent(
+        rounds=progress.rounds,
+        cross_encoder_calls=progress.calls,
+        budget=progress.budget,
+        expected_loss=progress.expected_loss,
+        ids=list(progress.selected),
     )
 
 
@@ -92,7 +112,7 @@ def _candidates(request: SelectRequest, settings: Settings) -> Candidates:
     if request.index is not None:
         depth = settings.depth if request.depth is None else request.depth
         _bound("depth", depth, limits.pool, "candidates")
-        return IndexedCandidates(request.index, depth, vector)
+        return IndexedCandidates(request.index, depth, vector, request.filter, request.hybrid)
     assert request.pool is not None
     pool = request.pool
     _bound("pool", len(pool.documents), limits.pool, "documents")
@@ -117,6 +137,7 @@ def _candidates(request: SelectRequest, settings: Settings) -> Candidates:
         features={} if bm25 is None else {"bm25": bm25},
         tokens=[given.tokens for given in pool.documents],
         known=known,
+        words=(request.method or settings.method) in methods.BY_WORDS,
     )
 
 

@@ -47,6 +47,7 @@ class TableBuilder:
         Scores of a finished table are kept, also where only some of its queries are asked for; its judgments are those
         that the collection has now.
         """
+        await self.encoder.check()
         recipe = {
             "documents": fingerprint(collection.documents),
             "queries": [fingerprint({query: text}) for query, text in collection.queries.items()],

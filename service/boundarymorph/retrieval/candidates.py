@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.errors import InvalidEmbeddings
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.lexical import bm25
 from boundarymorph.retrieval.retriever import Retrieved, Retriever
 from boundarymorph.selection.pool import Pool
 
@@ -39,15 +40,19 @@ class Candidates(Protocol):
 class IndexedCandidates:
     """The `depth` documents of an index that are nearest to the query.
 
-    query_embedding: (d,), used instead of encoding the query.
+    query_embedding: (d,), used instead of encoding the query; filter, hybrid: as of `Retriever.retrieve`.
     """
 
     index: str
     depth: int
     query_embedding: ArrayLike | None = None
+    filter: Mapping[str, Any] | None = None
+    hybrid: bool = False
 
     async def retrieve(self, retriever: Retriever, query: str) -> Retrieved:
-        return await retriever.retrieve(self.index, query, self.depth, self.query_embedding)
+        return await retriever.retrieve(
+            self.index, query, self.depth, self.query_embedding, filter=self.filter, hybrid=self.hybrid
+        )
 
     async def documents(self, retriever: Retriever, ids: Sequence[str]) -> Mapping[str, Document]:
         return await retriever.documents(self.index, ids)
@@ -65,7 +70,8 @@ class GivenCandidates:
     """Documents that came with the request.
 
     embeddings: (N, d), or one (d,) or None a document; what is missing is encoded here, and so is the query.
-    scores: (N,) retrieval scores, by default the inner product with the query. features: further (N,) signals.
+    scores: (N,) retrieval scores, by default the inner product with the query. features: further (N,) signals; bm25 is
+    computed over the pool where it is not among them and `words` are wanted.
     tokens: (N,) lengths, None where not known. known: cross-encoder scores by id.
     """
 
@@ -76,6 +82,7 @@ class GivenCandidates:
     features: Mapping[str, ArrayLike] = field(default_factory=dict)
     tokens: Sequence[int | None] | None = None
     known: Mapping[str, float] = field(default_factory=dict)
+    words: bool = False
 
     async def retrieve(self, retriever: Retriever, query: str) -> Retrieved:
         ids = [document.id for document in self.given]
@@ -86,7 +93,11 @@ class GivenCandidates:
             if truncated:
                 warnings.append(f"{truncated} documents were cut to the encoder's maximum length to be embedded")
         vector = self.query_embedding if self.query_embedding is not None else await retriever.embed_query(query)
-        pool = await asyncio.to_thread(Pool.of, ids, embeddings, vector, self.scores, self.features)
+        features = self.features
+        if self.words and "bm25" not in features:
+            texts = [document.content for document in self.given]
+            features = {**features, "bm25": await asyncio.to_thread(bm25, query, texts)}
+        pool = await asyncio.to_thread(Pool.of, ids, embeddings, vector, self.scores, features)
         return Retrieved(pool, warnings)
 
     async def documents(self, retriever: Retriever, ids: Sequence[str]) -> Mapping[str, Document]:

@@ -2,34 +2,56 @@
 
 from __future__ import annotations
 
+import errno
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from boundarymorph.errors import EmptyIndex
+from boundarymorph.errors import EmptyIndex, StorageFull, StorageUnavailable
+from boundarymorph.retrieval.compaction import CompactionPolicy, Compactor
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.index import FlatIndex, VectorIndex
+from boundarymorph.retrieval.filters import Filter
+from boundarymorph.retrieval.fusion import fuse
+from boundarymorph.retrieval.index import VectorIndex, Within
+from boundarymorph.retrieval.segment import Segment, SnapshotInfo
+from boundarymorph.retrieval.segmented import SegmentedIndex
+from boundarymorph.retrieval.snapshots import Snapshots
 from boundarymorph.retrieval.store import DocumentStore, StoreInfo, fingerprint
 from boundarymorph.selection.pool import Pool, unit_rows
+
+_FORGOTTEN = "the store no longer tells what was deleted since"
 
 
 class LiveIndex:
     """A named index. Its store is the truth; before every search its vectors catch up with what was written there.
 
-    So a search sees every upsert and deletion that was acknowledged before it began, whichever process made it. All
-    calls block, may come from any thread, and raise UnknownIndex once the index has been deleted.
+    So a search sees every upsert and deletion that was acknowledged before it began, whichever process made it. A large
+    index begins with the newest snapshot instead of the whole store, and writes new ones in the background. All calls
+    block, may come from any thread, and raise UnknownIndex once the index has been deleted.
     """
 
-    def __init__(self, name: str, store: DocumentStore, make_vectors: Callable[[int], VectorIndex] = FlatIndex) -> None:
+    def __init__(
+        self,
+        name: str,
+        store: DocumentStore,
+        make_vectors: Callable[[int], VectorIndex] | None = None,
+        *,
+        policy: CompactionPolicy | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """make_vectors: what is searched in place of a `SegmentedIndex`; it reads snapshots, but makes none."""
         self.name = name
         self._store = store
         self._make_vectors = make_vectors
         self._catching_up = threading.Lock()
         self._sequence = 0
-        self._vectors = make_vectors(store.info.dimension)
+        self._vectors: VectorIndex | None = None
+        self._snapshots = Snapshots(store.path)
+        self._compactor = Compactor(self._snapshots, store, self._adopt, policy or CompactionPolicy(), clock)
 
     @property
     def path(self) -> Path:
@@ -39,21 +61,32 @@ class LiveIndex:
     def info(self) -> StoreInfo:
         return self._store.info
 
+    def snapshot(self) -> SnapshotInfo | None:
+        """The newest snapshot on disk, with the recall of its structure; None when there is none."""
+        return self._snapshots.latest()
+
     def count(self) -> int:
         """Documents in the index."""
         return self._store.count()
 
-    def search(self, query: ArrayLike, depth: int) -> Pool:
+    def search(self, query: ArrayLike, depth: int, *, within: Within | None = None) -> Pool:
         """The `depth` documents nearest to a (d,) query, or all when there are fewer.
 
-        Raises EmptyIndex, and InvalidEmbeddings for a query of another dimension or without a direction.
+        within: only these documents, found exactly whatever the kind of index; the pool is empty when none of them is
+        there. Raises EmptyIndex, and InvalidEmbeddings for a query of another dimension or without a direction.
         """
+        return self.search_with_sequences(query, depth, within=within)[0]
+
+    def search_with_sequences(
+        self, query: ArrayLike, depth: int, *, within: Within | None = None
+    ) -> tuple[Pool, NDArray[np.int64]]:
+        """The same pool with the (n,) sequence numbers of its documents, by which the store finds them faster."""
         vectors = self.refresh()
         unit = unit_rows(np.reshape(query, (1, -1)), ["the query"])[0].astype(np.float32)
         if len(vectors) == 0:
             raise EmptyIndex(f"the index {self.name!r} holds no documents yet")
-        found = vectors.search(unit, depth)
-        return Pool(found.ids, found.vectors, unit, found.scores)
+        found = vectors.search(unit, depth, within=within)
+        return Pool(found.ids, found.vectors, unit, found.scores), found.sequences
 
     def upsert(
         self,
@@ -82,27 +115,123 @@ class LiveIndex:
         """How long title and text of these ids are together, by id; unknown ones are left out."""
         return self._store.characters(ids)
 
+    def matching(self, filter: Filter) -> NDArray[np.int64]:
+        """Ascending sequence numbers of the documents whose metadata pass the filter."""
+        return self._store.matching_sequences(filter)
+
+    def bm25(self, query: str, sequences: NDArray[np.int64]) -> NDArray[np.float64]:
+        """(n,) BM25 over the whole index of documents by their sequence numbers. Raises InvalidInput without words."""
+        return self._store.bm25_of_sequences(query, sequences)
+
+    def bm25_of(self, query: str, ids: Sequence[str]) -> NDArray[np.float64]:
+        """As `bm25`, by ids; 0 for unknown ones."""
+        return self._store.bm25(query, ids)
+
+    def fused(self, query: str, near: Pool, depth: int, filter: Filter | None) -> Pool:
+        """The pool of those nearest and the best by words, as they are ranked together by reciprocal rank.
+
+        Raises InvalidInput without words.
+        """
+        by_words = self._store.best_by_words(query, depth, filter)
+        ranked = fuse([near.ids, by_words.ids])
+        ids, scores = ranked.ids[:depth], ranked.scores[:depth]
+        rows: dict[str, NDArray[np.floating]] = dict(zip(near.ids, near.embeddings, strict=True))
+        rows |= self._store.embeddings([id for id in ids if id not in rows])
+        there = [position for position, id in enumerate(ids) if id in rows]  # the others were deleted in between
+        kept = [ids[position] for position in there]
+        vectors = np.array([rows[id] for id in kept], dtype=np.float32).reshape(-1, self.info.dimension)
+        return Pool(kept, vectors, near.query, scores[there])
+
     def digests(self, ids: Sequence[str]) -> dict[str, bytes]:
         """Fingerprints of what is stored under these ids; unknown ones are left out."""
         return self._store.digests(ids)
 
     def refresh(self) -> VectorIndex:
-        """Catch up with the store; the vectors as they are then. The first call reads the whole index."""
+        """Catch up with the store; the vectors as they are then. The first call reads the snapshot or the store."""
         with self._catching_up:
-            vectors, sequence, complete = self._vectors, self._sequence, False
-            while not complete:
-                changes = self._store.changes(sequence)
-                if changes.reset:
-                    vectors = self._make_vectors(self.info.dimension)
-                if changes.deleted:
-                    vectors.remove(changes.deleted)
-                if changes.ids:
-                    vectors.upsert(changes.ids, changes.vectors)
-                sequence, complete = changes.sequence, changes.complete
+            vectors, sequence = (self._vectors, self._sequence) if self._vectors is not None else self._begin()
+            vectors, sequence, reset = self._caught_up(vectors, sequence)
+            if reset:
+                self._snapshots.refuse_all(_FORGOTTEN)
             # Only now: a failure halfway repeats these changes, which is harmless, rather than losing some.
             self._vectors, self._sequence = vectors, sequence
+            view = vectors.view() if isinstance(vectors, SegmentedIndex) else None
+        if view is not None:
+            self._compactor.consider(view, sequence)
         return vectors
 
+    def compact(self) -> bool:
+        """Have a snapshot of all that is there now, however little has changed; False when another process writes one.
+
+        Raises StorageFull or StorageUnavailable. An index with vectors of another make has nothing to compact.
+        """
+        vectors = self.refresh()
+        self._compactor.wait()
+        with self._catching_up:
+            if self._vectors is not None:
+                vectors = self._vectors
+            sequence = self._sequence
+            if not isinstance(vectors, SegmentedIndex):
+                return False
+            view = vectors.view()
+        if view.base.info.sequence == sequence:
+            return True
+        try:
+            return self._compactor.compact(view, sequence)
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            raise (StorageFull if full else StorageUnavailable)(
+                f"no snapshot of {self.name!r} could be written: {error.strerror}; the index serves on without"
+            ) from error
+
     def close(self) -> None:
-        """Release the file; later calls raise UnknownIndex."""
+        """Release the file, and end a compaction that is under way; later calls raise UnknownIndex."""
+        self._compactor.close()
         self._store.close()
+
+    def _begin(self) -> tuple[VectorIndex, int]:
+        """What the newest snapshot holds, and the sequence number up to which it is valid."""
+        dimension = self.info.dimension
+        while (segment := self._snapshots.newest()) is not None and not self._follows(segment):
+            self._snapshots.refuse(segment.info.name, "it is ahead of its store, which may be an older copy")
+        index = SegmentedIndex(dimension, segment)
+        sequence = segment.info.sequence if segment is not None else 0
+        if self._make_vectors is None:
+            return index, sequence
+        vectors = self._make_vectors(dimension)
+        for ids, rows, sequences in index.view().blocks():
+            vectors.upsert(ids, rows, sequences)
+        return vectors, sequence
+
+    def _follows(self, segment: Segment) -> bool:
+        """Whether the store has come at least as far as the segment: its last row cannot lie before that."""
+        before = segment.info.sequence - 1
+        changes = self._store.changes(before, limit=1)
+        return changes.reset or changes.sequence > before
+
+    def _caught_up(self, vectors: VectorIndex, sequence: int) -> tuple[VectorIndex, int, bool]:
+        """Vectors with all that followed `sequence`, up to where that is, and whether they began from nothing."""
+        complete, reset = False, False
+        while not complete:
+            changes = self._store.changes(sequence)
+            if changes.reset:
+                reset = True
+                vectors = (self._make_vectors or SegmentedIndex)(self.info.dimension)
+            if changes.deleted:
+                vectors.remove(changes.deleted)
+            if changes.ids:
+                vectors.upsert(changes.ids, changes.vectors, changes.sequences)
+            sequence, complete = changes.sequence, changes.complete
+        return vectors, sequence, reset
+
+    def _adopt(self, segment: Segment) -> None:
+        """Search a newer segment from now on. Most of the catching up is done while searches go on with the old one."""
+        begun: VectorIndex = SegmentedIndex(self.info.dimension, segment)
+        vectors, sequence, reset = self._caught_up(begun, segment.info.sequence)
+        if reset:
+            self._snapshots.refuse(segment.info.name, _FORGOTTEN)
+            return
+        with self._catching_up:
+            now = self._vectors
+            if isinstance(now, SegmentedIndex) and now.view().base.info.sequence < segment.info.sequence:
+                self._vectors, self._sequence, _ = self._caught_up(vectors, sequence)

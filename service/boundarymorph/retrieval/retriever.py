@@ -1,25 +1,19 @@
-"""The retriever: from a query to its pool, and from ids to documents."""
+"""The retriever: whatever gives a query its pool, and ids their documents."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from boundarymorph.errors import InvalidInput
-from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.encoders import Embeddings, Encoder
-from boundarymorph.retrieval.live import LiveIndex
 from boundarymorph.selection.pool import Pool
 
-Arguments = TypeVarTuple("Arguments")
-Result = TypeVar("Result")
+if TYPE_CHECKING:  # a gateway retrieves elsewhere and loads no encoder
+    from boundarymorph.retrieval.encoders import Embeddings
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +27,23 @@ class Retrieved:
 class Retriever(Protocol):
     """First-stage retrieval over named indexes."""
 
-    async def retrieve(self, index: str, query: str, depth: int, query_embedding: ArrayLike | None = None) -> Retrieved:
-        """The `depth` documents nearest to the query, or all when there are fewer.
+    async def retrieve(
+        self,
+        index: str,
+        query: str,
+        depth: int,
+        query_embedding: ArrayLike | None = None,
+        *,
+        filter: Mapping[str, Any] | None = None,
+        hybrid: bool = False,
+    ) -> Retrieved:
+        """The `depth` documents nearest to the query, or all when there are fewer, with their BM25 as a feature if the
+        index keeps words.
 
-        query_embedding: (d,), used as it is in place of encoding the query; an index of own vectors needs it.
-        Raises UnknownIndex, EmptyIndex, InvalidEmbeddings, or InvalidInput when the index cannot take text queries.
+        query_embedding: (d,), used as it is in place of encoding the query; an index of own vectors needs it. filter:
+        only documents whose metadata pass it (`filters`). hybrid: those nearest and the best by words, ranked together.
+        Raises UnknownIndex, EmptyIndex, InvalidEmbeddings, or InvalidInput for a malformed filter, and when the index
+        cannot take text queries, keeps no words for a hybrid search, or has nothing that passes the filter.
         """
 
     async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
@@ -54,58 +60,3 @@ class Retriever(Protocol):
 
     async def close(self) -> None:
         """Release threads, files and connections; calls after this fail."""
-
-
-class LocalRetriever:
-    """A `Retriever` over the indexes of this machine. Searches run in its own threads, off the event loop.
-
-    The catalog and the encoder stay their owner's to close. encoder: None where every index has its own vectors.
-    """
-
-    def __init__(self, catalog: IndexCatalog, encoder: Encoder | None, *, threads: int = 4) -> None:
-        self._catalog = catalog
-        self._encoder = encoder
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="retriever")
-
-    async def retrieve(self, index: str, query: str, depth: int, query_embedding: ArrayLike | None = None) -> Retrieved:
-        live = await self._in_thread(self._catalog.get, index)
-        if query_embedding is None:
-            self._refuse_other_encoder(live)
-            query_embedding = await self.embed_query(query)
-        return Retrieved(await self._in_thread(live.search, query_embedding, depth))
-
-    async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
-        live = await self._in_thread(self._catalog.get, index)
-        return await self._in_thread(live.documents, ids)
-
-    async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
-        live = await self._in_thread(self._catalog.get, index)
-        return await self._in_thread(live.characters, ids)
-
-    async def embed_query(self, query: str) -> NDArray[np.float32]:
-        return await self._required_encoder().encode_query(query)
-
-    async def embed_documents(self, texts: Sequence[str]) -> Embeddings:
-        return await self._required_encoder().encode_documents(texts)
-
-    async def close(self) -> None:
-        await asyncio.to_thread(self._executor.shutdown)
-
-    def _required_encoder(self) -> Encoder:
-        if self._encoder is None:
-            raise InvalidInput("this service runs without an encoder; send embeddings instead of texts")
-        return self._encoder
-
-    def _refuse_other_encoder(self, live: LiveIndex) -> None:
-        built_with = live.info.encoder
-        if built_with is None:
-            raise InvalidInput(f"the index {live.name!r} holds its users' own vectors; send a query_embedding")
-        running = self._encoder.name if self._encoder else None
-        if built_with != running:
-            raise InvalidInput(
-                f"the index {live.name!r} was built with the encoder {built_with!r} and this service runs {running!r}; "
-                "send a query_embedding or build the index anew"
-            )
-
-    async def _in_thread(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)

@@ -10,9 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
@@ -27,11 +25,18 @@ from boundarymorph.errors import (
     UnknownIndex,
 )
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.filters import Filter
+from boundarymorph.retrieval.fusion import Ranked
+from boundarymorph.retrieval.lexical import WORDS_VERSION
+from boundarymorph.retrieval.lexical_index import SCHEMA as LEXICAL_SCHEMA
+from boundarymorph.retrieval.lexical_index import LexicalReader, append, bury, compact
+from boundarymorph.retrieval.lookup import SCHEMA as LOOKUP_SCHEMA
+from boundarymorph.retrieval.lookup import ids_of, last_sequence, purged, select
+from boundarymorph.retrieval.matching import MatchingReader
 from boundarymorph.selection.pool import unit_rows
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _APPLICATION = 0x424D4F52
-_PARAMETERS = 500
 _DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _TROUBLE = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
 
@@ -55,13 +60,15 @@ CREATE INDEX tombstones ON documents (sequence) WHERE embedding IS NULL;
 class StoreInfo:
     """What a store was created with.
 
-    encoder: None when its users bring their own vectors; created: UTC, ISO 8601; kind: of its search structure.
+    encoder: None when its users bring their own vectors; created: UTC, ISO 8601; kind: of its search structure;
+    lexical: whether it has an inverted index of its words, as of when it was opened.
     """
 
     encoder: str | None
     dimension: int
     created: str
     kind: str = "flat"
+    lexical: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +76,9 @@ class Changes:
     """What happened after a sequence number.
 
     reset: deletions that the reader has not seen are forgotten, so it must start from nothing and these changes.
-    ids, vectors: documents written, in order of writing, with (n, d) float32 unit rows. deleted: ids that are gone.
-    sequence: where the next look starts. complete: whether there was no more to tell at the time.
+    ids, vectors: documents written, in order of writing, with (n, d) float32 unit rows. sequences: (n,) int64, the
+    number of each of these writes. deleted: ids that are gone. sequence: where the next look starts. complete: whether
+    there was no more to tell at the time.
     """
 
     reset: bool
@@ -79,6 +87,7 @@ class Changes:
     deleted: list[str]
     sequence: int
     complete: bool
+    sequences: NDArray[np.int64]
 
 
 class DocumentStore:
@@ -100,12 +109,23 @@ class DocumentStore:
         self._writing = threading.Lock()
         self._idle: deque[sqlite3.Connection] = deque()
         self._closed = False
+        self._words = LexicalReader()
+        self._matched = MatchingReader()
+        with self._transaction() as connection:
+            version = self._read_version(connection)
+        if version == 1:
+            self._migrate()
         with self._transaction() as connection:
             self.info = self._read_info(connection)
 
     @classmethod
-    def create(cls, path: Path, *, encoder: str | None, dimension: int, kind: str = "flat") -> DocumentStore:
-        """Make the file, which must not exist yet, and open it. Raises InvalidInput for an impossible dimension."""
+    def create(
+        cls, path: Path, *, encoder: str | None, dimension: int, kind: str = "flat", lexical: bool = True
+    ) -> DocumentStore:
+        """Make the file, which must not exist yet, and open it. Raises InvalidInput for an impossible dimension.
+
+        lexical: keep an inverted index of the words, for `bm25` and `best_by_words`.
+        """
         if dimension < 1:
             raise InvalidInput(f"an index needs a dimension of at least 1, not {dimension}")
         meta = {
@@ -114,11 +134,12 @@ class DocumentStore:
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "purged": 0,
             "kind": kind,
+            "words": WORDS_VERSION if lexical else None,
         }
         path.touch(exist_ok=False)  # what keeps it from being made is told by the system better than by SQLite
         with _in_our_words(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")
-            connection.executescript(_SCHEMA)
+            connection.executescript(_SCHEMA + LOOKUP_SCHEMA + LEXICAL_SCHEMA)
             connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
             connection.execute(f"PRAGMA application_id={_APPLICATION}")
             connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
@@ -147,17 +168,30 @@ class DocumentStore:
             for document, vector, digest in zip(documents, vectors.astype("<f2"), digests, strict=True)
         ]
         with self._writing, self._transaction("IMMEDIATE") as connection:
+            lexical = self._has_words(connection)
+            replaced = [row[0] for row in select(connection, "sequence", [row[0] for row in rows])] if lexical else []
+            before = last_sequence(connection)
             connection.executemany(
                 "INSERT OR REPLACE INTO documents (id, digest, embedding, title, text, metadata) "
                 "VALUES (?, ?, ?, ?, ?, ?)",
                 rows,
             )
+            if lexical:
+                latest = {document.id: number for number, document in enumerate(documents)}
+                kept = sorted(latest.values())
+                bury(connection, replaced)
+                append(connection, [before + 1 + number for number in kept], [documents[n].content for n in kept])
+                compact(connection)
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove documents; how many of the ids were there."""
         with self._writing, self._transaction("IMMEDIATE") as connection:
-            present = [row[0] for row in _select(connection, "id", ids)]
-            before = _last_sequence(connection)
+            rows = select(connection, "id, sequence", ids)
+            present = [id for id, _ in rows]
+            before = last_sequence(connection)
+            if self._has_words(connection):
+                bury(connection, [sequence for _, sequence in rows])
+                compact(connection)
             connection.executemany("INSERT OR REPLACE INTO documents (id) VALUES (?)", ((id,) for id in present))
             (tombstones,) = connection.execute("SELECT count(*) FROM documents WHERE embedding IS NULL").fetchone()
             if tombstones - len(present) > self._tombstones_kept:
@@ -168,19 +202,19 @@ class DocumentStore:
     def documents(self, ids: Sequence[str]) -> dict[str, Document]:
         """The documents of these ids, by id and in their order; unknown ones are left out."""
         with self._transaction() as connection:
-            rows = _select(connection, "id, text, title, metadata", ids)
+            rows = select(connection, "id, text, title, metadata", ids)
         found = {id: Document(id, text, title, orjson.loads(metadata)) for id, text, title, metadata in rows}
         return {id: found[id] for id in ids if id in found}
 
     def characters(self, ids: Sequence[str]) -> dict[str, int]:
         """How long title and text of these documents are together, by id; unknown ones are left out."""
         with self._transaction() as connection:
-            return dict(_select(connection, "id, length(text) + coalesce(length(title), 0)", ids))
+            return dict(select(connection, "id, length(text) + coalesce(length(title), 0)", ids))
 
     def digests(self, ids: Sequence[str]) -> dict[str, bytes]:
         """The fingerprints of these documents, by id; unknown ones are left out."""
         with self._transaction() as connection:
-            return dict(_select(connection, "id, digest", ids))
+            return dict(select(connection, "id, digest", ids))
 
     def count(self) -> int:
         """Documents in the store."""
@@ -192,21 +226,104 @@ class DocumentStore:
     def changes(self, after: int, *, limit: int = 10_000) -> Changes:
         """Up to `limit` writes and deletions that followed sequence number `after`; 0 stands for the beginning."""
         with self._transaction() as connection:
-            (purged,) = connection.execute("SELECT value FROM meta WHERE key = 'purged'").fetchone()
-            reset = 0 < after < purged
+            reset = 0 < after < purged(connection)
             rows = connection.execute(
                 "SELECT sequence, id, embedding FROM documents WHERE sequence > ? ORDER BY sequence LIMIT ?",
                 (0 if reset else after, limit),
             ).fetchall()
-        written = [(id, embedding) for _, id, embedding in rows if embedding is not None]
+        written = [row for row in rows if row[2] is not None]
         return Changes(
             reset=reset,
-            ids=[id for id, _ in written],
-            vectors=self._vectors([embedding for _, embedding in written]),
+            ids=[id for _, id, _ in written],
+            vectors=self._vectors([embedding for *_, embedding in written]),
             deleted=[id for _, id, embedding in rows if embedding is None],
             sequence=rows[-1][0] if rows else after,
             complete=len(rows) < limit,
+            sequences=np.array([sequence for sequence, *_ in written], dtype=np.int64),
         )
+
+    def embeddings(self, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+        """The (d,) unit vectors of these documents, by id and in their order; unknown ones are left out."""
+        with self._transaction() as connection:
+            rows = dict(select(connection, "id, embedding", ids))
+        present = [id for id in dict.fromkeys(ids) if id in rows]
+        return dict(zip(present, self._vectors([rows[id] for id in present]), strict=True))
+
+    def bm25(self, query: str, ids: Sequence[str]) -> NDArray[np.float64]:
+        """(n,) BM25 of n documents for a query, with the statistics of the whole store; 0 for unknown ids.
+
+        Raises InvalidInput when the store has no index of its words.
+        """
+        with self._transaction() as connection:
+            self._require_words(connection)
+            # Without a look at the rows: those of tombstones are of no living document either.
+            sequences = dict(select(connection, "id, sequence", ids, where="TRUE"))
+            return self._words.scores(connection, query, np.array([sequences.get(id, 0) for id in ids], dtype=np.int64))
+
+    def bm25_of_sequences(self, query: str, sequences: NDArray[np.int64]) -> NDArray[np.float64]:
+        """(n,) the same for documents known by the sequence number that `changes` gave, which saves looking them up.
+
+        0 for a document that was replaced or deleted since. Raises InvalidInput without an index of the words.
+        """
+        with self._transaction() as connection:
+            self._require_words(connection)
+            return self._words.scores(connection, query, sequences)
+
+    def best_by_words(self, query: str, depth: int, filter: Filter | None = None) -> Ranked:
+        """Up to `depth` documents with the highest BM25, of those that have a word of the query and meet the filter.
+
+        The statistics are those of the whole store. Equal scores go by the order of writing. Raises InvalidInput when
+        the store has no index of its words.
+        """
+        with self._transaction() as connection:
+            sequences, scores = self._best_by_words(connection, query, depth, filter)
+            ids = ids_of(connection, sequences.tolist())
+        return Ranked([ids[sequence] for sequence in sequences.tolist()], scores)
+
+    def best_sequences_by_words(
+        self, query: str, depth: int, filter: Filter | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The same as (n,) sequence numbers, as `changes` gives them, and (n,) scores; looking up ids takes longer."""
+        with self._transaction() as connection:
+            return self._best_by_words(connection, query, depth, filter)
+
+    def matching(self, filter: Filter) -> list[str]:
+        """The ids of the documents whose metadata meet a filter, in the order of writing.
+
+        The first call for a filter reads all metadata; later ones only what was written since, while it is among the
+        last few that were asked for.
+        """
+        with self._transaction() as connection:
+            return self._matched.ids(connection, filter)
+
+    def matching_sequences(self, filter: Filter) -> NDArray[np.int64]:
+        """Ascending sequence numbers, as `changes` gives them, of all documents whose metadata meet a filter.
+
+        Numbers of documents that are replaced or deleted may be among them, for those who know which ones live; that
+        saves looking up the ids.
+        """
+        with self._transaction() as connection:
+            return self._matched.sequences(connection, filter)
+
+    def index_words(self) -> None:
+        """Give the store an index of its words where it has none, in one transaction; other writers wait.
+
+        Processes that have the store open use it from then on, too.
+        """
+        with self._writing, self._transaction("IMMEDIATE") as connection:
+            if self._has_words(connection):
+                return
+            after = 0
+            while rows := connection.execute(
+                "SELECT sequence, id, title, text FROM documents WHERE embedding IS NOT NULL AND sequence > ? "
+                "ORDER BY sequence LIMIT 10000",
+                (after,),
+            ).fetchall():
+                contents = [Document(id, text, title).content for _, id, title, text in rows]
+                append(connection, [sequence for sequence, *_ in rows], contents)
+                compact(connection)
+                after = rows[-1][0]
+            connection.execute("INSERT OR REPLACE INTO meta VALUES ('words', ?)", (WORDS_VERSION,))
 
     def close(self) -> None:
         """Close the connections; those in use close when their call is done. Later calls raise UnknownIndex."""
@@ -225,15 +342,55 @@ class DocumentStore:
         vectors /= lengths[:, None].astype(np.float32)
         return vectors
 
-    def _read_info(self, connection: sqlite3.Connection) -> StoreInfo:
+    def _best_by_words(
+        self, connection: sqlite3.Connection, query: str, depth: int, filter: Filter | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        if depth < 1:
+            raise InvalidInput(f"the depth must be at least 1, not {depth}")
+        self._require_words(connection)
+        among = None if filter is None else self._matched.sequences(connection, filter)
+        return self._words.best(connection, query, depth, among)
+
+    def _has_words(self, connection: sqlite3.Connection) -> bool:
+        """Whether there is an index of the words now; another process may have made it."""
+        row = connection.execute("SELECT value FROM meta WHERE key = 'words'").fetchone()
+        version = row[0] if row else None
+        if version not in (None, WORDS_VERSION):
+            raise CorruptIndex(
+                f"the words of {self.path} were indexed by version {version} of their rules and this program has "
+                f"version {WORDS_VERSION}; build the index anew"
+            )
+        return version is not None
+
+    def _require_words(self, connection: sqlite3.Connection) -> None:
+        if not self._has_words(connection):
+            raise InvalidInput(
+                "this index has no lexical part; ask without BM25 and hybrid retrieval, or build the index anew with it"
+            )
+
+    def _migrate(self) -> None:
+        """From schema version 1: an index over the metadata, and no index of the words."""
+        with self._transaction("IMMEDIATE") as connection:
+            if self._read_version(connection) == 1:
+                for statement in filter(str.strip, (LOOKUP_SCHEMA + LEXICAL_SCHEMA).split(";")):
+                    connection.execute(statement)
+                connection.execute("INSERT INTO meta VALUES ('words', NULL)")
+                connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+
+    def _read_version(self, connection: sqlite3.Connection) -> int:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if application != _APPLICATION:
             raise CorruptIndex(f"{self.path} is not an index of BoundaryMORPH")
-        if version != SCHEMA_VERSION:
+        if version not in (1, SCHEMA_VERSION):
             raise CorruptIndex(f"{self.path} has schema version {version}; this program reads version {SCHEMA_VERSION}")
+        return int(version)
+
+    def _read_info(self, connection: sqlite3.Connection) -> StoreInfo:
         meta = dict(connection.execute("SELECT key, value FROM meta"))
-        return StoreInfo(meta["encoder"], meta["dimension"], meta["created"], meta.get("kind", "flat"))
+        return StoreInfo(
+            meta["encoder"], meta["dimension"], meta["created"], meta.get("kind", "flat"), self._has_words(connection)
+        )
 
     @contextmanager
     def _transaction(self, kind: str = "DEFERRED") -> Iterator[sqlite3.Connection]:
@@ -279,24 +436,6 @@ def _json(document: Document, value: object) -> bytes:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except TypeError as error:
         raise InvalidInput(f"the document {document.id!r} cannot be written as JSON: {error}") from error
-
-
-def _select(connection: sqlite3.Connection, columns: str, ids: Sequence[str]) -> list[Any]:
-    """Rows of the documents of these ids, tombstones left out, in no particular order."""
-    rows: list[Any] = []
-    remaining = iter(dict.fromkeys(ids))
-    while part := list(islice(remaining, _PARAMETERS)):
-        places = ",".join("?" * len(part))
-        rows += connection.execute(
-            f"SELECT {columns} FROM documents WHERE embedding IS NOT NULL AND id IN ({places})",  # noqa: S608
-            part,
-        )
-    return rows
-
-
-def _last_sequence(connection: sqlite3.Connection) -> int:
-    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'documents'").fetchone()
-    return int(row[0]) if row else 0
 
 
 @contextmanager

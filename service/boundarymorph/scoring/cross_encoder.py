@@ -9,13 +9,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.batching.model import DeviceLost, OutOfMemory
 
-class OutOfMemory(Exception):
-    """The device has no room for this batch; a smaller one may fit."""
-
-
-class DeviceLost(Exception):
-    """The device or its context is gone for good: only a new process may help."""
+__all__ = ["CrossEncoder", "DeviceLost", "OutOfMemory", "Pair", "sigmoid"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

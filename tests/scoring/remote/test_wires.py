@@ -7,6 +7,7 @@ import pytest
 
 from boundarymorph.errors import InvalidInput, ScorerFailed
 from boundarymorph.scoring.remote.client import RemoteScorer
+from boundarymorph.scoring.remote.dialects import TOLD
 from tests.contract.scorer import QUERY, TEXTS, ScorerContract
 from tests.scoring.fakes import score_of
 from tests.scoring.remote.servers import (
@@ -173,7 +174,7 @@ class TestOurs:
         async with running(Ours()) as [server]:
             scorer = RemoteScorer([server.endpoint()], timeout=20.0, attempt_timeout=10.0)
             await scorer.score(QUERY, TEXTS)
-            assert server.asked[0]["deadline_ms"] == 10_000
+            assert server.asked[0]["deadline_ms"] == TOLD * 10_000
             await scorer.close()
 
     async def test_a_model_is_wanted_by_its_name_or_its_family(self) -> None:

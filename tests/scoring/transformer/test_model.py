@@ -16,8 +16,8 @@ from sentence_transformers import CrossEncoder as SentenceTransformersCrossEncod
 from boundarymorph.errors import InvalidConfiguration, ModelUnavailable, ScorerFailed
 from boundarymorph.models import available_cores
 from boundarymorph.scoring.cross_encoder import CrossEncoder, DeviceLost, OutOfMemory
-from boundarymorph.scoring.transformer.failures import on_device
 from boundarymorph.scoring.transformer.model import Precision, TransformerCrossEncoder
+from boundarymorph.transformer.failures import on_device
 from tests.scoring.transformer import reference, tiny
 from tests.scoring.transformer.conftest import Folder, Opened
 from tests.scoring.transformer.contract import CrossEncoderContract
@@ -102,7 +102,7 @@ class TestScores:
         assert np.abs(found - default).max() > 1e-3
 
     @pytest.mark.parametrize("name", [*CLASSIFIERS, *GENERATORS])
-    @pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 6e-2), ("fp16", 1e-2), ("int8", 6e-2)])
+    @pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 6e-2), ("fp16", 1e-2), ("int8", 1.5e-1)])
     def test_other_precisions_come_near(
         self, folder: Folder, name: str, precision: Precision, tolerance: float
     ) -> None:

@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, cast
+from typing import cast
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.transformer.forward import Pooling
 
-Pooling = Literal["first", "last", "mean"]
 Head = Callable[[torch.Tensor], torch.Tensor]
-
-_BIDIRECTIONAL = {"bert", "roberta", "xlm-roberta", "modernbert"}
-_CAUSAL = {"qwen2", "qwen3"}
-
-
-def packs(model: PreTrainedModel) -> bool:
-    """Whether this architecture runs on rows of several sequences."""
-    if getattr(model.config, "is_decoder", False):
-        return False
-    return model.config.model_type in _BIDIRECTIONAL | _CAUSAL and type(model).__module__.startswith("transformers.")
-
-
-def causal(model: PreTrainedModel) -> bool:
-    """Whether a token's state depends on the tokens before it alone; only of models that pack."""
-    return model.config.model_type in _CAUSAL
 
 
 def label_logits(labels: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,122 @@
+"""The routes of indexes where the indexes are in another process: passed on to it as they come."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import httpx
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
+from starlette import types
+
+from boundarymorph.api import bodies, openapi
+from boundarymorph.api.keys import Scope
+from boundarymorph.api.schemas import (
+    CreateIndex,
+    DeleteDocuments,
+    DeleteReport,
+    IndexDescription,
+    IndexList,
+    StoredDocument,
+    UploadReport,
+)
+from boundarymorph.api.state import GatewayOf, allowed
+
+router = APIRouter(prefix="/indexes", tags=["indexes"])
+REQUEST_HEADERS = ("accept", "content-length", "content-type", "traceparent", "tracestate")
+ANSWER_HEADERS = ("content-length", "content-type", "retry-after")
+STRICT = {"name": "strict", "in": "query", "schema": {"type": "boolean", "default": False}}
+
+
+class _Passed(StreamingResponse):
+    """The retriever's answer, which is closed however its own answer ends."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        super().__init__(answer.aiter_raw(), answer.status_code, _of(answer.headers, ANSWER_HEADERS))
+        self._answer = answer
+
+    async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._answer.aclose()
+
+
+async def _forward(request: Request, gateway: GatewayOf) -> Response:
+    """As the retriever has it. Streamed both ways: neither an upload nor an answer is ever whole in memory."""
+    target: bytes = request.scope["raw_path"]
+    if request.scope["query_string"]:
+        target += b"?" + request.scope["query_string"]
+    has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
+    body = bodies.chunks(request) if has_body else None
+    return _Passed(await gateway.retriever.forward(request.method, target, _of(request.headers, REQUEST_HEADERS), body))
+
+
+def _of(headers: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    return {name: headers[name] for name in names if name in headers}
+
+
+def _route(
+    method: str,
+    path: str,
+    scope: Scope,
+    summary: str,
+    answer: type[BaseModel] | None,
+    statuses: tuple[int, ...],
+    described: Mapping[str, Any] = MappingProxyType({}),
+    query: Sequence[Mapping[str, Any]] = (),
+) -> None:
+    names = [convertor.partition(":")[0] for convertor in re.findall(r"{(.*?)}", path)]
+    in_path = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+    router.add_api_route(
+        path,
+        _forward,
+        methods=[method],
+        dependencies=[Depends(allowed(scope))],
+        summary=summary,
+        operation_id="_".join([method.lower(), *re.findall(r"\w+", f"/indexes{path}")]),
+        status_code=204 if answer is None else 200,
+        response_model=answer,
+        responses=openapi.problems(502, 503, *statuses),
+        openapi_extra={**described, "parameters": [*in_path, *query]},
+    )
+
+
+# The same as in `indexes`, so that other paths are refused here, and both describe themselves alike.
+_route("GET", "", Scope.SELECT, "List the indexes", IndexList, ())
+_route(
+    "PUT",
+    "/{name}",
+    Scope.WRITE,
+    "Create an index",
+    IndexDescription,
+    (409, 413, 422, 507),
+    openapi.body(CreateIndex, required=False),
+)
+_route("GET", "/{name}", Scope.SELECT, "Describe an index", IndexDescription, (404, 422))
+_route("DELETE", "/{name}", Scope.ADMIN, "Delete an index", None, (404, 422))
+_route(
+    "POST",
+    "/{name}/documents",
+    Scope.WRITE,
+    "Add or replace documents",
+    UploadReport,
+    (404, 413, 415, 422, 507),
+    openapi.upload(),
+    [STRICT],
+)
+_route(
+    "DELETE",
+    "/{name}/documents",
+    Scope.WRITE,
+    "Delete documents",
+    DeleteReport,
+    (404, 413, 422),
+    openapi.body(DeleteDocuments),
+)
+_route("GET", "/{name}/documents/{id:path}", Scope.SELECT, "Read a document", StoredDocument, (404, 422))
+_route("DELETE", "/{name}/documents/{id:path}", Scope.WRITE, "Delete a document", DeleteReport, (404, 422))

@@ -1,0 +1,170 @@
+"""The retriever's own routes: what `RemoteRetriever` asks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Literal, TypeVar
+
+import numpy as np
+import orjson
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import Field
+
+from boundarymorph.api import bodies, openapi
+from boundarymorph.api.keys import Scope
+from boundarymorph.api.schemas import Message
+from boundarymorph.api.state import RetrieverOf, StateOf, allowed
+from boundarymorph.errors import LimitExceeded
+from boundarymorph.retrieval import frame
+from boundarymorph.retrieval.encoders import Embeddings
+from boundarymorph.settings import Limits
+
+router = APIRouter(tags=["retrieval"], dependencies=[Depends(allowed(Scope.SELECT))])
+LARGE = 2**17  # bytes of a body that is not parsed on the event loop
+
+
+class Retrieve(Message):
+    """The `depth` documents of an index that are nearest to a query."""
+
+    index: str
+    query: str
+    depth: Annotated[int, Field(ge=1)]
+    query_embedding: list[float] | None = Field(None, description="used instead of encoding the query")
+    filter: dict[str, Any] | None = Field(None, description="only documents whose metadata pass it")
+    hybrid: bool = Field(False, description="those nearest and the best by words, ranked together")
+    query_precision: Literal["float32", "float64"] = Field("float64", description="in which it is normalised")
+
+
+class Ids(Message):
+    """Documents of an index."""
+
+    index: str
+    ids: list[str]
+
+
+class Query(Message):
+    """A query to be encoded."""
+
+    query: str
+
+
+class Texts(Message):
+    """Documents to be encoded, each with its title."""
+
+    texts: list[str]
+
+
+Body = TypeVar("Body", bound=Message)
+
+
+def _described(model: type[Message]) -> dict[str, Any]:
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": model.model_json_schema()}}}}
+
+
+def _answers(media_type: str, *statuses: int) -> dict[int | str, dict[str, Any]]:
+    schema = {"type": "string", "format": "binary"} if media_type != "application/json" else {"type": "object"}
+    good = {"description": "Successful Response", "content": {media_type: {"schema": schema}}}
+    return {200: good, **openapi.problems(413, 422, 503, *statuses)}
+
+
+@router.post(
+    "/retrieve",
+    summary="Retrieve a pool",
+    openapi_extra=_described(Retrieve),
+    response_class=Response,
+    responses=_answers(frame.POOL_TYPE, 404, 409),
+)
+async def retrieve(request: Request, state: StateOf, retriever: RetrieverOf) -> Response:
+    """Ids, unit embeddings and scores, best first, in the safetensors format."""
+    limits = state.settings.limits
+    wanted = await _read(request, limits, Retrieve)
+    embedding = wanted.query_embedding
+    _bound("query", len(wanted.query), limits.query_characters, "characters")
+    _bound("depth", wanted.depth, limits.pool, "candidates")
+    _bound("query_embedding", len(embedding or ()), limits.dimension, "numbers")
+    vector = None if embedding is None else np.array(embedding, dtype=wanted.query_precision)
+    found = retriever.retrieve(
+        wanted.index, wanted.query, wanted.depth, vector, filter=wanted.filter, hybrid=wanted.hybrid
+    )
+    retrieved = await bodies.while_connected(request, found)
+    return Response(await asyncio.to_thread(frame.encode_pool, retrieved), media_type=frame.POOL_TYPE)
+
+
+@router.post(
+    "/documents",
+    summary="Read documents",
+    openapi_extra=_described(Ids),
+    response_class=Response,
+    responses=_answers("application/json", 404),
+)
+async def documents(request: Request, state: StateOf, retriever: RetrieverOf) -> Response:
+    """Text, title and metadata of those that are there, in the order of the ids."""
+    wanted = await _ids(request, state.settings.limits)
+    found = await retriever.documents(wanted.index, wanted.ids)
+    return Response(orjson.dumps({"documents": list(found.values())}), media_type="application/json")
+
+
+@router.post(
+    "/characters",
+    summary="Measure documents",
+    openapi_extra=_described(Ids),
+    response_class=Response,
+    responses=_answers("application/json", 404),
+)
+async def characters(request: Request, state: StateOf, retriever: RetrieverOf) -> Response:
+    """How long title and text are together, in the order of the ids; null for those that are not there."""
+    wanted = await _ids(request, state.settings.limits)
+    found = await retriever.characters(wanted.index, wanted.ids)
+    counts = [found.get(id) for id in wanted.ids]
+    return Response(orjson.dumps({"characters": counts}), media_type="application/json")
+
+
+@router.post(
+    "/embed/query",
+    summary="Encode a query",
+    openapi_extra=_described(Query),
+    response_class=Response,
+    responses=_answers(frame.EMBEDDINGS_TYPE),
+)
+async def embed_query(request: Request, state: StateOf, retriever: RetrieverOf) -> Response:
+    """One float32 unit vector in the safetensors format."""
+    limits = state.settings.limits
+    wanted = await _read(request, limits, Query)
+    _bound("query", len(wanted.query), limits.query_characters, "characters")
+    vector = await bodies.while_connected(request, retriever.embed_query(wanted.query))
+    return Response(frame.encode_embeddings(Embeddings(vector[None])), media_type=frame.EMBEDDINGS_TYPE)
+
+
+@router.post(
+    "/embed/documents",
+    summary="Encode documents",
+    openapi_extra=_described(Texts),
+    response_class=Response,
+    responses=_answers(frame.EMBEDDINGS_TYPE),
+)
+async def embed_documents(request: Request, state: StateOf, retriever: RetrieverOf) -> Response:
+    """float32 unit vectors, in the order of the texts, in the safetensors format."""
+    limits = state.settings.limits
+    wanted = await _read(request, limits, Texts)
+    _bound("texts", len(wanted.texts), limits.pool, "texts")
+    _bound("texts", max(map(len, wanted.texts), default=0), limits.text_characters, "characters")
+    encoded = await bodies.while_connected(request, retriever.embed_documents(wanted.texts))
+    return Response(await asyncio.to_thread(frame.encode_embeddings, encoded), media_type=frame.EMBEDDINGS_TYPE)
+
+
+async def _ids(request: Request, limits: Limits) -> Ids:
+    wanted = await _read(request, limits, Ids)
+    _bound("ids", len(wanted.ids), limits.pool, "ids")
+    return wanted
+
+
+async def _read(request: Request, limits: Limits, model: type[Body]) -> Body:
+    body = await bodies.read(request, limits.body_bytes)
+    if len(body) < LARGE:
+        return model.model_validate_json(body)
+    return await asyncio.to_thread(model.model_validate_json, body)
+
+
+def _bound(field: str, value: int, limit: int, unit: str) -> None:
+    if value > limit:
+        raise LimitExceeded(f"{field}: over this service's limit of {limit:,} {unit}: {value:,}")

@@ -1,0 +1,360 @@
+"""Batches across requests: keeps one model busy with what all callers ask."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Generic
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.batching.model import DeviceLost, Item, Model, OutOfMemory
+from boundarymorph.batching.queue import Entry, TokenQueue, padding
+from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, LimitExceeded, Overloaded, TextTooLong
+from boundarymorph.telemetry.metrics import BatchFamily, BatchMetrics
+
+TOKENIZER_THREADS = 2
+CHARACTERS_A_TOKEN = 4  # a guess, in force while a request is being tokenised
+MEMORY = 0.9  # of the seconds a token took lately, against those of the last batch
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What a model is there for, in the words of messages and metrics.
+
+    name: scorer or encoder; item, result: what it reads and gives, in the singular; done: what becomes of an item;
+    shape, dtype: of one result; unavailable, failed: raised when it cannot work now, or not at all.
+    """
+
+    name: str
+    item: str
+    result: str
+    done: str
+    dtype: type[np.floating[Any]]
+    unavailable: type[BoundaryMorphError]
+    failed: type[BoundaryMorphError]
+    metrics: BatchFamily
+    shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Results:
+    """values: (n, ...) in the order of the items; truncated: how many of them were cut to fit."""
+
+    values: NDArray[Any]
+    truncated: int
+
+
+class _Job(Generic[Item]):
+    """One request on its way: the results that are there, and how many are missing."""
+
+    def __init__(self, items: Sequence[Item], role: Role, arrival: float, due: float) -> None:
+        self.items = items
+        self.arrival = arrival
+        self.due = due
+        self.values: NDArray[Any] = np.empty((len(items), *role.shape), dtype=role.dtype)
+        self.missing = len(items)
+        self.loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[NDArray[Any]] = self.loop.create_future()
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Wake who waits, from any thread."""
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            self.loop.call_soon_threadsafe(self._resolve, error)
+
+    def _resolve(self, error: BaseException | None) -> None:
+        if self.done.done():
+            return
+        if error is None:
+            self.done.set_result(self.values)
+        else:
+            self.done.set_exception(error)
+
+
+class Batcher(Generic[Item]):
+    """Requests of many callers on one model in this process.
+
+    Whenever the device is free it takes what waits, the earliest deadline first, up to the model's batch of tokens;
+    nothing ever waits for a batch to fill, and lanes that are idle side by side share what there is. Requests without a
+    deadline count as due `patience` seconds after they came, and the later items of a long request as due later by the
+    time that those before them take, so that short requests get between.
+
+    queue_tokens: what may wait; a request that would be over it, or could not be answered in time, is refused whole.
+    on_lost: called when the device is gone for good; every request fails from then on.
+    """
+
+    def __init__(
+        self,
+        model: Model[Item],
+        role: Role,
+        *,
+        queue_tokens: int = 1_000_000,
+        patience: float = 30.0,
+        on_lost: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.queue_tokens = queue_tokens
+        self.token_seconds = 0.0  # that a token took lately, 0 before the first batch
+        self._model = model
+        self._role = role
+        self._patience = patience
+        self._on_lost = on_lost
+        self._clock = clock
+        self._batch_tokens = model.batch_tokens
+        self._queue: TokenQueue[Item, _Job[Item]] = TokenQueue()
+        self._tokenizing = 0  # tokens of requests that are being tokenised, as guessed
+        self._idle = 0  # lanes that wait for a batch
+        self._lost: str | None = None
+        self._closed = False
+        self._changed = threading.Condition()
+        self._tokenizer = ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
+        self._metrics = BatchMetrics(role.metrics, model.name, model.backend, self.waiting)
+        self._lanes = [
+            threading.Thread(target=self._work, name=f"{role.name}-{lane}", daemon=True) for lane in range(model.lanes)
+        ]
+        for lane in self._lanes:
+            lane.start()
+
+    def waiting(self) -> tuple[int, int]:
+        """Items and tokens that wait now."""
+        with self._changed:
+            return len(self._queue), self._queue.tokens
+
+    @property
+    def idle(self) -> int:
+        """Lanes that wait for something to do."""
+        return self._idle
+
+    def full_batch(self) -> int:
+        """How many of the longest items make a batch as large as they get."""
+        return max(1, self._batch_tokens // self._model.max_length)
+
+    def check_open(self) -> None:
+        """Raises RuntimeError after `close`."""
+        if self._closed:
+            raise RuntimeError(f"this {self._role.name} is closed")
+
+    async def run(
+        self,
+        tokenize: Callable[[], Sequence[Item]],
+        characters: Iterable[int],
+        *,
+        deadline: float | None = None,
+        patience: float | None = None,
+        truncate: bool = True,
+        admitted: bool = False,
+    ) -> Results:
+        """The results of a request: all of them, or an error.
+
+        tokenize: gives the items, and may block; characters: of each, from which their tokens are guessed before;
+        deadline: on the clock; patience: in place of the batcher's own, for the order of batches alone; admitted: it is
+        part of what `enter` has let in, and is not refused any more.
+
+        Raises Overloaded, LimitExceeded or, with truncate=False, TextTooLong before any work was done;
+        DeadlineExceeded; or what the role raises.
+        """
+        self.check_open()
+        arrival = self._clock()
+        items = await self._tokenize(tokenize, self._guess(characters), deadline, admitted)
+        truncated = [position for position, item in enumerate(items) if item.truncated]
+        if truncated and not truncate:
+            raise TextTooLong(
+                f"text {truncated[0]} (and {len(truncated) - 1} more) does not fit into {self._model.max_length} "
+                "tokens, with its query where it has one; shorten it, or allow it to be cut"
+            )
+        due = arrival + (self._patience if patience is None else patience) if deadline is None else deadline
+        job = _Job(items, self._role, arrival, due)
+        with self._changed:
+            self._admit(sum(map(len, items)), deadline, admitted)
+            self._queue.add(self._entries(job))
+            self._changed.notify(len(items))
+        self._metrics.truncated.inc(len(truncated))
+        try:
+            async with asyncio.timeout(None if deadline is None else deadline - self._clock()):
+                return Results(await job.done, len(truncated))
+        except TimeoutError:
+            self._drop([job], "deadline")
+            message = f"the deadline was over before all {self._role.item}s were {self._role.done}"
+            raise DeadlineExceeded(message) from None
+        except asyncio.CancelledError:
+            self._drop([job], "cancelled")
+            raise
+
+    def enter(self, characters: Iterable[int], *, deadline: float | None = None) -> None:
+        """Raise what `run` would before any work for a request of items of so many characters."""
+        with self._changed:
+            self._admit(self._guess(characters), deadline, admitted=False)
+
+    async def close(self) -> None:
+        """Finish the batches under way, give up what waits, release the model."""
+        with self._changed:
+            self._closed = True
+            owners = self._queue.owners()
+            self._queue.discard(owners)
+            self._changed.notify_all()
+        for job in owners:
+            job.finish(self._shutting_down())
+        for lane in self._lanes:
+            await asyncio.to_thread(lane.join)
+        await asyncio.to_thread(self._tokenizer.shutdown)
+        await asyncio.to_thread(self._model.close)
+        self._metrics.close()
+
+    def _shutting_down(self) -> BoundaryMorphError:
+        return self._role.unavailable(f"the {self._role.name} is shutting down")
+
+    async def _tokenize(
+        self, tokenize: Callable[[], Sequence[Item]], guess: int, deadline: float | None, admitted: bool
+    ) -> Sequence[Item]:
+        with self._changed:
+            self._admit(guess, deadline, admitted)
+            self._tokenizing += guess
+        start = self._clock()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._tokenizer, tokenize)
+        finally:
+            with self._changed:
+                self._tokenizing -= guess
+            self._metrics.tokenize_seconds.observe(self._clock() - start)
+
+    def _guess(self, characters: Iterable[int]) -> int:
+        return sum(min(self._model.max_length, count // CHARACTERS_A_TOKEN) for count in characters)
+
+    def _admit(self, tokens: int, deadline: float | None, admitted: bool) -> None:
+        """Raise unless so many more tokens may wait. The lock is held."""
+        if self._closed:
+            raise self._shutting_down()
+        if self._lost is not None:
+            raise self._role.unavailable(self._lost)
+        if admitted:
+            return
+        if tokens > self.queue_tokens:
+            limit = f"this {self._role.name}'s limit of {self.queue_tokens:,} tokens"
+            raise LimitExceeded(f"texts: over {limit}: {tokens:,}")
+        ahead = self._queue.tokens + self._tokenizing
+        in_time = self._patience if deadline is None else deadline - self._clock()
+        if in_time <= 0:
+            raise DeadlineExceeded("the deadline was over before the request came")
+        late = (ahead + tokens) * self.token_seconds - in_time
+        excess = ahead + tokens - self.queue_tokens
+        if excess > 0 or (ahead and late > 0):
+            self._metrics.refused.inc()
+            raise Overloaded(
+                f"{ahead:,} tokens are waiting already; try again later, or elsewhere",
+                retry_after=max(1.0, late, excess * self.token_seconds),
+            )
+
+    def _entries(self, job: _Job[Item]) -> Iterable[Entry[Item, _Job[Item]]]:
+        before = accumulate((len(item) for item in job.items), initial=0)
+        for position, (item, tokens) in enumerate(zip(job.items, before, strict=False)):
+            yield Entry(item, job, position, job.due + tokens * self.token_seconds)
+
+    def _work(self) -> None:
+        while batch := self._next():
+            self._run(batch)
+
+    def _next(self) -> list[Entry[Item, _Job[Item]]]:
+        """Wait for the next batch; none when this is closed."""
+        with self._changed:
+            self._idle += 1
+            while not self._queue and not self._closed:
+                self._changed.wait()
+            now = self._clock()
+            tokens = self._batch_tokens
+            if self._model.side_by_side:
+                tokens = min(tokens, -(-self._queue.tokens // self._idle))
+            batch = self._queue.take(tokens, pads=self._model.pads)
+            self._idle -= 1
+        for entry in batch:
+            self._metrics.wait_seconds.observe(now - entry.owner.arrival)
+        return batch
+
+    def _run(self, batch: list[Entry[Item, _Job[Item]]]) -> None:
+        start = self._clock()
+        try:
+            values = self._model.run([entry.item for entry in batch])
+            if values.shape != (len(batch), *self._role.shape):
+                role = self._role
+                message = f"{self._model.name} gave {values.shape} {role.result}s for {len(batch)} {role.item}s"
+                raise role.failed(message)
+        except DeviceLost as error:
+            self._lose(error, batch)
+        except Exception as error:
+            # Halves may fit, and an item that no batch survives fails its own request only.
+            self._note(error, batch)
+            if len(batch) == 1:
+                self._fail(batch[0].owner, error)
+            else:
+                middle = len(batch) // 2
+                self._run(batch[:middle])
+                self._run(batch[middle:])
+        else:
+            self._measure(batch, self._clock() - start)
+            self._deliver(batch, values)
+
+    def _note(self, error: Exception, batch: list[Entry[Item, _Job[Item]]]) -> None:
+        tokens = sum(len(entry.item) for entry in batch)
+        if not isinstance(error, OutOfMemory):
+            log.error("a batch of %d %ss failed", len(batch), self._role.item, exc_info=error)
+            return
+        self._metrics.out_of_memory.inc()
+        log.warning("out of memory for a batch of %d %ss, %d tokens", len(batch), self._role.item, tokens)
+        with self._changed:
+            self._batch_tokens = max(self._model.max_length, min(self._batch_tokens, tokens // 2))
+
+    def _measure(self, batch: list[Entry[Item, _Job[Item]]], seconds: float) -> None:
+        lengths = [len(entry.item) for entry in batch]
+        tokens = sum(lengths)
+        last = seconds / tokens / len(self._lanes)
+        with self._changed:
+            self.token_seconds = MEMORY * self.token_seconds + (1 - MEMORY) * last if self.token_seconds else last
+        self._metrics.compute_seconds.observe(seconds)
+        self._metrics.batch_items.observe(len(batch))
+        self._metrics.batch_tokens.observe(tokens)
+        self._metrics.padding.observe(padding(lengths, pads=self._model.pads))
+
+    def _deliver(self, batch: list[Entry[Item, _Job[Item]]], values: NDArray[Any]) -> None:
+        finished = []
+        with self._changed:
+            for entry, value in zip(batch, values, strict=True):
+                job = entry.owner
+                job.values[entry.position] = value
+                job.missing -= 1
+                if not job.missing:
+                    finished.append(job)
+        for job in finished:
+            job.finish()
+
+    def _fail(self, job: _Job[Item], error: Exception) -> None:
+        if isinstance(error, OutOfMemory):
+            longest = max(map(len, job.items))
+            error = self._role.failed(
+                f"the device has no memory for a single {self._role.item} of {longest} tokens; use a shorter max_length"
+            )
+        self._drop([job], "failed")
+        job.finish(error)
+
+    def _lose(self, error: DeviceLost, batch: list[Entry[Item, _Job[Item]]]) -> None:
+        log.critical("the device of %s is lost: %s", self._model.name, error)
+        with self._changed:
+            first, self._lost = self._lost is None, f"the {self._role.name}'s device is lost: {error}"
+            jobs = self._queue.owners() | {entry.owner for entry in batch}
+        self._drop(jobs, "failed")
+        for job in jobs:
+            job.finish(self._role.unavailable(self._lost))
+        if first:
+            self._on_lost()
+
+    def _drop(self, jobs: Iterable[_Job[Item]], reason: str) -> None:
+        with self._changed:
+            dropped = self._queue.discard(set(jobs))
+        self._metrics.dropped(reason, dropped)

@@ -1,0 +1,78 @@
+"""What batches are made for: a model that runs sequences of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class OutOfMemory(Exception):
+    """The device has no room for this batch; a smaller one may fit."""
+
+
+class DeviceLost(Exception):
+    """The device or its context is gone for good: only a new process may help."""
+
+
+class TokenSequence(Protocol):
+    """What a model reads: a pair or a text, tokenised and cut to fit."""
+
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        """(n,) token ids, special ones included."""
+
+    @property
+    def type_ids(self) -> NDArray[np.int64] | None:
+        """(n,) segments, where the model knows them."""
+
+    @property
+    def truncated(self) -> bool:
+        """Whether anything was cut."""
+
+    def __len__(self) -> int:
+        """n."""
+
+
+Item = TypeVar("Item", bound=TokenSequence)
+Contra = TypeVar("Contra", bound=TokenSequence, contravariant=True)
+
+
+class Model(Protocol[Contra]):
+    """Blocking and thread-safe. What it makes of a sequence does not depend on its batch, up to rounding."""
+
+    @property
+    def name(self) -> str:
+        """Two of the same name give the same results."""
+
+    @property
+    def backend(self) -> str:
+        """What runs it, such as onnx-cpu or torch-cuda: a label of the metrics."""
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of a sequence, special ones included; longer ones are cut."""
+
+    @property
+    def lanes(self) -> int:
+        """How many calls of `run` at a time keep the device busy."""
+
+    @property
+    def side_by_side(self) -> bool:
+        """Whether lanes compute at the same time, as cores do, rather than in turn on one device."""
+
+    @property
+    def batch_tokens(self) -> int:
+        """How many tokens, padding included, a batch should have at most; one sequence always may."""
+
+    @property
+    def pads(self) -> bool:
+        """Whether every sequence of a batch costs as much as the longest of them."""
+
+    def run(self, items: Sequence[Contra], /) -> NDArray[Any]:
+        """(n, ...) one result a sequence, in order. Raises OutOfMemory or DeviceLost."""
+
+    def close(self) -> None:
+        """Release threads and memory; no `run` is under way."""

@@ -1,0 +1,40 @@
+"""How many texts are asked for at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import orjson
+
+from boundarymorph.errors import InvalidInput
+
+
+def chunks(context: str, texts: Sequence[str], most: int, most_bytes: int | None = None) -> list[Sequence[str]]:
+    """The texts in order, in parts of about the same length.
+
+    A part has at most `most` texts and, unless it is a single one, at most `most_bytes` as JSON, together with the
+    context, which goes with each part.
+
+    Raises InvalidInput for text that is not Unicode.
+    """
+    if len(texts) > most:
+        parts = -(-len(texts) // most)
+    elif most_bytes is not None and len(texts) > 1 and _size([context, *texts]) > most_bytes:
+        parts = 2
+    else:
+        return [texts]
+    bounds = [len(texts) * part // parts for part in range(parts + 1)]
+    return [chunk for start, end in pairwise(bounds) for chunk in chunks(context, texts[start:end], most, most_bytes)]
+
+
+def encoded(body: object) -> bytes:
+    """JSON. Raises InvalidInput for text that is not Unicode."""
+    try:
+        return orjson.dumps(body)
+    except TypeError as error:
+        raise InvalidInput("a text cannot be sent: it holds half a surrogate pair") from error
+
+
+def _size(texts: Sequence[str]) -> int:
+    return len(encoded(texts))

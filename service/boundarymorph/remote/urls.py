@@ -1,0 +1,112 @@
+"""How a server's address is spelt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+import httpx
+
+from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.remote.wire import Dialect
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A server and how it is spoken to.
+
+    base: scheme, host, port and path prefix, without a slash at the end; model: the one that is wanted there, or None
+    for the one that it serves.
+    """
+
+    dialect: Dialect
+    base: str
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """The addresses of one kind of model.
+
+    noun: what an address is of, with its article; own: what plain http and https mean, None where they mean nothing;
+    foreign: by their schemes; known: all of them, for a message.
+    """
+
+    noun: str
+    own: Dialect | None
+    foreign: Mapping[str, Dialect]
+    known: str
+
+
+def parse(url: str, spelling: Spelling) -> Endpoint:
+    """Read `SCHEME://HOST:PORT/PREFIX?model=NAME`.
+
+    Raises InvalidConfiguration, whose message repeats no password.
+    """
+    noun = spelling.noun
+    parts = _split(url, noun)
+    dialect, transport = _scheme(parts, spelling)
+    base = _base(parts, dialect, transport, noun)
+    model = _model(parts, noun)
+    if model is None and dialect.needs_model:
+        raise InvalidConfiguration(f"{dialect.name} needs the name of a model: {parts.scheme}://...?model=NAME")
+    return Endpoint(dialect, base, model)
+
+
+def _split(url: str, noun: str) -> SplitResult:
+    if any(character.isspace() or not character.isprintable() for character in url):
+        raise InvalidConfiguration(f"the URL of {noun} contains white space or control characters")
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise InvalidConfiguration(f"the URL of {noun} has a malformed host or port") from error
+    if "@" in parts.netloc:
+        raise InvalidConfiguration(f"the URL of {noun} carries credentials; set the key apart from it")
+    if parts.fragment or url.endswith("#"):
+        raise InvalidConfiguration(f"the URL of {noun} has no use for a fragment")
+    return parts
+
+
+def _scheme(parts: SplitResult, spelling: Spelling) -> tuple[Dialect, str]:
+    if spelling.own is not None and parts.scheme in ("http", "https"):
+        return spelling.own, parts.scheme
+    name, plus, transport = parts.scheme.partition("+")
+    if name not in spelling.foreign or (plus and transport not in ("http", "https")):
+        raise InvalidConfiguration(
+            f"'{parts.scheme}' is no kind of {spelling.noun.split()[-1]}; there are {spelling.known}"
+        )
+    dialect = spelling.foreign[name]
+    return dialect, transport or ("https" if dialect.home else "http")
+
+
+def _base(parts: SplitResult, dialect: Dialect, transport: str, noun: str) -> str:
+    prefix = parts.path.rstrip("/")
+    if not parts.hostname:
+        if dialect.home and transport == "https" and not prefix and not parts.netloc:
+            return dialect.home
+        raise InvalidConfiguration(f"the URL of {noun} needs a host: {parts.scheme}://HOST:PORT")
+    version, _, route = dialect.path.strip("/").rpartition("/")
+    for ending in filter(None, (version, route)):
+        if prefix.endswith(f"/{ending}"):
+            raise InvalidConfiguration(f"leave /{ending} off the URL of {noun}; {dialect.path} is added to it")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    port = "" if parts.port is None else f":{parts.port}"
+    base = f"{transport}://{host}{port}{prefix}"
+    try:
+        httpx.URL(base)
+    except httpx.InvalidURL as error:
+        raise InvalidConfiguration(f"{base} is no address: {error}") from error
+    return base
+
+
+def _model(parts: SplitResult, noun: str) -> str | None:
+    model = None
+    for key, value in parse_qsl(parts.query, keep_blank_values=True):
+        if key != "model":
+            raise InvalidConfiguration(f"the URL of {noun} takes ?model=NAME, not '{key}'")
+        if not value or model is not None:
+            raise InvalidConfiguration(f"the URL of {noun} names its model once: ?model=NAME")
+        model = value
+    return model

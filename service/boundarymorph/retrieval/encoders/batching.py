@@ -1,0 +1,139 @@
+"""An encoder over a model in this process, whose batches go across requests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.batching.batcher import CHARACTERS_A_TOKEN, Batcher, Role
+from boundarymorph.errors import EncoderFailed, EncoderUnavailable
+from boundarymorph.retrieval.encoders.dual_encoder import DualEncoder, Text
+from boundarymorph.retrieval.encoders.encoder import Embeddings
+from boundarymorph.telemetry import metrics
+
+ENCODER = Role(
+    name="encoder",
+    item="text",
+    result="vector",
+    done="encoded",
+    dtype=np.float32,
+    unavailable=EncoderUnavailable,
+    failed=EncoderFailed,
+    metrics=metrics.encoder_batches,
+)
+QUERY_PATIENCE = 0.0  # seconds: somebody waits for a query, while documents come by the thousand
+SLICE_TOKENS = 8192  # of a call's documents that wait together, or two batches' worth
+SLICES = 2  # of a call at a time, so that one is tokenised while another is encoded
+
+
+class BatchingEncoder:
+    """An `Encoder` whose model serves all requests in common batches; see `Batcher` for the order and the door.
+
+    Queries go first. A call with many documents lets no more than two slices of them wait, so that calls take turns,
+    and one that is cancelled, or fails on a text, spends no more than these.
+
+    queue_tokens: what may wait; patience: seconds after which documents are due, and that a query may wait before it is
+    refused at the door; on_lost: called when the device is gone for good.
+    """
+
+    def __init__(
+        self,
+        model: DualEncoder,
+        *,
+        queue_tokens: int = 1_000_000,
+        patience: float = 30.0,
+        on_lost: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.model = model
+        self._slice_tokens = min(max(SLICE_TOKENS, 2 * model.batch_tokens), queue_tokens)
+        self.batcher: Batcher[Text] = Batcher(
+            model,
+            replace(ENCODER, shape=(model.dimension,)),
+            queue_tokens=queue_tokens,
+            patience=patience,
+            on_lost=on_lost,
+            clock=clock,
+        )
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    @property
+    def dimension(self) -> int:
+        return self.model.dimension
+
+    @property
+    def queue_tokens(self) -> int:
+        """What may wait."""
+        return self.batcher.queue_tokens
+
+    def waiting(self) -> tuple[int, int]:
+        """Texts and tokens that wait now."""
+        return self.batcher.waiting()
+
+    async def check(self) -> None:
+        """Warm up with a batch as large as they get, then encode a canary. Raises what `encode_query` does."""
+        await self.encode_documents(["warm " * self.model.max_length] * self.batcher.full_batch())
+        canary = await self.encode_query("canary")
+        if not np.isfinite(canary).all():
+            raise EncoderFailed(f"{self.name} gives no unit vector for a canary; its weights or precision are unusable")
+
+    async def encode_query(self, text: str, *, deadline: float | None = None) -> NDArray[np.float32]:
+        """As `Encoder.encode_query`. deadline: on the clock, after which it raises DeadlineExceeded."""
+        results = await self.batcher.run(
+            lambda: [self.model.tokenize_query(text)], [len(text)], deadline=deadline, patience=QUERY_PATIENCE
+        )
+        vector: NDArray[np.float32] = results.values[0]
+        return vector
+
+    async def encode_documents(self, texts: Sequence[str]) -> Embeddings:
+        self.batcher.check_open()
+        vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
+        slices = self._slices(texts)
+        truncated = 0
+
+        async def lane() -> None:
+            nonlocal truncated
+            for part in slices:
+                chosen = texts[part]
+                results = await self.batcher.run(
+                    lambda chosen=chosen: self.model.tokenize_documents(chosen),  # type: ignore[misc]
+                    map(len, chosen),
+                    admitted=True,
+                )
+                vectors[part] = results.values
+                truncated += results.truncated
+
+        if texts:
+            self.batcher.enter(map(len, texts[next(self._slices(texts))]))
+            lanes = [asyncio.ensure_future(lane()) for _ in range(SLICES)]
+            try:
+                await asyncio.gather(*lanes)
+            finally:
+                for unfinished in lanes:
+                    unfinished.cancel()
+                await asyncio.gather(*lanes, return_exceptions=True)
+        return Embeddings(vectors, truncated)
+
+    async def close(self) -> None:
+        """Finish the batches under way, give up what waits, release the model."""
+        await self.batcher.close()
+
+    def _slices(self, texts: Sequence[str]) -> Iterator[slice]:
+        """Neighbours that are guessed to have so many tokens together, at least one."""
+        start, tokens = 0, 0
+        for position, text in enumerate(texts):
+            more = 1 + min(self.model.max_length, len(text) // CHARACTERS_A_TOKEN)
+            if position > start and tokens + more > self._slice_tokens:
+                yield slice(start, position)
+                start, tokens = position, 0
+            tokens += more
+        if start < len(texts):
+            yield slice(start, len(texts))

@@ -1,0 +1,56 @@
+"""A dual encoder: the model alone, which a `BatchingEncoder` feeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.batching.model import Model
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Text:
+    """A query or a document with its prompt, tokenised and cut to fit: what the model reads.
+
+    ids: (n,) token ids, special ones included; type_ids: (n,) segments, where the model knows them; truncated: whether
+    anything was cut.
+    """
+
+    ids: NDArray[np.int64]
+    truncated: bool
+    type_ids: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class DualEncoder(Model[Text], Protocol):
+    """A `Model` whose results are unit vectors."""
+
+    @property
+    def dimension(self) -> int:
+        """d, the length of the vectors."""
+
+    def tokenize_query(self, text: str) -> Text:
+        """A query as the model reads it."""
+
+    def tokenize_documents(self, texts: Sequence[str]) -> list[Text]:
+        """n documents as the model reads them."""
+
+    def run(self, texts: Sequence[Text], /) -> NDArray[np.float32]:
+        """(n, d) unit rows of a batch. Raises OutOfMemory or DeviceLost."""
+
+
+def unit_rows(states: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+    """(n, d) brought to unit length in float64; rows of no length, or that are no numbers, become NaN."""
+    exact = states.astype(np.float64)
+    lengths = np.linalg.norm(exact, axis=1, keepdims=True)
+    usable = np.isfinite(lengths) & (lengths > 0)
+    rows: NDArray[np.float32] = np.divide(exact, lengths, out=np.full_like(exact, np.nan), where=usable).astype(
+        np.float32
+    )
+    return rows

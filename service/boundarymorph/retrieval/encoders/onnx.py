@@ -1,0 +1,74 @@
+"""Dual encoders in ONNX, on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.models import OnnxTextModel, embedded_encoder
+from boundarymorph.retrieval.encoders.batching import BatchingEncoder
+from boundarymorph.retrieval.encoders.dual_encoder import Text, unit_rows
+
+_BGE_QUERY_PREFIX = "Represent this sentence for searching relevant passages: "
+
+
+class OnnxDualEncoder:
+    """A `DualEncoder` for a BERT-like model whose embedding is the last hidden state of its first token.
+
+    Each text is run on its own, so its vector never depends on what it is batched with, and the cores are kept busy by
+    texts side by side.
+    """
+
+    backend = "onnx-cpu"
+    batch_tokens = 1
+    side_by_side = True
+    pads = False
+
+    def __init__(self, model: OnnxTextModel, dimension: int, query_prefix: str) -> None:
+        self.dimension = dimension
+        self._model = model
+        self._query_prefix = query_prefix
+
+    @classmethod
+    def embedded(cls, *, max_length: int = 512, threads: int | None = None) -> OnnxDualEncoder:
+        """The encoder that comes with the service. Raises ModelUnavailable."""
+        model = OnnxTextModel(embedded_encoder(), max_length=max_length, threads=threads)
+        return cls(model, dimension=384, query_prefix=_BGE_QUERY_PREFIX)
+
+    @property
+    def name(self) -> str:
+        return f"{self._model.weights.name}/{self._model.max_length}"
+
+    @property
+    def max_length(self) -> int:
+        return self._model.max_length
+
+    @property
+    def lanes(self) -> int:
+        return self._model.threads
+
+    def tokenize_query(self, text: str) -> Text:
+        return self.tokenize_documents([self._query_prefix + text])[0]
+
+    def tokenize_documents(self, texts: Sequence[str]) -> list[Text]:
+        return [
+            Text(np.array(encoding.ids), truncated, np.array(encoding.type_ids))
+            for encoding, truncated in self._model.encode_texts(texts)
+        ]
+
+    def run(self, texts: Sequence[Text]) -> NDArray[np.float32]:
+        return unit_rows(np.array([self._model.infer(text.ids, text.type_ids)[0] for text in texts]))
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+class OnnxEncoder(BatchingEncoder):
+    """An `Encoder` in ONNX."""
+
+    @classmethod
+    def embedded(cls, *, max_length: int = 512, threads: int | None = None) -> OnnxEncoder:
+        """The encoder that comes with the service. Raises ModelUnavailable."""
+        return cls(OnnxDualEncoder.embedded(max_length=max_length, threads=threads))

@@ -1,0 +1,130 @@
+"""How a model's texts become vectors: its prompts, its pooling, its length."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from boundarymorph.errors import InvalidConfiguration
+
+Pooling: TypeAlias = Literal["cls", "mean", "last"]
+ReadJson: TypeAlias = Callable[[str], Any]
+
+WEB_SEARCH = "Given a web search query, retrieve relevant passages that answer the query"
+
+_POOLINGS: Mapping[str, Pooling] = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
+_SWITCHES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_lasttoken": "lasttoken",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+}
+_DOCUMENT_PROMPTS = ("document", "passage", "corpus")
+_AFTER = {
+    "Transformer": ("",),
+    "Pooling": ("Transformer",),
+    "Dense": ("Pooling", "Dense"),
+    "Normalize": ("Pooling", "Dense", "Normalize"),
+}
+_INSTRUCTED = re.compile(r"Instruct: .*\nQuery:")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """query, document: what is put before the text; pooling: which tokens' last states make the vector; dense: the
+    folders of layers that it then goes through; max_length: tokens, None where nobody tells; lower_case: whether texts
+    are."""
+
+    pooling: Pooling = "mean"
+    query: str = ""
+    document: str = ""
+    dense: tuple[str, ...] = ()
+    max_length: int | None = None
+    lower_case: bool = False
+
+    def instructed(self, instruction: str) -> Recipe:
+        """With another task for its queries. Raises InvalidConfiguration where its prompt has no place for one."""
+        if not _INSTRUCTED.match(self.query):
+            raise InvalidConfiguration("the queries of this encoder take no instruction: give a query_prompt instead")
+        return replace(self, query=_INSTRUCTED.sub(lambda _: f"Instruct: {instruction}\nQuery:", self.query, count=1))
+
+
+_E5 = Recipe("mean", "query: ", "passage: ")
+_INSTRUCTION = f"Instruct: {WEB_SEARCH}\nQuery:"
+# The first whose pattern a model's lowered name has.
+_FAMILIES: tuple[tuple[str, Recipe], ...] = (
+    (r"qwen3-embedding", Recipe("last", _INSTRUCTION)),
+    (r"\be5-.*mistral|gte-qwen", Recipe("last", f"{_INSTRUCTION} ")),
+    (r"\be5-.*instruct", Recipe("mean", f"{_INSTRUCTION} ")),
+    (r"\be5-", _E5),
+    (r"bge-(small|base|large)-en", Recipe("cls", "Represent this sentence for searching relevant passages: ")),
+    (r"\bbge-", Recipe("cls")),
+    (r"gte-(modernbert|multilingual|.*v1\.5)", Recipe("cls")),
+)
+
+
+def known_recipe(name: str) -> Recipe:
+    """Of a model's family, by its name or folder; the mean without prompts for one that is not known."""
+    lowered = name.lower()
+    return next((recipe for pattern, recipe in _FAMILIES if re.search(pattern, lowered)), Recipe())
+
+
+def described_recipe(name: str, read: ReadJson, pooling: Pooling | None = None) -> Recipe:
+    """What the repository's own files of sentence-transformers say, and its family where they say nothing.
+
+    read: the content of one of its JSON files, None where it is missing; pooling: whatever they say.
+
+    Raises InvalidConfiguration for what is not computed here.
+    """
+    recipe, config = known_recipe(name), None
+    for kind, folder in _modules(read):
+        if kind == "Pooling":
+            config = read(f"{folder}/config.json") or {}
+        elif kind == "Dense":
+            recipe = replace(recipe, dense=(*recipe.dense, folder))
+    if pooling is None and config is not None:
+        pooling = _mode(config)
+    if pooling is not None:
+        recipe = replace(recipe, pooling=pooling)
+    described = read("config_sentence_transformers.json") or {}
+    prompts = described.get("prompts") or {}
+    if any(prompts.values()):
+        default = prompts.get(described.get("default_prompt_name"), "")
+        document = next((prompts[key] for key in _DOCUMENT_PROMPTS if key in prompts), default)
+        recipe = replace(recipe, query=prompts.get("query", default), document=document)
+    texts = read("sentence_bert_config.json") or {}
+    return replace(recipe, max_length=texts.get("max_seq_length"), lower_case=bool(texts.get("do_lower_case")))
+
+
+def _modules(read: ReadJson) -> list[tuple[str, str]]:
+    """Kind and folder of each, in order: a transformer, its pooling, perhaps layers, perhaps the unit length."""
+    told = [
+        (str(module.get("type", "")).rpartition(".")[2], str(module.get("path") or ""))
+        for module in read("modules.json") or ()
+    ]
+    for (kind, folder), (before, _) in zip(told, [("", ""), *told], strict=False):
+        if kind == "Transformer" and folder:
+            raise InvalidConfiguration(
+                f"the transformer of this model is in its folder {folder}: give that as the model"
+            )
+        if before not in _AFTER.get(kind, ()):
+            raise InvalidConfiguration(
+                f"this model has a {kind} module after {before or 'nothing'}, which is not computed here: "
+                "serve it elsewhere"
+            )
+    return told
+
+
+def _mode(config: Mapping[str, Any]) -> Pooling:
+    modes = config.get("pooling_mode") or [mode for switch, mode in _SWITCHES.items() if config.get(switch)]
+    modes = [modes] if isinstance(modes, str) else list(modes)
+    if len(modes) != 1 or modes[0] not in _POOLINGS:
+        raise InvalidConfiguration(f"this model pools by {' and '.join(modes) or 'nothing'}: choose cls, mean or last")
+    pooling = _POOLINGS[modes[0]]
+    if not config.get("include_prompt", True) and pooling == "mean":
+        raise InvalidConfiguration("this model leaves its prompts out of the mean, which is not computed here")
+    return pooling

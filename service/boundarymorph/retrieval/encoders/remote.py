@@ -1,0 +1,168 @@
+"""Vectors from other processes and other machines."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from urllib.parse import urlsplit, urlunsplit
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.errors import EncoderFailed, EncoderUnavailable, InvalidConfiguration
+from boundarymorph.remote import urls
+from boundarymorph.remote.client import Observer, RemoteModel
+from boundarymorph.remote.role import Role
+from boundarymorph.remote.urls import Endpoint, Spelling
+from boundarymorph.retrieval.encoders.dialects import DIALECTS
+from boundarymorph.retrieval.encoders.dual_encoder import unit_rows
+from boundarymorph.retrieval.encoders.encoder import Embeddings
+from boundarymorph.retrieval.encoders.recipe import known_recipe
+
+DOCUMENTS = 256  # of a call that share one timeout
+
+_ROLE = Role("encoder", "vectors", "encoded", EncoderUnavailable, EncoderFailed)
+_SPELLING = Spelling("an encoder", None, DIALECTS, ", ".join(f"{name}://" for name in DIALECTS))
+
+
+def parse(url: str) -> Endpoint:
+    """Read `SCHEME://HOST:PORT/PREFIX?model=NAME`.
+
+    `tei` and `vllm` are servers of that kind over plain HTTP, `openai` the hosted service over TLS, or with a host what
+    is compatible with it. `+http` or `+https` after one of the three says otherwise. The /v1 at the end of the base URL
+    of the latter two may be there or not.
+
+    Raises InvalidConfiguration, whose message repeats no password.
+    """
+    if url.startswith(("openai", "vllm")):
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise InvalidConfiguration("the URL of an encoder has a malformed host or port") from error
+        prefix = parts.path.rstrip("/")
+        if parts.netloc and prefix.endswith("/v1"):
+            url = urlunsplit(parts._replace(path=prefix.removesuffix("/v1")))
+    return urls.parse(url, _SPELLING)
+
+
+class RemoteEncoder:
+    """An `Encoder` over HTTP, in front of one server or several that serve the same model.
+
+    Name and dimension are known once it is connected, or has encoded a text; before that they raise EncoderUnavailable.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        *,
+        query_prompt: str | None = None,
+        document_prompt: str | None = None,
+        dimension: int | None = None,
+        api_key: str | None = None,
+        timeout: float = 30.0,
+        attempt_timeout: float = 10.0,
+        connections: int = 64,
+        clock: Callable[[], float] = time.monotonic,
+        seed: int = 0,
+        observe: Observer | None = None,
+    ) -> None:
+        """query_prompt, document_prompt: put before the texts, by default what the model's family wants; dimension: how
+        many of the first components are kept, for models that were trained for it; api_key: sent to all servers as a
+        Bearer token; timeout: seconds for a query, or for every 256 documents; attempt_timeout: seconds for one
+        request; observe: called with the server's base URL, the outcome and the seconds of each request for vectors.
+
+        Raises InvalidConfiguration.
+        """
+        if dimension is not None and dimension < 1:
+            raise InvalidConfiguration("the dimension of an encoder must be at least 1")
+        self._query_prompt, self._document_prompt = query_prompt, document_prompt
+        self._kept = dimension
+        self._width: int | None = None  # of what the servers give
+        self._model = RemoteModel(
+            endpoints,
+            _ROLE,
+            api_key=api_key,
+            timeout=timeout,
+            attempt_timeout=attempt_timeout,
+            connections=connections,
+            clock=clock,
+            seed=seed,
+            observe=observe,
+        )
+
+    @property
+    def name(self) -> str:
+        """The model as its server names it, and a hash of the prompts and the dimension."""
+        query, document = self._prompts()
+        told = json.dumps({"query": query, "document": document, "dimension": self.dimension}, sort_keys=True)
+        return f"{self._model.name}/{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+
+    @property
+    def dimension(self) -> int:
+        if self._width is None:
+            raise EncoderUnavailable("no encoder has been reached yet, and only its server knows what it is")
+        return self._kept or self._width
+
+    async def connect(self) -> None:
+        """Ask all servers side by side what they are, and one for a vector; one that fits is enough.
+
+        Raises EncoderUnavailable, Overloaded or EncoderFailed.
+        """
+        self._model.check_open()
+        await self._model.connect()
+        await self._encode(["probe"], None)
+
+    async def check(self) -> None:
+        """Let a canary through. Raises what `encode_query` does."""
+        await self.encode_query("canary")
+
+    async def encode_query(self, text: str, *, deadline: float | None = None) -> NDArray[np.float32]:
+        """As `Encoder.encode_query`. deadline: on the clock, after which it raises DeadlineExceeded."""
+        await self._be_connected()
+        vectors, _ = await self._encode([self._prompts()[0] + text], deadline)
+        vector: NDArray[np.float32] = vectors[0]
+        return vector
+
+    async def encode_documents(self, texts: Sequence[str]) -> Embeddings:
+        await self._be_connected()
+        prompt = self._prompts()[1]
+        vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
+        truncated = 0
+        for start in range(0, len(texts), DOCUMENTS):
+            part = [prompt + text for text in texts[start : start + DOCUMENTS]]
+            vectors[start : start + len(part)], cut = await self._encode(part, None)
+            truncated += cut
+        return Embeddings(vectors, truncated)
+
+    async def close(self) -> None:
+        await self._model.close()
+
+    async def _be_connected(self) -> None:
+        """The prompts depend on the model, and the shape of nothing on the dimension."""
+        self._model.check_open()
+        if self._width is None:
+            await self.connect()
+
+    async def _encode(self, texts: Sequence[str], deadline: float | None) -> tuple[NDArray[np.float32], int]:
+        """(n, d) unit rows of at least one text, and how many the server says that it cut."""
+        answer = await self._model.call("", texts, deadline=deadline)
+        width = answer.values.shape[1]
+        if self._width not in (None, width):
+            raise EncoderFailed(f"{self._model.name} gives {width} dimensions now, and gave {self._width} before")
+        if self._kept is not None and self._kept > width:
+            raise EncoderFailed(f"{self._model.name} gives {width} dimensions, fewer than the {self._kept} to be kept")
+        rows = unit_rows(answer.values[:, : self._kept])
+        if not np.isfinite(rows).all():
+            raise EncoderFailed(f"{self._model.name} gave a vector without a direction")
+        self._width = width
+        return rows, answer.truncated
+
+    def _prompts(self) -> tuple[str, str]:
+        """Of queries and of documents."""
+        family = known_recipe(self._model.name)
+        return (
+            family.query if self._query_prompt is None else self._query_prompt,
+            family.document if self._document_prompt is None else self._document_prompt,
+        )

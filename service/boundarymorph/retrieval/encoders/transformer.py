@@ -1,0 +1,219 @@
+"""Dual encoders on PyTorch: any whose vector is pooled from the last states of a transformer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.errors import EncoderFailed, InvalidConfiguration
+from boundarymorph.retrieval.encoders.batching import BatchingEncoder
+from boundarymorph.retrieval.encoders.dual_encoder import Text, unit_rows
+from boundarymorph.retrieval.encoders.recipe import Pooling, Recipe, described_recipe
+from boundarymorph.tokenization import encode_texts, plain
+from boundarymorph.transformer.architecture import MOST_OF_A_CAUSAL_MODEL, chosen_length, typed
+from boundarymorph.transformer.body import Body, open_body
+from boundarymorph.transformer.device import (
+    Precision,
+    chosen_batch_tokens,
+    chosen_device,
+    chosen_lanes,
+    chosen_precision,
+)
+from boundarymorph.transformer.repository import Repository
+
+_ORDINARY = "What is asked for? It is 1 answer."
+
+
+class TextReader:
+    """Texts with their prompts and the tokenizer's special tokens, at most max_length tokens. Thread-safe.
+
+    Special tokens that a text spells out are plain text. Raises InvalidConfiguration for prompts that hold some, or
+    leave no room.
+    """
+
+    def __init__(self, tokenizer: Any, recipe: Recipe, *, max_length: int, types: bool, filler: int) -> None:
+        self._tokenizer = plain(tokenizer)
+        self._recipe, self._max_length, self._types, self._filler = recipe, max_length, types, filler
+        for prompt in (recipe.query, recipe.document):
+            own = tokenizer.encode(prompt + _ORDINARY, add_special_tokens=False).ids
+            if self._tokenizer.encode(prompt + _ORDINARY, add_special_tokens=False).ids != own:
+                raise InvalidConfiguration(f"the prompt {prompt!r} holds special tokens: leave them out")
+            room = max_length - self._tokenizer.num_special_tokens_to_add(False)
+            if len(self._tokenizer.encode(prompt, add_special_tokens=False).ids) >= room:
+                raise InvalidConfiguration(f"the prompt {prompt!r} leaves no room in a max_length of {max_length}")
+
+    def query(self, text: str) -> Text:
+        return self._read([self._recipe.query + text])[0]
+
+    def documents(self, texts: Sequence[str]) -> list[Text]:
+        return self._read([self._recipe.document + text for text in texts])
+
+    def _read(self, texts: Sequence[str]) -> list[Text]:
+        if self._recipe.lower_case:
+            texts = [text.lower() for text in texts]
+        read = []
+        for encoding, truncated in encode_texts(self._tokenizer, self._max_length, texts):
+            ids = np.array(encoding.ids or [self._filler], dtype=np.int64)
+            read.append(Text(ids, truncated, np.zeros_like(ids) if self._types else None))
+        return read
+
+
+class TransformerDualEncoder:
+    """A `DualEncoder` on one device. `load` makes it."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        reader: TextReader,
+        body: Body,
+        dimension: int,
+        max_length: int,
+        batch_tokens: int,
+        lanes: int,
+    ) -> None:
+        self.name = name
+        self.dimension = dimension
+        self.max_length = max_length
+        self.batch_tokens = batch_tokens
+        self.lanes = lanes
+        self.backend = f"torch-{body.device_type}"
+        self.side_by_side = body.device_type == "cpu"
+        self.pads = not body.packed
+        self._reader = reader
+        self._body: Body | None = body
+
+    @classmethod
+    def load(
+        cls,
+        name_or_path: str,
+        *,
+        precision: Precision = "auto",
+        device: str = "auto",
+        max_length: int | None = None,
+        pooling: Pooling | None = None,
+        query_prompt: str | None = None,
+        document_prompt: str | None = None,
+        instruction: str | None = None,
+        dimension: int | None = None,
+        batch_tokens: int | None = None,
+        packed: bool | None = None,
+        trust_remote_code: bool = False,
+        threads: int | None = None,
+    ) -> TransformerDualEncoder:
+        """Open a model from a folder or from the hub.
+
+        precision: auto is bf16 on a GPU and fp32 elsewhere; max_length: tokens of a text with its prompt, by default
+        what its repository says or the model reads, at most 8192; pooling, query_prompt, document_prompt: by default
+        what its repository says, else its family, else the mean without prompts; instruction: the task in the prompt of
+        queries that have one ("Instruct: ..."); dimension: how many of the first components are kept, for models that
+        were trained for it; packed: whether batches go without padding, by default where that can be done;
+        trust_remote_code: whether the repository may bring code that is run; threads: how many batches a CPU computes
+        side by side, one thread each, by default one a core.
+
+        Raises ModelUnavailable for files that are missing, InvalidConfiguration for a model or setting that does not
+        fit, OutOfMemory and DeviceLost.
+        """
+        where = chosen_device(device)
+        precision = chosen_precision(precision, where)
+        most, lanes = chosen_batch_tokens(batch_tokens, where), chosen_lanes(threads, where)
+        repository = Repository(name_or_path, trust_remote_code=trust_remote_code)
+        tokenizer = repository.backend_tokenizer
+        recipe = _recipe(repository, pooling, query_prompt, document_prompt, instruction)
+        length = chosen_length(repository, max_length, recipe.max_length or MOST_OF_A_CAUSAL_MODEL)
+        reader = TextReader(
+            tokenizer,
+            recipe,
+            max_length=length,
+            types=typed(repository),
+            filler=int(repository.tokenizer.eos_token_id or 0),
+        )
+        body = open_body(
+            repository,
+            pooling="first" if recipe.pooling == "cls" else recipe.pooling,
+            dense=recipe.dense,
+            precision=precision,
+            device=where,
+            packed=packed,
+        )
+        if dimension is not None and not 1 <= dimension <= body.width:
+            raise InvalidConfiguration(f"{repository.location} has vectors of 1 to {body.width} dimensions")
+        dimension = dimension or body.width
+        return cls(
+            name=f"{repository.model}@{repository.revision[:12]}/{precision}/{length}/{_digest(recipe, dimension)}",
+            reader=reader,
+            body=body,
+            dimension=dimension,
+            max_length=length,
+            batch_tokens=most,
+            lanes=lanes,
+        )
+
+    def tokenize_query(self, text: str) -> Text:
+        return self._reader.query(text)
+
+    def tokenize_documents(self, texts: Sequence[str]) -> list[Text]:
+        return self._reader.documents(texts)
+
+    def run(self, texts: Sequence[Text]) -> NDArray[np.float32]:
+        """(n, d) unit rows. Raises OutOfMemory, DeviceLost, or EncoderFailed where a vector has no direction."""
+        if not texts:
+            return np.empty((0, self.dimension), dtype=np.float32)
+        if self._body is None:
+            raise EncoderFailed(f"{self.name} is closed")
+        rows = unit_rows(self._body.run(texts)[:, : self.dimension])
+        if not np.isfinite(rows).all():
+            raise EncoderFailed(f"{self.name} gave a vector without a direction; another precision may help")
+        return rows
+
+    def close(self) -> None:
+        if self._body is not None:
+            self._body.close()
+        self._body = None
+
+
+class TransformerEncoder(BatchingEncoder):
+    """An `Encoder` on PyTorch."""
+
+    @classmethod
+    def load(
+        cls,
+        name_or_path: str,
+        *,
+        queue_tokens: int = 1_000_000,
+        patience: float = 30.0,
+        on_lost: Callable[[], None] = lambda: None,
+        **options: Any,
+    ) -> TransformerEncoder:
+        """A `TransformerDualEncoder` opened with these options, behind a queue as of `BatchingEncoder`."""
+        model = TransformerDualEncoder.load(name_or_path, **options)
+        return cls(model, queue_tokens=queue_tokens, patience=patience, on_lost=on_lost)
+
+
+def _recipe(
+    repository: Repository,
+    pooling: Pooling | None,
+    query_prompt: str | None,
+    document_prompt: str | None,
+    instruction: str | None,
+) -> Recipe:
+    if pooling is not None and pooling not in get_args(Pooling):
+        raise InvalidConfiguration(f"there is no pooling {pooling}: use cls, mean or last")
+    recipe = described_recipe(repository.model, repository.read_json, pooling)
+    if query_prompt is not None:
+        recipe = replace(recipe, query=query_prompt)
+    if document_prompt is not None:
+        recipe = replace(recipe, document=document_prompt)
+    return recipe if instruction is None else recipe.instructed(instruction)
+
+
+def _digest(recipe: Recipe, dimension: int) -> str:
+    """Of what makes vectors, besides the weights, their precision and the length."""
+    told = asdict(replace(recipe, max_length=None)) | {"dimension": dimension}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]

@@ -1,0 +1,328 @@
+"""Filters over the metadata of documents: a small JSON language, as SQL and as a predicate.
+
+    {"language": "en"}                                        a field equals a value
+    {"year": {"gte": 1990, "lt": 2000}}                       all of several comparisons of one field
+    {"language": "en", "author.name": {"in": ["A", "B"]}}     all of several fields; dots lead into objects
+    {"and": [...]}, {"or": [...]}, {"not": {...}}             of filters
+
+Comparisons: eq, ne, in, nin, gt, gte, lt, lte, exists. A value is a string, a number, a boolean or null, and equals
+only values of its own type; numbers compare with numbers and strings with strings, by code points. A list meets eq, in,
+gt, gte, lt and lte if one of its elements does; an object meets none of them. ne and nin say the opposite of eq and in,
+so what lacks the field meets them. exists asks whether the field is there, null or not. {} is met by everything. A
+string of the metadata counts up to its first NUL.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from boundarymorph.errors import InvalidInput, LimitExceeded
+
+MAX_DEPTH = 8  # of and, or and not within each other
+MAX_VALUES = 1_000  # of all comparisons and lists together
+MAX_STRING = 1_024
+
+Scalar = str | int | float | bool | None
+
+_ORDER: Mapping[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "gt": (">", operator.gt),
+    "gte": (">=", operator.ge),
+    "lt": ("<", operator.lt),
+    "lte": ("<=", operator.le),
+}
+_TYPES = {"text": "'text'", "number": "'integer', 'real'", "true": "'true'", "false": "'false'", "null": "'null'"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sql:
+    """A condition over a column with JSON objects, 0 or 1 and never null, and what is bound to its `?`.
+
+    It is about the column even where it is always or never met, as SQLite refuses `INDEXED BY` with a plain 0.
+    """
+
+    text: str
+    parameters: tuple[Scalar, ...]
+
+
+class Filter:
+    """A checked filter. Equal ones are those that read the same, whatever the order of their fields."""
+
+    def __init__(self, filter: object) -> None:
+        """Read a decoded JSON value. Raises InvalidInput, and LimitExceeded for one too large, naming the place."""
+        self._condition = _read(filter, "filter", 1, _Count())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Filter) and self._condition == other._condition
+
+    def __hash__(self) -> int:
+        return hash(self._condition)
+
+    def sql(self, column: str) -> Sql:
+        """The filter as SQL over a column, whose name must be one of the program's own."""
+        return self._condition.sql(column)
+
+    def matches(self, metadata: Mapping[str, Any]) -> bool:
+        """Whether one document's metadata meet the filter: what the SQL means."""
+        return self._condition.matches(metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class _All:
+    parts: frozenset[_Condition]
+
+    def sql(self, column: str) -> Sql:
+        return _joined(" AND ", f"{column} IS NOT NULL", self.parts, column)
+
+    def matches(self, metadata: Mapping[str, Any]) -> bool:
+        return all(part.matches(metadata) for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Any:
+    parts: frozenset[_Condition]
+
+    def sql(self, column: str) -> Sql:
+        return _joined(" OR ", f"{column} IS NULL", self.parts, column)
+
+    def matches(self, metadata: Mapping[str, Any]) -> bool:
+        return any(part.matches(metadata) for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Not:
+    part: _Condition
+
+    def sql(self, column: str) -> Sql:
+        inner = self.part.sql(column)
+        return Sql(f"NOT {inner.text}", inner.parameters)
+
+    def matches(self, metadata: Mapping[str, Any]) -> bool:
+        return not self.part.matches(metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class _Exists:
+    path: tuple[str, ...]
+
+    def sql(self, column: str) -> Sql:
+        return Sql(f"(json_type({column}, ?) IS NOT NULL)", (_json_path(self.path),))
+
+    def matches(self, metadata: Mapping[str, Any]) -> bool:
+        return bool(_reach(metadata, self.path))
+
+
+@dataclass(frozen=True, slots=True)
+class _Compare:
+    """Whether a field, or an element of it, is of one type and in one relation to one of the values.
+
+    type: one of _TYPES; comparison: "in" or one of _ORDER, with one value.
+    """
+
+    path: tuple[str, ...]
+    type: str
+    comparison: str
+    values: tuple[Scalar, ...]
+
+    def sql(self, column: str) -> Sql:
+        path, types, values = _json_path(self.path), _TYPES[self.type], self.values if self._has_operand else ()
+        kind, value = f"json_type({column}, ?)", f"json_extract({column}, ?)"
+        within = f"json_each({column}, ?) WHERE type IN ({types}) AND {self._test('atom')}"
+        return Sql(
+            f"CASE WHEN {kind} IN ({types}) THEN {self._test(value)} "  # noqa: S608
+            f"WHEN {kind} = 'array' THEN EXISTS (SELECT 1 FROM {within}) ELSE 0 END",
+            (path, *((path, *values) if self._has_operand else ()), path, path, *values),
+        )
+
+    def matches(self, metadata: Mapping[str, Any]) -> bool:
+        for found in _reach(metadata, self.path):
+            return any(self._meets(element) for element in (found if isinstance(found, list) else [found]))
+        return False
+
+    @property
+    def _has_operand(self) -> bool:
+        """Whether more is to be known than the type."""
+        return self.type in ("text", "number")
+
+    def _test(self, operand: str) -> str:
+        if not self._has_operand:
+            return "1"
+        if self.comparison == "in":
+            return f"{operand} IN ({', '.join('?' * len(self.values))})"
+        return f"{operand} {_ORDER[self.comparison][0]} ?"
+
+    def _meets(self, value: object) -> bool:
+        if isinstance(value, (dict, list)) or _type(value) != self.type:
+            return False
+        if isinstance(value, str):
+            value = value.partition("\0")[0]
+        if self.comparison == "in":
+            return value in self.values
+        return _ORDER[self.comparison][1](value, self.values[0])
+
+
+_Condition = _All | _Any | _Not | _Exists | _Compare
+
+
+class _Count:
+    """Values read so far."""
+
+    def __init__(self) -> None:
+        self.values = 0
+
+    def add(self, place: str, values: int = 1) -> None:
+        self.values += values
+        if self.values > MAX_VALUES:
+            raise LimitExceeded(f"{place}: a filter may hold at most {MAX_VALUES} values; ask for less at once")
+
+
+def _read(filter: object, place: str, depth: int, count: _Count) -> _Condition:
+    if not isinstance(filter, dict):
+        raise InvalidInput(f'{place}: expected an object such as {{"field": value}}, not {_shown(filter)}')
+    if depth > MAX_DEPTH:
+        raise LimitExceeded(f"{place}: a filter may be nested at most {MAX_DEPTH} deep")
+    parts: list[_Condition] = []
+    for key, value in filter.items():
+        count.add(place)
+        where = f"{place}.{key}"
+        match key:
+            case "and" | "or":
+                if not isinstance(value, list) or not value:
+                    raise InvalidInput(f"{where}: expected a list of at least one filter, not {_shown(value)}")
+                each = frozenset(_read(part, f"{where}[{n}]", depth + 1, count) for n, part in enumerate(value))
+                parts.append(_All(each) if key == "and" else _Any(each))
+            case "not":
+                parts.append(_Not(_read(value, where, depth + 1, count)))
+            case str():
+                parts += _read_field(_read_path(key, where), value, where, count)
+            case _:
+                raise InvalidInput(f"{place}: a field name must be a string, not {_shown(key)}")
+    return parts[0] if len(parts) == 1 else _All(frozenset(parts))
+
+
+def _read_field(path: tuple[str, ...], value: object, place: str, count: _Count) -> list[_Condition]:
+    if not isinstance(value, dict):
+        return [_among(path, [_scalar(value, place, hint=' or an object such as {"gte": 1}')])]
+    if not value:
+        raise InvalidInput(f'{place}: expected a comparison such as {{"gte": 1}} in the object')
+    conditions: list[_Condition] = []
+    for comparison, operand in value.items():
+        where = f"{place}.{comparison}"
+        count.add(where)
+        match comparison:
+            case "eq" | "ne":
+                equal = _among(path, [_scalar(operand, where)])
+                conditions.append(equal if comparison == "eq" else _Not(equal))
+            case "in" | "nin":
+                if not isinstance(operand, list):
+                    raise InvalidInput(f"{where}: expected a list of values, not {_shown(operand)}")
+                count.add(where, len(operand))
+                among = _among(path, [_scalar(each, f"{where}[{number}]") for number, each in enumerate(operand)])
+                conditions.append(among if comparison == "in" else _Not(among))
+            case "gt" | "gte" | "lt" | "lte":
+                bound = _scalar(operand, where)
+                if bound is None or isinstance(bound, bool):
+                    raise InvalidInput(f"{where}: expected a number or a string, not {_shown(operand)}")
+                conditions.append(_Compare(path, _type(bound), comparison, (bound,)))
+            case "exists":
+                if not isinstance(operand, bool):
+                    raise InvalidInput(f"{where}: expected true or false, not {_shown(operand)}")
+                conditions.append(_Exists(path) if operand else _Not(_Exists(path)))
+            case _:
+                raise InvalidInput(
+                    f"{place}: there is no comparison {_shown(comparison)}; use eq, ne, in, nin, gt, gte, lt, lte or "
+                    "exists, and dots in the field's name for an object within the metadata"
+                )
+    return conditions
+
+
+def _among(path: tuple[str, ...], values: Sequence[Scalar]) -> _Condition:
+    """Whether a field is one of some values of any types."""
+    by_type: dict[str, list[Scalar]] = {}
+    for value in values:
+        by_type.setdefault(_type(value), []).append(value)
+    parts = [_Compare(path, type, "in", tuple(dict.fromkeys(of_type))) for type, of_type in by_type.items()]
+    return parts[0] if len(parts) == 1 else _Any(frozenset(parts))
+
+
+def _read_path(key: str, place: str) -> tuple[str, ...]:
+    path = tuple(key.split("."))
+    if not all(path) or len(key) > MAX_STRING or any(letter in '"\\' or letter < " " for letter in key):
+        raise InvalidInput(
+            f"{place[: MAX_STRING + 100]!r}: the name of a field has 1 to {MAX_STRING} characters, no quotes, "
+            "backslashes or control characters, and something before and after each dot"
+        )
+    _encodable(key, place)
+    return path
+
+
+def _scalar(value: object, place: str, hint: str = "") -> Scalar:
+    if isinstance(value, str):
+        _encodable(value, place)
+        if len(value) > MAX_STRING or "\0" in value:
+            raise InvalidInput(f"{place}: a string has at most {MAX_STRING} characters here, and no NUL")
+        return value
+    if isinstance(value, (bool, type(None))):
+        return value
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, (int, float)):
+        raise InvalidInput(f"{place}: a number must be finite and an integer of at most 64 bits, not {_shown(value)}")
+    raise InvalidInput(f"{place}: expected a string, a number, true, false or null{hint}, not {_shown(value)}")
+
+
+def _encodable(text: str, place: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"{place!r} holds half a surrogate pair, which is no character") from error
+
+
+def _type(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return "text"
+        case _:
+            return "number"
+
+
+def _shown(value: object) -> str:
+    """The beginning of a value as it looks in a message."""
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
+def _reach(metadata: Mapping[str, Any], path: tuple[str, ...]) -> list[Any]:
+    """What stands at a path, if anything does."""
+    value: Any = metadata
+    for name in path:
+        if not isinstance(value, Mapping) or name not in value:
+            return []
+        value = value[name]
+    return [value]
+
+
+def _json_path(path: tuple[str, ...]) -> str:
+    return "$" + "".join(f'."{name}"' for name in path)
+
+
+def _joined(by: str, empty: str, parts: frozenset[_Condition], column: str) -> Sql:
+    """Conditions in an order of their own, as a balanced tree: SQLite bounds the depth of an expression."""
+    pieces = sorted((part.sql(column) for part in parts), key=repr) or [Sql(empty, ())]
+    while len(pieces) > 1:
+        pairs = [pieces[start : start + 2] for start in range(0, len(pieces), 2)]
+        pieces = [Sql(by.join(f"({piece.text})" for piece in pair), _parameters(pair)) for pair in pairs]
+    return Sql(f"({pieces[0].text})", pieces[0].parameters)
+
+
+def _parameters(pieces: Sequence[Sql]) -> tuple[Scalar, ...]:
+    return tuple(value for piece in pieces for value in piece.parameters)

@@ -1,0 +1,258 @@
+"""What a retriever answers, as bytes: pools and embeddings in the safetensors format.
+
+Indexes store float16 and bring it to unit length when they read it, so a pool's float32 rows hold no more than float16
+does. A frame carries them as float16, and its reader brings them to unit length anew. That gives the same bits on every
+machine: squares of float16 are multiples of 2**-48, which float64 adds without rounding for a row near unit length, in
+any order, and root and division round as IEEE 754 says. All the same, the writer tries it on every row, and sends those
+that would come out otherwise in float32 beside the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from safetensors import SafetensorError, deserialize
+from safetensors.numpy import save
+
+from boundarymorph.errors import InvalidInput, MalformedFrame
+from boundarymorph.retrieval.encoders import Embeddings
+from boundarymorph.retrieval.retriever import Retrieved
+from boundarymorph.selection.pool import Pool, row_lengths
+
+POOL_TYPE = "application/vnd.boundarymorph.pool"
+EMBEDDINGS_TYPE = "application/vnd.boundarymorph.embeddings"
+VERSION = "1"
+HEADER_BYTES = 2**20  # at most: names, shapes and warnings
+TOLERANCE = 1e-3  # by which the length of a vector may differ from 1
+_BLOCK = 2**15  # numbers that are brought to unit length at a time, so that they stay in the cache
+_FEATURE = "feature:"
+_TYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "U32": "<u4", "U8": "|u1"}
+
+Tensors = dict[str, NDArray[Any]]
+
+
+def encode_pool(retrieved: Retrieved) -> bytes:
+    """A pool and its warnings. `decode_pool` gives back the same bits: ids, vectors, query, scores and features.
+
+    Raises InvalidInput for ids that are not Unicode text.
+    """
+    pool = retrieved.pool
+    ids = [_utf8(id) for id in pool.ids]
+    offsets = np.zeros(len(ids) + 1, dtype="<u4")
+    np.cumsum([len(id) for id in ids], out=offsets[1:])
+    tensors = {
+        **_rows(pool.embeddings),
+        "query": pool.query,
+        "scores": pool.scores,
+        "ids": np.frombuffer(b"".join(ids), dtype=np.uint8),
+        "offsets": offsets,
+        **{_FEATURE + name: signal for name, signal in pool.features.items()},
+    }
+    return _frame(tensors, POOL_TYPE, warnings=orjson.dumps(list(retrieved.warnings)).decode())
+
+
+def decode_pool(frame: bytes) -> Retrieved:
+    """What `encode_pool` was given. Needs memory for the vectors in float32, and for no more than the frame holds.
+
+    Raises MalformedFrame.
+    """
+    tensors, metadata = _opened(frame, POOL_TYPE)
+    vectors = _vectors(tensors)
+    count, dimension = vectors.shape
+    query = _taken(tensors, "query", vectors.dtype, (dimension,))
+    _check_unit(query[None], "the query")
+    scores = _taken(tensors, "scores", np.dtype("<f8"), (count,))
+    _check_finite(scores, "scores")
+    if (scores[1:] > scores[:-1]).any():
+        raise MalformedFrame("its scores are not in descending order")
+    ids = _ids(_taken(tensors, "ids", np.dtype("u1"), None), _taken(tensors, "offsets", np.dtype("<u4"), (count + 1,)))
+    features = {}
+    for name in list(tensors):
+        if name.startswith(_FEATURE):
+            features[name.removeprefix(_FEATURE)] = signal = _taken(tensors, name, np.dtype("<f8"), (count,))
+            _check_finite(signal, name)
+    _check_used_up(tensors)
+    return Retrieved(Pool(ids, vectors, query, scores, features), _texts(metadata.get("warnings", "")))
+
+
+def encode_embeddings(embeddings: Embeddings) -> bytes:
+    """(n, d) vectors as they are, and how many texts were cut."""
+    return _frame({"vectors": embeddings.vectors}, EMBEDDINGS_TYPE, truncated=str(embeddings.truncated))
+
+
+def decode_embeddings(frame: bytes, count: int) -> Embeddings:
+    """What `encode_embeddings` was given, if it was for `count` texts. Raises MalformedFrame."""
+    tensors, metadata = _opened(frame, EMBEDDINGS_TYPE)
+    vectors = _taken(tensors, "vectors", np.dtype("<f4"), None)
+    _check_used_up(tensors)
+    if vectors.ndim != 2 or len(vectors) != count or (count and not vectors.shape[1]):
+        raise MalformedFrame(f"its vectors are of {vectors.shape}, for {count} texts")
+    _check_unit(vectors, "one of its vectors")
+    truncated = metadata.get("truncated", "")
+    if not (truncated.isascii() and truncated.isdecimal() and len(truncated) < 10 and int(truncated) <= count):
+        raise MalformedFrame("it does not say how many texts were cut")
+    return Embeddings(vectors, int(truncated))
+
+
+def _frame(tensors: Mapping[str, NDArray[Any]], kind: str, **metadata: str) -> bytes:
+    contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    return save(contiguous, {"type": kind, "version": VERSION, **metadata})
+
+
+def _rows(vectors: NDArray[np.floating]) -> Tensors:
+    """The rows in float16, and those that do not come back from it; all as they are where that is shorter."""
+    if vectors.dtype != np.float32:
+        return {"vectors": vectors}
+    vectors = np.ascontiguousarray(vectors)
+    count, dimension = vectors.shape
+    half = np.empty((count, dimension), dtype="<f2")
+    differs = np.zeros(count, dtype=np.bool_)
+    room = np.empty((_step(dimension), dimension), dtype=np.float32)
+    with np.errstate(all="ignore"):
+        for rows in _blocks(count, dimension):
+            half[rows] = vectors[rows]
+            again = room[: len(half[rows])]
+            _bring_to_unit_length(half[rows], again)
+            wrong = again.view(np.uint32) != vectors[rows].view(np.uint32)
+            if wrong.any():
+                differs[rows] = wrong.any(axis=1)
+    exceptions = np.flatnonzero(differs).astype("<u4")
+    if 2 * len(exceptions) > count:
+        return {"vectors": vectors}
+    if not len(exceptions):
+        return {"vectors": half}
+    return {"vectors": half, "exceptions": exceptions, "exact": vectors[exceptions]}
+
+
+def _vectors(tensors: Tensors) -> NDArray[Any]:
+    """(N, d) unit rows, N and d at least 1."""
+    sent = _taken(tensors, "vectors", None, None)
+    if sent.ndim != 2 or 0 in sent.shape or sent.dtype.kind != "f":
+        raise MalformedFrame(f"its vectors are {sent.dtype} of {sent.shape}")
+    if sent.dtype != np.float16:
+        _check_unit(sent, "one of its vectors")
+        return sent
+    count, dimension = sent.shape
+    vectors = np.empty((count, dimension), dtype=np.float32)
+    lengths = np.empty(count)
+    with np.errstate(all="ignore"):
+        for rows in _blocks(count, dimension):
+            lengths[rows] = _bring_to_unit_length(sent[rows], vectors[rows])
+    if not (np.isfinite(lengths) & (lengths > 0)).all():
+        raise MalformedFrame("one of its vectors has no direction")
+    if "exceptions" in tensors:
+        exceptions = _taken(tensors, "exceptions", np.dtype("<u4"), None)
+        if exceptions.ndim != 1 or (exceptions >= count).any() or (exceptions[1:] <= exceptions[:-1]).any():
+            raise MalformedFrame("its exceptions are not rows in ascending order")
+        vectors[exceptions] = exact = _taken(tensors, "exact", np.dtype("<f4"), (len(exceptions), dimension))
+        _check_unit(exact, "one of its vectors")
+    return vectors
+
+
+def _bring_to_unit_length(half: NDArray[np.float16], into: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Write (n, d) rows over their lengths; (n,) what the lengths were."""
+    into[...] = half
+    double = into.astype(np.float64)
+    lengths: NDArray[np.float64] = np.sqrt(np.einsum("nd,nd->n", double, double))
+    into /= lengths[:, None].astype(np.float32)
+    return lengths
+
+
+def _blocks(count: int, dimension: int) -> Iterable[slice]:
+    step = _step(dimension)
+    return (slice(start, start + step) for start in range(0, count, step))
+
+
+def _step(dimension: int) -> int:
+    return max(1, _BLOCK // dimension)
+
+
+def _opened(frame: bytes, kind: str) -> tuple[Tensors, dict[str, str]]:
+    """Tensors and metadata of a frame of this kind."""
+    header = int.from_bytes(frame[:8], "little")
+    if header > HEADER_BYTES:
+        raise MalformedFrame(f"its header is over {HEADER_BYTES:,} bytes")
+    try:
+        described: list[tuple[str, dict[str, Any]]] = deserialize(frame)  # type: ignore[no-untyped-call]
+        metadata: dict[str, str] = orjson.loads(frame[8 : 8 + header]).get("__metadata__") or {}
+    except (SafetensorError, orjson.JSONDecodeError) as error:
+        raise MalformedFrame(f"it is not in the safetensors format, or cut off: {error}") from error
+    if (metadata.get("type"), metadata.get("version")) != (kind, VERSION):
+        raise MalformedFrame(
+            f"it is {metadata.get('type')!r} in version {metadata.get('version')!r}, not {kind} in version {VERSION}; "
+            "let gateway and retriever be of one release"
+        )
+    tensors = {}
+    for name, tensor in described:
+        if tensor["dtype"] not in _TYPES:
+            raise MalformedFrame(f"{name!r} is {tensor['dtype']}")
+        try:
+            tensors[name] = np.frombuffer(tensor["data"], dtype=_TYPES[tensor["dtype"]]).reshape(tensor["shape"])
+        except (ValueError, OverflowError) as error:
+            raise MalformedFrame(f"{name!r} is of {tensor['shape']}") from error
+    return tensors, metadata
+
+
+def _taken(tensors: Tensors, name: str, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None) -> NDArray[Any]:
+    """Take a tensor out; dtype and shape: what it must be of, None for any."""
+    if name not in tensors:
+        raise MalformedFrame(f"it has no {name!r}")
+    tensor = tensors.pop(name)
+    if dtype not in (None, tensor.dtype) or shape not in (None, tensor.shape):
+        raise MalformedFrame(f"{name!r} is {tensor.dtype} of {tensor.shape}, not {dtype or 'any'} of {shape or 'any'}")
+    return tensor
+
+
+def _check_used_up(tensors: Tensors) -> None:
+    if tensors:
+        raise MalformedFrame(f"it holds {next(iter(tensors))!r}, which nobody knows")
+
+
+def _check_finite(values: NDArray[Any], what: str) -> None:
+    if not np.isfinite(values).all():
+        raise MalformedFrame(f"its {what} are not all finite")
+
+
+def _check_unit(rows: NDArray[Any], what: str) -> None:
+    if not (np.abs(row_lengths(rows) - 1) <= TOLERANCE).all():
+        raise MalformedFrame(f"{what} is not of unit length")
+
+
+def _ids(text: NDArray[np.uint8], offsets: NDArray[np.uint32]) -> list[str]:
+    bounds = offsets.tolist()
+    if text.ndim != 1 or bounds[0] != 0 or bounds[-1] != len(text) or (offsets[1:] < offsets[:-1]).any():
+        raise MalformedFrame("its ids do not fit their offsets")
+    data = text.tobytes()
+    try:
+        if data.isascii():
+            whole = data.decode("ascii")
+            ids = [whole[start:end] for start, end in pairwise(bounds)]
+        else:
+            ids = [data[start:end].decode() for start, end in pairwise(bounds)]
+    except UnicodeDecodeError as error:
+        raise MalformedFrame(f"its ids are not UTF-8: {error}") from error
+    if len(set(ids)) < len(ids):
+        raise MalformedFrame("two of its documents share an id")
+    return ids
+
+
+def _texts(array: str) -> Sequence[str]:
+    try:
+        texts = orjson.loads(array)
+    except orjson.JSONDecodeError as error:
+        raise MalformedFrame(f"its warnings are not JSON: {error}") from error
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise MalformedFrame("its warnings are not texts")
+    return texts
+
+
+def _utf8(id: str) -> bytes:
+    try:
+        return id.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"the id {id!r} is not Unicode text: it holds half a surrogate pair") from error

@@ -1,0 +1,46 @@
+"""Rankings, and one out of several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.errors import DuplicateIds, InvalidInput
+
+RANK_CONSTANT = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """n documents, best first. scores: (n,) float64, descending."""
+
+    ids: list[str]
+    scores: NDArray[np.float64]
+
+
+def fuse(rankings: Sequence[Sequence[str]], *, rank_constant: float = RANK_CONSTANT) -> Ranked:
+    """Reciprocal rank fusion (Cormack, Clarke and Büttcher 2009): the sum of 1 / (rank_constant + rank), ranks from 1.
+
+    rankings: ids, best first; a document may be missing from any of them, which then adds nothing. Equal scores go by
+    the first ranking that has one of the documents, and in its order; the order of the rankings matters for nothing
+    else. Raises DuplicateIds for an id that is twice in a ranking, InvalidInput for a negative rank_constant.
+    """
+    if not rank_constant >= 0:
+        raise InvalidInput(f"the rank constant must not be negative, but is {rank_constant}")
+    rows: dict[str, int] = {}
+    for number, ranking in enumerate(rankings, start=1):
+        if len(set(ranking)) < len(ranking):
+            raise DuplicateIds(f"ranking {number} of {len(rankings)} names a document twice; leave out the later ones")
+        for id in ranking:
+            rows.setdefault(id, len(rows))
+    ranks = np.full((len(rows), len(rankings)), np.inf)
+    for column, ranking in enumerate(rankings):
+        ranks[[rows[id] for id in ranking], column] = np.arange(1, len(ranking) + 1)
+    # Added up from the smallest, so that equal sums come out equal whichever rankings their parts are from.
+    scores = np.sort(1.0 / (rank_constant + ranks), axis=1).sum(axis=1)
+    order = np.argsort(-scores, kind="stable")
+    ids = list(rows)
+    return Ranked([ids[row] for row in order], scores[order])

@@ -1,0 +1,100 @@
+"""Retrieval from the indexes of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, TypeVar, TypeVarTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from boundarymorph.errors import InvalidInput
+from boundarymorph.retrieval.catalog import IndexCatalog
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.encoders import Embeddings, Encoder
+from boundarymorph.retrieval.filters import Filter
+from boundarymorph.retrieval.live import LiveIndex
+from boundarymorph.retrieval.retriever import Retrieved
+from boundarymorph.selection.pool import Pool
+
+Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
+
+
+class LocalRetriever:
+    """A `Retriever` over the indexes of this machine. Searches run in its own threads, off the event loop.
+
+    The catalog and the encoder stay their owner's to close. encoder: None where every index has its own vectors.
+    """
+
+    def __init__(self, catalog: IndexCatalog, encoder: Encoder | None, *, threads: int = 4) -> None:
+        self._catalog = catalog
+        self._encoder = encoder
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="retriever")
+
+    async def retrieve(
+        self,
+        index: str,
+        query: str,
+        depth: int,
+        query_embedding: ArrayLike | None = None,
+        *,
+        filter: Mapping[str, Any] | None = None,
+        hybrid: bool = False,
+    ) -> Retrieved:
+        wanted = None if filter is None else Filter(filter)
+        live = await self._in_thread(self._catalog.get, index)
+        if query_embedding is None:
+            self._refuse_other_encoder(live)
+            query_embedding = await self.embed_query(query)
+        return Retrieved(await self._in_thread(_pool, live, query, query_embedding, depth, wanted, hybrid))
+
+    async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
+        live = await self._in_thread(self._catalog.get, index)
+        return await self._in_thread(live.documents, ids)
+
+    async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
+        live = await self._in_thread(self._catalog.get, index)
+        return await self._in_thread(live.characters, ids)
+
+    async def embed_query(self, query: str) -> NDArray[np.float32]:
+        return await self._required_encoder().encode_query(query)
+
+    async def embed_documents(self, texts: Sequence[str]) -> Embeddings:
+        return await self._required_encoder().encode_documents(texts)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._executor.shutdown)
+
+    def _required_encoder(self) -> Encoder:
+        if self._encoder is None:
+            raise InvalidInput("this service runs without an encoder; send embeddings instead of texts")
+        return self._encoder
+
+    def _refuse_other_encoder(self, live: LiveIndex) -> None:
+        built_with = live.info.encoder
+        if built_with is None:
+            raise InvalidInput(f"the index {live.name!r} holds its users' own vectors; send a query_embedding")
+        running = self._encoder.name if self._encoder else None
+        if built_with != running:
+            raise InvalidInput(
+                f"the index {live.name!r} was built with the encoder {built_with!r} and this service runs {running!r}; "
+                "send a query_embedding or build the index anew"
+            )
+
+    async def _in_thread(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
+
+
+def _pool(live: LiveIndex, query: str, embedding: ArrayLike, depth: int, filter: Filter | None, hybrid: bool) -> Pool:
+    within = None if filter is None else live.matching(filter)
+    pool, sequences = live.search_with_sequences(embedding, depth, within=within)
+    if len(pool) == 0:
+        raise InvalidInput(f"no document of the index {live.name!r} passes the filter")
+    if hybrid:
+        pool = live.fused(query, pool, depth, filter)
+        return replace(pool, features={"bm25": live.bm25_of(query, pool.ids)})
+    return replace(pool, features={"bm25": live.bm25(query, sequences)}) if live.info.lexical else pool

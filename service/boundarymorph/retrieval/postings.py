@@ -1,0 +1,181 @@
+"""Segments of an inverted index: which of up to 65,536 documents have a word, and how often. Arrays only, no I/O."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+SEGMENT_DOCUMENTS = 65_536  # what a row of 16 bits can tell apart
+_FANOUT = 8
+_CHUNK_POSTINGS = 8_192
+_HEADER = struct.Struct("<II")
+
+
+@dataclass(frozen=True, slots=True)
+class WordSegment:
+    """n documents in ascending order of sequence number, and the P (word, document) pairs among them.
+
+    sequences: (n,) int64; lengths: (n,) uint32, in words. terms: (T,) uint32 word hashes, ascending; ends: (T,) int64,
+    where the pairs of each end. rows: (P,) uint16 documents, ascending within a term; counts: (P,) uint16, how often,
+    at most 65,535.
+    """
+
+    sequences: NDArray[np.int64]
+    lengths: NDArray[np.uint32]
+    terms: NDArray[np.uint32]
+    ends: NDArray[np.int64]
+    rows: NDArray[np.uint16]
+    counts: NDArray[np.uint16]
+
+
+@dataclass(frozen=True, slots=True)
+class Postings:
+    """The documents of a segment that have one word. rows: (n,) uint16, ascending; counts: (n,), of uint8 or uint16."""
+
+    rows: NDArray[np.uint16]
+    counts: NDArray[np.unsignedinteger]
+
+
+NOWHERE = Postings(np.empty(0, np.uint16), np.empty(0, np.uint8))
+
+
+def build(sequences: NDArray[np.int64], hashes: Sequence[NDArray[np.uint32]]) -> WordSegment:
+    """The segment of n documents, at most SEGMENT_DOCUMENTS, from the hashes of the words of each."""
+    lengths = np.array([len(words) for words in hashes], dtype=np.uint32)
+    words = np.concatenate(hashes) if hashes else np.empty(0, np.uint32)
+    pairs = words.astype(np.uint64) << np.uint64(16)
+    pairs |= np.repeat(np.arange(len(hashes), dtype=np.uint64), lengths)
+    pairs, counts = np.unique(pairs, return_counts=True)
+    terms, ends = _runs((pairs >> np.uint64(16)).astype(np.uint32))
+    return WordSegment(
+        sequences, lengths, terms, ends, pairs.astype(np.uint16), np.minimum(counts, 65_535).astype("u2")
+    )
+
+
+def merge(segments: Sequence[WordSegment], dead: NDArray[np.int64]) -> WordSegment:
+    """One segment of several that follow each other, without the documents of the sequence numbers in `dead`."""
+    living = [_without(segment, dead) for segment in segments]
+    terms, rows, counts, offset = [], [], [], 0
+    for segment in living:
+        terms.append(np.repeat(segment.terms, np.diff(segment.ends, prepend=0)))
+        rows.append(segment.rows + np.uint16(offset % SEGMENT_DOCUMENTS))
+        counts.append(segment.counts)
+        offset += len(segment.sequences)
+    every = np.concatenate(terms)
+    order = np.argsort(every, kind="stable")
+    distinct, ends = _runs(every[order])
+    return WordSegment(
+        np.concatenate([segment.sequences for segment in living]),
+        np.concatenate([segment.lengths for segment in living]),
+        distinct,
+        ends,
+        np.concatenate(rows)[order],
+        np.concatenate(counts)[order],
+    )
+
+
+def chunks(segment: WordSegment) -> Iterator[tuple[int, bytes]]:
+    """The pairs of a segment in pieces of a few pages, each with its first term. No term is in two of them."""
+    first = 0
+    while first < len(segment.terms):
+        start = int(segment.ends[first - 1]) if first else 0
+        after = max(first + 1, int(np.searchsorted(segment.ends, start + _CHUNK_POSTINGS, side="right")))
+        end = int(segment.ends[after - 1])
+        counts = segment.counts[start:end]
+        width = 1 if counts.max() < 256 else 2
+        yield (
+            int(segment.terms[first]),
+            b"".join(
+                (
+                    _HEADER.pack(after - first, width),
+                    segment.terms[first:after].astype("<u4").tobytes(),
+                    (segment.ends[first:after] - start).astype("<u4").tobytes(),
+                    segment.rows[start:end].astype("<u2").tobytes(),
+                    counts.astype(f"<u{width}").tobytes(),
+                )
+            ),
+        )
+        first = after
+
+
+def find(chunk: bytes, term: int) -> Postings:
+    """The postings of a term in the chunk that holds it, if any does."""
+    terms, ends, rows, counts = _arrays(chunk)
+    place = int(np.searchsorted(terms, np.uint32(term)))
+    if place == len(terms) or terms[place] != term:
+        return NOWHERE
+    part = slice(int(ends[place - 1]) if place else 0, int(ends[place]))
+    return Postings(rows[part], counts[part])
+
+
+def assemble(sequences: NDArray[np.int64], lengths: NDArray[np.uint32], pieces: Sequence[bytes]) -> WordSegment:
+    """The segment that was cut into `chunks`, which are given in their order."""
+    terms, ends, rows, counts, offset = [], [], [], [], 0
+    for piece in pieces:
+        piece_terms, piece_ends, piece_rows, piece_counts = _arrays(piece)
+        terms.append(piece_terms)
+        ends.append(piece_ends.astype(np.int64) + offset)
+        rows.append(piece_rows)
+        counts.append(piece_counts.astype(np.uint16))
+        offset += len(piece_rows)
+    if not pieces:
+        return WordSegment(sequences, lengths, *_runs(np.empty(0, np.uint32)), NOWHERE.rows, np.empty(0, np.uint16))
+    return WordSegment(
+        sequences, lengths, np.concatenate(terms), np.concatenate(ends), np.concatenate(rows), np.concatenate(counts)
+    )
+
+
+def to_merge(sizes: Sequence[tuple[int, int]]) -> slice | None:
+    """Which segments should become one now, of segments with so many documents and so many dead among them.
+
+    A segment is merged with its successors once eight of its size class or smaller stand at the end, so that a document
+    is written again once for every eightfold growth, and one of which half is dead is written anew, with its successor
+    if the two are small. None: all is well.
+    """
+    for number, (documents, dead) in enumerate(sizes):
+        if 2 * dead > documents:
+            living = sum(size - buried for size, buried in sizes[number : number + 2])
+            return slice(number, number + (2 if 2 * living <= SEGMENT_DOCUMENTS else 1))
+    written = [documents for documents, _ in sizes]
+    for level in range(6):
+        run = len(written)
+        while run and written[run - 1] < min(_FANOUT ** (level + 1), SEGMENT_DOCUMENTS // 2):
+            run -= 1
+        tail = written[run:]
+        if len(tail) >= _FANOUT or sum(tail) > SEGMENT_DOCUMENTS:
+            fitting = int(np.searchsorted(np.cumsum(tail), SEGMENT_DOCUMENTS, side="right"))
+            return slice(run, run + fitting)
+    return None
+
+
+def _without(segment: WordSegment, dead: NDArray[np.int64]) -> WordSegment:
+    """A segment without these documents; one of its terms may be left without any."""
+    keep = ~np.isin(segment.sequences, dead, assume_unique=True)
+    if keep.all():
+        return segment
+    pairs = keep[segment.rows]
+    ends = np.concatenate([[0], np.cumsum(pairs)])[segment.ends]
+    rows = (np.cumsum(keep) - 1).astype(np.uint16)[segment.rows[pairs]]
+    return WordSegment(segment.sequences[keep], segment.lengths[keep], segment.terms, ends, rows, segment.counts[pairs])
+
+
+def _runs(ascending: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """The distinct values, and where the run of each ends."""
+    last = np.flatnonzero(np.diff(ascending, append=ascending[-1:] + np.uint32(1)))
+    return ascending[last], last + 1
+
+
+def _arrays(
+    chunk: bytes,
+) -> tuple[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint16], NDArray[np.unsignedinteger]]:
+    """terms, ends, rows and counts of a chunk."""
+    number, width = _HEADER.unpack_from(chunk)
+    terms = np.frombuffer(chunk, "<u4", number, _HEADER.size)
+    ends = np.frombuffer(chunk, "<u4", number, _HEADER.size + 4 * number)
+    pairs, start = int(ends[-1]), _HEADER.size + 8 * number
+    rows = np.frombuffer(chunk, "<u2", pairs, start)
+    return terms, ends, rows, np.frombuffer(chunk, f"<u{width}", pairs, start + 2 * pairs)

@@ -1,0 +1,131 @@
+"""A large index: a segment that never changes, what was written since, and what of the segment is no longer so."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.retrieval.index import (
+    FlatIndex,
+    FlatView,
+    Neighbours,
+    Within,
+    check_search,
+    check_vectors,
+    exact_scores,
+    scan,
+)
+from boundarymorph.retrieval.segment import Block, Segment
+
+_BLOCK = 8_192
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentedView:
+    """What one search sees of a `SegmentedIndex`; it never changes.
+
+    alive: (n,) False where a document of the base was removed, replaced or is not asked for; living: how many are
+    alive; recent: what was written since, all of it later than the base; exactly: whether candidates must be certain.
+    """
+
+    base: Segment
+    alive: NDArray[np.bool_]
+    living: int
+    recent: FlatView
+    exactly: bool = False
+
+    @property
+    def dead(self) -> int:
+        """Documents of the base that are no longer so."""
+        return len(self.alive) - self.living
+
+    def __len__(self) -> int:
+        return self.living + self.recent.living
+
+    def search(self, query: NDArray[np.float32], depth: int) -> Neighbours:
+        """As `VectorIndex.search`; the base's structure may miss some of the nearest, unless `exactly`."""
+        check_search(query, depth, self.base.info.dimension)
+        recent = self.recent
+        old = self.base.nominate(query, depth, self.alive, self.living, exactly=self.exactly)
+        new = scan(recent.matrix, recent.alive, recent.living, query, depth)
+        vectors = np.concatenate([self.base.vectors(old), recent.matrix[new]])
+        scores = exact_scores(vectors, query)
+        best = np.argsort(-scores, kind="stable")[:depth]
+        ids = np.empty(len(best), object)
+        of_base = best < len(old)
+        ids[of_base] = self.base.ids.at(old[best[of_base]])
+        ids[~of_base] = [recent.ids[row] for row in new[best[~of_base] - len(old)]]
+        sequences = np.concatenate([self.base.sequences[old], recent.sequences[new]])
+        return Neighbours(ids.tolist(), vectors[best], scores[best], sequences[best])
+
+    def blocks(self) -> Iterator[Block]:
+        """All documents in order of insertion, some thousands at a time."""
+        rows = np.flatnonzero(self.alive)
+        for start in range(0, len(rows), _BLOCK):
+            part = rows[start : start + _BLOCK]
+            yield Block(self.base.ids.at(part), self.base.vectors(part), self.base.sequences[part])
+        rows = np.flatnonzero(self.recent.alive)
+        for start in range(0, len(rows), _BLOCK):
+            part = rows[start : start + _BLOCK]
+            ids = [self.recent.ids[row] for row in part]
+            yield Block(ids, self.recent.matrix[part], self.recent.sequences[part])
+
+
+class SegmentedIndex:
+    """A `VectorIndex` over a segment and a `FlatIndex` of what was written since. Exact where the segment is.
+
+    Scores are exact whatever the segment's structure, and no document is found twice, in an old state, or once it is
+    removed: a structure that is not exact can only miss some of the nearest.
+    """
+
+    def __init__(self, dimension: int, base: Segment | None = None) -> None:
+        self._recent = FlatIndex(dimension)
+        self._writing = threading.Lock()
+        base = base or Segment.empty(dimension)
+        self._view = SegmentedView(base, np.ones(len(base), np.bool_), len(base), self._recent.view())
+
+    def __len__(self) -> int:
+        return len(self._view)
+
+    def upsert(
+        self, ids: Sequence[str], vectors: NDArray[np.float32], sequences: NDArray[np.int64] | None = None
+    ) -> None:
+        check_vectors(ids, vectors, self._view.base.info.dimension)
+        with self._writing:
+            self._recent.upsert(ids, vectors, sequences)
+            self._publish_without(ids)
+
+    def remove(self, ids: Sequence[str]) -> None:
+        with self._writing:
+            self._recent.remove(ids)
+            self._publish_without(ids)
+
+    def search(self, query: NDArray[np.float32], depth: int, *, within: Within | None = None) -> Neighbours:
+        return self.view(within).search(query, depth)
+
+    def view(self, within: Within | None = None) -> SegmentedView:
+        """The index as it is now, or the part of it that is asked for, to be searched exactly."""
+        if within is None:
+            return self._view
+        with self._writing:
+            now, recent = self._view, self._recent.view(within)
+        rows = now.base.rows(within)
+        alive = np.zeros(len(now.base), np.bool_)
+        alive[rows] = now.alive[rows]
+        return SegmentedView(now.base, alive, int(alive[rows].sum()), recent, exactly=True)
+
+    def _publish_without(self, ids: Sequence[str]) -> None:
+        """Let searches see what was written, and the base's documents of these ids no more."""
+        now = self._view
+        rows = now.base.rows(ids)
+        alive, living = now.alive, now.living
+        rows = rows[alive[rows]]
+        if len(rows):
+            alive = alive.copy()
+            alive[rows] = False
+            living -= len(rows)
+        self._view = SegmentedView(now.base, alive, living, self._recent.view())

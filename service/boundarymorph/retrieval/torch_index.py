@@ -1,0 +1,90 @@
+"""Exact search with PyTorch, on any of its devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.retrieval.index import FlatView, rounding_error
+from boundarymorph.retrieval.mirror import MirroredIndex
+
+_BLOCK = 65_536  # rows that are brought to float32 at a time
+
+
+@dataclass(frozen=True, slots=True)
+class TorchMirror:
+    """Rows on a device.
+
+    matrix: (capacity, d) in the type of storage; alive: (n,); loss: the most that storage moved a row, as a length.
+    """
+
+    matrix: torch.Tensor
+    alive: torch.Tensor
+    loss: float
+
+    def nominate(self, view: FlatView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
+        """As `Mirror.nominate`, at any depth: the scores of all rows fit on the device, and so does their ranking."""
+        with torch.inference_mode():
+            vector = torch.from_numpy(query.copy()).to(self.matrix.device)
+            scores = torch.empty(view.count, dtype=torch.float32, device=self.matrix.device)
+            for start in range(0, view.count, _BLOCK):
+                block = slice(start, min(start + _BLOCK, view.count))
+                torch.mv(self.matrix[block].float(), vector, out=scores[block])
+            scores.masked_fill_(~self.alive, -torch.inf)
+            last = torch.topk(scores, depth, sorted=False).values.min()
+            rows = torch.nonzero(scores >= last - 2 * self._error(query.size))[:, 0].cpu()
+        found: NDArray[np.int64] = rows.numpy()
+        return found
+
+    def _error(self, dimension: int) -> float:
+        """Bounds what a score is wrong by: the stored row, and the sum in float32, or of factors cut to TF32."""
+        error = self.loss + rounding_error(dimension)
+        if self.matrix.is_cuda and torch.get_float32_matmul_precision() != "highest":
+            error += 2.0**-9
+        return error
+
+
+class TorchIndex(MirroredIndex[TorchMirror]):
+    """A `VectorIndex` on a PyTorch device: exact, of any depth.
+
+    Beside the 4d bytes a document in this process, it takes 2d on the device in float16 or bfloat16, or 4d in float32,
+    and up to twice that while the index grows. A search needs 10 bytes a document there for a moment.
+    """
+
+    kinds: ClassVar[dict[str, torch.dtype]] = {
+        "float16": torch.float16,
+        "bfloat16": torch.bfloat16,
+        "float32": torch.float32,
+    }
+
+    def __init__(self, dimension: int, *, device: str = "cpu", storage: str = "float16") -> None:
+        """device: as PyTorch names it; storage: the type of the rows there. Raises InvalidConfiguration."""
+        if storage not in self.kinds:
+            raise InvalidConfiguration(f"vectors cannot be stored as {storage!r}; use one of {', '.join(self.kinds)}")
+        try:
+            self._device = torch.empty(0, device=device).device
+        except (RuntimeError, AssertionError) as error:
+            raise InvalidConfiguration(f"PyTorch has no device {device!r} here: {error}") from error
+        self._type = self.kinds[storage]
+        super().__init__(dimension)
+
+    def _mirrored(self, view: FlatView, before: tuple[FlatView, TorchMirror] | None) -> TorchMirror:
+        alive = torch.from_numpy(view.alive.copy()).to(self._device)
+        kept, matrix, loss = 0, torch.empty((0, self._dimension), dtype=self._type, device=self._device), 0.0
+        if before is not None and before[0].numbering == view.numbering:
+            kept, matrix, loss = before[0].count, before[1].matrix, before[1].loss
+        if view.count > len(matrix):
+            larger = torch.empty((max(view.count, 2 * kept), self._dimension), dtype=self._type, device=self._device)
+            larger[:kept] = matrix[:kept]
+            matrix = larger
+        for start in range(kept, view.count, _BLOCK):
+            rows = torch.from_numpy(view.matrix[start : min(start + _BLOCK, view.count)])
+            stored = rows.to(self._type)
+            matrix[start : start + len(rows)] = stored.to(self._device)
+            loss = max(loss, float(torch.linalg.vector_norm(rows.double() - stored.double(), dim=1).max()))
+        return TorchMirror(matrix, alive, loss)

@@ -1,0 +1,53 @@
+"""Logs: lines for people, or JSON for machines, each with the id of the request that it is about."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Literal
+
+import orjson
+
+request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+_OURS = ("boundarymorph", "uvicorn")
+
+
+class JsonLines(logging.Formatter):
+    """One object a line: time, level, logger, message, request_id, what `extra={"fields": {...}}` gave, exception."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if (request := request_id.get()) is not None:
+            line["request_id"] = request
+        line |= getattr(record, "fields", {})
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str).decode()
+
+
+class Lines(logging.Formatter):
+    """LEVEL, message, and the request's id at the end."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = f"{record.levelname + ':':<9} {record.getMessage()}"
+        if (request := request_id.get()) is not None:
+            text += f" [{request}]"
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+def configure(level: str, form: Literal["text", "json"]) -> None:
+    """Send what this service and its server log to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if form == "json" else Lines())
+    for name in _OURS:
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.setLevel(level.upper())
+        logger.propagate = False

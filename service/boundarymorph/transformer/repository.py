@@ -1,0 +1,146 @@
+"""A model's files, in a folder or on the hub, and what is opened from them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import HFValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils.hub import cached_file
+
+from boundarymorph.errors import InvalidConfiguration, ModelUnavailable
+
+# The first is what most have; the others are what a tokenizer can be made of, too.
+_VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "*.model")
+
+
+class Repository:
+    """Where a model is. A folder is read without a look at the network.
+
+    Opening what is not there raises ModelUnavailable, and what cannot be used InvalidConfiguration.
+    """
+
+    def __init__(self, name_or_path: str, *, trust_remote_code: bool = False) -> None:
+        path = Path(name_or_path).expanduser()
+        self.folder = path if path.is_dir() else None
+        self.location = str(path) if self.folder is not None else name_or_path
+        self._options = {"trust_remote_code": trust_remote_code, "local_files_only": self.folder is not None}
+
+    @property
+    def model(self) -> str:
+        """The model's name on the hub, or that of its folder."""
+        return self.location if self.folder is None else self.folder.resolve().name
+
+    @cached_property
+    def revision(self) -> str:
+        """The commit on the hub; of a folder, the sha256 of what its results come from."""
+        if self.folder is None:
+            return str(getattr(self.config, "_commit_hash", None) or "unknown")
+        digest = hashlib.sha256()
+        for pattern in ("*.safetensors", "*/*.safetensors", *_VOCABULARIES, "config.json"):
+            for path in sorted(self.folder.glob(pattern)):
+                digest.update(_sha256(path))
+        return digest.hexdigest()
+
+    @cached_property
+    def config(self) -> PreTrainedConfig:
+        self._require(("config.json",))
+        with self._opening("configuration"):
+            config: PreTrainedConfig = AutoConfig.from_pretrained(self.location, **self._options)
+            return config
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        self._require(_VOCABULARIES)
+        with self._opening("tokenizer"):
+            return AutoTokenizer.from_pretrained(self.location, **self._options)
+
+    @cached_property
+    def backend_tokenizer(self) -> Tokenizer:
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if not isinstance(backend, Tokenizer):
+            raise InvalidConfiguration(f"{self.location} has no tokenizer.json, without which its texts cannot be read")
+        return backend
+
+    def open(self, kind: Any, *, dtype: torch.dtype, spare: Sequence[str] = ()) -> PreTrainedModel:
+        """The model with its weights, on the CPU, ready to be run.
+
+        kind: the class of transformers that opens it; spare: beginnings of the names of weights that may be missing.
+        """
+        with self._opening("weights"):
+            model, loaded = kind.from_pretrained(
+                self.location,
+                config=self.config,
+                dtype=dtype,
+                use_safetensors=True,
+                output_loading_info=True,
+                **self._options,
+            )
+        if missing := sorted(name for name in loaded["missing_keys"] if not name.startswith(tuple(spare))):
+            raise InvalidConfiguration(
+                f"the weights in {self.location} are not those of a {type(model).__name__}: {missing[0]} is missing"
+            )
+        opened: PreTrainedModel = model.eval()
+        return opened
+
+    def read_json(self, name: str) -> Any:
+        """The content of a file, or None where there is none."""
+        try:
+            found = cached_file(
+                self.location,
+                name,
+                local_files_only=self.folder is not None,
+                _raise_exceptions_for_missing_entries=False,
+                _raise_exceptions_for_connection_errors=False,
+            )
+            return None if found is None else json.loads(Path(found).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ModelUnavailable(f"{name} of {self.location} cannot be read: {error}") from error
+
+    def weights(self, name: str) -> dict[str, torch.Tensor]:
+        """The tensors of a safetensors file beside those of the model itself."""
+        with self._opening("weights"):
+            found = cached_file(self.location, name, local_files_only=self.folder is not None)
+            assert found is not None, "what is missing raises OSError"
+            return load_file(found)
+
+    def _require(self, patterns: Sequence[str]) -> None:
+        if self.folder is not None and not any(any(self.folder.glob(pattern)) for pattern in patterns):
+            raise ModelUnavailable(f"{self.folder} has no {patterns[0]}; {self._remedy}")
+
+    @property
+    def _remedy(self) -> str:
+        if self.folder is not None:
+            return "download it again, safetensors, tokenizer.json and config.json included"
+        return "give a folder that exists, or the name of a model that can be downloaded or was before"
+
+    @contextmanager
+    def _opening(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, SafetensorError, HFValidationError) as error:
+            message = f"the {what} of {self.location} cannot be opened ({error}); {self._remedy}"
+            raise ModelUnavailable(message) from error
+        except (ValueError, KeyError, ImportError, RuntimeError) as error:
+            raise InvalidConfiguration(f"the {what} of {self.location} cannot be used: {error}") from error
+
+
+def _sha256(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()

@@ -1,0 +1,429 @@
+"""The retriever's routes, and the gateway in front of it: indexes passed on, selections like those of one process."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import numpy as np
+import orjson
+import pytest
+from openapi_spec_validator import validate
+
+from boundarymorph.api.app import create_app, create_retriever_app
+from boundarymorph.errors import (
+    BoundaryMorphError,
+    EncoderUnavailable,
+    Overloaded,
+    RetrieverUnavailable,
+    ScorerUnavailable,
+)
+from boundarymorph.retrieval.frame import EMBEDDINGS_TYPE, POOL_TYPE, decode_embeddings, decode_pool
+from boundarymorph.retrieval.remote import RemoteRetriever
+from boundarymorph.selector import Selector
+from boundarymorph.settings import Limits, RetrieverSettings, Settings
+from boundarymorph.wiring import Gateway, Retrieval
+from tests.api.service import (
+    NDJSON,
+    answer,
+    client_of,
+    fake_retrieval,
+    on_socket,
+    problem,
+    ready,
+    serving,
+    texts,
+)
+from tests.retrieval.fakes import vector_of
+from tests.scoring.fakes import SeededScorer
+
+UNIT = [1.0, 0.0, 0.0, 0.0]
+OWN = {"index": "own", "query": "", "depth": 1}
+LIMITS = Limits(body_bytes=4096, pool=50, query_characters=20, text_characters=30, dimension=8, k=50, budget=50)
+
+
+def fake_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Gateway:
+    """A real client of a retriever; the scorer is cheap and deterministic."""
+    assert settings.retriever.url is not None
+    retriever, scorer = RemoteRetriever(settings.retriever.url), SeededScorer()
+    return Gateway(retriever, scorer, Selector(retriever, scorer))
+
+
+async def fill(client: httpx.AsyncClient) -> None:
+    """The indexes "texts" (d0 to d39) and "own" (e0 to e3, the unit vectors)."""
+    answer(await client.put("/indexes/texts"))
+    lines = b"\n".join(orjson.dumps(document | {"metadata": {"from": "index"}}) for document in texts(40))
+    assert answer(await client.post("/indexes/texts/documents", content=lines, headers=NDJSON))["added"] == 40
+    answer(await client.put("/indexes/own", json={"dimension": 4}))
+    units = [{"id": f"e{i}", "text": f"unit {i}", "embedding": [float(i == j) for j in range(4)]} for i in range(4)]
+    assert answer(await client.post("/indexes/own/documents", json=units))["added"] == 4
+
+
+@pytest.fixture
+def limits() -> Limits:
+    return LIMITS
+
+
+@pytest.fixture
+async def alone(tmp_path: Path, limits: Limits) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a retriever."""
+    settings = Settings(data_directory=tmp_path, limits=limits, depth=50)
+    async with client_of(create_retriever_app(settings, build=fake_retrieval)) as client:
+        await ready(client)
+        await fill(client)
+        yield client
+
+
+@asynccontextmanager
+async def in_front_of(url: str) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a gateway that has begun to start."""
+    settings = Settings(retriever=RetrieverSettings(url=url))
+    async with client_of(create_app(settings, build=fake_gateway)) as client:
+        yield client
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a gateway whose retriever is on a real socket."""
+    retriever = create_retriever_app(Settings(data_directory=tmp_path / "remote"), build=fake_retrieval)
+    async with on_socket(retriever) as url, in_front_of(url) as client:
+        await ready(client)
+        await fill(client)
+        yield client
+
+
+class TestRetriever:
+    async def test_a_pool(self, alone: httpx.AsyncClient) -> None:
+        response = await alone.post("/retrieve", json={"index": "texts", "query": "text 7", "depth": 5})
+        assert (response.status_code, response.headers["content-type"]) == (200, POOL_TYPE)
+        pool = decode_pool(response.content).pool
+        assert len(pool) == 5
+        assert pool.ids[0] == "d7"
+        np.testing.assert_array_equal(pool.query, vector_of("text 7"))
+
+    async def test_own_vectors(self, alone: httpx.AsyncClient) -> None:
+        body = {"index": "own", "query": "", "depth": 2, "query_embedding": [0, 0, 9, 1]}
+        for precision in ({}, {"query_precision": "float32"}):
+            found = decode_pool((await alone.post("/retrieve", json=body | precision)).content)
+            assert list(found.pool.ids) == ["e2", "e3"]
+        refused = await alone.post("/retrieve", json=body | {"query_embedding": [0, 0, 0, 0]})
+        problem(refused, 422, "invalid-embeddings")
+
+    async def test_documents_and_their_lengths(self, alone: httpx.AsyncClient) -> None:
+        body = {"index": "texts", "ids": ["d7", "nobody", "d11"]}
+        assert answer(await alone.post("/documents", json=body)) == {
+            "documents": [
+                {"id": id, "text": f"text {id[1:]}", "title": None, "metadata": {"from": "index"}}
+                for id in ("d7", "d11")
+            ]
+        }
+        assert answer(await alone.post("/characters", json=body)) == {"characters": [6, None, 7]}
+
+    async def test_embeddings(self, alone: httpx.AsyncClient) -> None:
+        response = await alone.post("/embed/query", json={"query": "q"})
+        assert response.headers["content-type"] == EMBEDDINGS_TYPE
+        np.testing.assert_array_equal(decode_embeddings(response.content, 1).vectors[0], vector_of("q"))
+        response = await alone.post("/embed/documents", json={"texts": ["a", "b"]})
+        encoded = decode_embeddings(response.content, 2)
+        np.testing.assert_array_equal(encoded.vectors, [vector_of("a"), vector_of("b")])
+        assert decode_embeddings((await alone.post("/embed/documents", json={"texts": []})).content, 0).truncated == 0
+
+    @pytest.mark.parametrize(
+        ("path", "good", "over"),
+        [
+            ("/retrieve", {"index": "texts", "query": "q" * 20, "depth": 50}, {"query": "q" * 21}),
+            ("/retrieve", {"index": "texts", "query": "q", "depth": 50}, {"depth": 51}),
+            ("/retrieve", OWN | {"query_embedding": UNIT}, {"query_embedding": UNIT * 3}),
+            ("/documents", {"index": "texts", "ids": ["a"] * 50}, {"ids": ["a"] * 51}),
+            ("/characters", {"index": "texts", "ids": ["a"] * 50}, {"ids": ["a"] * 51}),
+            ("/embed/query", {"query": "q" * 20}, {"query": "q" * 21}),
+            ("/embed/documents", {"texts": ["t" * 30]}, {"texts": ["t" * 31]}),
+            ("/embed/documents", {"texts": ["t"] * 50}, {"texts": ["t"] * 51}),
+        ],
+    )  # fmt: skip
+    async def test_bounds(
+        self, alone: httpx.AsyncClient, path: str, good: dict[str, Any], over: dict[str, Any]
+    ) -> None:
+        assert (await alone.post(path, json=good)).is_success
+        assert next(iter(over)) in problem(await alone.post(path, json=good | over), 422, "limit-exceeded")
+        problem(await alone.post(path, content=b" " * 4097), 413, "body-too-large")
+
+    @pytest.mark.parametrize(
+        ("path", "body", "where"),
+        [
+            ("/retrieve", {"index": "texts", "query": "q"}, "depth"),
+            ("/retrieve", {"index": "texts", "query": "q", "depth": 0}, "depth"),
+            ("/retrieve", {"index": "texts", "depth": 1}, "query"),
+            ("/retrieve", {"index": "texts", "query": "q", "depth": 1, "filter": 3}, "filter"),
+            ("/retrieve", {"index": "own", "query": "q", "depth": 1, "query_embedding": ["a"]}, "query_embedding.0"),
+            ("/documents", {"index": "texts", "ids": "d1"}, "ids"),
+            ("/characters", {"ids": []}, "index"),
+            ("/embed/query", {"query": None}, "query"),
+            ("/embed/documents", [], "body"),
+        ],
+    )
+    async def test_malformed_requests(self, alone: httpx.AsyncClient, path: str, body: object, where: str) -> None:
+        assert problem(await alone.post(path, json=body), 422, "invalid-input").startswith(where)
+
+    async def test_indexes_that_are_not_there(self, alone: httpx.AsyncClient) -> None:
+        for path, rest in (("/retrieve", {"query": "q", "depth": 1}), ("/documents", {"ids": []})):
+            problem(await alone.post(path, json={"index": "none", **rest}), 404, "unknown-index")
+            problem(await alone.post(path, json={"index": "No/Name", **rest}), 422, "invalid-index-name")
+        answer(await alone.put("/indexes/empty"))
+        problem(await alone.post("/retrieve", json={"index": "empty", "query": "q", "depth": 1}), 409, "empty-index")
+
+    async def test_it_describes_itself(self, alone: httpx.AsyncClient) -> None:
+        schema = answer(await alone.get("/openapi.json"))
+        validate(schema)
+        own = {"/retrieve", "/documents", "/characters", "/embed/query", "/embed/documents"}
+        assert own <= set(schema["paths"])
+        assert "/indexes" in schema["paths"] and "/select" not in schema["paths"]
+
+    @pytest.mark.parametrize("kind", [EncoderUnavailable, RetrieverUnavailable, ScorerUnavailable, Overloaded])
+    async def test_what_is_elsewhere_is_waited_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BoundaryMorphError]
+    ) -> None:
+        there = False
+
+        class Elsewhere:
+            async def check(self) -> None:
+                if not there:
+                    raise kind("nobody answers")
+
+            async def close(self) -> None:
+                pass
+
+        monkeypatch.setattr("boundarymorph.api.state.RETRY_SECONDS", 0.01)
+        app = create_retriever_app(Settings(data_directory=tmp_path), build=lambda *_: cast(Retrieval, Elsewhere()))
+        async with client_of(app) as client, asyncio.timeout(10):
+            while "nobody answers" not in (await client.get("/readyz")).json()["detail"]:  # noqa: ASYNC110 - as users wait
+                await asyncio.sleep(0.005)
+            problem(await client.post("/embed/query", json={"query": "q"}), 503, "not-ready")
+            there = True
+            await ready(client)
+
+    async def test_it_is_not_ready_before_its_canary(self, tmp_path: Path) -> None:
+        def build(settings: Settings, on_lost: Callable[[], None]) -> Any:
+            raise ZeroDivisionError("broken")
+
+        ended = asyncio.Event()
+        app = create_retriever_app(Settings(data_directory=tmp_path), build=build, on_failure=ended.set)
+        async with client_of(app) as client, asyncio.timeout(10):
+            await ended.wait()
+            problem(await client.post("/embed/query", json={"query": "q"}), 503, "not-ready")
+            assert (await client.get("/readyz")).json()["status"] == "failed"
+
+
+class TestGateway:
+    @pytest.mark.parametrize("source", [{"index": "texts"}, {"index": "own", "query_embedding": [4.0, 3.0, 2.0, 1.0]}])
+    @pytest.mark.parametrize("options", [{}, {"max_tokens": 20}, {"return_documents": True, "explain": True}])
+    async def test_it_selects_as_one_process_does(
+        self, gateway: httpx.AsyncClient, tmp_path: Path, source: dict[str, Any], options: dict[str, Any]
+    ) -> None:
+        size = {} if "max_tokens" in options else {"k": 3}
+        request = {"query": "text 3", "budget": 8, "batch_size": 2, **size, **source, **options}
+        async with serving(Settings(data_directory=tmp_path / "local")) as whole:
+            await fill(whole)
+            here, there = [answer(await client.post("/select", json=request)) for client in (whole, gateway)]
+        for body in (here, there):
+            del body["id"], body["timings_ms"]
+        assert here == there
+
+    async def test_pools_are_embedded_there(self, gateway: httpx.AsyncClient) -> None:
+        request = {"query": "text 3", "pool": texts(30), "budget": 5, "k": 3}
+        assert len(answer(await gateway.post("/select", json=request))["documents"]) == 3
+
+    async def test_problems_are_those_of_one_process(self, gateway: httpx.AsyncClient) -> None:
+        problem(await gateway.post("/select", json={"query": "q", "index": "none"}), 404, "unknown-index")
+        answer(await gateway.put("/indexes/empty"))
+        problem(await gateway.post("/select", json={"query": "q", "index": "empty"}), 409, "empty-index")
+        wrong = {"query": "q", "index": "own", "query_embedding": [1.0, 0.0]}
+        problem(await gateway.post("/select", json=wrong), 422, "invalid-embeddings")
+
+    async def test_indexes_are_passed_on(self, gateway: httpx.AsyncClient) -> None:
+        created = await gateway.put("/indexes/new", json={"dimension": 2})
+        assert (created.status_code, created.json()["dimension"]) == (201, 2)
+        assert (await gateway.put("/indexes/new", json={"dimension": 2})).status_code == 200
+        problem(await gateway.put("/indexes/new", json={"dimension": 3}), 409, "index-conflict")
+        assert [index["name"] for index in answer(await gateway.get("/indexes"))["indexes"]] == ["new", "own", "texts"]
+        record = {"id": "a", "text": "t", "embedding": [1, 0]}
+        assert answer(await gateway.post("/indexes/new/documents", json=[record, {"id": "b"}]))["skipped"] == 1
+        strict = await gateway.post("/indexes/new/documents", params={"strict": True}, json=[record, {"id": "b"}])
+        assert "position 2" in problem(strict, 422, "invalid-input") or "line 2" in strict.text
+        problem(await gateway.post("/indexes/new/documents", content=b"a", headers={"content-type": "text/csv"}),
+                415, "unsupported-media-type")  # fmt: skip
+        assert answer(await gateway.get("/indexes/new/documents/a"))["text"] == "t"
+        problem(await gateway.get("/indexes/new/documents/b"), 404, "unknown-document")
+        deleted = await gateway.request("DELETE", "/indexes/new/documents", json={"ids": ["a", "b"]})
+        assert answer(deleted) == {"deleted": 1}
+        gone = await gateway.delete("/indexes/new")
+        assert (gone.status_code, gone.content) == (204, b"")
+        problem(await gateway.delete("/indexes/new"), 404, "unknown-index")
+
+    @pytest.mark.parametrize("id", ["..", ".", "../../own", "a/b", "a//b", "ä?#%", "%2e%2e", "x" * 512])
+    async def test_ids_that_look_like_paths(self, gateway: httpx.AsyncClient, id: str) -> None:
+        """What is deleted is the document, never what the dots may lead to."""
+        await gateway.post("/indexes/own/documents", json=[{"id": id, "text": "odd", "embedding": [1, 1, 0, 0]}])
+        escaped = "".join(f"%{byte:02X}" for byte in id.encode())
+        assert answer(await gateway.get(f"/indexes/own/documents/{escaped}"))["id"] == id
+        assert answer(await gateway.delete(f"/indexes/own/documents/{escaped}")) == {"deleted": 1}
+        assert answer(await gateway.get("/indexes/own"))["count"] == 4
+
+    async def test_an_upload_that_is_refused_before_its_end(self, gateway: httpx.AsyncClient) -> None:
+        async def content() -> AsyncIterator[bytes]:
+            for _ in range(200):
+                yield CHUNK
+
+        response = await gateway.post("/indexes/none/documents", content=content(), headers=NDJSON)
+        problem(response, 404, "unknown-index")
+        assert answer(await gateway.get("/indexes/own"))["count"] == 4
+
+    async def test_a_long_upload(self, gateway: httpx.AsyncClient) -> None:
+        async def content() -> AsyncIterator[bytes]:
+            for number in range(2_000):
+                yield orjson.dumps({"id": str(number), "text": "t" * 999, "embedding": [1, number, 0, 0]}) + b"\n"
+
+        report = answer(await gateway.post("/indexes/own/documents", content=content(), headers=NDJSON))
+        assert (report["added"], report["skipped"]) == (2_000, 0)
+
+    async def test_no_other_path_is_passed_on(self, gateway: httpx.AsyncClient) -> None:
+        for path in ("/retrieve", "/documents", "/embed/query"):
+            problem(await gateway.post(path, json={}), 404, "not-found")
+        problem(await gateway.patch("/indexes/own"), 405, "method-not-allowed")
+        problem(await gateway.get("/indexes/own/vectors"), 404, "not-found")
+
+    async def test_it_describes_itself_as_one_process_does(self, gateway: httpx.AsyncClient, tmp_path: Path) -> None:
+        schema = answer(await gateway.get("/openapi.json"))
+        validate(schema)
+        async with serving(Settings(data_directory=tmp_path / "local")) as whole:
+            other = answer(await whole.get("/openapi.json"))
+        assert schema["paths"].keys() == other["paths"].keys()
+        for path, methods in other["paths"].items():
+            assert schema["paths"][path].keys() == methods.keys()
+            for method, described in methods.items():
+                mine = schema["paths"][path][method]
+                assert mine["summary"] == described["summary"]
+                assert mine.get("requestBody") == described.get("requestBody")
+                assert mine["responses"].keys() >= described["responses"].keys() - {"201", "422"}
+                names = [{p["name"] for p in one.get("parameters", [])} for one in (mine, described)]
+                assert names[0] >= names[1] - {"name", "id"}
+
+    async def test_without_its_retriever(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It waits for it, does without it in order, and finds it again."""
+        monkeypatch.setattr("boundarymorph.api.state.RETRY_SECONDS", 0.01)
+        retriever = create_retriever_app(Settings(data_directory=tmp_path), build=fake_retrieval)
+        async with on_socket(retriever) as url:
+            pass
+        async with in_front_of(url) as client, asyncio.timeout(20):
+            while url not in ((await client.get("/readyz")).json()["detail"] or ""):  # noqa: ASYNC110 - as users wait
+                await asyncio.sleep(0.005)
+            problem(await client.get("/indexes"), 503, "not-ready")
+        async with on_socket(create_retriever_app(Settings(data_directory=tmp_path), build=fake_retrieval)) as url:
+            gateway = in_front_of(url)
+            client = await gateway.__aenter__()
+            await ready(client)
+            await fill(client)
+        for response in (
+            await client.get("/indexes"),
+            await client.post("/select", json={"query": "q", "index": "texts"}),
+            await client.post("/indexes/texts/documents", content=b"{}", headers=NDJSON),
+        ):
+            assert url in problem(response, 503, "retriever-unavailable")
+            assert response.headers["retry-after"] == "1"
+        await gateway.__aexit__(None, None, None)
+
+
+CHUNK = bytes(2**16)
+MANY = 2_000  # chunks, 125 MiB
+FEW = 500  # which sockets and their readers may hold
+
+
+@asynccontextmanager
+async def listening(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]) -> AsyncIterator[str]:
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+class Ready:
+    """A gateway's part that needs no canary."""
+
+    @staticmethod
+    def build(settings: Settings, on_lost: Callable[[], None]) -> Gateway:
+        class Part(Gateway):
+            async def check(self) -> None:
+                pass
+
+        made = fake_gateway(settings)
+        return Part(made.retriever, made.scorer, made.selector)
+
+
+async def settled(count: Callable[[], int]) -> int:
+    """A count, once it has stood still for a while."""
+    before = -1
+    while count() != before:
+        before = count()
+        await asyncio.sleep(0.3)
+    return before
+
+
+async def test_an_upload_is_never_whole_in_memory() -> None:
+    read_on, sent, received = asyncio.Event(), 0, 0
+
+    async def reading_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal received
+        await reader.readuntil(b"\r\n\r\n")
+        await read_on.wait()
+        while (size := int((await reader.readline()).strip(), 16)) > 0:
+            received += len(await reader.readexactly(size))
+            await reader.readline()
+        await reader.readline()
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    async def content() -> AsyncIterator[bytes]:
+        nonlocal sent
+        for _ in range(MANY):
+            sent += 1
+            yield CHUNK
+
+    async with listening(reading_late) as url:
+        settings = Settings(retriever=RetrieverSettings(url=url))
+        async with client_of(create_app(settings, build=Ready.build)) as client, asyncio.timeout(60):
+            await ready(client)
+            upload = asyncio.create_task(client.post("/indexes/a/documents", content=content(), headers=NDJSON))
+            assert 0 < await settled(lambda: sent) < FEW
+            read_on.set()
+            assert (await upload).json() == {}
+    assert received == MANY * len(CHUNK)
+
+
+async def test_an_answer_is_never_whole_in_memory() -> None:
+    written = 0
+
+    async def writing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal written
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 200 OK\r\ncontent-length: {MANY * len(CHUNK)}\r\n\r\n".encode())
+        for _ in range(MANY):
+            writer.write(CHUNK)
+            await writer.drain()
+            written += 1
+        writer.close()
+
+    async with listening(writing) as url:
+        app = create_app(Settings(retriever=RetrieverSettings(url=url)), build=Ready.build)
+        async with on_socket(app) as front, httpx.AsyncClient(base_url=front) as client, asyncio.timeout(60):
+            await ready(client)
+            async with client.stream("GET", "/indexes") as response:
+                assert 0 < await settled(lambda: written) < FEW
+                read = 0
+                async for chunk in response.aiter_raw():
+                    read += len(chunk)
+    assert read == MANY * len(CHUNK)

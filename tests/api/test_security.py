@@ -1,0 +1,158 @@
+"""Keys, scopes, the headers of every answer, and who gets in when there is more than there is room for."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from boundarymorph.api import keys
+from boundarymorph.api.keys import Scope
+from boundarymorph.scoring.scorer import Scores
+from boundarymorph.settings import Limits, Settings
+from boundarymorph.telemetry import logs
+from tests.api.service import answer, problem, serving, texts
+from tests.scoring.fakes import SeededScorer
+
+SECRETS = {scope: keys.make(scope, [scope]) for scope in Scope}
+SELECT = {"query": "q", "pool": texts(9), "budget": 3, "k": 2}
+ROUTES = [
+    ("POST", "/select", Scope.SELECT),
+    ("GET", "/indexes", Scope.SELECT),
+    ("GET", "/indexes/x", Scope.SELECT),
+    ("GET", "/indexes/x/documents/y", Scope.SELECT),
+    ("PUT", "/indexes/x", Scope.WRITE),
+    ("POST", "/indexes/x/documents", Scope.WRITE),
+    ("DELETE", "/indexes/x/documents", Scope.WRITE),
+    ("DELETE", "/indexes/x/documents/y", Scope.WRITE),
+    ("DELETE", "/indexes/x", Scope.ADMIN),
+]
+
+
+@pytest.fixture
+async def locked(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """A service with one key a scope."""
+    configured = tuple(str(key) for _, key in SECRETS.values())
+    async with serving(Settings(data_directory=tmp_path, keys=configured)) as client:
+        yield client
+
+
+def bearer(scope: Scope) -> dict[str, str]:
+    return {"authorization": f"Bearer {SECRETS[scope][0]}"}
+
+
+class TestKeys:
+    @pytest.mark.parametrize(("method", "path", "scope"), ROUTES)
+    async def test_each_route_wants_its_scope(
+        self, locked: httpx.AsyncClient, method: str, path: str, scope: Scope
+    ) -> None:
+        missing = await locked.request(method, path)
+        problem(missing, 401, "unauthenticated")
+        assert missing.headers["www-authenticate"] == "Bearer"
+        wrong = await locked.request(method, path, headers={"authorization": "Bearer bm_wrong"})
+        assert "bm_wrong" not in problem(wrong, 401, "unauthenticated")
+        for other in Scope:
+            response = await locked.request(method, path, headers=bearer(other))
+            assert (response.status_code == 403) == (other != scope), other
+            assert response.status_code != 401
+
+    async def test_what_operations_need_wants_none(self, locked: httpx.AsyncClient) -> None:
+        for path in ("/livez", "/readyz", "/metrics", "/openapi.json"):
+            assert (await locked.get(path)).is_success
+
+    async def test_a_key_in_use(self, locked: httpx.AsyncClient, caplog: pytest.LogCaptureFixture) -> None:
+        with caplog.at_level(logging.DEBUG):
+            answer(await locked.post("/select", json=SELECT, headers=bearer(Scope.SELECT)))
+        assert SECRETS[Scope.SELECT][0] not in caplog.text
+
+    async def test_without_keys_a_key_does_no_harm(self, client: httpx.AsyncClient) -> None:
+        for header in ("Bearer", "Bearer ", "Bearer something"):
+            answer(await client.post("/select", json=SELECT, headers={"authorization": header}))
+
+
+class TestEveryAnswer:
+    @pytest.mark.parametrize("path", ["/livez", "/indexes/none", "/nowhere"])
+    async def test_has_its_headers(self, client: httpx.AsyncClient, path: str) -> None:
+        response = await client.get(path)
+        assert response.headers["x-content-type-options"] == "nosniff"
+        assert response.headers["cache-control"] == "no-store"
+        assert len(response.headers["x-request-id"]) == 32
+        assert "access-control-allow-origin" not in response.headers
+
+    async def test_keeps_the_caller_s_id(self, client: httpx.AsyncClient) -> None:
+        for given, kept in (("trace-1.A_b", True), ("x" * 65, False), ("a b", False), ('"', False)):
+            response = await client.get("/livez", headers={"x-request-id": given})
+            assert (response.headers["x-request-id"] == given) == kept
+
+    async def test_is_logged_without_its_texts(
+        self, client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with caplog.at_level(logging.INFO, "boundarymorph.access"):
+            request = SELECT | {"query": "a private question"}
+            await client.post("/select?token=private", json=request, headers={"x-request-id": "r1"})
+            await client.get("/livez")
+        (record,) = [record for record in caplog.records if record.name == "boundarymorph.access"]
+        line = orjson.loads(logs.JsonLines().format(record))
+        assert (line["method"], line["path"], line["status"]) == ("POST", "/select", 200)
+        assert line["seconds"] > 0
+        assert "private" not in caplog.text
+
+
+class TestAdmission:
+    @pytest.fixture
+    async def small(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[httpx.AsyncClient]:
+        """One selection at a time, and one that waits; each is held at its first round."""
+        self.open, self.order = asyncio.Event(), list[str]()
+        score = SeededScorer.score
+
+        async def held(scorer: SeededScorer, query: str, given: Sequence[str], **options: Any) -> Scores:
+            self.order.append(query)
+            await self.open.wait()
+            return await score(scorer, query, given, **options)
+
+        limits = Limits(sessions=1, waiting=2)
+        async with serving(Settings(data_directory=tmp_path, limits=limits)) as client:
+            monkeypatch.setattr(SeededScorer, "score", held)
+            yield client
+
+    async def send(self, client: httpx.AsyncClient, query: str, **options: Any) -> asyncio.Task[httpx.Response]:
+        headers = options.pop("headers", None)
+        task = asyncio.create_task(client.post("/select", json=SELECT | {"query": query} | options, headers=headers))
+        await asyncio.sleep(0.05)
+        return task
+
+    async def test_what_is_too_much_is_refused_before_it_is_read(self, small: httpx.AsyncClient) -> None:
+        tasks = [await self.send(small, f"{number}") for number in range(3)]
+        refused = await small.post("/select", content=b"not even JSON")
+        problem(refused, 429, "overloaded")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert (await small.get("/readyz")).is_success
+        self.open.set()
+        for task in tasks:
+            assert answer(await task)["status"] == "complete"
+        assert self.order == ["0", "1", "2"]
+
+    async def test_priority(self, small: httpx.AsyncClient) -> None:
+        tasks = [await self.send(small, query, priority=priority) for query, priority in (("a", 0), ("b", 0), ("c", 3))]
+        self.open.set()
+        await asyncio.gather(*tasks)
+        assert self.order == ["a", "c", "b"]
+
+    async def test_a_turn_that_does_not_come_in_time(self, small: httpx.AsyncClient) -> None:
+        first = await self.send(small, "first")
+        problem(await small.post("/select", json=SELECT | {"deadline_ms": 30}), 504, "deadline-exceeded")
+        self.open.set()
+        answer(await first)
+
+    async def test_streams_are_counted_until_they_end(self, small: httpx.AsyncClient) -> None:
+        headers = {"accept": "text/event-stream"}
+        tasks = [await self.send(small, f"{number}", headers=headers) for number in range(3)]
+        problem(await small.post("/select", json=SELECT), 429, "overloaded")
+        self.open.set()
+        for task in tasks:
+            assert "event: selection" in (await task).text
+        answer(await small.post("/select", json=SELECT))

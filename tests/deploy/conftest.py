@@ -1,0 +1,3 @@
+from tests.api.conftest import client, settings
+
+__all__ = ["client", "settings"]

@@ -1,0 +1,234 @@
+"""Which server is next: choice, ejection, pauses, and what holds after any history."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from boundarymorph.remote.replicas import LONGEST_HOLD, MISSES, MOST_BACKOFF, Replicas, Ticket, Wait
+
+ROUNDING = 1e-9
+DOWN = Wait(busy=False, hold=None)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_the_least_busy_is_next(clock: Clock) -> None:
+    replicas = Replicas(3, clock=clock)
+    tickets = [replicas.begin(index, texts) for index, texts in ((0, 5), (1, 3), (2, 4))]
+    assert replicas.pick(1) == 1
+    assert replicas.pick(1, exclude={1}) == 2
+    replicas.end(tickets[0])
+    assert replicas.pick(1) == 0
+
+
+def test_equals_are_drawn_with_the_seed(clock: Clock) -> None:
+    draws = [[Replicas(4, clock=clock, seed=seed).pick(1) for _ in range(1)] for seed in range(200)]
+    assert min(Counter(draw[0] for draw in draws).values()) > 20
+    one, same = Replicas(4, clock=clock, seed=7), Replicas(4, clock=clock, seed=7)
+    assert [one.pick(1) for _ in range(50)] == [same.pick(1) for _ in range(50)]
+
+
+def test_a_failure_ejects_for_longer_each_time(clock: Clock) -> None:
+    replicas = Replicas(1, clock=clock)
+    for backoff in (0.25, 0.5, 1.0, 2.0, 2.0):
+        replicas.failed(0)
+        assert replicas.wait() == backoff
+        assert replicas.pick(1) == DOWN
+        clock.now += backoff
+        assert replicas.pick(1) == 0
+    replicas.succeeded(replicas.begin(0, 1))
+    replicas.failed(0)
+    assert replicas.wait() == 0.25
+
+
+def test_one_outage_counts_once(clock: Clock) -> None:
+    replicas = Replicas(1, clock=clock)
+    for _ in range(10):
+        replicas.failed(0)
+    assert replicas.wait() == 0.25
+
+
+def test_a_trial_is_a_single_request(clock: Clock) -> None:
+    replicas = Replicas(2, clock=clock)
+    replicas.failed(0)
+    replicas.failed(1)
+    clock.now += 1
+    replicas.begin(0, 1)
+    assert replicas.pick(1) == 1
+    assert replicas.pick(1, exclude={1}) == DOWN
+    assert not replicas.any_works()
+    replicas.succeeded(replicas.begin(0, 1))
+    assert replicas.pick(1, exclude={1}) == 0
+    assert replicas.any_works()
+
+
+def test_requests_that_began_before_a_fault_do_not_keep_a_trial_waiting(clock: Clock) -> None:
+    replicas = Replicas(1, clock=clock)
+    hanging = replicas.begin(0, 1)
+    replicas.failed(0)
+    clock.now += 1
+    assert replicas.to_check() == [0]
+    assert replicas.pick(1) == 0
+    trial = replicas.begin(0, 1)
+    assert replicas.pick(1) == DOWN
+    replicas.end(hanging)
+    assert replicas.pick(1) == DOWN
+    replicas.end(trial)
+    assert replicas.pick(1) == 0, "a trial that was called off says nothing"
+
+
+def test_a_pause_is_kept_and_ended_by_a_trial(clock: Clock) -> None:
+    replicas = Replicas(1, clock=clock)
+    assert replicas.paused(0, 3.0) == 3.0
+    assert replicas.pick(1) == Wait(busy=False, hold=3.0)
+    clock.now += 3
+    assert replicas.pick(1) == 0
+    replicas.begin(0, 1)
+    assert replicas.pick(1) == Wait(busy=True, hold=None)
+    replicas.succeeded(replicas.begin(0, 1))
+    assert replicas.pick(1) == 0
+
+
+def test_a_success_that_began_before_a_fault_says_nothing(clock: Clock) -> None:
+    replicas = Replicas(2, clock=clock)
+    early = [replicas.begin(index, 1) for index in (0, 1)]
+    clock.now += 1
+    replicas.failed(0)
+    replicas.paused(1, 2.0)
+    assert not any(replicas.succeeded(ticket) for ticket in early)
+    assert replicas.pick(1) == Wait(busy=False, hold=2.0)
+    assert replicas.succeeded(replicas.begin(0, 1))
+    assert not replicas.succeeded(replicas.begin(1, 1))
+    assert [replicas.pick(1) for _ in range(9)] == [0] * 9, "a pause is kept in any case"
+
+
+def test_one_that_failed_is_checked_before_it_gets_what_others_can_do(clock: Clock) -> None:
+    replicas = Replicas(2, clock=clock)
+    replicas.failed(0)
+    assert replicas.to_check() == []
+    clock.now += 1
+    assert replicas.to_check() == [0]
+    replicas.begin(1, 5)
+    assert replicas.pick(1) == 1
+    check = replicas.begin(0, 0)
+    assert replicas.to_check() == []
+    replicas.end(check)
+    replicas.checked(0)
+    assert replicas.to_check() == []
+    assert replicas.pick(1) == 0
+    replicas.failed(0)
+    clock.now += 1
+    assert replicas.to_check() == [0]
+
+
+def test_a_pause_without_an_end_is_short_and_a_long_one_is_cut(clock: Clock) -> None:
+    replicas = Replicas(2, clock=clock)
+    assert replicas.paused(0, None) == 0.25
+    assert replicas.paused(0, None) == 0.25
+    clock.now += 0.25
+    assert replicas.paused(0, None) == 0.5
+    assert replicas.paused(1, 1e9) == LONGEST_HOLD
+    assert replicas.pick(1) == Wait(busy=False, hold=0.5)
+
+
+def test_a_pause_is_not_shortened(clock: Clock) -> None:
+    replicas = Replicas(1, clock=clock)
+    replicas.paused(0, 5.0)
+    assert replicas.paused(0, 1.0) == 5.0
+
+
+def test_missed_deadlines_in_a_row_are_a_failure(clock: Clock) -> None:
+    replicas = Replicas(1, clock=clock)
+    for _ in range(3):
+        assert [replicas.missed(0) for _ in range(MISSES - 1)] == [False] * (MISSES - 1)
+        replicas.succeeded(replicas.begin(0, 1))
+    assert [replicas.missed(0) for _ in range(MISSES)][-1]
+    assert replicas.pick(1) == DOWN
+
+
+def test_no_more_is_under_way_than_a_server_takes(clock: Clock) -> None:
+    replicas = Replicas(1, requests=2, clock=clock)
+    replicas.limit(0, 10)
+    large = replicas.begin(0, 6)
+    assert replicas.pick(4) == 0
+    assert replicas.pick(5) == Wait(busy=True, hold=None)
+    small = replicas.begin(0, 1)
+    assert replicas.pick(1) == Wait(busy=True, hold=None)
+    replicas.end(large)
+    replicas.end(small)
+    assert replicas.pick(11) == 0, "what is too much for any moment is at least tried alone"
+
+
+EVENTS = st.one_of(
+    st.tuples(st.just("ask"), st.integers(1, 8)),
+    st.tuples(st.sampled_from(["success", "failure", "miss", "cancel", "check"]), st.integers(0, 20)),
+    st.tuples(st.just("pause"), st.one_of(st.none(), st.floats(0, 100))),
+    st.tuples(st.just("time"), st.floats(0, 3)),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(count=st.integers(1, 4), events=st.lists(EVENTS, max_size=60), seed=st.integers(0, 9))
+def test_after_any_history(count: int, events: list[tuple[str, float]], seed: int) -> None:
+    clock = Clock()
+    replicas = Replicas(count, requests=4, clock=clock, seed=seed)
+    for index in range(count):
+        replicas.limit(index, 16)
+    under_way: list[Ticket] = []
+    down: dict[int, float] = {}
+    for kind, value in events:
+        if kind == "time":
+            clock.now += value
+        elif kind == "ask":
+            choice = replicas.pick(int(value))
+            if isinstance(choice, int):
+                assert clock.now >= down.get(choice, 0.0)
+                there = [ticket for ticket in under_way if ticket.index == choice]
+                if choice in down:
+                    assert not any(ticket.trial for ticket in there), "one request is the trial"
+                else:
+                    assert len(there) < 4 and (not there or sum(ticket.texts for ticket in there) + value <= 16)
+                under_way.append(replicas.begin(choice, int(value)))
+                assert under_way[-1].trial == (choice in down)
+            else:
+                assert choice.busy or choice.hold or len(down) == count
+                assert not choice.busy or under_way
+                assert choice.hold is None or 0 < choice.hold <= LONGEST_HOLD + ROUNDING
+        elif kind == "check":
+            for index in replicas.to_check():
+                assert index in down
+                replicas.checked(index)
+        elif under_way:
+            ticket = under_way.pop(int(value or 0) % len(under_way))
+            replicas.end(ticket)
+            if kind == "success" and replicas.succeeded(ticket):
+                assert ticket.began >= down.pop(ticket.index, 0.0)
+            elif kind == "failure":
+                replicas.failed(ticket.index)
+                down[ticket.index] = clock.now
+            elif kind == "pause":
+                assert 0 <= replicas.paused(ticket.index, value) <= LONGEST_HOLD + ROUNDING
+                down[ticket.index] = clock.now
+            elif kind == "miss" and replicas.missed(ticket.index):
+                down[ticket.index] = clock.now
+        wait = replicas.wait()
+        assert wait is not None and 0 <= wait <= LONGEST_HOLD + ROUNDING
+    clock.now += LONGEST_HOLD + MOST_BACKOFF
+    for ticket in under_way:
+        replicas.end(ticket)
+    assert isinstance(replicas.pick(1), int), "every server is tried again in the end"
+    assert replicas.pick(1, exclude=range(count)) == DOWN
+    assert replicas.wait(exclude=range(count)) is None

@@ -1,0 +1,324 @@
+"""Texts of many callers in common batches: turns between calls, queries first, leaving, and trouble."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from prometheus_client import REGISTRY
+
+from boundarymorph.batching.model import DeviceLost, OutOfMemory
+from boundarymorph.errors import DeadlineExceeded, EncoderFailed, EncoderUnavailable, Overloaded
+from boundarymorph.retrieval.encoders import BatchingEncoder
+from boundarymorph.retrieval.encoders.dual_encoder import Text, unit_rows
+from tests.contract.encoder import EncoderContract
+from tests.retrieval.fakes import vector_of
+
+LABELS = {"model": "seeded", "backend": "test"}
+MANY = 1_000
+
+
+class SeededDualEncoder:
+    """A `DualEncoder` whose tokens are characters, of at most 100 a text; the vectors are those of `vector_of`.
+
+    It keeps its batches, and can be made to wait (`open`), to have no memory for more than `memory` tokens, to fail on
+    a text with "poison" in it and to lose its device on one with "lightning".
+    """
+
+    name = "seeded"
+    backend = "test"
+    max_length = 100
+    dimension = 32
+
+    def __init__(
+        self, *, lanes: int = 1, batch_tokens: int = 200, pads: bool = False, memory: int = 10**6, open: bool = True
+    ) -> None:
+        self.lanes, self.batch_tokens, self.pads, self.memory = lanes, batch_tokens, pads, memory
+        self.side_by_side = False
+        self.open = threading.Event()
+        if open:
+            self.open.set()
+        self.batches: list[list[str]] = []
+        self.tokenized = 0
+        self.closed = False
+        self._texts: dict[Text, str] = {}
+
+    def tokenize_query(self, text: str) -> Text:
+        return self.tokenize_documents([f"query: {text}"])[0]
+
+    def tokenize_documents(self, texts: Sequence[str]) -> list[Text]:
+        tokenized = [Text(np.arange(min(100, max(1, len(text)))), len(text) > 100) for text in texts]
+        self._texts.update(zip(tokenized, texts, strict=True))
+        self.tokenized += len(texts)
+        return tokenized
+
+    def run(self, texts: Sequence[Text]) -> NDArray[np.float32]:
+        read = [self._texts[text] for text in texts]
+        self.batches.append(read)
+        assert self.open.wait(10)
+        if sum(map(len, texts)) > self.memory:
+            raise OutOfMemory
+        if any("lightning" in text for text in read):
+            raise DeviceLost("struck")
+        if any("poison" in text for text in read):
+            raise ZeroDivisionError
+        return np.array([vector_of(text) for text in read])
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def metric(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(f"boundarymorph_encoder_{name}", LABELS | labels) or 0.0
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - what happens in another thread
+            await asyncio.sleep(0.001)
+
+
+class Bench:
+    """An encoder whose model is held while requests gather behind a first one."""
+
+    def __init__(self, **options: Any) -> None:
+        given = {name: options.pop(name) for name in ("queue_tokens", "patience", "on_lost") if name in options}
+        self.model = SeededDualEncoder(open=False, **options)
+        self.encoder = BatchingEncoder(self.model, **given)
+
+    async def __aenter__(self) -> Bench:
+        self.first = asyncio.create_task(self.encoder.encode_documents(["first"]))
+        await until(lambda: len(self.model.batches) == 1)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.model.open.set()
+        await asyncio.gather(self.first, return_exceptions=True)
+        await self.encoder.close()
+
+    async def queued(self, texts: int) -> None:
+        await until(lambda: self.encoder.waiting()[0] == texts)
+
+    async def large(self, documents: int) -> asyncio.Task[Any]:
+        """A call of so many documents of 100 tokens, of which two slices wait."""
+        call = self.documents(*["x" * 100] * documents)
+        await until(lambda: self.encoder.waiting()[0] == self.model.tokenized - 1 > 400)
+        return call
+
+    def documents(self, *texts: str) -> asyncio.Task[Any]:
+        return asyncio.create_task(self.encoder.encode_documents(texts))
+
+    def query(self, text: str, **options: Any) -> asyncio.Task[Any]:
+        return asyncio.create_task(self.encoder.encode_query(text, **options))
+
+
+@pytest.mark.parametrize("pads", [True, False])
+@pytest.mark.parametrize("lanes", [1, 3])
+class TestContract(EncoderContract):
+    @pytest.fixture
+    async def encoder(self, pads: bool, lanes: int) -> AsyncIterator[BatchingEncoder]:
+        encoder = BatchingEncoder(SeededDualEncoder(pads=pads, lanes=lanes))
+        yield encoder
+        await encoder.close()
+
+    async def test_many_at_once(self, encoder: BatchingEncoder) -> None:
+        calls = [[f"text {n} {m}" + "x" * (n * m % 110) for m in range(n % 7)] for n in range(60)]
+        answers = await asyncio.gather(*map(encoder.encode_documents, calls))
+        for texts, embeddings in zip(calls, answers, strict=True):
+            expected = np.array([vector_of(text) for text in texts], dtype=np.float32).reshape(-1, 32)
+            np.testing.assert_array_equal(embeddings.vectors, expected)
+            assert embeddings.truncated == sum(len(text) > 100 for text in texts)
+
+
+class TestTurns:
+    async def test_results_of_many_slices_come_in_order(self) -> None:
+        encoder = BatchingEncoder(SeededDualEncoder(lanes=3))
+        texts = [f"{number} " + "x" * (number % 130) for number in range(2 * MANY)]
+        embeddings = await encoder.encode_documents(texts)
+        np.testing.assert_array_equal(embeddings.vectors, np.array([vector_of(text) for text in texts]))
+        assert embeddings.truncated == sum(len(text) > 100 for text in texts)
+        await encoder.close()
+
+    async def test_batches_go_across_calls(self) -> None:
+        async with Bench(batch_tokens=50) as bench:
+            calls = [bench.documents("x" * 10, "y" * 10) for _ in range(4)]
+            await bench.queued(8)
+            bench.model.open.set()
+            await asyncio.gather(*calls)
+            assert [len(batch) for batch in bench.model.batches] == [1, 5, 3]
+
+    async def test_a_call_never_has_more_than_two_slices_waiting(self) -> None:
+        async with Bench() as bench:
+            large = await bench.large(MANY)
+            await asyncio.sleep(0.02)
+            assert bench.model.tokenized - 1 == bench.encoder.waiting()[0] < 700
+            bench.model.open.set()
+            await large
+
+    async def test_a_small_call_does_not_wait_for_a_large_one(self) -> None:
+        async with Bench() as bench:
+            large = await bench.large(3 * MANY)
+            waiting = bench.encoder.waiting()[0]
+            small = bench.documents("small")
+            await bench.queued(waiting + 1)
+            bench.model.open.set()
+            await small
+            assert sum(map(len, bench.model.batches)) < 2 * MANY
+            await large
+
+    async def test_queries_go_first(self) -> None:
+        async with Bench() as bench:
+            large = await bench.large(MANY)
+            waiting = bench.encoder.waiting()[0]
+            query = bench.query("urgent")
+            await bench.queued(waiting + 1)
+            bench.model.open.set()
+            np.testing.assert_array_equal(await query, vector_of("query: urgent"))
+            assert "query: urgent" in bench.model.batches[1]
+            await large
+
+
+class TestDoor:
+    async def test_what_cannot_wait_is_refused_whole(self) -> None:
+        async with Bench(queue_tokens=50) as bench:
+            kept = bench.documents("x" * 40)
+            await bench.queued(1)
+            with pytest.raises(Overloaded):
+                await bench.encoder.encode_documents(["z" * 60])
+            with pytest.raises(Overloaded):
+                await bench.encoder.encode_query("z" * 60)
+            assert bench.encoder.waiting() == (1, 40)
+            bench.model.open.set()
+            await kept
+
+    async def test_what_has_begun_is_not_refused(self) -> None:
+        async with Bench(queue_tokens=6_000) as bench:
+            large = bench.documents(*["x" * 100] * MANY)
+            await until(lambda: bench.encoder.waiting()[1] > 20_000)
+            bench.model.open.set()
+            assert len((await large).vectors) == MANY
+
+
+class TestLeaving:
+    async def test_a_cancelled_caller_leaves_nothing_behind(self) -> None:
+        async with Bench() as bench:
+            dropped = metric("dropped_texts_total", reason="cancelled")
+            leaving = bench.documents(*["leaving " * 10] * MANY)
+            await until(lambda: bench.encoder.waiting()[0] > 400)
+            leaving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await leaving
+            assert bench.encoder.waiting() == (0, 0)
+            assert metric("dropped_texts_total", reason="cancelled") > dropped + 400
+            bench.model.open.set()
+            await bench.encoder.encode_documents(["next"])
+            assert bench.model.batches == [["first"], ["next"]]
+
+    async def test_a_query_whose_time_is_over(self) -> None:
+        async with Bench() as bench:
+            with pytest.raises(DeadlineExceeded):
+                await bench.encoder.encode_query("late", deadline=0.0)
+            assert bench.encoder.waiting() == (0, 0)
+
+    async def test_closing_tells_those_who_wait(self) -> None:
+        model = SeededDualEncoder(open=False, batch_tokens=1)
+        encoder = BatchingEncoder(model)
+        running = asyncio.create_task(encoder.encode_query("running"))
+        await until(lambda: len(model.batches) == 1)
+        waiting = asyncio.create_task(encoder.encode_documents(["waiting"]))
+        await until(lambda: encoder.waiting()[0] == 1)
+        closing = asyncio.create_task(encoder.close())
+        with pytest.raises(EncoderUnavailable, match="shutting down"):
+            await waiting
+        model.open.set()
+        await closing
+        await running
+        assert model.closed
+        with pytest.raises(RuntimeError, match="encoder is closed"):
+            await encoder.encode_query("after")
+        with pytest.raises(RuntimeError, match="encoder is closed"):
+            await encoder.encode_documents([])
+
+
+class TestTrouble:
+    async def test_a_failure_is_the_callers_and_stops_the_rest_of_the_call(self) -> None:
+        async with Bench() as bench:
+            spoiled = bench.documents("poison", *["x" * 100] * 3 * MANY)
+            await until(lambda: bench.encoder.waiting()[0] > 100)
+            other = bench.documents("other")
+            bench.model.open.set()
+            with pytest.raises(ZeroDivisionError):
+                await spoiled
+            await other
+            assert bench.model.tokenized < MANY
+
+    async def test_out_of_memory_halves(self) -> None:
+        encoder = BatchingEncoder(model := SeededDualEncoder(batch_tokens=80, memory=25))
+        texts = [f"{number:10}" for number in range(8)]
+        vectors = (await encoder.encode_documents(texts)).vectors
+        np.testing.assert_array_equal(vectors, np.array([vector_of(text) for text in texts]))
+        assert [len(batch) for batch in model.batches] == [8, 4, 2, 2, 4, 2, 2]
+        with pytest.raises(EncoderFailed, match="single text of 30 tokens"):
+            await encoder.encode_documents(["x" * 30])
+        await encoder.close()
+
+    async def test_a_lost_device_fails_everyone_and_says_so_once(self) -> None:
+        calls: list[None] = []
+        async with Bench(batch_tokens=1, on_lost=lambda: calls.append(None)) as bench:
+            requests = [bench.documents("lightning", "more"), bench.documents("bystander")]
+            await bench.queued(3)
+            bench.model.open.set()
+            for error in await asyncio.gather(*requests, return_exceptions=True):
+                assert isinstance(error, EncoderUnavailable)
+            with pytest.raises(EncoderUnavailable, match="struck"):
+                await bench.encoder.encode_query("later")
+            assert calls == [None]
+
+    async def test_vectors_of_another_length(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        encoder = BatchingEncoder(model := SeededDualEncoder())
+        run = model.run
+        monkeypatch.setattr(model, "run", lambda texts: run(texts)[:, :-1])
+        with pytest.raises(EncoderFailed, match="vectors for 1 texts"):
+            await encoder.encode_documents(["a", "b"])
+        await encoder.close()
+
+    async def test_a_canary_that_is_not_a_number(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        encoder = BatchingEncoder(model := SeededDualEncoder())
+        await encoder.check()
+        assert [len(batch) for batch in model.batches] == [2, 1]
+        monkeypatch.setattr(model, "run", lambda texts: np.full((len(texts), 32), np.nan, dtype=np.float32))
+        with pytest.raises(EncoderFailed, match="canary"):
+            await encoder.check()
+        await encoder.close()
+
+
+async def test_metrics_of_a_batch() -> None:
+    names = ("batch_texts_sum", "batch_tokens_sum", "batch_padding_ratio_sum", "truncated_texts_total")
+    encoder = BatchingEncoder(SeededDualEncoder(pads=True, batch_tokens=400))
+    before = {name: metric(name) for name in names}
+    await encoder.encode_documents(["x" * 50, "x" * 150])
+    assert [metric(name) - before[name] for name in names] == [2, 150, 0.25, 1]
+    assert (metric("queue_texts"), metric("queue_tokens")) == (0, 0)
+    await encoder.close()
+
+
+@given(st.lists(st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=3, max_size=3), min_size=1, max_size=5))
+def test_rows_of_unit_length(states: list[list[float]]) -> None:
+    rows = unit_rows(np.array(states, dtype=np.float32))
+    for row, state in zip(rows.astype(np.float64), np.array(states, dtype=np.float32).astype(np.float64), strict=True):
+        length = np.linalg.norm(state)
+        if length == 0:
+            assert np.isnan(row).all()
+        else:
+            np.testing.assert_allclose(row, state / length, rtol=0, atol=1e-7)
+
+
+def test_what_is_no_number_has_no_direction() -> None:
+    assert np.isnan(unit_rows(np.array([[np.nan, 1], [np.inf, 1]]))).all()

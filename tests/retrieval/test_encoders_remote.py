@@ -1,0 +1,437 @@
+"""Remote encoders on real sockets: both wires by the contract, failures, limits, addresses, and unusable answers."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from boundarymorph.errors import (
+    DeadlineExceeded,
+    EncoderFailed,
+    EncoderUnavailable,
+    InvalidConfiguration,
+    InvalidInput,
+    Overloaded,
+)
+from boundarymorph.remote.urls import Endpoint
+from boundarymorph.retrieval.encoders.recipe import known_recipe
+from boundarymorph.retrieval.encoders.remote import DOCUMENTS, RemoteEncoder, parse
+from tests.contract.encoder import TEXTS, EncoderContract
+from tests.retrieval.fakes import vector_of
+from tests.scoring.remote.servers import (
+    MODEL,
+    Reply,
+    Server,
+    Wire,
+    answer,
+    edited,
+    hang,
+    reset,
+    running,
+    slow,
+)
+
+KEY = "sk-0123456789"
+
+
+class Tei(Wire):
+    scheme, score_path, description_path = "tei", "/embed", "/info"
+
+    def __init__(self, model: str = MODEL, most: int = 32, dimension: int = 32) -> None:
+        self.most, self.dimension = most, dimension
+        self.description = {
+            "model_id": model,
+            "model_sha": "0123456789abcdef0123456789abcdef01234567",
+            "model_dtype": "float16",
+            "model_type": {"embedding": {"pooling": "cls"}},
+            "max_concurrent_requests": 512,
+            "max_input_length": 512,
+            "max_client_batch_size": most,
+        }
+
+    def texts(self, body: dict[str, Any]) -> list[str]:
+        return list(body["inputs"])
+
+    def reply(self, body: dict[str, Any]) -> Reply:
+        assert body.keys() == {"inputs", "truncate", "normalize"}
+        assert body["truncate"] is True and body["normalize"] is True
+        texts = self.texts(body)
+        if len(texts) > self.most:
+            message = f"batch size {len(texts)} > maximum allowed batch size {self.most}"
+            return Reply({"error": message, "error_type": "Validation"}, 422)
+        return Reply([vector_of(text, self.dimension).tolist() for text in texts])
+
+
+class OpenAI(Wire):
+    """floats: whether it gives numbers whatever encoding is asked for, as some do."""
+
+    scheme, score_path, most = "openai+http", "/v1/embeddings", 2048
+
+    def __init__(self, *, floats: bool = False) -> None:
+        self.floats = floats
+
+    def texts(self, body: dict[str, Any]) -> list[str]:
+        return list(body["input"])
+
+    def encoded(self, vector: NDArray[np.float32]) -> object:
+        return vector.tolist() if self.floats else base64.b64encode(vector.astype("<f4").tobytes()).decode()
+
+    def reply(self, body: dict[str, Any]) -> Reply:
+        assert body.keys() == {"model", "input", "encoding_format"}
+        return self.embedded(body)
+
+    def embedded(self, body: dict[str, Any]) -> Reply:
+        assert body["encoding_format"] == "base64"
+        if body["model"] != MODEL:
+            return Reply({"error": {"message": f"The model {body['model']} does not exist."}}, 404)
+        data = [
+            {"object": "embedding", "index": index, "embedding": self.encoded(vector_of(text))}
+            for index, text in enumerate(self.texts(body))
+        ]
+        return Reply({"object": "list", "model": MODEL, "data": data[::-1], "usage": {"total_tokens": 1}})
+
+
+class Vllm(OpenAI):
+    scheme, description_path = "vllm", "/v1/models"
+
+    def __init__(self, *models: str) -> None:
+        super().__init__()
+        cards = [{"id": name, "object": "model", "max_model_len": 512, "parent": None} for name in models or (MODEL,)]
+        self.description = {"object": "list", "data": cards}
+
+    def reply(self, body: dict[str, Any]) -> Reply:
+        assert body["truncate_prompt_tokens"] == -1
+        return self.embedded(body)
+
+
+class Stopped:
+    """A clock that goes on when a test says so, however slow the machine."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def endpoint(server: Server, suffix: str = "") -> Endpoint:
+    query = f"?model={MODEL}" if server.wire.description_path is None else ""
+    return parse(f"{server.wire.scheme}://127.0.0.1:{server.port}{suffix}{query}")
+
+
+@asynccontextmanager
+async def encoding(*servers: Server, **options: Any) -> AsyncIterator[RemoteEncoder]:
+    encoder = RemoteEncoder([endpoint(server) for server in servers], **options)
+    try:
+        yield encoder
+    finally:
+        await encoder.close()
+
+
+async def check(encoder: RemoteEncoder, texts: list[str] = TEXTS) -> None:
+    vectors = (await encoder.encode_documents(texts)).vectors
+    np.testing.assert_allclose(vectors, [vector_of(text) for text in texts], rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("wire", [Tei, OpenAI, Vllm, lambda: OpenAI(floats=True)])
+class TestContract(EncoderContract):
+    @pytest.fixture
+    async def encoder(self, wire: Callable[[], Wire]) -> AsyncIterator[RemoteEncoder]:
+        async with running(wire()) as [server], encoding(server) as encoder:
+            await encoder.connect()
+            yield encoder
+
+    async def test_they_are_the_server_s(self, encoder: RemoteEncoder) -> None:
+        await check(encoder)
+        np.testing.assert_allclose(await encoder.encode_query("trams"), vector_of("trams"), rtol=0, atol=1e-7)
+
+    async def test_closed(self, encoder: RemoteEncoder) -> None:
+        await encoder.close()
+        with pytest.raises(RuntimeError, match="encoder is closed"):
+            await encoder.encode_query("late")
+        with pytest.raises(RuntimeError, match="encoder is closed"):
+            await encoder.encode_documents([])
+
+
+class TestWhatItIs:
+    async def test_unknown_before_it_is_reached(self) -> None:
+        async with running(Tei()) as [server], encoding(server) as encoder:
+            with pytest.raises(EncoderUnavailable, match="reached yet"):
+                _ = encoder.dimension
+            with pytest.raises(EncoderUnavailable, match="reached yet"):
+                _ = encoder.name
+            assert (await encoder.encode_documents([])).vectors.shape == (0, 32)
+            assert encoder.dimension == 32
+            assert encoder.name.startswith(f"{MODEL}@0123456789ab/float16/512/")
+
+    async def test_the_first_components_alone(self) -> None:
+        async with running(Tei()) as [server], encoding(server, dimension=8) as encoder:
+            vectors = (await encoder.encode_documents(TEXTS)).vectors
+            expected = np.array([vector_of(text)[:8] for text in TEXTS])
+            np.testing.assert_allclose(
+                vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True), rtol=0, atol=1e-6
+            )
+            assert encoder.dimension == 8
+        async with running(Tei()) as [server], encoding(server, dimension=33) as encoder:
+            with pytest.raises(EncoderFailed, match="fewer than the 33"):
+                await encoder.connect()
+
+    async def test_the_prompts_of_the_operator(self) -> None:
+        async with running(Tei()) as [server]:
+            async with encoding(server, query_prompt="Q: ", document_prompt="D: ") as encoder:
+                np.testing.assert_allclose(await encoder.encode_query("x"), vector_of("Q: x"), rtol=0, atol=1e-7)
+                (vector,) = (await encoder.encode_documents(["x"])).vectors
+                np.testing.assert_allclose(vector, vector_of("D: x"), rtol=0, atol=1e-7)
+                prompted = encoder.name
+            async with encoding(server) as encoder:
+                await encoder.connect()
+                assert encoder.name != prompted
+
+    async def test_the_prompts_of_the_family(self) -> None:
+        async with running(Tei("intfloat/multilingual-e5-large")) as [server], encoding(server) as encoder:
+            expected = known_recipe("intfloat/multilingual-e5-large").query + "x"
+            np.testing.assert_allclose(await encoder.encode_query("x"), vector_of(expected), rtol=0, atol=1e-7)
+        async with running(Tei("e5-tiny")) as [server], encoding(server, query_prompt="") as encoder:
+            np.testing.assert_allclose(await encoder.encode_query("x"), vector_of("x"), rtol=0, atol=1e-7)
+
+    async def test_a_reranker_is_none(self) -> None:
+        async with running(Tei()) as [server], encoding(server) as encoder:
+            server.wire.description |= {"model_type": {"reranker": {}}}
+            with pytest.raises(EncoderFailed, match="no dual encoder"):
+                await encoder.connect()
+
+    async def test_one_of_several_models_must_be_named(self) -> None:
+        async with running(Vllm("a", "b")) as [server], encoding(server) as encoder:
+            with pytest.raises(EncoderFailed, match=r"a, b: say which by \?model=NAME"):
+                await encoder.connect()
+
+    async def test_a_server_that_comes_back_with_another_model(self) -> None:
+        clock = Stopped()
+        async with running(Tei("a")) as [server], encoding(server, clock=clock) as encoder:
+            await encoder.connect()
+            server.wire = Tei("b")
+            server.script = [answer({"error": "CUDA error"}, 500)]
+            with pytest.raises(EncoderUnavailable):
+                await encoder.encode_query("x")
+            clock.now += 10
+            with pytest.raises(EncoderFailed, match=r"serves b@"):
+                await encoder.encode_query("x")
+
+    async def test_vectors_of_another_length(self) -> None:
+        async with running(Tei()) as [server], encoding(server) as encoder:
+            await encoder.connect()
+            server.wire = Tei(dimension=16)
+            with pytest.raises(EncoderFailed, match="16 dimensions now, and gave 32"):
+                await encoder.encode_query("x")
+
+
+class TestLimits:
+    async def test_batches_are_as_large_as_the_server_takes(self) -> None:
+        async with running(Tei(most=7)) as [server], encoding(server) as encoder:
+            await encoder.connect()
+            await check(encoder, [f"text {n}" for n in range(3 * DOCUMENTS)])
+            assert max(server.batches) == 7
+            assert sum(server.batches) == 3 * DOCUMENTS + 1
+
+    async def test_bodies_are_as_large_as_the_server_takes(self) -> None:
+        async with running(OpenAI()) as [server], encoding(server) as encoder:
+            await check(encoder, [f"{n} " + "x" * 300_000 for n in range(8)])
+            assert server.batches[1:] == [2, 2, 2, 2]
+
+    async def test_text_that_is_not_unicode(self) -> None:
+        async with running(Tei()) as [server], encoding(server) as encoder:
+            with pytest.raises(InvalidInput, match="surrogate"):
+                await encoder.encode_query("\ud800")
+
+
+class TestFailures:
+    @pytest.mark.parametrize("wire", [Tei, Vllm])
+    async def test_another_server_takes_over(self, wire: type[Wire]) -> None:
+        async with running(wire(), wire()) as servers, encoding(*servers) as encoder:
+            await encoder.connect()
+            await servers[0].kill()
+            for _ in range(5):
+                await check(encoder)
+
+    async def test_a_broken_connection_is_tried_again(self) -> None:
+        async with running(Tei(), Tei()) as servers, encoding(*servers) as encoder:
+            await encoder.connect()
+            for server in servers:
+                server.script = [reset]
+            for _ in range(3):
+                await check(encoder)
+
+    async def test_what_is_paid_for_is_not_repeated(self) -> None:
+        async with running(OpenAI(), OpenAI()) as servers, encoding(*servers) as encoder:
+            await encoder.connect()
+            for server in servers:
+                server.script = [reset]
+            asked = sum(len(server.asked) for server in servers)
+            with pytest.raises(EncoderUnavailable, match="paid for"):
+                await encoder.encode_query("x")
+            assert sum(len(server.asked) for server in servers) == asked + 1
+
+    @pytest.mark.parametrize("wire", [Tei, OpenAI])
+    async def test_it_waits_as_long_as_it_is_asked_to(self, wire: type[Wire]) -> None:
+        async with running(wire()) as [server], encoding(server) as encoder:
+            await encoder.connect()
+            server.script = [answer({"error": "busy"}, 429, retry_after="0.2")]
+            await check(encoder)
+            assert len(server.asked) == 3
+
+    async def test_an_overload_that_lasts(self) -> None:
+        async with running(Tei()) as [server], encoding(server, timeout=5.0) as encoder:
+            await encoder.connect()
+            server.behaviour = answer({"error": "Model is overloaded"}, 429, retry_after="30")
+            with pytest.raises(Overloaded) as error:
+                await encoder.encode_query("x")
+            assert 20 < error.value.retry_after <= 30
+
+    async def test_a_server_that_hangs(self) -> None:
+        async with running(Tei()) as [server], encoding(server, timeout=0.3) as encoder:
+            await encoder.connect()
+            server.behaviour = hang
+            with pytest.raises(DeadlineExceeded):
+                await encoder.encode_query("x")
+            with pytest.raises(DeadlineExceeded):
+                await encoder.encode_query("x", deadline=0.0)
+
+    async def test_nobody_there(self) -> None:
+        async with running(Tei()) as [server], encoding(server) as encoder:
+            await server.kill()
+            with pytest.raises(EncoderUnavailable, match="cannot be reached"):
+                await encoder.connect()
+
+    async def test_a_key(self) -> None:
+        async with running(OpenAI(), key=KEY) as [server]:
+            async with encoding(server, api_key=KEY) as encoder:
+                await check(encoder)
+            async with encoding(server, api_key="sk-other") as encoder:
+                with pytest.raises(EncoderFailed, match="check the key") as error:
+                    await encoder.encode_query("x")
+                assert "sk-other" not in str(error.value)
+
+    async def test_a_text_that_the_server_refuses(self) -> None:
+        async with running(OpenAI()) as [server], encoding(server) as encoder:
+            await encoder.connect()
+            server.script = [answer({"error": {"message": "maximum context length is 8192 tokens"}}, 400)]
+            with pytest.raises(EncoderFailed, match="8192 tokens"):
+                await encoder.encode_query("x")
+            await check(encoder)
+
+    async def test_who_leaves_is_gone(self) -> None:
+        async with running(Tei()) as [server], encoding(server) as encoder:
+            await encoder.connect()
+            server.arrived.clear()
+            server.behaviour = hang
+            leaving = asyncio.create_task(encoder.encode_query("x"))
+            await server.arrived.wait()
+            leaving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await leaving
+            async with asyncio.timeout(10):
+                await server.gone.wait()
+
+    async def test_each_attempt_is_told(self) -> None:
+        told: list[tuple[str, str]] = []
+        async with (
+            running(Tei()) as [server],
+            encoding(server, observe=lambda where, outcome, seconds: told.append((where, outcome))) as encoder,
+        ):
+            server.behaviour = slow(0.01)
+            await encoder.encode_query("x")
+            assert told == [(f"http://127.0.0.1:{server.port}", "ok")] * 2
+
+
+class TestUnusable:
+    @pytest.mark.parametrize(
+        ("edit", "message"),
+        [
+            (lambda vectors: vectors[1:], "1 vectors for 2 texts"),
+            (lambda vectors: {"vectors": vectors}, "not an array"),
+            (lambda vectors: [vectors[0], vectors[1][1:]], "31 and 32 dimensions"),
+            (lambda vectors: [[], []], "of 0 dimensions"),
+            (lambda vectors: [vectors[0], [*vectors[1][1:], None]], "no finite numbers|neither numbers"),
+            (lambda vectors: [vectors[0], [*vectors[1][1:], 1e60]], "no finite numbers"),
+            (lambda vectors: [vectors[0], [*vectors[1][1:], "1"]], "text 1 is .* neither numbers nor base64"),
+            (lambda vectors: [vectors[0], 3], "text 1 is 3"),
+            (lambda vectors: [vectors[0], [vectors[1]]], "text 1 is"),
+            (lambda vectors: [vectors[0], [0.0] * 32], "without a direction"),
+        ],
+    )
+    async def test_answers_of_tei(self, edit: Callable[[Any], Any], message: str) -> None:
+        async with running(Tei()) as [server], encoding(server) as encoder:
+            await encoder.connect()
+            server.script = [edited(edit)]
+            with pytest.raises(EncoderFailed, match=message):
+                await encoder.encode_documents(["a", "b"])
+            await check(encoder)
+
+    @pytest.mark.parametrize(
+        ("edit", "message"),
+        [
+            (lambda body: body["data"], "where an object should be"),
+            (lambda body: {"data": body["data"][1:]}, "text 1 is missing"),
+            (lambda body: {"data": [body["data"][0]] * 2}, "two vectors for text 1"),
+            (lambda body: {"data": [body["data"][0] | {"index": 2}]}, "there is a vector for text 2"),
+            (lambda body: {"data": [body["data"][0] | {"embedding": "?"}, body["data"][1]]}, "nor base64"),
+            (lambda body: {"data": [body["data"][0] | {"embedding": "AAAA"}, body["data"][1]]}, "nor base64"),
+        ],
+    )
+    async def test_answers_of_openai(self, edit: Callable[[Any], Any], message: str) -> None:
+        async with running(OpenAI()) as [server], encoding(server) as encoder:
+            await encoder.connect()
+            server.script = [edited(edit)]
+            with pytest.raises(EncoderFailed, match=message):
+                await encoder.encode_documents(["a", "b"])
+            await check(encoder)
+
+
+class TestAddresses:
+    @pytest.mark.parametrize(
+        ("url", "kind", "base", "model"),
+        [
+            ("tei://host:8080", "tei", "http://host:8080", None),
+            ("tei+https://host/embeddings-1/?model=a/b", "tei", "https://host/embeddings-1", "a/b"),
+            ("openai://?model=text-embedding-3-small", "openai", "https://api.openai.com", "text-embedding-3-small"),
+            ("openai+https://host/v1?model=m", "openai", "https://host", "m"),
+            ("openai+http://host:1/api/v1/?model=m", "openai", "http://host:1/api", "m"),
+            ("openai://host?model=m", "openai", "https://host", "m"),
+            ("vllm://[::1]:8000/v1", "vllm", "http://[::1]:8000", None),
+        ],
+    )
+    def test_how_they_are_spelt(self, url: str, kind: str, base: str, model: str | None) -> None:
+        found = parse(url)
+        assert (found.dialect.name, found.base, found.model) == (kind, base, model)
+
+    @pytest.mark.parametrize(
+        ("url", "message"),
+        [
+            ("http://host", "no kind of encoder; there are tei://, openai://, vllm://"),
+            ("openai://host", "needs the name of a model"),
+            ("tei://", "needs a host"),
+            ("tei://host/embed", "leave /embed off the URL of an encoder"),
+            ("openai://host/v1/embeddings?model=m", "leave /embeddings off"),
+            ("tei://user:secret@host", "carries credentials"),
+            ("openai://ho st?model=m", "white space"),
+            ("openai://[host?model=m", "malformed host"),
+            ("tei://host?dimension=3", "not 'dimension'"),
+        ],
+    )
+    def test_what_is_refused(self, url: str, message: str) -> None:
+        with pytest.raises(InvalidConfiguration, match=message) as error:
+            parse(url)
+        assert "secret" not in str(error.value)
+
+    def test_settings_that_do_not_fit(self) -> None:
+        with pytest.raises(InvalidConfiguration, match="remote encoder needs the URL"):
+            RemoteEncoder([])
+        with pytest.raises(InvalidConfiguration, match="dimension"):
+            RemoteEncoder([parse("tei://host")], dimension=0)

@@ -1,0 +1,400 @@
+"""Dual encoders of every architecture against plain transformers and sentence-transformers, and the contract."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense, Normalize, Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling as TheirPooling
+from tokenizers import Tokenizer, processors
+from transformers import AutoModel, AutoTokenizer
+
+from boundarymorph.errors import EncoderFailed, InvalidConfiguration, ModelUnavailable
+from boundarymorph.models import available_cores
+from boundarymorph.retrieval.encoders.recipe import WEB_SEARCH
+from boundarymorph.retrieval.encoders.transformer import TransformerDualEncoder, TransformerEncoder
+from tests.contract.encoder import EncoderContract
+from tests.scoring.transformer import tiny
+from tests.scoring.transformer.tiny import LONG, QUERY, TEXTS
+
+Folder = Callable[[str], Path]
+INSTRUCTION = f"Instruct: {WEB_SEARCH}\nQuery:"
+PASSAGES = "Represent this sentence for searching relevant passages: "
+ASKED = {
+    "multilingual-e5-tiny": ("mean", "query: ", "passage: "),
+    "bge-small-en-tiny": ("cls", PASSAGES, ""),
+    "Qwen3-Embedding-tiny": ("last", INSTRUCTION, ""),
+    "gte-modernbert-tiny": ("cls", "", ""),
+    "gte-tiny": ("mean", "", ""),
+    "deberta-tiny": ("mean", "", ""),
+    "windowed-Qwen3-Embedding-tiny": ("last", INSTRUCTION, ""),
+}
+THEIR_POOLING = {"mean": "mean", "cls": "cls", "last": "lasttoken"}
+
+
+def ended(folder: Path) -> Path:
+    """With the tokenizer of Qwen3-Embedding, which ends each text."""
+    path = str(folder / "tokenizer.json")
+    tokenizer = Tokenizer.from_file(path)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A <|endoftext|>", pair="$A <|endoftext|> $B <|endoftext|>", special_tokens=[("<|endoftext|>", 0)]
+    )
+    tokenizer.save(path)
+    return folder
+
+
+MADE: dict[str, Callable[[Path], Path]] = {
+    "multilingual-e5-tiny": tiny.xlm_roberta,
+    "bge-small-en-tiny": tiny.bert,
+    "Qwen3-Embedding-tiny": lambda folder: ended(tiny.qwen3(folder)),
+    "gte-modernbert-tiny": tiny.modernbert,
+    "gte-tiny": tiny.roberta,
+    "deberta-tiny": tiny.deberta,
+    "windowed-Qwen3-Embedding-tiny": lambda folder: ended(tiny.qwen2(folder)),
+}
+
+
+def tiny_causal(folder: Path) -> Path:
+    """The same model with its mask."""
+    path = Path(shutil.copytree(folder, folder.with_name("causal")))
+    config = path / "config.json"
+    config.write_text(config.read_text(encoding="utf-8").replace('"is_causal": false', '"is_causal": true'))
+    return path
+
+
+PACKED = [name for name in MADE if name != "deberta-tiny"]
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    @cache
+    def made(name: str) -> Path:
+        return MADE[name](tmp_path_factory.mktemp("encoders") / name)
+
+    return made
+
+
+def load(folder: Path, **options: Any) -> TransformerDualEncoder:
+    return TransformerDualEncoder.load(str(folder), **{"device": "cpu", "threads": 1} | options)  # type: ignore[arg-type]
+
+
+def queries(encoder: TransformerDualEncoder, *texts: str) -> NDArray[np.float32]:
+    return encoder.run([encoder.tokenize_query(text) for text in texts])
+
+
+def documents(encoder: TransformerDualEncoder, *texts: str) -> NDArray[np.float32]:
+    return encoder.run(encoder.tokenize_documents(texts))
+
+
+def by_hand(folder: Path, pooling: str, *texts: str, length: int = 96) -> NDArray[np.float64]:
+    """Each text alone, without padding, by plain transformers."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModel.from_pretrained(folder)
+    rows = []
+    with torch.no_grad():
+        for text in texts:
+            features = tokenizer(text, return_tensors="pt", truncation=True, max_length=length)
+            states = model(**features).last_hidden_state[0].double()
+            rows.append(states.mean(dim=0) if pooling == "mean" else states[0 if pooling == "cls" else -1])
+    vectors: NDArray[np.float64] = torch.nn.functional.normalize(torch.stack(rows)).numpy()
+    return vectors
+
+
+def described(folder: Path, target: Path, **options: Any) -> SentenceTransformer:
+    """The model with the files that sentence-transformers writes of it."""
+    transformer: Any = Transformer(str(folder))
+    pooling = TheirPooling(transformer.get_embedding_dimension(), options.pop("pooling"))
+    theirs = SentenceTransformer(modules=[transformer, pooling, Normalize()], device="cpu", **options)
+    theirs.save(str(target))
+    return theirs
+
+
+class TestVectors:
+    @pytest.mark.parametrize("packed", [True, False])
+    @pytest.mark.parametrize("name", MADE)
+    def test_they_are_those_of_transformers(self, folder: Folder, name: str, packed: bool) -> None:
+        pooling, query, document = ASKED[name]
+        encoder = load(folder(name), packed=packed and name in PACKED, max_length=96)
+        assert encoder.pads == (not packed or name not in PACKED)
+        asked = [QUERY, "", "what has four strings?"]
+        expected = by_hand(folder(name), pooling, *(query + text for text in asked))
+        np.testing.assert_allclose(queries(encoder, *asked), expected, rtol=0, atol=1e-5)
+        told = [*TEXTS, LONG]
+        expected = by_hand(folder(name), pooling, *(document + text for text in told))
+        assert np.ptp(expected @ expected.T) > 0.01
+        np.testing.assert_allclose(documents(encoder, *told), expected, rtol=0, atol=1e-5)
+
+    @pytest.mark.parametrize(
+        ("name", "prompts"),
+        [
+            ("multilingual-e5-tiny", {"query": "query: ", "document": "passage: "}),
+            ("bge-small-en-tiny", {"query": PASSAGES}),
+            ("Qwen3-Embedding-tiny", {"query": INSTRUCTION, "document": ""}),
+            ("gte-modernbert-tiny", {"query": "find: ", "passage": "found: "}),
+            ("deberta-tiny", {}),
+        ],
+    )
+    def test_they_are_those_of_sentence_transformers(
+        self, folder: Folder, tmp_path: Path, name: str, prompts: dict[str, str]
+    ) -> None:
+        theirs = described(folder(name), tmp_path / "described", pooling=THEIR_POOLING[ASKED[name][0]], prompts=prompts)
+        encoder = load(tmp_path / "described")
+        told = [text for text in TEXTS if text]
+        expected = theirs.encode_query([QUERY, told[0]], show_progress_bar=False)
+        np.testing.assert_allclose(queries(encoder, QUERY, told[0]), expected, rtol=0, atol=1e-5)
+        expected = theirs.encode_document(told, show_progress_bar=False)
+        np.testing.assert_allclose(documents(encoder, *told), expected, rtol=0, atol=1e-5)
+
+    def test_the_length_that_the_repository_says(self, folder: Folder, tmp_path: Path) -> None:
+        transformer: Any = Transformer(str(folder("gte-tiny")), max_seq_length=24)
+        theirs = SentenceTransformer(modules=[transformer, TheirPooling(32, "mean"), Normalize()], device="cpu")
+        theirs.save(str(tmp_path / "short"))
+        encoder = load(tmp_path / "short")
+        assert encoder.max_length == 24
+        assert [text.truncated for text in encoder.tokenize_documents([LONG, "short"])] == [True, False]
+        expected = theirs.encode([LONG, "short"], show_progress_bar=False)
+        np.testing.assert_allclose(documents(encoder, LONG, "short"), expected, rtol=0, atol=1e-5)
+
+    def test_layers_behind_the_pooling(self, folder: Folder, tmp_path: Path) -> None:
+        transformer: Any = Transformer(str(folder("multilingual-e5-tiny")))
+        torch.manual_seed(4)
+        layers = [Dense(32, 48, bias=False, activation_function=torch.nn.Identity()), Dense(48, 24)]
+        modules = [transformer, TheirPooling(32, "mean"), *layers, Normalize()]
+        theirs = SentenceTransformer(modules=modules, device="cpu")
+        theirs.save(str(tmp_path / "layered"))
+        told = [text for text in TEXTS if text]
+        expected = theirs.encode(told, show_progress_bar=False)
+        encoder = load(tmp_path / "layered", document_prompt="")
+        assert encoder.dimension == 24
+        np.testing.assert_allclose(documents(encoder, *told), expected, rtol=0, atol=1e-5)
+        other = Path(shutil.copytree(tmp_path / "layered", tmp_path / "other" / "layered"))
+        weights = load_file(other / "3_Dense" / "model.safetensors")
+        save_file({name: 2 * weight for name, weight in weights.items()}, other / "3_Dense" / "model.safetensors")
+        assert load(other, document_prompt="").name != encoder.name
+        (other / "3_Dense" / "model.safetensors").unlink()
+        with pytest.raises(ModelUnavailable, match="download it again"):
+            load(other)
+        shutil.copy(other / "2_Dense" / "model.safetensors", other / "3_Dense" / "model.safetensors")
+        with pytest.raises(InvalidConfiguration, match="3_Dense"):
+            load(other)
+
+    def test_the_first_components_alone(self, folder: Folder, tmp_path: Path) -> None:
+        described(folder("Qwen3-Embedding-tiny"), tmp_path / "described", pooling="lasttoken")
+        theirs = SentenceTransformer(str(tmp_path / "described"), truncate_dim=8, device="cpu", local_files_only=True)
+        encoder = load(tmp_path / "described", dimension=8)
+        assert encoder.dimension == 8
+        told = [text for text in TEXTS if text]
+        expected = theirs.encode(told, show_progress_bar=False, normalize_embeddings=True)
+        np.testing.assert_allclose(documents(encoder, *told), expected, rtol=0, atol=1e-5)
+
+    def test_what_is_asked_for_goes_before_what_is_known(self, folder: Folder) -> None:
+        path = folder("multilingual-e5-tiny")
+        encoder = load(path, pooling="last", query_prompt="Q ", document_prompt="")
+        np.testing.assert_allclose(queries(encoder, QUERY), by_hand(path, "last", f"Q {QUERY}"), rtol=0, atol=1e-5)
+        np.testing.assert_allclose(documents(encoder, *TEXTS), by_hand(path, "last", *TEXTS), rtol=0, atol=1e-5)
+
+    def test_another_instruction(self, folder: Folder) -> None:
+        path = folder("Qwen3-Embedding-tiny")
+        expected = by_hand(path, "last", f"Instruct: Find timetables\nQuery:{QUERY}")
+        found = queries(load(path, instruction="Find timetables"), QUERY)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+    @pytest.mark.parametrize("name", MADE)
+    @pytest.mark.parametrize(("precision", "least"), [("bf16", 0.99), ("fp16", 0.9999), ("int8", 0.95)])
+    def test_other_precisions_come_near(self, folder: Folder, name: str, precision: str, least: float) -> None:
+        exact = documents(load(folder(name)), *TEXTS)
+        rounded = documents(load(folder(name), precision=precision), *TEXTS)
+        assert (rounded * exact).sum(axis=1).min() > least
+        assert np.abs(rounded - exact).max() > 0
+
+    @pytest.mark.parametrize("packed", [True, False])
+    def test_a_causal_architecture_without_its_mask(self, tmp_path: Path, packed: bool) -> None:
+        path = ended(tiny.qwen3(tmp_path / "gte-qwen2-tiny", is_causal=False))
+        tokenizer: Any = AutoTokenizer.from_pretrained(path)
+        model: Any = AutoModel.from_pretrained(path, attn_implementation="eager")
+        rows = []
+        with torch.no_grad():
+            for text in TEXTS:
+                features = tokenizer(text, return_tensors="pt")
+                seen = torch.zeros(1, 1, *[features["input_ids"].shape[1]] * 2)
+                states = model(features["input_ids"], attention_mask=seen).last_hidden_state
+                rows.append(torch.nn.functional.normalize(states[0, -1].double(), dim=0).numpy())
+        vectors = documents(load(path, packed=packed), *TEXTS)
+        np.testing.assert_allclose(vectors, np.array(rows), rtol=0, atol=1e-5)
+        assert np.abs(vectors - by_hand(tiny_causal(path), "last", *TEXTS)).max() > 1e-2
+
+    def test_special_tokens_in_a_text_are_plain_text(self, folder: Folder) -> None:
+        encoder = load(folder("bge-small-en-tiny"))
+        (text,) = encoder.tokenize_documents(["end [SEP] and on"])
+        (plain,) = encoder.tokenize_documents(["end and on"])
+        assert len(text) > len(plain) + 1
+
+    def test_no_texts(self, folder: Folder) -> None:
+        assert documents(load(folder("gte-tiny"))).shape == (0, 32)
+
+    def test_a_text_without_a_token_is_one(self, tmp_path: Path) -> None:
+        encoder = load(tiny.qwen3(tmp_path / "endless"))
+        assert [len(text) for text in encoder.tokenize_documents(["", "x"])] == [1, 1]
+        assert np.isfinite(documents(encoder, "")).all()
+
+    def test_what_has_no_direction_is_refused(self, folder: Folder, tmp_path: Path) -> None:
+        path = Path(shutil.copytree(folder("gte-tiny"), tmp_path / "spoiled"))
+        weights = load_file(path / "model.safetensors")
+        name = "roberta.embeddings.LayerNorm.bias"
+        save_file(weights | {name: torch.full_like(weights[name], torch.nan)}, path / "model.safetensors")
+        with pytest.raises(EncoderFailed, match="direction"):
+            documents(load(path), "text")
+
+    def test_a_closed_one_encodes_no_more(self, folder: Folder) -> None:
+        encoder = load(folder("gte-tiny"))
+        texts = encoder.tokenize_documents(TEXTS)
+        encoder.close()
+        encoder.close()
+        with pytest.raises(EncoderFailed, match="closed"):
+            encoder.run(texts)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 2e-6), ("bf16", 2e-2), ("fp16", 2e-3), ("int8", 2e-2)])
+@pytest.mark.parametrize("name", MADE)
+def test_a_text_has_one_vector_whatever_it_comes_with(
+    folder: Folder, name: str, precision: str, tolerance: float, packed: bool
+) -> None:
+    if packed and name not in PACKED:
+        packed = False
+    encoder = load(folder(name), precision=precision, packed=packed)
+    texts = encoder.tokenize_documents([*TEXTS, LONG])
+    together = encoder.run(texts)
+    backwards = encoder.run(texts[::-1])[::-1]
+    alone = np.concatenate([encoder.run([text]) for text in texts])
+    with ThreadPoolExecutor(3) as threads:
+        concurrently = list(threads.map(encoder.run, [texts] * 3))
+    for vectors in (backwards, alone, *concurrently):
+        np.testing.assert_allclose(vectors, together, rtol=0, atol=tolerance)
+
+
+class Contracted(EncoderContract):
+    model = "bge-small-en-tiny"
+    options: dict[str, Any] = {}  # noqa: RUF012
+    tolerance = 2e-6
+
+    @pytest.fixture
+    async def encoder(self, folder: Folder) -> AsyncIterator[TransformerEncoder]:
+        encoder = TransformerEncoder.load(str(folder(self.model)), device="cpu", threads=2, **self.options)
+        yield encoder
+        await encoder.close()
+
+    async def test_warm_and_closed(self, encoder: TransformerEncoder) -> None:
+        await encoder.check()
+        await encoder.close()
+        with pytest.raises(RuntimeError):
+            await encoder.encode_query("late")
+
+    async def test_callers_at_once(self, encoder: TransformerEncoder) -> None:
+        whole = await encoder.encode_documents(TEXTS)
+        parts = await asyncio.gather(*(encoder.encode_documents([text]) for text in TEXTS))
+        for row, part in zip(whole.vectors, parts, strict=True):
+            np.testing.assert_allclose(part.vectors[0], row, rtol=0, atol=self.tolerance)
+
+
+class TestBge(Contracted):
+    pass
+
+
+class TestE5(Contracted):
+    model = "multilingual-e5-tiny"
+
+
+class TestQwen3(Contracted):
+    model = "Qwen3-Embedding-tiny"
+
+
+class TestHalfQwen3(Contracted):
+    model = "Qwen3-Embedding-tiny"
+    options = {"precision": "bf16", "dimension": 16}  # noqa: RUF012
+    tolerance = 2e-2
+
+
+class TestPadded(Contracted):
+    model = "deberta-tiny"
+
+
+class TestName:
+    def test_model_revision_precision_length_and_recipe(self, folder: Folder) -> None:
+        encoder = load(folder("bge-small-en-tiny"), precision="int8", max_length=64)
+        model, _, rest = encoder.name.partition("@")
+        revision, precision, length, recipe = rest.split("/")
+        assert (model, len(revision), precision, length, len(recipe)) == ("bge-small-en-tiny", 12, "int8", "64", 8)
+        assert encoder.backend == "torch-cpu"
+
+    def test_what_makes_other_vectors_has_another_name(self, folder: Folder) -> None:
+        path = folder("Qwen3-Embedding-tiny")
+        differing: list[dict[str, Any]] = [
+            {},
+            {"instruction": "Find timetables"},
+            {"query_prompt": ""},
+            {"document_prompt": "passage: "},
+            {"pooling": "mean"},
+            {"dimension": 16},
+            {"max_length": 256},
+        ]
+        assert len({load(path, **options).name for options in differing}) == len(differing)
+        same: list[dict[str, Any]] = [
+            {},
+            {"packed": False},
+            {"instruction": WEB_SEARCH},
+            {"pooling": "last", "dimension": 32},
+            {"batch_tokens": 7},
+        ]
+        assert len({load(path, **options).name for options in same}) == 1
+
+
+class TestSettings:
+    def test_batches_and_lanes(self, folder: Folder) -> None:
+        encoder = load(folder("gte-tiny"), batch_tokens=77, threads=3)
+        assert (encoder.batch_tokens, encoder.lanes, encoder.side_by_side, encoder.dimension) == (77, 3, True, 32)
+        assert load(folder("gte-tiny"), threads=None).lanes == available_cores()
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"precision": "int4"}, "use auto, fp32, bf16, fp16 or int8"),
+            ({"threads": 0}, "threads"),
+            ({"batch_tokens": 0}, "batch_tokens"),
+            ({"pooling": "max"}, "cls, mean or last"),
+            ({"instruction": "Find it"}, "take no instruction"),
+            ({"dimension": 33}, "1 to 32 dimensions"),
+            ({"dimension": 0}, "1 to 32 dimensions"),
+            ({"max_length": 97}, "8 to 96"),
+            ({"device": "abacus"}, "abacus"),
+            ({"query_prompt": "[CLS] Q: "}, "special tokens"),
+            ({"document_prompt": LONG}, "leaves no room"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused(self, folder: Folder, options: dict[str, Any], message: str) -> None:
+        with pytest.raises(InvalidConfiguration, match=message):
+            load(folder("bge-small-en-tiny"), **options)
+
+    def test_what_cannot_be_packed_is_refused(self, folder: Folder) -> None:
+        with pytest.raises(InvalidConfiguration, match="padding only"):
+            load(folder("deberta-tiny"), packed=True)
+
+    def test_files_that_are_missing(self, folder: Folder, tmp_path: Path) -> None:
+        with pytest.raises(ModelUnavailable, match="give a folder that exists"):
+            load(tmp_path / "nothing")
+        path = Path(shutil.copytree(folder("gte-tiny"), tmp_path / "gte-tiny"))
+        (path / "model.safetensors").unlink()
+        with pytest.raises(ModelUnavailable, match="download it again"):
+            load(path)

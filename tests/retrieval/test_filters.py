@@ -1,0 +1,287 @@
+"""Filters: what they mean, that SQL and predicate agree, what is refused, and what a store answers over time."""
+
+import sqlite3
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from boundarymorph.errors import InvalidInput, LimitExceeded
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.filters import MAX_DEPTH, MAX_VALUES, Filter
+from boundarymorph.retrieval.matching import MatchingReader
+from boundarymorph.retrieval.store import DocumentStore
+from tests.contract.vector_index import unit
+
+METADATA: dict[str, dict[str, Any]] = {
+    "tram": {"year": 1999, "lang": "de", "tags": ["rail", "city"], "open": True, "by": {"name": "Ada", "age": 36}},
+    "violin": {"year": 1999.5, "lang": "en", "tags": [], "open": False, "by": None},
+    "bread": {"year": "1999", "tags": [1, None, "rail"], "open": 1, "by": {"name": ["Ada", "Bo"]}},
+    "bare": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("filter", "expected"),
+    [
+        ({}, "tram violin bread bare"),
+        ({"lang": "de"}, "tram"),
+        ({"year": 1999}, "tram"),
+        ({"year": "1999"}, "bread"),
+        ({"year": {"gt": 1999}}, "violin"),
+        ({"year": {"gte": 1999, "lt": 1999.5}}, "tram"),
+        ({"year": {"lte": "1999"}}, "bread"),
+        ({"open": True}, "tram"),
+        ({"open": False}, "violin"),
+        ({"open": 1}, "bread"),
+        ({"tags": "rail"}, "tram bread"),
+        ({"tags": None}, "bread"),
+        ({"tags": {"gte": 1}}, "bread"),
+        ({"tags": {"exists": True}}, "tram violin bread"),
+        ({"by": None}, "violin"),
+        ({"by": {"exists": False}}, "bare"),
+        ({"by": "Ada"}, ""),
+        ({"by.name": "Ada"}, "tram bread"),
+        ({"by.name.first": {"exists": True}}, ""),
+        ({"lang": {"ne": "de"}}, "violin bread bare"),
+        ({"lang": {"in": ["de", "en", 3]}}, "tram violin"),
+        ({"lang": {"in": []}}, ""),
+        ({"lang": {"nin": ["de"]}}, "violin bread bare"),
+        ({"lang": "en", "open": False}, "violin"),
+        ({"or": [{"lang": "de"}, {"by": None}]}, "tram violin"),
+        ({"and": [{"tags": "rail"}, {"not": {"year": {"gte": 0}}}]}, "bread"),
+        ({"not": {}}, ""),
+    ],
+)
+def test_what_filters_mean(filter: dict[str, Any], expected: str) -> None:
+    assert by_predicate(Filter(filter), list(METADATA.values())) == [id in expected.split() for id in METADATA]
+    assert by_sql(Filter(filter), list(METADATA.values())) == [id in expected.split() for id in METADATA]
+
+
+@pytest.mark.parametrize(
+    ("filter", "message"),
+    [
+        ([], r"filter: expected an object.*\[\]"),
+        (None, "filter: expected an object"),
+        ({"a": [1]}, r"filter\.a: expected a string, a number.*or an object"),
+        ({"a": {}}, r"filter\.a: expected a comparison"),
+        ({"a": {"b": 1}}, r"filter\.a: there is no comparison 'b'.*dots"),
+        ({"a": {"$gt": 1}}, r"there is no comparison '\$gt'"),
+        ({"a": {"in": 1}}, r"filter\.a\.in: expected a list"),
+        ({"a": {"in": [1, [2]]}}, r"filter\.a\.in\[1\]"),
+        ({"a": {"gt": True}}, r"filter\.a\.gt: expected a number or a string"),
+        ({"a": {"lt": None}}, r"filter\.a\.lt"),
+        ({"a": {"exists": 1}}, r"filter\.a\.exists: expected true or false"),
+        ({"a": float("nan")}, r"filter\.a: a number must be finite"),
+        ({"a": 2**63}, r"filter\.a: .*64 bits"),
+        ({"a": "x\0"}, r"filter\.a: .*NUL"),
+        ({"a": "x" * 2000}, r"filter\.a: "),
+        ({"a": "\ud800"}, "surrogate"),
+        ({"\ud800": 1}, "surrogate"),
+        ({"a..b": 1}, "name of a field"),
+        ({"": 1}, "name of a field"),
+        ({'a"b': 1}, "name of a field"),
+        ({"a\\b": 1}, "name of a field"),
+        ({"a\n": 1}, "name of a field"),
+        ({1: 1}, "a field name must be a string"),
+        ({"and": []}, r"filter\.and: expected a list of at least one"),
+        ({"or": {"a": 1}}, r"filter\.or: expected a list"),
+        ({"or": [{"a": 1}, 7]}, r"filter\.or\[1\]: expected an object"),
+        ({"not": [{"a": 1}]}, r"filter\.not: expected an object"),
+        ({"and": [{"or": [{"not": {"x": {"y": 1}}}]}]}, r"filter\.and\[0\]\.or\[0\]\.not\.x: there is no"),
+    ],
+)
+def test_mistakes_are_named_with_their_place(filter: object, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        Filter(filter)
+
+
+def test_bounds() -> None:
+    nested: dict[str, Any] = {"a": 1}
+    for _ in range(MAX_DEPTH - 1):
+        nested = {"not": nested}
+    Filter(nested)
+    with pytest.raises(LimitExceeded, match=rf"filter(\.not){{{MAX_DEPTH}}}: "):
+        Filter({"not": nested})
+    for _ in range(5_000):
+        nested = {"not": nested}
+    with pytest.raises(LimitExceeded):
+        Filter(nested)
+    largest = Filter({"a": {"in": list(range(MAX_VALUES - 2))}})
+    assert by_sql(largest, [{"a": 5}, {"a": -1}]) == [True, False]
+    with pytest.raises(LimitExceeded, match=r"filter\.a\.in"):
+        Filter({"a": {"in": list(range(MAX_VALUES - 1))}})
+    with pytest.raises(LimitExceeded):
+        Filter({"or": [{"a": 1}] * MAX_VALUES})
+    for many in ("and", "or"):
+        found = by_sql(Filter({many: [{f"f{n}": n} for n in range(MAX_VALUES - 1)]}), [{}, {"f7": 7}])
+        assert found == [False, many == "or"]
+
+
+names = st.sampled_from(["a", "b", "ä ", "'"])
+# Numbers that have one shortest decimal form: SQLite reads others to about 15 digits.
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 2),
+    st.integers(-(2**63), 2**63 - 1),
+    st.sampled_from([0.0, -0.0, 0.5, 1.0, 1.5, 1e300, -2.25]),
+    st.sampled_from(["", "a", "b", "B", "ä", "z", "\U0001f642", "\uffff", "1", "true", "%", "'"]),
+)
+values = st.recursive(
+    scalars | st.sampled_from(["a\0b", 2**64 - 1]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
+    max_leaves=5,
+)
+metadata = st.dictionaries(names, values, max_size=4)
+paths = st.lists(names, min_size=1, max_size=2).map(".".join)
+orderable = scalars.filter(lambda value: value is not None and not isinstance(value, bool))
+comparisons = st.one_of(
+    st.fixed_dictionaries({}, optional={"eq": scalars, "ne": scalars, "gt": orderable, "lte": orderable}),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "in": st.lists(scalars, max_size=3),
+            "nin": st.lists(scalars, max_size=3),
+            "gte": orderable,
+            "lt": orderable,
+            "exists": st.booleans(),
+        },
+    ),
+).filter(bool)
+filters = st.recursive(
+    st.dictionaries(paths, scalars | comparisons, max_size=2),
+    lambda inner: st.one_of(
+        st.fixed_dictionaries({"and": st.lists(inner, min_size=1, max_size=3)}),
+        st.fixed_dictionaries({"or": st.lists(inner, min_size=1, max_size=3)}),
+        st.fixed_dictionaries({"not": inner}),
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(filters, st.lists(metadata, min_size=1, max_size=8))
+def test_sql_and_predicate_agree(filter: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    assert by_sql(Filter(filter), rows) == by_predicate(Filter(filter), rows)
+
+
+@given(filters)
+def test_filters_that_read_the_same_are_equal(filter: dict[str, Any]) -> None:
+    turned = dict(reversed(filter.items()))
+    assert Filter(filter) == Filter(turned)
+    assert hash(Filter(filter)) == hash(Filter(turned))
+    assert Filter(filter).sql("m") == Filter(turned).sql("m")
+    assert Filter(filter) != Filter({"not": filter})
+
+
+def test_values_of_different_types_make_different_filters() -> None:
+    assert len({Filter({"a": value}) for value in (1, True, "1", None, 0, False)}) == 6
+
+
+def by_predicate(filter: Filter, rows: list[dict[str, Any]]) -> list[bool]:
+    return [filter.matches(row) for row in rows]
+
+
+def by_sql(filter: Filter, rows: list[dict[str, Any]]) -> list[bool]:
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE rows (m BLOB)")
+    connection.executemany("INSERT INTO rows VALUES (?)", ((orjson.dumps(row),) for row in rows))
+    condition = filter.sql("CAST(m AS TEXT)")
+    found = connection.execute(f"SELECT {condition.text} FROM rows ORDER BY rowid", condition.parameters).fetchall()
+    connection.close()
+    assert {value for (value,) in found} <= {0, 1}
+    return [bool(value) for (value,) in found]
+
+
+ids = st.sampled_from([f"d{number}" for number in range(8)])
+steps = st.one_of(st.dictionaries(ids, metadata, min_size=1, max_size=4), st.sets(ids, max_size=3))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(steps, min_size=1, max_size=10), st.lists(filters, min_size=1, max_size=3))
+def test_a_store_answers_for_what_it_holds_now(
+    history: list[dict[str, dict[str, Any]] | set[str]], asked: list[dict[str, Any]]
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        DocumentStore.create(Path(directory) / "s", encoder=None, dimension=4).close()
+        store = DocumentStore(Path(directory) / "s", tombstones_kept=2)
+        reader = DocumentStore(store.path)
+        held: dict[str, dict[str, Any]] = {}
+        for step in history:
+            if isinstance(step, dict):
+                documents = [Document(id, "", metadata=values) for id, values in step.items()]
+                store.upsert(documents, unit(len(step), 4), [b""] * len(step))
+                held = {id: values for id, values in held.items() if id not in step} | step
+            else:
+                store.delete(sorted(step))
+                held = {id: values for id, values in held.items() if id not in step}
+            for filter in map(Filter, asked):
+                expected = [id for id, values in held.items() if filter.matches(values)]
+                assert reader.matching(filter) == expected
+                changes = reader.changes(0)
+                matching = np.isin(changes.sequences, reader.matching_sequences(filter))
+                assert [id for id, met in zip(changes.ids, matching, strict=True) if met] == expected
+        store.close()
+        reader.close()
+
+
+def test_what_is_gone_does_not_pile_up(tmp_path: Path) -> None:
+    store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=4, lexical=False)
+    documents = [Document(str(number), "") for number in range(2_000)]
+    for _ in range(20):
+        store.upsert(documents, np.tile(np.eye(1, 4), (2_000, 1)), [b""] * 2_000)
+        assert len(store.matching_sequences(Filter({}))) <= 2 * 2_000 + 10_000 + 2_000
+    assert len(store.matching(Filter({}))) == 2_000
+    store.close()
+
+
+@pytest.mark.parametrize("filter", [{"a": {"in": []}}, {"not": {}}, {"not": {"a": {"nin": []}}}])
+def test_what_nothing_can_meet(tmp_path: Path, filter: dict[str, Any]) -> None:
+    store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=4)
+    store.upsert([Document("a", "word")], np.eye(1, 4), [b""])
+    assert store.matching(Filter(filter)) == []
+    assert store.best_by_words("word", 5, Filter(filter)).ids == []
+    assert store.matching(Filter({"not": filter})) == ["a"]
+    store.close()
+
+
+def test_ids_beyond_what_is_remembered(tmp_path: Path) -> None:
+    store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=4)
+    documents = [Document(str(number), "", metadata={"n": number}) for number in range(100)]
+    store.upsert(documents, np.tile(np.eye(1, 4), (100, 1)), [b""] * 100)
+    reader = MatchingReader(kept=3, ids_kept=90)
+    for repeat in range(3):
+        for number in (20, 50, 95, 30):
+            with store._transaction() as connection:
+                found = reader.ids(connection, Filter({"n": {"gte": number}}))
+            assert sorted(map(int, found)) == sorted([*range(number, 100)] + [100] * (repeat > 0))
+            found.clear()
+        store.upsert([Document("100", "", metadata={"n": 100})], np.eye(1, 4), [b""])
+    store.close()
+
+
+def test_a_remembered_answer_cannot_be_changed(tmp_path: Path) -> None:
+    store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=4)
+    store.upsert([Document("a", ""), Document("b", "")], np.eye(2, 4), [b"", b""])
+    sequences = store.matching_sequences(Filter({}))
+    with pytest.raises(ValueError, match="read-only"):
+        sequences[0] = 7
+    store.close()
+
+
+def test_many_filters_and_threads(tmp_path: Path) -> None:
+    store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=4)
+    documents = [Document(str(number), "", metadata={"n": number}) for number in range(100)]
+    store.upsert(documents, np.tile(np.eye(1, 4), (100, 1)), [b""] * 100)
+    asked = [number % 40 for number in range(200)]
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda number: store.matching(Filter({"n": {"gte": number}})), asked))
+    assert [len(ids) for ids in found] == [100 - number for number in asked]
+    store.close()

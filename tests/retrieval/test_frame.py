@@ -1,0 +1,344 @@
+"""Pools and embeddings as bytes: the same bits come back, and nothing malformed comes in."""
+
+import tracemalloc
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from safetensors.numpy import load, save
+
+from boundarymorph.errors import InvalidInput, MalformedFrame
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.encoders import Embeddings
+from boundarymorph.retrieval.frame import (
+    EMBEDDINGS_TYPE,
+    HEADER_BYTES,
+    POOL_TYPE,
+    VERSION,
+    decode_embeddings,
+    decode_pool,
+    encode_embeddings,
+    encode_pool,
+)
+from boundarymorph.retrieval.retriever import Retrieved
+from boundarymorph.retrieval.store import DocumentStore
+from boundarymorph.selection.pool import Pool, unit_rows
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+def header_of(frame: bytes) -> dict[str, Any]:
+    header: dict[str, Any] = orjson.loads(frame[8 : 8 + int.from_bytes(frame[:8], "little")])
+    return header
+
+
+def stored(rows: NDArray[np.floating]) -> NDArray[np.float32]:
+    """(n, d) rows as the document store gives them back, literally: one at a time, float16 over its length."""
+    found = []
+    for row in unit_rows(rows, []):
+        half = row.astype("<f2").astype(np.float32)
+        length = np.sqrt(sum(float(component) ** 2 for component in half))
+        found.append(half / np.float32(length))
+    return np.array(found, dtype=np.float32)
+
+
+def pool_of(rows: NDArray[np.floating], seed: int = 0, **features: NDArray[np.float64]) -> Pool:
+    count, dimension = rows.shape
+    rng = np.random.default_rng(seed)
+    query = rng.standard_normal(dimension)
+    unit = (query / np.linalg.norm(query)).astype(rows.dtype)
+    return Pool([f"d{n}" for n in range(count)], rows, unit, np.sort(rng.standard_normal(count))[::-1], features)
+
+
+def same(one: Pool, other: Pool) -> None:
+    """Bit for bit, types included."""
+    assert list(one.ids) == list(other.ids)
+    assert one.features.keys() == other.features.keys()
+    pairs = [(one.embeddings, other.embeddings), (one.query, other.query), (one.scores, other.scores)]
+    for mine, theirs in [*pairs, *((one.features[name], other.features[name]) for name in one.features)]:
+        assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
+        assert np.ascontiguousarray(mine).tobytes() == np.ascontiguousarray(theirs).tobytes()
+
+
+@st.composite
+def pools(draw: st.DrawFn) -> Pool:
+    """From a store or not, with rows that float16 holds badly, in float32 or float64."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    ids = draw(st.lists(texts, min_size=1, max_size=12, unique=True))
+    shape = len(ids), draw(st.integers(1, 40))
+    rows = rng.standard_normal(shape) * 10.0 ** -rng.integers(0, draw(st.integers(1, 12)), shape)
+    rows[:, 0] += 1e-3
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    match draw(st.sampled_from(["stored", "float32", "float64", "mixed"])):
+        case "stored":
+            rows = stored(rows)
+        case "float32":
+            rows = rows.astype(np.float32)
+        case "mixed":
+            rows = np.concatenate([stored(rows[::2]), rows[1::2].astype(np.float32)])
+    names = draw(st.lists(texts, max_size=3, unique=True))
+    pool = pool_of(rows, draw(st.integers(0, 100)), **{name: rng.standard_normal(len(ids)) for name in names})
+    return Pool(ids, pool.embeddings, pool.query, pool.scores, pool.features)
+
+
+@settings(deadline=None, max_examples=200)
+@given(pool=pools(), warnings=st.lists(texts, max_size=3))
+def test_a_pool_comes_back_bit_for_bit(pool: Pool, warnings: list[str]) -> None:
+    back = decode_pool(encode_pool(Retrieved(pool, warnings)))
+    same(pool, back.pool)
+    assert list(back.warnings) == warnings
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3, 384, 1024, 8192])
+def test_what_an_index_stores_travels_in_two_bytes_a_number(tmp_path: Path, dimension: int) -> None:
+    """The store's own rows, and the literal ones; none of them is an exception."""
+    rng = np.random.default_rng(dimension)
+    rows = rng.standard_normal((30, dimension))
+    store = DocumentStore.create(tmp_path / "store.sqlite3", encoder=None, dimension=dimension)
+    store.upsert([Document(str(n), "") for n in range(30)], rows, [b""] * 30)
+    vectors = store.changes(0).vectors
+    store.close()
+    np.testing.assert_array_equal(vectors, stored(rows))
+    pool = pool_of(vectors)
+    frame = encode_pool(Retrieved(pool))
+    same(pool, decode_pool(frame).pool)
+    if dimension > 8:
+        assert "exceptions" not in header_of(frame)
+        assert header_of(frame)["vectors"]["dtype"] == "F16"
+
+
+def test_rows_that_float16_cannot_give_back_travel_beside() -> None:
+    rng = np.random.default_rng(1)
+    rows = rng.standard_normal((10, 64))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    mixed = np.concatenate([stored(rows[:8]), rows[8:].astype(np.float32)])
+    frame = encode_pool(Retrieved(pool_of(mixed)))
+    assert load(frame)["exceptions"].tolist() == [8, 9]
+    same(pool_of(mixed), decode_pool(frame).pool)
+    most = encode_pool(Retrieved(pool_of(rows.astype(np.float32))))
+    assert header_of(most)["vectors"]["dtype"] == "F32"
+
+
+def test_the_size_of_a_deep_pool() -> None:
+    rows = np.random.default_rng(2).standard_normal((10_000, 1024), dtype=np.float32)
+    half = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype("<f2").astype(np.float32)
+    half /= np.sqrt(np.einsum("nd,nd->n", half, half, dtype=np.float64))[:, None].astype(np.float32)
+    pool = pool_of(half, bm25=np.zeros(10_000))
+    frame = encode_pool(Retrieved(pool))
+    assert len(frame) <= 22_000_000
+    same(pool, decode_pool(frame).pool)
+
+
+def test_an_id_that_is_no_text() -> None:
+    pool = pool_of(stored(np.eye(2)))
+    with pytest.raises(InvalidInput, match="surrogate"):
+        encode_pool(Retrieved(Pool(["\ud800", "b"], pool.embeddings, pool.query, pool.scores)))
+
+
+@pytest.fixture(scope="module")
+def tensors() -> dict[str, NDArray[Any]]:
+    """Of a good frame of three documents."""
+    rng = np.random.default_rng(3)
+    rows = np.concatenate([stored(rng.standard_normal((2, 8))), np.full((1, 8), 1e-5, np.float32)])
+    rows[2, 0] = np.sqrt(1 - 7e-10)
+    pool = pool_of(rows, bm25=np.arange(3.0))
+    pool = Pool(["ä", "b", ""], pool.embeddings, pool.query, pool.scores, pool.features)
+    found = load(encode_pool(Retrieved(pool, ["careful"])))
+    assert found.keys() == {
+        "vectors", "exceptions", "exact", "query", "scores", "ids", "offsets", "feature:bm25",
+    }  # fmt: skip
+    return found
+
+
+METADATA = {"type": POOL_TYPE, "version": VERSION, "warnings": '["careful"]'}
+
+
+def test_the_good_frame_is_good(tensors: dict[str, NDArray[Any]]) -> None:
+    found = decode_pool(save(tensors, METADATA))
+    assert (list(found.pool.ids), list(found.warnings)) == (["ä", "b", ""], ["careful"])
+
+
+@pytest.mark.parametrize("missing", ["vectors", "exact", "query", "scores", "ids", "offsets"])
+def test_something_missing(tensors: dict[str, NDArray[Any]], missing: str) -> None:
+    with pytest.raises(MalformedFrame, match=missing):
+        decode_pool(save({name: tensor for name, tensor in tensors.items() if name != missing}, METADATA))
+
+
+@pytest.mark.parametrize(
+    "name", ["vectors", "exceptions", "exact", "query", "scores", "ids", "offsets", "feature:bm25"]
+)
+def test_another_type_or_shape(tensors: dict[str, NDArray[Any]], name: str) -> None:
+    for other in (
+        tensors[name].astype(np.int64),
+        tensors[name][:0],
+        tensors[name][:-1],
+        tensors[name][None],
+        tensors[name].reshape(-1, 1),
+        np.array(1, tensors[name].dtype),
+    ):
+        with pytest.raises(MalformedFrame):
+            decode_pool(save(tensors | {name: other.copy(order="C")}, METADATA))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["vectors", "exact", "query", "scores", "feature:bm25"])
+def test_numbers_that_are_none(tensors: dict[str, NDArray[Any]], name: str, value: float) -> None:
+    broken = tensors[name].copy()
+    broken.flat[-1 if name != "vectors" else 0] = value
+    with pytest.raises(MalformedFrame):
+        decode_pool(save(tensors | {name: broken}, METADATA))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"vectors": np.zeros((3, 8), np.float16)},
+        {"vectors": np.full((3, 8), 0.5, np.float32)},
+        {"exact": np.zeros((1, 8), np.float32)},
+        {"exceptions": np.array([3], np.uint32)},
+        {"exceptions": np.array([1, 1], np.uint32), "exact": np.eye(8, dtype=np.float32)[:2]},
+        {"query": np.zeros(8, np.float32)},
+        {"scores": np.array([0.0, 1.0, 0.5])},
+        {"offsets": np.array([0, 2, 3, 9], np.uint32)},
+        {"offsets": np.array([1, 2, 3, 3], np.uint32)},
+        {"offsets": np.array([0, 3, 2, 3], np.uint32)},
+        {"offsets": np.array([0, 1, 3, 3], np.uint32)},  # within a character
+        {"offsets": np.array([0, 3, 3, 3], np.uint32)},  # two empty ids
+        {"ids": np.array([255, 255, 65], np.uint8)},
+        {"more": np.zeros(1)},
+    ],
+)
+def test_contents_that_are_no_pool(tensors: dict[str, NDArray[Any]], change: dict[str, NDArray[Any]]) -> None:
+    with pytest.raises(MalformedFrame):
+        decode_pool(save(tensors | change, METADATA))
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        None,
+        {},
+        METADATA | {"type": EMBEDDINGS_TYPE},
+        METADATA | {"version": "2"},
+        METADATA | {"warnings": "careful"},
+        METADATA | {"warnings": "[1]"},
+        METADATA | {"warnings": '"careful"'},
+    ],
+)
+def test_another_kind_of_frame(tensors: dict[str, NDArray[Any]], metadata: dict[str, str] | None) -> None:
+    with pytest.raises(MalformedFrame):
+        decode_pool(save(tensors, metadata))
+
+
+def test_cut_off_anywhere(tensors: dict[str, NDArray[Any]]) -> None:
+    frame = save(tensors, METADATA)
+    for end in range(len(frame)):
+        with pytest.raises(MalformedFrame):
+            decode_pool(frame[:end])
+    with pytest.raises(MalformedFrame):
+        decode_pool(frame + b"\0")
+
+
+@settings(deadline=None, max_examples=400)
+@given(data=st.data())
+def test_damaged_anywhere(tensors: dict[str, NDArray[Any]], data: st.DataObject) -> None:
+    """Either it is refused, or what comes out is a pool that could have been sent."""
+    frame = bytearray(save(tensors, METADATA))
+    for _ in range(data.draw(st.integers(1, 4))):
+        position = data.draw(st.integers(0, len(frame) - 1))
+        frame[position] = data.draw(st.integers(0, 255))
+    try:
+        found = decode_pool(bytes(frame))
+    except MalformedFrame:
+        return
+    pool = found.pool
+    assert len(set(pool.ids)) == len(pool.ids) == len(pool.embeddings) == len(pool.scores)
+    np.testing.assert_allclose(np.linalg.norm(pool.embeddings, axis=1), 1, atol=2e-3)
+    assert np.isfinite(pool.scores).all() and all(one >= next for one, next in pairwise(pool.scores))
+    same(pool, decode_pool(encode_pool(found)).pool)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.binary(max_size=200))
+def test_any_bytes(frame: bytes) -> None:
+    with pytest.raises(MalformedFrame):
+        decode_pool(frame)
+    with pytest.raises(MalformedFrame):
+        decode_embeddings(frame, 1)
+
+
+huge = st.sampled_from([0, 1, 2**31, 2**32, 2**53, 2**62, 2**63, 2**64 - 1, 2**64, -1])
+
+
+@settings(deadline=None, max_examples=200)
+@given(shape=st.lists(huge, max_size=3), end=huge, length=huge, dtype=st.sampled_from(["F16", "F32", "BF16", "F64"]))
+def test_a_header_that_promises_more_than_there_is(shape: list[int], end: int, length: int, dtype: str) -> None:
+    entry = {"dtype": dtype, "shape": shape, "data_offsets": [0, end]}
+    try:
+        header = orjson.dumps({"__metadata__": METADATA, "vectors": entry})
+    except orjson.JSONEncodeError:
+        header = str({"__metadata__": METADATA, "vectors": entry}).replace("'", '"').encode()
+    for promised in (len(header), length):
+        frame = (promised % 2**64).to_bytes(8, "little") + header + bytes(64)
+        tracemalloc.start()
+        try:
+            with pytest.raises(MalformedFrame):
+                decode_pool(frame)
+            assert tracemalloc.get_traced_memory()[1] < 1_000_000
+        finally:
+            tracemalloc.stop()
+
+
+def test_memory_follows_the_frame() -> None:
+    """The vectors in float32, which the pool is made of, and no more than a copy of the frame beside them."""
+    rows = np.random.default_rng(4).standard_normal((2_000, 256))
+    frame = encode_pool(Retrieved(pool_of(stored(rows))))
+    tracemalloc.start()
+    try:
+        decode_pool(frame)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * len(frame) + 4_000_000
+
+
+def test_a_header_that_is_too_long(tensors: dict[str, NDArray[Any]]) -> None:
+    with pytest.raises(MalformedFrame, match="header"):
+        decode_pool(save(tensors, METADATA | {"more": "x" * HEADER_BYTES}))
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_embeddings(count: int) -> None:
+    vectors = np.eye(8, dtype=np.float32)[:count]
+    back = decode_embeddings(encode_embeddings(Embeddings(vectors, min(count, 2))), count)
+    np.testing.assert_array_equal(back.vectors, vectors)
+    assert back.vectors.dtype == np.float32
+    assert back.truncated == min(count, 2)
+    with pytest.raises(MalformedFrame):
+        decode_embeddings(encode_embeddings(Embeddings(vectors)), count + 1)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "truncated"),
+    [
+        (np.zeros((1, 8), np.float32), "0"),
+        (np.full((1, 8), np.nan, np.float32), "0"),
+        (np.eye(1, 8), "0"),
+        (np.ones((1, 0), np.float32), "0"),
+        (np.ones(1, np.float32), "0"),
+        (np.eye(1, 8, dtype=np.float32), "2"),
+        (np.eye(1, 8, dtype=np.float32), "-1"),
+        (np.eye(1, 8, dtype=np.float32), ""),
+        (np.eye(1, 8, dtype=np.float32), "²"),
+    ],
+)
+def test_embeddings_that_are_none(vectors: NDArray[Any], truncated: str) -> None:
+    metadata = {"type": EMBEDDINGS_TYPE, "version": VERSION, "truncated": truncated}
+    with pytest.raises(MalformedFrame):
+        decode_embeddings(save({"vectors": vectors}, metadata), 1)

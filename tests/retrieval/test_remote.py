@@ -1,0 +1,412 @@
+"""RemoteRetriever over real sockets: the contract, the same bits as in one process, and what may go wrong between."""
+
+import asyncio
+import inspect
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import orjson
+import pytest
+from numpy.typing import ArrayLike
+
+from boundarymorph import errors
+from boundarymorph.api.app import create_retriever_app, create_scorer_app
+from boundarymorph.errors import (
+    BoundaryMorphError,
+    InvalidConfiguration,
+    InvalidEmbeddings,
+    InvalidInput,
+    LimitExceeded,
+    MalformedFrame,
+    Overloaded,
+    RetrieverFailed,
+    RetrieverUnavailable,
+)
+from boundarymorph.retrieval.catalog import IndexCatalog
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.local import LocalRetriever
+from boundarymorph.retrieval.remote import RemoteRetriever
+from boundarymorph.retrieval.retriever import Retriever
+from boundarymorph.settings import Limits, Settings
+from boundarymorph.wiring import Retrieval
+from tests.api.service import client_of, fake_retrieval, on_socket, ready
+from tests.contract.retriever import DOCUMENTS, RetrieverContract
+from tests.retrieval.fakes import SeededEncoder
+from tests.retrieval.test_frame import same
+
+UP_TO = 20.0  # seconds in which what should take milliseconds may take place on a busy machine
+GONE = (RetrieverFailed, RetrieverUnavailable, InvalidConfiguration)
+
+
+@pytest.fixture
+async def data(tmp_path: Path) -> Path:
+    """The indexes of the contract, and "many": 500 documents, each third in a direction that float16 holds badly."""
+    catalog, encoder = IndexCatalog(tmp_path / "indexes"), SeededEncoder()
+    vectors = (await encoder.encode_documents([document.content for document in DOCUMENTS])).vectors
+    catalog.create("trams", encoder=encoder.name, dimension=encoder.dimension).upsert(DOCUMENTS, vectors)
+    catalog.create("own", encoder=None, dimension=4).upsert([Document(f"e{i}", "") for i in range(4)], np.eye(4))
+    catalog.create("empty", encoder=encoder.name, dimension=encoder.dimension)
+    catalog.create("foreign", encoder="other-encoder", dimension=4).upsert([Document("x", "")], np.ones((1, 4)))
+    rng = np.random.default_rng(1)
+    rows = rng.standard_normal((500, 24))
+    rows[::3] = np.sign(rows[::3]) * (1 + 4e-4 * rng.random((167, 24)))
+    documents = [Document(f"ä {n}", "t" * n, metadata={"n": n, "of": ["many", None, 2**53]}) for n in range(500)]
+    catalog.create("many", encoder=None, dimension=24).upsert(documents, rows)
+    catalog.close()
+    return tmp_path
+
+
+@asynccontextmanager
+async def serving(settings: Settings, **options: Any) -> AsyncIterator[RemoteRetriever]:
+    async with on_socket(create_retriever_app(settings, build=fake_retrieval)) as url:
+        retriever = RemoteRetriever(url, **options)
+        async with asyncio.timeout(UP_TO):
+            while True:
+                try:
+                    await retriever.embed_query("canary")
+                    break
+                except RetrieverUnavailable:
+                    await asyncio.sleep(0.005)
+        yield retriever
+        await retriever.close()
+
+
+@pytest.fixture
+async def retriever(data: Path) -> AsyncIterator[RemoteRetriever]:
+    async with serving(Settings(data_directory=data)) as retriever:
+        yield retriever
+
+
+@pytest.fixture
+async def local(data: Path) -> AsyncIterator[LocalRetriever]:
+    part = fake_retrieval(Settings(data_directory=data))
+    yield part.retriever
+    await part.close()
+
+
+class TestRemoteRetriever(RetrieverContract):
+    """Everything that a Retriever does."""
+
+
+@pytest.mark.parametrize("depth", [1, 7, 500, 10_000])
+@pytest.mark.parametrize(
+    "embedding",
+    [
+        [1] + 23 * [0],
+        [0.1 * n - 1 for n in range(24)],
+        np.linspace(-3, 7, 24),
+        np.linspace(-3, 7, 24).astype(np.float32),
+        np.linspace(-3, 7, 24).astype(np.float16),
+        np.arange(1, 25)[None],
+    ],
+)
+async def test_the_same_pool_bit_for_bit(
+    retriever: RemoteRetriever, local: LocalRetriever, embedding: ArrayLike, depth: int
+) -> None:
+    here = await local.retrieve("many", "", depth, embedding)
+    there = await retriever.retrieve("many", "", depth, embedding)
+    same(here.pool, there.pool)
+    assert list(there.warnings) == list(here.warnings)
+
+
+async def test_the_same_of_everything_else(retriever: RemoteRetriever, local: LocalRetriever) -> None:
+    same((await local.retrieve("trams", "violins", 3)).pool, (await retriever.retrieve("trams", "violins", 3)).pool)
+    ids = ["ä 7", "nobody", "ä 0", "ä 499", "ä 7"]
+    for one in (local, retriever):
+        found = await one.documents("many", ids)
+        assert found == await local.documents("many", ids)
+        assert list(found) == ["ä 7", "ä 0", "ä 499"]
+        assert await one.characters("many", ids) == {"ä 7": 7, "ä 0": 0, "ä 499": 499}
+    assert await retriever.documents("many", []) == {}
+    assert await retriever.characters("many", []) == {}
+    np.testing.assert_array_equal(await retriever.embed_query("trams"), await local.embed_query("trams"))
+
+
+async def test_texts_in_several_requests(retriever: RemoteRetriever, local: LocalRetriever) -> None:
+    for count in (0, 1, 128, 300):
+        texts = [f"text {n} " * (n % 30) for n in range(count)]
+        here, there = await local.embed_documents(texts), await retriever.embed_documents(texts)
+        np.testing.assert_array_equal(there.vectors, here.vectors)
+        assert there.vectors.dtype == np.float32
+        assert there.truncated == here.truncated
+
+
+async def test_side_by_side(data: Path, local: LocalRetriever) -> None:
+    async with serving(Settings(data_directory=data), connections=3) as retriever:
+        vectors = np.random.default_rng(2).standard_normal((20, 24))
+        pools = await asyncio.gather(*(retriever.retrieve("many", "", 50, vector) for vector in vectors))
+        for vector, found in zip(vectors, pools, strict=True):
+            same((await local.retrieve("many", "", 50, vector)).pool, found.pool)
+
+
+@pytest.mark.parametrize("vector", [[np.nan] * 24, [0.0] * 24, [np.inf] + 23 * [0.0], ["a"] * 24, [], [1.0] * 25])
+async def test_vectors_without_a_direction(retriever: RemoteRetriever, local: LocalRetriever, vector: Any) -> None:
+    for one in (local, retriever):
+        with pytest.raises(InvalidEmbeddings):
+            await one.retrieve("many", "", 5, vector)
+
+
+async def test_text_that_is_none(retriever: RemoteRetriever) -> None:
+    with pytest.raises(InvalidInput, match="surrogate"):
+        await retriever.embed_query("\ud800")
+
+
+async def test_limits_are_the_retriever_s(data: Path) -> None:
+    limits = Limits(body_bytes=2048, pool=10, batch_size=10, budget=10, query_characters=20, text_characters=30)
+    settings = Settings(data_directory=data, limits=limits, depth=10, k=10, budget=10)
+    async with serving(settings) as retriever:
+        with pytest.raises(LimitExceeded, match="depth"):
+            await retriever.retrieve("trams", "q", 11)
+        with pytest.raises(LimitExceeded, match="query"):
+            await retriever.embed_query("q" * 21)
+        with pytest.raises(LimitExceeded, match="2,048 bytes"):
+            await retriever.documents("trams", ["i" * 3000])
+
+
+KINDS = [
+    kind
+    for kind in vars(errors).values()
+    if inspect.isclass(kind) and issubclass(kind, BoundaryMorphError) and kind is not BoundaryMorphError
+]
+
+
+class Failing:
+    """A part whose retriever raises what it is told to, except on the canary."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.retriever = self
+
+    async def embed_query(self, query: str) -> Any:
+        if self.error is not None:
+            raise self.error
+        return np.eye(1, 4, dtype=np.float32)[0]
+
+    async def check(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not issubclass(kind, GONE)])
+async def test_what_the_retriever_raises_is_raised_here(kind: type[BoundaryMorphError]) -> None:
+    failing = Failing()
+    app = create_retriever_app(Settings(), build=lambda *_: cast(Retrieval, failing))
+    async with on_socket(app) as url:
+        retriever = RemoteRetriever(url)
+        async with client_of(app) as client:
+            await ready(client)
+        failing.error = Overloaded("much to do", retry_after=7) if kind is Overloaded else kind("what and why")
+        with pytest.raises(kind) as raised:
+            await retriever.embed_query("q")
+        assert type(raised.value) is kind
+        assert str(raised.value) == str(failing.error)
+        if isinstance(raised.value, Overloaded):
+            assert raised.value.retry_after == 7
+        await retriever.close()
+
+
+async def test_a_retriever_that_breaks_or_starts() -> None:
+    failing = Failing()
+    failing.error = ZeroDivisionError()
+    there = asyncio.Event()
+
+    async def check() -> None:
+        await there.wait()
+
+    failing.check = check  # type: ignore[method-assign]
+    async with on_socket(create_retriever_app(Settings(), build=lambda *_: cast(Retrieval, failing))) as url:
+        retriever = RemoteRetriever(url)
+        with pytest.raises(RetrieverUnavailable, match="loading"):
+            await retriever.embed_query("q")
+        there.set()
+        await asyncio.sleep(0.05)
+        with pytest.raises(RetrieverFailed, match="500"):
+            await retriever.embed_query("q")
+        await retriever.close()
+
+
+async def test_something_else_at_the_url() -> None:
+    part = SimpleNamespace(check=asyncio.Event().wait, close=asyncio.Event().wait)
+    part.close = Failing().close
+    async with on_socket(create_scorer_app(Settings(), build=lambda *_: cast(Any, part))) as url:
+        retriever = RemoteRetriever(url)
+        with pytest.raises(RetrieverFailed, match="/embed/query is not served there"):
+            await retriever.embed_query("q")
+        await retriever.close()
+
+
+Behaviour = Callable[[asyncio.StreamWriter], Awaitable[None]]
+
+
+def answer(body: object, status: int = 200, kind: str = "application/json") -> Behaviour:
+    content = body if isinstance(body, bytes) else orjson.dumps(body)
+
+    async def behaviour(writer: asyncio.StreamWriter) -> None:
+        head = f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {len(content)}\r\n\r\n"
+        writer.write(head.encode() + content)
+        await writer.drain()
+
+    return behaviour
+
+
+async def reset(writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
+
+
+async def halfway(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")
+    await writer.drain()
+    writer.transport.abort()
+
+
+async def hang(writer: asyncio.StreamWriter) -> None:
+    await asyncio.Event().wait()
+
+
+class Scripted:
+    """A server that does one thing after the other, whatever it is asked."""
+
+    def __init__(self, *script: Behaviour) -> None:
+        self.script, self.asked, self.left = list(script), 0, asyncio.Event()
+
+    async def connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while not writer.is_closing():
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                await reader.readexactly(int(head.partition("content-length: ")[2].partition("\r")[0]))
+                self.asked += 1
+                doing = asyncio.ensure_future(self.script.pop(0)(writer))
+                leaving = asyncio.ensure_future(reader.read(1))
+                await asyncio.wait([doing, leaving], return_when=asyncio.FIRST_COMPLETED)
+                if leaving.done():
+                    self.left.set()
+                doing.cancel()
+                leaving.cancel()
+                await asyncio.gather(doing, leaving, return_exceptions=True)
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def scripted(*script: Behaviour, **options: Any) -> AsyncIterator[tuple[RemoteRetriever, Scripted]]:
+    scenario = Scripted(*script)
+    server = await asyncio.start_server(scenario.connection, "127.0.0.1", 0)
+    retriever = RemoteRetriever(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", **options)
+    try:
+        yield retriever, scenario
+    finally:
+        await retriever.close()
+        server.close()
+        await server.wait_closed()
+
+
+DOCUMENT: dict[str, object] = {"documents": [{"id": "a", "text": "t", "title": None, "metadata": {}}]}
+
+
+@pytest.mark.parametrize("broken", [reset, halfway])
+async def test_a_connection_that_breaks_is_tried_once_more(broken: Behaviour) -> None:
+    async with scripted(broken, answer(DOCUMENT)) as (retriever, server):
+        assert await retriever.documents("i", ["a"]) == {"a": Document("a", "t")}
+        assert server.asked == 2
+    async with scripted(broken, broken, answer(DOCUMENT)) as (retriever, server):
+        with pytest.raises(RetrieverUnavailable, match="broke off"):
+            await retriever.documents("i", ["a"])
+        assert server.asked == 2
+
+
+async def test_nobody_there() -> None:
+    """At once: nothing is waited for that an hour of timeout could change."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        port = door.getsockname()[1]
+    retriever = RemoteRetriever(f"http://127.0.0.1:{port}", timeout=3600)
+    async with asyncio.timeout(UP_TO):
+        for call in (retriever.embed_query("q"), retriever.documents("i", []), retriever.retrieve("i", "q", 1)):
+            with pytest.raises(RetrieverUnavailable, match=f"{port} cannot be reached"):
+                await call
+    await retriever.close()
+
+
+async def test_an_answer_that_takes_too_long() -> None:
+    async with scripted(hang, timeout=0.05) as (retriever, server):
+        with pytest.raises(RetrieverUnavailable, match=r"in 0\.05 seconds"):
+            await retriever.embed_query("q")
+        async with asyncio.timeout(UP_TO):
+            await server.left.wait()
+
+
+async def test_a_caller_who_leaves_hangs_up() -> None:
+    async with scripted(hang) as (retriever, server):
+        call = asyncio.create_task(retriever.retrieve("i", "q", 1))
+        async with asyncio.timeout(UP_TO):
+            while not server.asked:  # noqa: ASYNC110 - it happens behind a socket
+                await asyncio.sleep(0.005)
+            call.cancel()
+            await server.left.wait()
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        (answer(b"<html>bad gateway</html>", 502, "text/html"), RetrieverUnavailable),
+        (answer(b"", 503), RetrieverUnavailable),
+        (answer({"detail": "teapot"}, 418), RetrieverFailed),
+        (answer({"type": "urn:boundarymorph:problem:new-one", "detail": "from the future"}, 422), RetrieverFailed),
+        (answer({"type": "urn:boundarymorph:problem:retriever-failed", "detail": "of whom?"}, 502), RetrieverFailed),
+        (answer([], 500), RetrieverFailed),
+        (answer(b"not JSON"), RetrieverFailed),
+        (answer([]), RetrieverFailed),
+        (answer({"documents": {}}), RetrieverFailed),
+        (answer({"documents": [{"id": 1, "text": "t", "title": None, "metadata": {}}]}), RetrieverFailed),
+        (answer({"documents": [{"id": "1", "text": "t", "title": 0, "metadata": {}}]}), RetrieverFailed),
+    ],
+)
+async def test_answers_that_are_none(reply: Behaviour, expected: type[BoundaryMorphError]) -> None:
+    async with scripted(reply) as (retriever, _):
+        with pytest.raises(expected, match=r"127\.0\.0\.1"):
+            await retriever.documents("i", ["a"])
+
+
+@pytest.mark.parametrize("counts", [[], [1, 2, 3], [1, -1], [1, "2"], [1, True], {"a": 1}])
+async def test_counts_that_are_none(counts: object) -> None:
+    async with scripted(answer({"characters": counts})) as (retriever, _):
+        with pytest.raises(RetrieverFailed, match="characters"):
+            await retriever.characters("i", ["a", "b"])
+
+
+async def test_frames_that_are_none() -> None:
+    calls: list[Callable[[Retriever], Awaitable[Any]]] = [
+        lambda retriever: retriever.retrieve("i", "q", 1),
+        lambda retriever: retriever.embed_query("q"),
+        lambda retriever: retriever.embed_documents(["t"]),
+    ]
+    for call in calls:
+        async with scripted(answer(DOCUMENT)) as (retriever, _):
+            with pytest.raises(MalformedFrame, match=r"127\.0\.0\.1.*header"):
+                await call(retriever)
+
+
+async def test_closed(data: Path) -> None:
+    retriever = RemoteRetriever("http://127.0.0.1:1")
+    await retriever.close()
+    with pytest.raises(RuntimeError):
+        await retriever.embed_query("q")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "retriever:8082", "ftp://host", "http://", "http://host:port", "http://user:secret@host", "http://host?a=b",
+     "http://host#a", "http://host:0", "http://ho st"],
+)  # fmt: skip
+def test_urls_that_are_none(url: str) -> None:
+    with pytest.raises(InvalidConfiguration) as raised:
+        RemoteRetriever(url)
+    assert "secret" not in str(raised.value)

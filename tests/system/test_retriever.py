@@ -1,0 +1,170 @@
+"""The retriever as a process of its own: a thin gateway in front of it gives the same answers, and survives its end."""
+
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from boundarymorph.retrieval.remote import RemoteRetriever
+from boundarymorph.settings import Settings
+from boundarymorph.wiring import build_retrieval
+from tests.retrieval.test_frame import same
+from tests.system.service import Service, free_port, retriever, scorer, service
+
+SUBJECTS = ("violin", "tram", "bread", "harbour", "planet", "glacier", "letter", "engine")
+DOCUMENTS = [
+    {"id": f"{subject}-{n}", "text": f"Of the {subject} there are {n} tales, and number {n * n % 17} is told."}
+    for subject in SUBJECTS
+    for n in range(15)
+]
+LINES = b"\n".join(map(orjson.dumps, DOCUMENTS))
+NDJSON = {"content-type": "application/x-ndjson"}
+SELECT = {"query": "tales of music", "index": "tales", "budget": 15, "batch_size": 5, "k": 10, "return_documents": True}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("retrievers")
+
+
+@pytest.fixture(scope="module")
+def alone(directory: Path) -> Iterator[Service]:
+    with retriever(directory / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gateway(directory: Path, alone: Service) -> Iterator[Service]:
+    """Neither indexes nor models are in this process."""
+    with (
+        scorer(directory / "scorer.log") as scoring,
+        service(directory / "gateway", "--retriever-url", alone.url, "--scorer-url", scoring.url) as running,
+    ):
+        assert running.client.put("/indexes/tales").status_code == 201
+        uploaded = running.client.post("/indexes/tales/documents", content=LINES, headers=NDJSON)
+        assert uploaded.json()["added"] == len(DOCUMENTS)
+        yield running
+
+
+def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def select(running: Service, **options: Any) -> dict[str, Any]:
+    response = running.client.post("/select", json=SELECT | options)
+    assert response.is_success, response.text
+    body: dict[str, Any] = response.json()
+    del body["id"], body["timings_ms"]
+    return body
+
+
+def test_a_gateway_answers_as_one_process_does(gateway: Service, directory: Path) -> None:
+    with service(directory / "whole") as whole:
+        whole.client.put("/indexes/tales")
+        whole.client.post("/indexes/tales/documents", content=LINES, headers=NDJSON)
+        for options in ({}, {"max_tokens": 100, "k": None}, {"query": "tram", "depth": 20, "method": "boundarymorph"}):
+            assert select(whole, **options) == select(gateway, **options)
+
+
+async def test_pools_are_those_of_one_process(alone: Service, gateway: Service, directory: Path) -> None:
+    """Bit for bit, and with a vector for a query too."""
+    local = build_retrieval(Settings(data_directory=directory / "data"))
+    remote = RemoteRetriever(alone.url)
+    vector = np.linspace(-1, 2, 384).tolist()
+    for query, embedding in (("music", None), ("", vector)):
+        here = await local.retriever.retrieve("tales", query, 100, embedding)
+        there = await remote.retrieve("tales", query, 100, embedding)
+        same(here.pool, there.pool)
+    await remote.close()
+    await local.close()
+
+
+def test_a_gateway_is_thin(gateway: Service) -> None:
+    select(gateway)
+    pool = [{"id": str(n), "text": document["text"]} for n, document in enumerate(DOCUMENTS[:10])]
+    select(gateway, index=None, pool=pool, k=3)  # embedded by the retriever
+    gateway.client.get("/indexes/tales")
+    maps = Path(f"/proc/{gateway.process.pid}/maps").read_text()
+    for library in ("libfaiss", "_swigfaiss", "onnxruntime", "libtorch"):
+        assert library not in maps
+    assert not (gateway.log_file.with_suffix("") / "indexes").exists()
+
+
+def test_a_client_that_hangs_up_during_an_upload(gateway: Service, alone: Service) -> None:
+    """Of the gateway, and so of the retriever."""
+    line = orjson.dumps({"id": "whole", "text": "t"}) + b"\n"
+    head = b"POST /indexes/tales/documents HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
+    route = 'method="POST",route="/indexes/{name}/documents",status="400"'
+    sample = f"boundarymorph_http_request_duration_seconds_count{{{route}"
+    before = alone.metric(sample)
+    with socket.create_connection(("127.0.0.1", gateway.port)) as connection:
+        connection.sendall(head + b"Content-Length: 100000\r\n\r\n" + line + b'{"id": "half", "te')
+        time.sleep(0.2)
+    until(lambda: alone.metric(sample) > before and gateway.metric(sample) > 0)
+    assert gateway.client.get("/indexes/tales/documents/half").status_code == 404
+    assert "Traceback" not in gateway.log + alone.log
+
+
+def test_a_retriever_is_no_selector(alone: Service) -> None:
+    assert alone.client.post("/select", json=SELECT).status_code == 404
+    assert "libfaiss" in (maps := Path(f"/proc/{alone.process.pid}/maps").read_text()) or "swigfaiss" in maps
+    assert "libtorch" not in maps
+
+
+def test_kill_9_of_the_retriever(directory: Path) -> None:
+    """The gateway says so, and serves again when the retriever is back, with all it had acknowledged."""
+    port = free_port()
+    with (
+        retriever(directory / "killed", port=port) as first,
+        service(directory / "front", "--retriever-url", first.url) as front,
+    ):
+        front.client.put("/indexes/tales")
+        front.client.post("/indexes/tales/documents", content=LINES, headers=NDJSON)
+        expected = select(front)
+        first.process.kill()
+        first.process.wait()
+        for method, path, body in (("POST", "/select", SELECT), ("GET", "/indexes", None)):
+            refused = front.client.request(method, path, json=body)
+            assert refused.status_code == 503
+            assert refused.json()["type"] == "urn:boundarymorph:problem:retriever-unavailable"
+        with retriever(directory / "killed", port=port):
+            assert select(front) == expected
+    assert "Traceback" not in front.log
+
+
+def test_a_gateway_waits_for_its_retriever(directory: Path) -> None:
+    port = free_port()
+    with service(directory / "early", "--retriever-url", f"http://127.0.0.1:{port}", ready=False) as front:
+        front.await_answer("/livez")
+        until(lambda: str(port) in (front.client.get("/readyz").json()["detail"] or ""))
+        assert front.client.get("/indexes").status_code == 503
+        with retriever(directory / "late", port=port):
+            front.await_answer()
+            assert front.client.get("/indexes").json() == {"indexes": []}
+
+
+def test_a_gateway_in_front_of_something_else(directory: Path) -> None:
+    with (
+        scorer(directory / "else.log") as other,
+        service(directory / "wrong", "--retriever-url", other.url, ready=False) as front,
+    ):
+        assert front.process.wait(timeout=60) == 1
+        assert "is it a retriever" in front.log and "Traceback" not in front.log
+
+
+def test_sigterm_finishes_what_runs(directory: Path) -> None:
+    with retriever(directory / "ended") as running:
+        running.client.put("/indexes/tales")
+        assert running.stop(signal.SIGTERM) == 0
+        assert "Traceback" not in running.log
+    with retriever(directory / "ended") as again:
+        assert [index["name"] for index in again.client.get("/indexes").json()["indexes"]] == ["tales"]

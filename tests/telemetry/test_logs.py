@@ -1,0 +1,46 @@
+"""Log lines, as people and as machines read them."""
+
+import logging
+import sys
+
+import orjson
+
+from boundarymorph.telemetry import logs
+
+
+def record(message: str, *arguments: object, fields: dict[str, object] | None = None) -> logging.LogRecord:
+    made = logging.LogRecord("boundarymorph.test", logging.WARNING, __file__, 1, message, arguments, None)
+    if fields is not None:
+        made.fields = fields
+    return made
+
+
+def test_a_line_of_json() -> None:
+    line = orjson.loads(logs.JsonLines().format(record("%d of %d\nlines", 1, 2, fields={"status": 200})))
+    assert line.pop("time").endswith("+00:00")
+    assert line == {"level": "warning", "logger": "boundarymorph.test", "message": "1 of 2\nlines", "status": 200}
+
+
+def test_the_request_it_is_about() -> None:
+    token = logs.request_id.set("abc")
+    try:
+        assert orjson.loads(logs.JsonLines().format(record("hello")))["request_id"] == "abc"
+        assert logs.Lines().format(record("hello")) == "WARNING:  hello [abc]"
+    finally:
+        logs.request_id.reset(token)
+    assert logs.Lines().format(record("hello")) == "WARNING:  hello"
+
+
+def test_exceptions() -> None:
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        failed = record("it failed")
+        failed.exc_info = sys.exc_info()
+    assert "ValueError: broken" in orjson.loads(logs.JsonLines().format(failed))["exception"]
+    assert logs.JsonLines().format(failed).count("\n") == 0
+    assert "ValueError: broken" in logs.Lines().format(failed)
+
+
+def test_what_json_cannot_hold() -> None:
+    assert "object at" in orjson.loads(logs.JsonLines().format(record("x", fields={"thing": object()})))["thing"]
