@@ -14,6 +14,8 @@ from typing import TypeVar, TypeVarTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.caching.keys import digest
+from boundarymorph.caching.scorer import CachingScorer
 from boundarymorph.errors import (
     BoundaryMorphError,
     DeadlineExceeded,
@@ -43,6 +45,7 @@ class SelectionTask:
     k: documents to return, or None for as many as fit into max_tokens. settle: stop when no more than this share of
     the set's relevance is expected to be lost by it. method: a name in `methods.METHODS`. deadline: the moment, on
     `time.monotonic()`, when the set is wanted as it is then. degrade: whether it is wanted too when the scorer fails.
+    reuse: whether scores known from earlier tasks are evidence that takes the place of calls.
     """
 
     query: str
@@ -56,6 +59,7 @@ class SelectionTask:
     return_documents: bool = False
     deadline: float | None = None
     degrade: bool = True
+    reuse: bool = True
 
 
 class Status(StrEnum):
@@ -100,7 +104,8 @@ class Progress:
 class SelectionResult:
     """What came of it. What was deleted while it went on is in neither the selection nor the history.
 
-    expected_loss: share of the set's relevance that more calls may have brought; documents: by id, as far as they were
+    reused: scores that were known before; expected_loss: share of the set's relevance that more calls may have brought;
+    documents: by id, as far as they were
     fetched; truncated: scored pairs that were cut to fit the cross-encoder; seconds: by stage, and their total.
     """
 
@@ -111,6 +116,7 @@ class SelectionResult:
     status: Status
     stop_reason: StopReason | Interruption
     expected_loss: float
+    reused: int
     documents: Mapping[str, Document]
     truncated: int
     seconds: Mapping[str, float]
@@ -155,6 +161,7 @@ class Selector:
     ) -> None:
         self._retriever = retriever
         self._scorer = scorer
+        self._memory = scorer if isinstance(scorer, CachingScorer) else None
         self._clock = clock
         self._executor: Executor = ThreadPoolExecutor(threads, thread_name_prefix="selector")
 
@@ -185,8 +192,9 @@ class Selector:
         interruption: Interruption | None = None
         with watch.stage("fetch"):
             lengths = await task.candidates.lengths(self._retriever, pool.ids) if task.max_tokens is not None else None
+            known = await self._known(task, pool, documents)
         with watch.stage("select"):
-            session, asked = await self._in_thread(_begin, pool, task, lengths)
+            session, asked = await self._in_thread(_begin, pool, task, lengths, known)
         while asked.size:
             if tell:
                 yield await self._in_thread(_progress, session)
@@ -233,6 +241,7 @@ class Selector:
             _status(session, interruption),
             stop_reason,
             expected_loss,
+            len(known),
             documents,
             truncated,
             watch.read(),
@@ -242,6 +251,18 @@ class Selector:
     async def close(self) -> None:
         """Wait for the threads and release them."""
         await asyncio.to_thread(self._executor.shutdown)
+
+    async def _known(self, task: SelectionTask, pool: Pool, documents: dict[str, Document]) -> dict[int, float]:
+        """Scores of earlier tasks by position, of the documents that still read as they did then."""
+        if self._memory is None or not task.reuse:
+            return {}
+        remembered = await self._memory.recall(task.query)
+        hinted = {entry.document for entry in remembered.values()}
+        candidates = [id for id in pool.ids if id in hinted]
+        await self._fetch(task, candidates, documents)
+        positions = {id: position for position, id in enumerate(pool.ids)}
+        digests = {id: digest(documents[id].content) for id in candidates if id in documents}
+        return {positions[id]: remembered[text].score for id, text in digests.items() if text in remembered}
 
     async def _fetch(self, task: SelectionTask, ids: Sequence[str], documents: dict[str, Document]) -> None:
         missing = [identifier for identifier in ids if identifier not in documents]
@@ -259,7 +280,11 @@ class Selector:
         deadline = None if task.deadline is None else task.deadline - RESERVE
         if deadline is not None and deadline <= self._clock():
             raise DeadlineExceeded("the deadline came")
-        scores = await self._scorer.score(task.query, texts, deadline=deadline)
+        if self._memory is None:
+            scores = await self._scorer.score(task.query, texts, deadline=deadline)
+        else:
+            ids = [document.id for document in documents if document is not None]
+            scores = await self._memory.score(task.query, texts, deadline=deadline, documents=ids)
         values[present] = scores.values
         return values, scores.truncated
 
@@ -280,15 +305,15 @@ class Selector:
 
 
 def _begin(
-    pool: Pool, task: SelectionTask, lengths: NDArray[np.float64] | None
+    pool: Pool, task: SelectionTask, lengths: NDArray[np.float64] | None, reused: Mapping[int, float]
 ) -> tuple[SelectionSession, NDArray[np.intp]]:
     known = task.candidates.known_scores()
     session = SelectionSession(
         pool,
-        budget=task.budget,
+        budget=max(0, task.budget - len(reused)),
         k=capacity_of(k=task.k, lengths=lengths, max_tokens=task.max_tokens),
         config=METHODS[task.method],
-        known={position: known[id] for position, id in enumerate(pool.ids) if id in known},
+        known={**reused, **{position: known[id] for position, id in enumerate(pool.ids) if id in known}},
         settle=task.settle,
     )
     return session, session.ask(task.batch_size)

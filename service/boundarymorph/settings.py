@@ -98,6 +98,16 @@ class EncoderSettings(BaseModel, extra="forbid"):
         return self
 
 
+class CacheSettings(BaseModel, extra="forbid"):
+    """What is known already: in Redis if there is a url, else in this process."""
+
+    enabled: bool = Field(True, description="keep scores and the embeddings of queries")
+    url: SecretStr | None = Field(None, description="redis://, rediss://, unix:// or redis+cluster://")
+    timeout_seconds: float = Field(0.05, gt=0, description="that a request waits for Redis at most")
+    seconds_to_live: float = Field(7 * 86_400.0, gt=0, description="since it was last written")
+    memory_bytes: int = Field(64 * 2**20, ge=1024, description="of scores, and of embeddings, in this process")
+
+
 class RetrieverSettings(BaseModel, extra="forbid"):
     """The retriever: a process elsewhere if there is a url, else the indexes of this machine."""
 
@@ -142,6 +152,7 @@ class Settings(BaseSettings):
     keys: tuple[str, ...] = Field((), description="NAME:SCOPES:SHA256, as `boundarymorph key` prints them")
     without_keys: bool = Field(False, description="serve without keys on an address that others can reach")
     log_format: Literal["text", "json"] = Field("text", description="of the lines on stderr")
+    cache: CacheSettings = Field(default_factory=CacheSettings)
     drain_seconds: float = Field(0.0, ge=0, description="after SIGTERM: unready, but still open to new requests")
     grace_seconds: int = Field(30, ge=1, description="after that: what is running may finish")
     limits: Limits = Field(default_factory=Limits)

@@ -9,15 +9,20 @@ from typing import TYPE_CHECKING
 from pydantic import SecretStr
 from threadpoolctl import threadpool_limits
 
+from boundarymorph.caching.embeddings import EmbeddingCache
+from boundarymorph.caching.memory import MemoryEmbeddingCache, MemoryScoreCache
+from boundarymorph.caching.scorer import CachingScorer
+from boundarymorph.caching.scores import ScoreCache
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.cross_encoder import CrossEncoder
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.selector import Selector
-from boundarymorph.settings import EncoderSettings, Settings
+from boundarymorph.settings import CacheSettings, EncoderSettings, Settings
 
 # At run time each is imported where it is built: a process that retrieves elsewhere loads neither FAISS nor ONNX.
 if TYPE_CHECKING:
+    from boundarymorph.caching.link import RedisLink
     from boundarymorph.retrieval.catalog import IndexCatalog
     from boundarymorph.retrieval.encoders import Encoder
     from boundarymorph.retrieval.index import VectorIndex
@@ -27,6 +32,42 @@ if TYPE_CHECKING:
 CANARY = "canary"
 
 
+class Caches:
+    """What is known already, in Redis or in this process, and what is put in front of the models."""
+
+    def __init__(self, settings: CacheSettings) -> None:
+        """Raises InvalidConfiguration for a malformed url."""
+        self._enabled = settings.enabled
+        self._link: RedisLink | None = None
+        self._scores: ScoreCache
+        self._embeddings: EmbeddingCache
+        if settings.url is None:
+            self._scores = MemoryScoreCache(settings.memory_bytes, seconds_to_live=settings.seconds_to_live)
+            self._embeddings = MemoryEmbeddingCache(settings.memory_bytes, seconds_to_live=settings.seconds_to_live)
+        else:
+            from boundarymorph.caching.link import RedisLink
+            from boundarymorph.caching.redis import RedisEmbeddingCache, RedisScoreCache
+
+            self._link = RedisLink(settings.url.get_secret_value(), timeout=settings.timeout_seconds)
+            self._scores = RedisScoreCache(self._link, seconds_to_live=settings.seconds_to_live)
+            self._embeddings = RedisEmbeddingCache(self._link, seconds_to_live=settings.seconds_to_live)
+
+    def before_scorer(self, scorer: Scorer, identity: Callable[[], str | None] | None = None) -> Scorer:
+        """A scorer that remembers. identity: as of `CachingScorer`."""
+        return CachingScorer(scorer, self._scores, identity=identity) if self._enabled else scorer
+
+    def before_encoder(self, encoder: Encoder, identity: Callable[[], str | None] | None = None) -> Encoder:
+        """An encoder that remembers queries."""
+        from boundarymorph.caching.encoder import CachingEncoder
+
+        return CachingEncoder(encoder, self._embeddings, identity=identity) if self._enabled else encoder
+
+    async def close(self) -> None:
+        """Release the connections; what was in this process is forgotten."""
+        if self._link is not None:
+            await self._link.close()
+
+
 @dataclass(frozen=True, slots=True)
 class Retrieval:
     """The indexes of this machine, and who searches them."""
@@ -34,6 +75,7 @@ class Retrieval:
     catalog: IndexCatalog
     encoder: Encoder
     retriever: LocalRetriever
+    caches: Caches | None = None
 
     async def check(self) -> None:
         """Warm the encoder up. Raises what it raises."""
@@ -44,6 +86,8 @@ class Retrieval:
         await self.retriever.close()
         await self.encoder.close()
         self.catalog.close()
+        if self.caches is not None:
+            await self.caches.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +99,7 @@ class Rooms:
     retriever: LocalRetriever
     scorer: Scorer
     selector: Selector
+    caches: Caches | None = None
 
     async def check(self) -> None:
         """Warm encoder and cross-encoder up. Raises what they raise."""
@@ -65,7 +110,7 @@ class Rooms:
         """Release threads, files and connections, in the order of use."""
         await self.selector.close()
         await self.scorer.close()
-        await Retrieval(self.catalog, self.encoder, self.retriever).close()
+        await Retrieval(self.catalog, self.encoder, self.retriever, self.caches).close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +120,7 @@ class Gateway:
     retriever: RemoteRetriever
     scorer: Scorer
     selector: Selector
+    caches: Caches | None = None
 
     async def check(self) -> None:
         """Send a canary through the retriever and the scorer. Raises what they raise."""
@@ -86,6 +132,8 @@ class Gateway:
         await self.selector.close()
         await self.scorer.close()
         await self.retriever.close()
+        if self.caches is not None:
+            await self.caches.close()
 
 
 def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Encoder:
@@ -152,9 +200,10 @@ def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Roo
     other, spinning, in products too small to split.
     """
     indexes = build_retrieval(settings, on_lost)
-    scorer = _scorer(settings, on_lost)
+    assert indexes.caches is not None
+    scorer = _scorer(settings, indexes.caches, on_lost)
     selector = Selector(indexes.retriever, scorer, threads=settings.selector_threads)
-    return Rooms(indexes.catalog, indexes.encoder, indexes.retriever, scorer, selector)
+    return Rooms(indexes.catalog, indexes.encoder, indexes.retriever, scorer, selector, indexes.caches)
 
 
 def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Retrieval:
@@ -165,9 +214,11 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
     from boundarymorph.retrieval.local import LocalRetriever
 
     catalog = build_catalog(settings)
-    encoder = build_encoder(settings, on_lost)
+    caches = Caches(settings.cache)
+    bare = build_encoder(settings, on_lost)
+    encoder = caches.before_encoder(bare, _identity(bare))
     threadpool_limits(1, user_api="blas")  # of what is loaded by now
-    return Retrieval(catalog, encoder, LocalRetriever(catalog, encoder))
+    return Retrieval(catalog, encoder, LocalRetriever(catalog, encoder), caches)
 
 
 def build_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Gateway:
@@ -187,8 +238,9 @@ def build_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None
         timeout=chosen.timeout_seconds,
         connections=chosen.connections,
     )
-    scorer = _scorer(settings, on_lost)
-    return Gateway(retriever, scorer, Selector(retriever, scorer, threads=settings.selector_threads))
+    caches = Caches(settings.cache)
+    scorer = _scorer(settings, caches, on_lost)
+    return Gateway(retriever, scorer, Selector(retriever, scorer, threads=settings.selector_threads), caches)
 
 
 def _device_index(device: str) -> Callable[[int], VectorIndex] | None:
@@ -207,8 +259,14 @@ def _device_index(device: str) -> Callable[[int], VectorIndex] | None:
             return None
 
 
-def _scorer(settings: Settings, on_lost: Callable[[], None]) -> Scorer:
-    return _remote_scorer(settings) if settings.scorer.url else build_scorer(settings, on_lost)
+def _scorer(settings: Settings, caches: Caches, on_lost: Callable[[], None]) -> Scorer:
+    bare = _remote_scorer(settings) if settings.scorer.url else build_scorer(settings, on_lost)
+    return caches.before_scorer(bare, _identity(bare))
+
+
+def _identity(model: Encoder | Scorer) -> Callable[[], str | None] | None:
+    """How the name of a model elsewhere is learned; None where it is known from the start."""
+    return (lambda: model.identity) if hasattr(model, "identity") else None
 
 
 def _cross_encoder(settings: Settings) -> CrossEncoder:

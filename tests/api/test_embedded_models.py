@@ -12,7 +12,7 @@ import pytest_asyncio
 from boundarymorph import wiring
 from boundarymorph.retrieval.encoders import OnnxEncoder
 from boundarymorph.scoring.onnx import OnnxCrossEncoder
-from boundarymorph.settings import Settings
+from boundarymorph.settings import CacheSettings, Settings
 from tests.api.service import answer, block, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -32,7 +32,7 @@ DOCUMENTS: list[dict[str, Any]] = [
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
-    settings = Settings(data_directory=tmp_path_factory.mktemp("data"))
+    settings = Settings(data_directory=tmp_path_factory.mktemp("data"), cache=CacheSettings(enabled=False))
     async with serving(settings, wiring.build) as client:
         answer(await client.put("/indexes/few"))
         report = answer(await client.post("/indexes/few/documents", json=DOCUMENTS))
@@ -64,7 +64,13 @@ async def test_scores_are_the_cross_encoder_s(client: httpx.AsyncClient) -> None
         (score,) = model.run(model.tokenize(QUERY, [title + document["text"]]))
         assert document["cross_encoder_score"] == pytest.approx(score, rel=1e-6)
         assert document["std"] == 0
-    assert body["usage"] == {"budget": 8, "cross_encoder_calls": 8, "rounds": 3, "truncated_documents": 1}
+    assert body["usage"] == {
+        "budget": 8,
+        "cross_encoder_calls": 8,
+        "rounds": 3,
+        "reused_scores": 0,
+        "truncated_documents": 1,
+    }
     assert any(warning.startswith("1 ") and "scored" in warning for warning in body["warnings"])
     assert body["timings_ms"]["score"] > 0
 
@@ -106,6 +112,8 @@ async def test_odd_texts_are_texts(client: httpx.AsyncClient) -> None:
 
 
 async def test_the_data_directory_is_where_it_was_set(tmp_path: Path) -> None:
-    async with serving(Settings(data_directory=tmp_path / "a" / "b"), wiring.build) as client:
+    async with serving(
+        Settings(data_directory=tmp_path / "a" / "b", cache=CacheSettings(enabled=False)), wiring.build
+    ) as client:
         answer(await client.put("/indexes/x"))
     assert (tmp_path / "a" / "b" / "indexes" / "x").is_dir()

@@ -27,7 +27,10 @@ SELECT = {"query": QUERY, "query_embedding": [1.0, 0.3], "pool": POOL, "budget":
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("scorers")
+    """Where nothing is remembered, so that every round reaches the scorer."""
+    directory = tmp_path_factory.mktemp("scorers")
+    (directory / "boundarymorph.toml").write_text("[cache]\nenabled = false")
+    return directory
 
 
 @pytest.fixture(scope="module")
@@ -179,12 +182,13 @@ def test_sigterm_under_load_finishes_what_runs(directory: Path) -> None:
         assert len(request.result().json()["scores"]) == len(texts)
 
 
-def test_draining_is_unready_but_open(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BOUNDARYMORPH_DRAIN_SECONDS", "30")
-    with scorer(directory / "draining.log") as running:
+def test_draining_is_unready_but_open(tmp_path: Path) -> None:
+    (tmp_path / "boundarymorph.toml").write_text("drain_seconds = 30")
+    with scorer(tmp_path / "draining.log") as running:
         running.process.send_signal(signal.SIGTERM)
         until(lambda: running.client.get("/readyz").status_code == 503)
         assert running.client.get("/readyz").json()["status"] == "draining"
+        time.sleep(0.5)
         assert running.client.post("/score", json={"query": QUERY, "texts": ["open"]}).is_success
         assert running.stop() == 0  # a second signal does not wait
 

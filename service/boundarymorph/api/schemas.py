@@ -116,6 +116,10 @@ class SelectRequest(Message):
     deadline_ms: float | None = Field(
         None, gt=0, le=86_400_000, description="from the arrival: the set as it is then is the answer"
     )
+    reuse: bool = Field(
+        True,
+        description="let scores known from earlier requests take the place of calls; false: as if it were the first",
+    )
     priority: int = Field(0, ge=-9, le=9, description="whose turn is next where requests wait: the highest first")
     on_failure: Literal["degrade", "error"] = Field(
         "degrade", description="when the scorer fails: the set as far as it is known, or a problem"
@@ -156,6 +160,7 @@ class Usage(BaseModel):
     budget: int
     cross_encoder_calls: int
     rounds: int
+    reused_scores: int = Field(description="known from earlier requests; they took the place of as many calls")
     truncated_documents: int = Field(description="scored documents that were cut to fit the cross-encoder")
 
 

@@ -52,6 +52,7 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
         return_documents=request.return_documents,
         deadline=arrival + seconds,
         degrade=request.on_failure == "degrade",
+        reuse=request.reuse,
     )
     _bound("query", len(request.query), limits.query_characters, "characters")
     _bound("budget", task.budget, limits.budget, "calls")
@@ -74,6 +75,7 @@ def response_of(result: SelectionResult, task: SelectionTask, *, explain: bool =
             budget=task.budget,
             cross_encoder_calls=len(result.history),
             rounds=result.rounds,
+            reused_scores=result.reused,
             truncated_documents=result.truncated,
         ),
         status=result.status.value,

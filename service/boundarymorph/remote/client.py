@@ -57,6 +57,11 @@ class RemoteModel:
         self._observe: Observer = observe or (lambda endpoint, outcome, seconds: None)
 
     @property
+    def identity(self) -> str | None:
+        """The model as its server names it; None before one has answered."""
+        return self._fleet.identity
+
+    @property
     def name(self) -> str:
         return self._fleet.name
 

@@ -80,6 +80,11 @@ class Fleet:
             raise InvalidConfiguration(str(misfit)) from misfit
 
     @property
+    def identity(self) -> str | None:
+        """The model as its server names it; None before one has answered."""
+        return None if self._model is None else self._model[0]
+
+    @property
     def name(self) -> str:
         """The model as its server names it; before one has answered, the kind of server and the model or the host."""
         if self._model is not None:

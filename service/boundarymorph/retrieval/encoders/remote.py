@@ -93,6 +93,11 @@ class RemoteEncoder:
         )
 
     @property
+    def identity(self) -> str | None:
+        """The name, or None before a server has told what it is."""
+        return None if self._model.identity is None or self._width is None else self.name
+
+    @property
     def name(self) -> str:
         """The model as its server names it, and a hash of the prompts and the dimension."""
         query, document = self._prompts()

@@ -50,6 +50,11 @@ class RemoteScorer:
         )
 
     @property
+    def identity(self) -> str | None:
+        """The model as its server names it; None before one has answered."""
+        return self._model.identity
+
+    @property
     def name(self) -> str:
         return self._model.name
 

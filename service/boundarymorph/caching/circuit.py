@@ -1,0 +1,81 @@
+"""A circuit breaker: who does not answer is left alone for a while."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from enum import IntEnum
+
+
+class State(IntEnum):
+    """CLOSED: all may ask; HALF_OPEN: one trial may; OPEN: nobody may."""
+
+    CLOSED = 0
+    HALF_OPEN = 1
+    OPEN = 2
+
+
+class CircuitBreaker:
+    """Opens after so many failures in a row; then one trial at a time decides, after pauses that double.
+
+    Questions that were under way at the same time fail for the same reason, and as one. pause, longest_pause: seconds,
+    the first and the longest.
+    """
+
+    def __init__(
+        self,
+        *,
+        failures: int = 5,
+        pause: float = 1.0,
+        longest_pause: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._allowed = failures
+        self._first_pause, self._longest_pause = pause, longest_pause
+        self._clock = clock
+        self._failures = 0
+        self._pause = pause
+        self._until: float | None = None  # None while it is closed
+        self._trying = False
+        self._turn = 0  # grows with every failure and change, so that questions of before it do not count again
+
+    @property
+    def state(self) -> State:
+        if self._until is None:
+            return State.CLOSED
+        return State.HALF_OPEN if self._trying or self._clock() >= self._until else State.OPEN
+
+    def admit(self) -> int | None:
+        """A ticket for whoever may ask, to be given back once, to `succeeded`, `failed` or `abandoned`; or None."""
+        if self._until is not None:
+            if self._trying or self._clock() < self._until:
+                return None
+            self._trying = True
+            self._turn += 1
+        return self._turn
+
+    def succeeded(self, ticket: int) -> None:
+        """It answered."""
+        if self._until is not None:
+            if ticket != self._turn:
+                return
+            self._until, self._trying, self._pause = None, False, self._first_pause
+            self._turn += 1
+        self._failures = 0
+
+    def failed(self, ticket: int) -> None:
+        """It did not."""
+        if ticket != self._turn:
+            return
+        self._turn += 1
+        self._failures += 1
+        if self._trying:
+            self._pause = min(2 * self._pause, self._longest_pause)
+        elif self._failures < self._allowed:
+            return
+        self._until, self._trying = self._clock() + self._pause, False
+
+    def abandoned(self, ticket: int) -> None:
+        """Nobody waited for the answer; the next may try."""
+        if ticket == self._turn:
+            self._trying = False

@@ -1,0 +1,272 @@
+"""The way to Redis, which may be slow, full, gone or insane at any moment without anybody waiting for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from boundarymorph.caching import metrics
+from boundarymorph.caching.circuit import CircuitBreaker, State
+from boundarymorph.caching.metrics import Cache, Operation
+from boundarymorph.errors import InvalidConfiguration
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+    from redis.asyncio.cluster import RedisCluster
+
+TIMEOUT = 0.05  # seconds of one command, connecting included
+CONNECTIONS = 16
+FAIR = 0.2  # of the timeout: Redis had about this less or more of it, or else it is this process that had no time
+_SINGLE = ("redis", "rediss", "unix")
+_CLUSTER = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
+_WHOLE = ""  # the place of a single server, and of a cluster's keys as long as its nodes are not known
+log = logging.getLogger(__name__)
+
+
+class Unanswered(Exception):
+    """Redis did not answer, refused, or was not asked."""
+
+
+class ForeignKey(Exception):
+    """What is under this key is of another type than we would write."""
+
+
+class RedisLink:
+    """Commands to one Redis server, or to a Redis Cluster, each about one key.
+
+    Reads and writes have circuits of their own, since a full or a read-only server still answers reads; so have the
+    nodes of a cluster.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float = TIMEOUT,
+        connections: int = CONNECTIONS,
+        failures: int = 5,
+        pause: float = 1.0,
+        longest_pause: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """url: redis:// or rediss:// (TLS) or unix://, redis+cluster:// or rediss+cluster:// with one node or several,
+        separated by commas; options of redis-py as its query. timeout: seconds that a caller waits at most.
+        connections: commands that go on at a time. failures, pause, longest_pause: as of `CircuitBreaker`.
+
+        Nothing is connected yet. Raises InvalidConfiguration.
+        """
+        self._timeout = timeout
+        self._lanes = asyncio.Semaphore(connections)
+        self._circuit: Callable[[], CircuitBreaker] = lambda: CircuitBreaker(
+            failures=failures, pause=pause, longest_pause=longest_pause, clock=clock
+        )
+        self._circuits: dict[tuple[Operation, str], CircuitBreaker] = {}
+        self._cluster: RedisCluster | None = None
+        self._server: Redis | None = None
+        self._stale = True  # whether the nodes of the cluster are to be asked for
+        self._finding: asyncio.Task[RedisCluster] | None = None
+        self._closed = False
+        self._open(url, connections)
+        for operation in metrics.OPERATIONS:
+            metrics.circuit.labels(operation).set_function(partial(self.state, operation))
+
+    def state(self, operation: Operation) -> State:
+        """The worst circuit of this operation."""
+        circuits = list(self._circuits.items())
+        return max((circuit.state for (of, _), circuit in circuits if of == operation), default=State.CLOSED)
+
+    async def call(self, cache: Cache, operation: Operation, command: str, key: bytes, *arguments: bytes | int) -> Any:
+        """Redis's answer. Raises Unanswered or ForeignKey, and nothing else."""
+        if self._closed:
+            raise Unanswered
+        place = self._place(key)
+        circuit = self._circuits.get((operation, place))
+        if circuit is None:
+            circuit = self._circuits[operation, place] = self._circuit()
+        ticket = circuit.admit()
+        if ticket is None:
+            raise Unanswered
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        asked: float | None = None
+        try:
+            async with asyncio.timeout(self._timeout), self._lanes:
+                asked = loop.time()
+                answer = await self._ask(command, key, *arguments)
+            circuit.succeeded(ticket)
+            return answer
+        except asyncio.CancelledError:
+            circuit.abandoned(ticket)
+            raise
+        except ForeignKey:
+            circuit.succeeded(ticket)
+            raise
+        except Exception as error:  # redis-py fails in many ways on a server that speaks nonsense
+            if asked is None or (isinstance(error, TimeoutError) and not self._is_fair(loop.time() - asked)):
+                circuit.abandoned(ticket)
+            else:
+                self._stale = True
+                self._note_failure(circuit, ticket, operation, place, error)
+            raise Unanswered from error
+        finally:
+            metrics.seconds.labels(cache, operation).observe(loop.time() - started)
+
+    async def close(self) -> None:
+        """Release the connections; later calls are unanswered."""
+        self._closed = True
+        if self._finding is not None:
+            self._finding.cancel()
+            await asyncio.gather(self._finding, return_exceptions=True)
+        for client in (self._server, self._cluster):
+            if client is not None:
+                with suppress(Exception):
+                    await client.aclose()
+        for operation in metrics.OPERATIONS:
+            metrics.circuit.remove(operation)
+
+    def _is_fair(self, seconds: float) -> bool:
+        """Whether a server that has not answered in this time is to blame, and not the queue or the load here."""
+        return abs(seconds - self._timeout) <= FAIR * self._timeout
+
+    async def _ask(self, command: str, key: bytes, *arguments: bytes | int) -> Any:
+        from redis.exceptions import ReadOnlyError, ResponseError
+
+        client: Redis | RedisCluster
+        if self._cluster is not None:
+            await self._find_nodes(self._cluster)
+            client = self._cluster
+        else:
+            assert self._server is not None
+            client = self._server
+        try:
+            return await client.execute_command(command, key, *arguments)
+        except ReadOnlyError:
+            if self._server is not None:
+                # It was the primary; behind its name there may be another one now.
+                await self._server.connection_pool.disconnect(inuse_connections=False)
+            raise
+        except ResponseError as error:
+            if str(error).startswith("WRONGTYPE"):
+                raise ForeignKey from error
+            raise
+
+    async def _find_nodes(self, cluster: RedisCluster) -> None:
+        """Know which node has which keys. Who waits for it may leave: the search goes on."""
+        if not self._stale:
+            return
+        if self._finding is None:
+            self._finding = asyncio.create_task(_initialized(cluster))
+            self._finding.add_done_callback(self._found_nodes)
+        finding = self._finding
+        await asyncio.wait({finding})
+        if finding.cancelled():
+            raise Unanswered
+        finding.result()
+
+    def _found_nodes(self, finding: asyncio.Task[RedisCluster]) -> None:
+        self._finding = None
+        if finding.cancelled() or finding.exception() is not None or self._cluster is None:
+            return
+        self._stale = False
+        known = {node.name for node in self._cluster.get_nodes()}
+        self._circuits = {place: circuit for place, circuit in self._circuits.items() if place[1] in known}
+
+    def _place(self, key: bytes) -> str:
+        """The node that is to be asked for a key."""
+        if self._cluster is None:
+            return _WHOLE
+        with suppress(Exception):  # as many kinds as there are ways not to know it
+            node = self._cluster.get_node_from_key(key.decode("ascii"))
+            if node is not None:
+                return node.name
+        return _WHOLE
+
+    def _note_failure(
+        self, circuit: CircuitBreaker, ticket: int, operation: Operation, place: str, error: Exception
+    ) -> None:
+        before = circuit.state
+        circuit.failed(ticket)
+        if before is State.CLOSED and circuit.state is not State.CLOSED:
+            log.warning(
+                "the cache is not asked for a while to %s%s: %s %s",
+                operation,
+                f" at {place}" if place else "",
+                type(error).__name__,
+                error,
+            )
+
+    def _open(self, url: str, connections: int) -> None:
+        try:
+            from redis.asyncio import Redis
+            from redis.asyncio.cluster import ClusterNode, RedisCluster
+            from redis.asyncio.connection import parse_url
+            from redis.asyncio.retry import Retry
+            from redis.backoff import NoBackoff
+        except ModuleNotFoundError as error:
+            raise InvalidConfiguration(f"{error.name} is missing: pip install 'redis[hiredis]>=8.1'") from None
+
+        options: dict[str, Any] = {
+            "socket_timeout": self._timeout,
+            "socket_connect_timeout": self._timeout,
+            "retry": Retry(NoBackoff(), 0),
+            "protocol": 2,
+            # More than are in use at a time, since redis-py counts those too that it is just closing.
+            "max_connections": 2 * connections,
+        }
+        # No message quotes the URL, not even in part: it may hold a password.
+        scheme = url.partition("://")[0]
+        if scheme not in (*_SINGLE, *_CLUSTER):
+            known = ", ".join(f"{name}://" for name in (*_SINGLE, *_CLUSTER))
+            raise InvalidConfiguration(f"the URL of a cache begins with one of {known}")
+        try:
+            if scheme in _SINGLE:
+                self._server = Redis.from_url(url, **options)
+                return
+            nodes = []
+            for node in _nodes(url):
+                parsed: dict[str, Any] = dict(parse_url(node))
+                nodes.append(ClusterNode(parsed.pop("host", "localhost"), parsed.pop("port", 6379)))
+                if parsed.pop("db", 0):
+                    raise InvalidConfiguration("a Redis Cluster has only the database 0; leave it out of the URL")
+            if scheme == "rediss+cluster":
+                parsed.pop("connection_class", None)
+                parsed["ssl"] = True
+            self._cluster = RedisCluster(startup_nodes=nodes, require_full_coverage=False, **{**options, **parsed})
+        except InvalidConfiguration:
+            raise
+        except Exception:
+            raise InvalidConfiguration(
+                f"the URL of the cache cannot be used; it should be like {scheme}://:password@host:6379"
+            ) from None
+
+
+async def _initialized(cluster: RedisCluster) -> RedisCluster:
+    """The cluster with its nodes known, as far as any can be reached."""
+    from redis.exceptions import ConnectionError, TimeoutError
+
+    turned = 0
+    while True:
+        try:
+            return await cluster.initialize()
+        except (ConnectionError, TimeoutError):
+            # redis-py asks the first primary what commands there are, and without this always the same one.
+            primaries = cluster.get_primaries()
+            if turned >= len(primaries):
+                raise
+            cluster.nodes_manager.move_node_to_end_of_cached_nodes(primaries[0].name)
+            turned += 1
+
+
+def _nodes(url: str) -> list[str]:
+    """The URLs of a cluster's nodes."""
+    parts = urlsplit(url)
+    scheme = _CLUSTER[parts.scheme]
+    user, at, hosts = parts.netloc.rpartition("@")
+    rest = parts.path + (f"?{parts.query}" if parts.query else "")
+    return [f"{scheme}://{user}{at}{host}{rest}" for host in hosts.split(",")]

@@ -1,0 +1,185 @@
+"""Reading through a cache: what it has, else what another request is computing, else what is computed now."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Generic, TypeVar
+
+from boundarymorph.caching import metrics
+from boundarymorph.caching.metrics import Cache
+from boundarymorph.errors import DeadlineExceeded
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+log = logging.getLogger(__name__)
+
+
+class _Outcome(Enum):
+    """How a flight can end without a value: its request left, or what computes has failed."""
+
+    ABANDONED = auto()
+    FAILED = auto()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Flight(Generic[Value]):
+    """A value on its way. due: the deadline of the request that has it read and computed."""
+
+    due: float
+    landed: asyncio.Future[Value | _Outcome]
+
+
+class ReadThrough(Generic[Key, Value]):
+    """Values by key, each read and computed for one request at a time (single flight), and written behind its back.
+
+    A flight stays until its value has been written, so that whoever comes meanwhile finds it there or in the cache.
+    For one event loop.
+    """
+
+    def __init__(self, cache: Cache, *, writes: int = 64, clock: Callable[[], float] = time.monotonic) -> None:
+        """cache: what it is called in the metrics; writes: how many may go on behind the requests' backs."""
+        self._cache: Cache = cache
+        self._most_writes = writes
+        self._clock = clock
+        self._flights: dict[Key, _Flight[Value]] = {}
+        self._writes: set[asyncio.Task[None]] = set()
+
+    async def get(
+        self,
+        keys: Sequence[Key],
+        *,
+        read: Callable[[Sequence[Key]], Awaitable[Sequence[Value | None]]],
+        compute: Callable[[Sequence[Key]], Awaitable[Sequence[Value]]],
+        write: Callable[[Mapping[Key, Value]], Awaitable[None]],
+        deadline: float | None = None,
+    ) -> list[Value]:
+        """n values for n keys, equal keys looked up once.
+
+        read and compute get keys without repetition; compute is called for all that nobody has, in one call, and again
+        only for what another request was computing when it failed. deadline: seconds on the clock.
+        Raises what compute raises, and DeadlineExceeded.
+        """
+        found: dict[Key, Value] = {}
+        wanted = list(dict.fromkeys(keys))
+        due = math.inf if deadline is None else deadline
+        while wanted:
+            followed, led = {}, []
+            for key in wanted:
+                flight = self._flights.get(key)
+                # One in less of a hurry would come too late: its place in a queue goes by its own deadline.
+                if flight is not None and (flight.due <= due or flight.landed.done()):
+                    followed[key] = flight
+                else:
+                    led.append(key)
+            if led:
+                found.update(await self._lead(led, due, read, compute, write))
+            if not followed:
+                break
+            outcomes = await self._follow(followed, deadline)
+            failed = [key for key, outcome in outcomes.items() if outcome is _Outcome.FAILED]
+            if failed:
+                computed = dict(zip(failed, await compute(failed), strict=True))
+                found.update(computed)
+                self._write_later(computed, {}, write)
+            wanted = [key for key, outcome in outcomes.items() if outcome is _Outcome.ABANDONED]
+            shared = {key: value for key, value in outcomes.items() if not isinstance(value, _Outcome)}
+            metrics.shared.labels(self._cache).inc(len(shared))
+            found.update(shared)
+        return [found[key] for key in keys]
+
+    async def drain(self) -> None:
+        """Wait for the writes that go on."""
+        while self._writes:
+            await asyncio.gather(*self._writes)
+
+    async def _lead(
+        self,
+        keys: Sequence[Key],
+        due: float,
+        read: Callable[[Sequence[Key]], Awaitable[Sequence[Value | None]]],
+        compute: Callable[[Sequence[Key]], Awaitable[Sequence[Value]]],
+        write: Callable[[Mapping[Key, Value]], Awaitable[None]],
+    ) -> dict[Key, Value]:
+        loop = asyncio.get_running_loop()
+        flights: dict[Key, _Flight[Value]] = {key: _Flight(due, loop.create_future()) for key in keys}
+        self._flights.update(flights)
+        written: dict[Key, _Flight[Value]] = {}
+        outcome = _Outcome.FAILED
+        try:
+            known = await read(keys)
+            found = {key: value for key, value in zip(keys, known, strict=True) if value is not None}
+            self._land({key: flights[key] for key in found}, found)
+            missing = [key for key in keys if key not in found]
+            if missing:
+                computed = dict(zip(missing, await compute(missing), strict=True))
+                for key, value in computed.items():
+                    flights[key].landed.set_result(value)
+                found.update(computed)
+                written = {key: flights[key] for key in computed}
+                self._write_later(computed, written, write)
+            return found
+        except asyncio.CancelledError:
+            outcome = _Outcome.ABANDONED
+            raise
+        except DeadlineExceeded:
+            if due < math.inf:
+                outcome = _Outcome.ABANDONED
+            raise
+        finally:
+            self._land({key: flight for key, flight in flights.items() if key not in written}, {}, outcome)
+
+    def _land(
+        self,
+        flights: Mapping[Key, _Flight[Value]],
+        values: Mapping[Key, Value],
+        otherwise: _Outcome = _Outcome.ABANDONED,
+    ) -> None:
+        """Tell those who follow, and be in nobody's way any more."""
+        for key, flight in flights.items():
+            if not flight.landed.done():
+                flight.landed.set_result(values.get(key, otherwise))
+            if self._flights.get(key) is flight:
+                del self._flights[key]
+
+    async def _follow(
+        self, flights: Mapping[Key, _Flight[Value]], deadline: float | None
+    ) -> dict[Key, Value | _Outcome]:
+        seconds = None if deadline is None else deadline - self._clock()
+        _, late = await asyncio.wait({flight.landed for flight in flights.values()}, timeout=seconds)
+        if late:
+            raise DeadlineExceeded("the time of the request was over before another request had computed the same")
+        return {key: flight.landed.result() for key, flight in flights.items()}
+
+    def _write_later(
+        self,
+        values: Mapping[Key, Value],
+        flights: Mapping[Key, _Flight[Value]],
+        write: Callable[[Mapping[Key, Value]], Awaitable[None]],
+    ) -> None:
+        """Write behind the request's back; the flights end when it is done."""
+        if len(self._writes) >= self._most_writes:
+            metrics.writes.labels(self._cache, "dropped").inc(len(values))
+            self._land(flights, values)
+            return
+        task = asyncio.ensure_future(self._write(values, flights, write))
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+
+    async def _write(
+        self,
+        values: Mapping[Key, Value],
+        flights: Mapping[Key, _Flight[Value]],
+        write: Callable[[Mapping[Key, Value]], Awaitable[None]],
+    ) -> None:
+        try:
+            await write(values)
+        except Exception:
+            log.exception("the cache could not write")
+        finally:
+            self._land(flights, values)

@@ -1,0 +1,178 @@
+"""Caches in Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from boundarymorph.caching import metrics
+from boundarymorph.caching.embeddings import Embedded, Space
+from boundarymorph.caching.keys import DIGEST_BYTES, digest
+from boundarymorph.caching.link import ForeignKey, RedisLink, Unanswered
+from boundarymorph.caching.metrics import Cache
+from boundarymorph.caching.scores import FIELDS, SECONDS_TO_LIVE, Remembered
+from boundarymorph.caching.values import (
+    Corrupt,
+    decode_embedding,
+    decode_score,
+    encode_embedding,
+    encode_score,
+    place,
+)
+
+_SIDE_BY_SIDE = 16  # commands for one call: a cluster takes no more than one key in each
+_UNANSWERED, _FOREIGN = object(), object()
+
+Value = TypeVar("Value")
+
+
+class RedisScoreCache:
+    """A `ScoreCache` in Redis: a hash a query, a field a text.
+
+    Key: boundarymorph:scores:1:{hash of model and query}; field: the text's digest. seconds_to_live: since the last
+    write of the query. The link stays its owner's to close.
+    """
+
+    def __init__(self, link: RedisLink, *, seconds_to_live: float = SECONDS_TO_LIVE) -> None:
+        self._link = link
+        self._milliseconds = max(1, round(1000 * seconds_to_live))
+
+    async def recall(self, model: str, query: str) -> Mapping[bytes, Remembered]:
+        key = score_key(model, query)
+        here = place(key)
+        # Unlike HGETALL it has a bound.
+        answer = await self._ask("HRANDFIELD", key, FIELDS, b"WITHVALUES")
+        if answer is _UNANSWERED:
+            return {}
+        if not isinstance(answer, list) or len(answer) % 2:
+            metrics.count_lookups("scores", corrupt=1)
+            return {}
+        recalled = {}
+        for text, value in zip(answer[::2], answer[1::2], strict=True):
+            if isinstance(text, bytes) and len(text) == DIGEST_BYTES:
+                with suppress(Corrupt):
+                    recalled[text] = decode_score(value, here, text)
+        metrics.recalled.inc(len(recalled))
+        metrics.count_lookups("scores", corrupt=len(answer) // 2 - len(recalled))
+        return recalled
+
+    async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[Remembered | None]:
+        if not text_digests:
+            return []
+        key = score_key(model, query)
+        here = place(key)
+        answer = await self._ask("HMGET", key, *text_digests)
+        if not isinstance(answer, list) or len(answer) != len(text_digests):
+            answer = [_UNANSWERED if answer is _UNANSWERED else _FOREIGN] * len(text_digests)
+        return _read("scores", answer, lambda row, value: decode_score(value, here, text_digests[row]))
+
+    async def write(self, model: str, query: str, scores: Mapping[bytes, Remembered]) -> None:
+        if not scores:
+            return
+        key = score_key(model, query)
+        here = place(key)
+        fields = [part for text, score in scores.items() for part in (text, encode_score(score, here, text))]
+        try:
+            try:
+                await self._link.call("scores", "write", "HSET", key, *fields)
+            except ForeignKey:
+                await self._link.call("scores", "write", "UNLINK", key)
+                await self._link.call("scores", "write", "HSET", key, *fields)
+            await self._link.call("scores", "write", "PEXPIRE", key, self._milliseconds)
+        except (Unanswered, ForeignKey):
+            metrics.writes.labels("scores", "error").inc(len(scores))
+        else:
+            metrics.writes.labels("scores", "ok").inc(len(scores))
+
+    async def _ask(self, command: str, key: bytes, *arguments: bytes | int) -> object:
+        try:
+            return await self._link.call("scores", "read", command, key, *arguments)
+        except Unanswered:
+            return _UNANSWERED
+        except ForeignKey:
+            return _FOREIGN
+
+
+class RedisEmbeddingCache:
+    """An `EmbeddingCache` in Redis: a string a text, all over the cluster.
+
+    Key: boundarymorph:embeddings:1:hash of the space:digest of the text. seconds_to_live: since the embedding was
+    written. The link stays its owner's to close.
+    """
+
+    def __init__(self, link: RedisLink, *, seconds_to_live: float = SECONDS_TO_LIVE) -> None:
+        self._link = link
+        self._milliseconds = max(1, round(1000 * seconds_to_live))
+
+    async def read(self, space: Space, text_digests: Sequence[bytes]) -> list[Embedded | None]:
+        keys = _embedding_keys(space, text_digests)
+        answers: list[object] = [None] * len(keys)
+
+        async def one(row: int) -> None:
+            try:
+                answers[row] = await self._link.call("embeddings", "read", "GET", keys[row])
+            except Unanswered:
+                answers[row] = _UNANSWERED
+            except ForeignKey:
+                answers[row] = _FOREIGN
+
+        await _side_by_side(one, len(keys))
+        return _read(
+            "embeddings", answers, lambda row, value: decode_embedding(value, place(keys[row]), space.dimension)
+        )
+
+    async def write(self, space: Space, embeddings: Mapping[bytes, Embedded]) -> None:
+        keys = _embedding_keys(space, list(embeddings))
+        vectors = list(embeddings.values())
+
+        async def one(row: int) -> None:
+            key = keys[row]
+            try:
+                value = encode_embedding(vectors[row], place(key))
+                await self._link.call("embeddings", "write", "SET", key, value, b"PX", self._milliseconds)
+            except (Unanswered, ForeignKey):
+                metrics.writes.labels("embeddings", "error").inc()
+            else:
+                metrics.writes.labels("embeddings", "ok").inc()
+
+        await _side_by_side(one, len(keys))
+
+
+def score_key(model: str, query: str) -> bytes:
+    """Where the scores of a query are. All keys of one query would be on one node of a cluster."""
+    return b"boundarymorph:scores:1:{%s}" % digest(model, query).hex().encode()
+
+
+def _embedding_keys(space: Space, text_digests: Sequence[bytes]) -> list[bytes]:
+    prefix = b"boundarymorph:embeddings:1:%s:" % digest(space.encoder, space.kind, str(space.dimension)).hex().encode()
+    return [prefix + text.hex().encode() for text in text_digests]
+
+
+def _read(cache: Cache, answers: Sequence[object], decode: Callable[[int, object], Value]) -> list[Value | None]:
+    """What the answers say, None for nothing; counted."""
+    found: list[Value | None] = [None] * len(answers)
+    hits = corrupt = errors = 0
+    for row, answer in enumerate(answers):
+        if answer is _UNANSWERED:
+            errors += 1
+        elif answer is not None:
+            try:
+                found[row] = decode(row, answer)
+                hits += 1
+            except Corrupt:
+                corrupt += 1
+    misses = len(answers) - hits - corrupt - errors
+    metrics.count_lookups(cache, hit=hits, miss=misses, corrupt=corrupt, error=errors)
+    return found
+
+
+async def _side_by_side(one: Callable[[int], Coroutine[Any, Any, None]], count: int) -> None:
+    """Run it for 0, ..., count - 1, some at a time."""
+
+    async def lane(first: int) -> None:
+        for row in range(first, count, _SIDE_BY_SIDE):
+            await one(row)
+
+    await asyncio.gather(*(lane(first) for first in range(min(count, _SIDE_BY_SIDE))))

@@ -1,0 +1,103 @@
+"""A scorer that remembers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from boundarymorph.caching.keys import digest
+from boundarymorph.caching.read_through import ReadThrough
+from boundarymorph.caching.scores import Remembered, ScoreCache
+from boundarymorph.scoring.scorer import Scorer, Scores
+
+_Key = tuple[str, str, bytes]
+
+
+class CachingScorer:
+    """A `Scorer` that asks another one only for what neither the cache nor another request has.
+
+    Of a call in which some pairs were cut, the scorer tells how many and not which: the longest texts are taken to be
+    those, so that the number is exact for the same texts, and near for others.
+    """
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        cache: ScoreCache,
+        *,
+        identity: Callable[[], str | None] | None = None,
+        writes: int = 64,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """identity: the scorer's full name, or None as long as it is not known, and then nothing is cached; by default
+        `scorer.name`. writes: how many may wait behind the requests' backs. The cache stays its owner's to close.
+        """
+        self._scorer = scorer
+        self._scores = cache
+        self._identity = identity or (lambda: scorer.name)
+        self._through: ReadThrough[_Key, Remembered] = ReadThrough("scores", writes=writes, clock=clock)
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        return self._scorer.name
+
+    async def check(self) -> None:
+        """As `Scorer.check`: the scorer itself is asked, whatever the cache knows."""
+        await self._scorer.check()
+
+    async def recall(self, query: str) -> Mapping[bytes, Remembered]:
+        """All scores that are known of a query, by the digest of the text. Never raises."""
+        model = self._identity()
+        return {} if model is None else await self._scores.recall(model, query)
+
+    async def score(
+        self,
+        query: str,
+        texts: Sequence[str],
+        *,
+        deadline: float | None = None,
+        documents: Sequence[str] | None = None,
+    ) -> Scores:
+        """As `Scorer.score`. documents: n ids, to be recalled with the scores."""
+        if self._closed:
+            raise RuntimeError("the scorer is closed")
+        model = self._identity()
+        if model is None or not texts:
+            return await self._scorer.score(query, texts, deadline=deadline)
+        known_as = model
+        keys = [(known_as, query, digest(text)) for text in texts]
+        places = {key: place for place, key in enumerate(keys)}
+
+        async def read(wanted: Sequence[_Key]) -> Sequence[Remembered | None]:
+            return await self._scores.read(known_as, query, [text for _, _, text in wanted])
+
+        async def compute(missing: Sequence[_Key]) -> Sequence[Remembered]:
+            asked = [texts[places[key]] for key in missing]
+            ids = None if documents is None else [documents[places[key]] for key in missing]
+            return _each(await self._scorer.score(query, asked, deadline=deadline), asked, ids)
+
+        async def write(computed: Mapping[_Key, Remembered]) -> None:
+            if self._identity() == known_as:
+                kept = {text: score for (_, _, text), score in computed.items() if 0 <= score.score <= 1}
+                await self._scores.write(known_as, query, kept)
+
+        scores = await self._through.get(keys, read=read, compute=compute, write=write, deadline=deadline)
+        values = np.array([score.score for score in scores], dtype=np.float64)
+        return Scores(values, sum(score.truncated for score in scores))
+
+    async def close(self) -> None:
+        """Finish writing, then close the scorer."""
+        self._closed = True
+        await self._through.drain()
+        await self._scorer.close()
+
+
+def _each(scores: Scores, texts: Sequence[str], documents: Sequence[str] | None) -> list[Remembered]:
+    cut = set(sorted(range(len(texts)), key=lambda place: -len(texts[place]))[: scores.truncated])
+    return [
+        Remembered(value, place in cut, None if documents is None else documents[place])
+        for place, value in enumerate(scores.values.tolist())
+    ]

@@ -1,0 +1,77 @@
+"""Scores and embeddings as bytes.
+
+A value is a version (1 byte), flags (1 byte), a checksum (4 bytes) and the score as float64 with the document's id in
+UTF-8, or the vector as float32; all little-endian. The checksum covers the place too, so that a value that was damaged,
+written elsewhere or meant for another request is noticed.
+"""
+
+from __future__ import annotations
+
+import struct
+from zlib import crc32
+
+import numpy as np
+
+from boundarymorph.caching.embeddings import Embedded
+from boundarymorph.caching.scores import Remembered, kept_name
+
+VERSION = 1
+_TRUNCATED, _NAMED = 1, 2
+_HEAD = struct.Struct("<BBI")
+_SCORE = struct.Struct("<BBId")
+
+
+class Corrupt(Exception):
+    """These bytes are no value of this place in this version."""
+
+
+def place(key: bytes) -> int:
+    """What values under a key are bound to."""
+    return crc32(key)
+
+
+def encode_score(remembered: Remembered, key: int, field: bytes) -> bytes:
+    """key: its `place`. A score outside [0, 1] is written, and Corrupt when it is read."""
+    name = kept_name(remembered.document)
+    flags = _TRUNCATED * remembered.truncated | _NAMED * (name is not None)
+    value = _SCORE.pack(VERSION, flags, 0, remembered.score) + (name or b"")
+    return _sealed(value, flags, crc32(field, key))
+
+
+def decode_score(value: object, key: int, field: bytes) -> Remembered:
+    """What `encode_score` was given, without an id that is not kept. Raises Corrupt."""
+    if not isinstance(value, bytes) or len(value) < _SCORE.size:
+        raise Corrupt
+    version, flags, checksum, score = _SCORE.unpack_from(value)
+    if version != VERSION or checksum != crc32(value[_HEAD.size :], crc32(field, key) ^ flags) or not 0 <= score <= 1:
+        raise Corrupt
+    if not flags & _NAMED:
+        if len(value) != _SCORE.size:
+            raise Corrupt
+        return Remembered(score, flags & _TRUNCATED != 0)
+    try:
+        return Remembered(score, flags & _TRUNCATED != 0, value[_SCORE.size :].decode())
+    except UnicodeDecodeError as error:
+        raise Corrupt from error
+
+
+def encode_embedding(embedded: Embedded, key: int) -> bytes:
+    """key: its `place`."""
+    flags = _TRUNCATED * embedded.truncated
+    return _sealed(_HEAD.pack(VERSION, flags, 0) + embedded.vector.astype("<f4").tobytes(), flags, key)
+
+
+def decode_embedding(value: object, key: int, dimension: int) -> Embedded:
+    """What `encode_embedding` was given. Raises Corrupt."""
+    if not isinstance(value, bytes) or len(value) != _HEAD.size + 4 * dimension:
+        raise Corrupt
+    version, flags, checksum = _HEAD.unpack_from(value)
+    if version != VERSION or checksum != crc32(value[_HEAD.size :], key ^ flags):
+        raise Corrupt
+    return Embedded(np.frombuffer(value, "<f4", offset=_HEAD.size).astype(np.float32), flags & _TRUNCATED != 0)
+
+
+def _sealed(value: bytes, flags: int, place: int) -> bytes:
+    """With its checksum. The version is not in it: another version may do all of this differently."""
+    checksum = crc32(value[_HEAD.size :], place ^ flags)
+    return value[:2] + checksum.to_bytes(4, "little") + value[_HEAD.size :]

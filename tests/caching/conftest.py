@@ -1,0 +1,28 @@
+from collections.abc import Iterator
+
+import pytest
+
+from tests.caching.servers import RedisServer
+
+
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def server(shared_server: RedisServer) -> RedisServer:
+    """A healthy server without data, for tests that leave it as it is."""
+    with shared_server.admin() as admin:
+        admin.flushall()
+    return shared_server
+
+
+@pytest.fixture
+def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A server that a test may do anything to."""
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.kill()

@@ -1,0 +1,114 @@
+"""A scorer and an encoder whose answers wait until they are let go, and a cache whose writes do."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.caching.scores import Remembered
+from boundarymorph.errors import DeadlineExceeded
+from boundarymorph.retrieval.encoders import Embeddings
+from boundarymorph.scoring.scorer import Scores
+from tests.retrieval.fakes import SeededEncoder
+from tests.scoring.fakes import SeededScorer
+
+
+class Gate:
+    """Lets all through, or those who come after `shut` wait for `open`."""
+
+    def __init__(self) -> None:
+        self._open = asyncio.Event()
+        self._open.set()
+
+    def shut(self) -> None:
+        self._open.clear()
+
+    def open(self) -> None:
+        self._open.set()
+
+    async def pass_by(self, deadline: float | None = None) -> None:
+        seconds = None if deadline is None else deadline - time.monotonic()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._open.wait()
+        except TimeoutError as error:
+            raise DeadlineExceeded("too late") from error
+
+
+class GatedScorer(SeededScorer):
+    """A `SeededScorer` behind a gate, which keeps its deadlines and raises its `failures` first, in order.
+
+    punctual: whether it is over at the deadline.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = Gate()
+        self.deadlines: list[float | None] = []
+        self.failures: list[Exception] = []
+        self.punctual = True
+        self.checks = 0
+        self.closed = False
+
+    async def check(self) -> None:
+        self.checks += 1
+
+    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+        self.deadlines.append(deadline)
+        scores = await super().score(query, texts, deadline=deadline)
+        failure = self.failures.pop(0) if self.failures else None
+        await self.gate.pass_by(deadline if self.punctual else None)
+        if failure is not None:
+            raise failure
+        return scores
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class GatedEncoder(SeededEncoder):
+    """A `SeededEncoder` behind a gate, which keeps its queries too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = Gate()
+        self.queries: list[str] = []
+        self.checks = 0
+        self.closed = False
+
+    async def check(self) -> None:
+        self.checks += 1
+
+    async def encode_query(self, text: str) -> NDArray[np.float32]:
+        self.queries.append(text)
+        await self.gate.pass_by()
+        return await super().encode_query(text)
+
+    async def encode_documents(self, texts: Sequence[str]) -> Embeddings:
+        embeddings = await super().encode_documents(texts)
+        await self.gate.pass_by()
+        return embeddings
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class SlowScoreCache(MemoryScoreCache):
+    """A cache whose writes wait at a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = Gate()
+
+    async def write(self, model: str, query: str, scores: Mapping[bytes, Remembered]) -> None:
+        await self.gate.pass_by()
+        await super().write(model, query, scores)
+
+
+async def turns(count: int = 20) -> None:
+    """Let the others on the loop go on."""
+    for _ in range(count):
+        await asyncio.sleep(0)

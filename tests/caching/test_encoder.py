@@ -1,0 +1,149 @@
+"""The encoder that remembers: its contract, and who is asked how often."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import numpy as np
+import pytest
+
+from boundarymorph.caching.encoder import CachingEncoder
+from boundarymorph.caching.link import RedisLink
+from boundarymorph.caching.memory import MemoryEmbeddingCache
+from boundarymorph.caching.redis import RedisEmbeddingCache
+from boundarymorph.retrieval.encoders import Encoder
+from tests.caching.counted import Counted
+from tests.caching.fakes import GatedEncoder, turns
+from tests.caching.servers import RedisServer, free_port
+from tests.contract.encoder import TEXTS, EncoderContract
+from tests.retrieval.fakes import SeededEncoder, vector_of
+
+
+class TestOverMemory(EncoderContract):
+    @pytest.fixture(params=[False, True], ids=["queries", "documents too"])
+    async def encoder(self, request: pytest.FixtureRequest) -> AsyncIterator[Encoder]:
+        encoder = CachingEncoder(SeededEncoder(), MemoryEmbeddingCache(), documents=request.param)
+        yield encoder
+        await encoder.close()
+
+
+class TestOverRedis(EncoderContract):
+    @pytest.fixture
+    async def encoder(self, server: RedisServer) -> AsyncIterator[Encoder]:
+        link = RedisLink(server.url, timeout=10)
+        encoder = CachingEncoder(SeededEncoder(), RedisEmbeddingCache(link), documents=True)
+        yield encoder
+        await encoder.close()
+        await link.close()
+
+
+class TestOverNothing(EncoderContract):
+    """Redis is not there."""
+
+    @pytest.fixture
+    async def encoder(self) -> AsyncIterator[Encoder]:
+        link = RedisLink(f"redis://127.0.0.1:{free_port()}")
+        encoder = CachingEncoder(SeededEncoder(), RedisEmbeddingCache(link), documents=True)
+        yield encoder
+        await encoder.close()
+        await link.close()
+
+
+@pytest.fixture
+def inner() -> GatedEncoder:
+    return GatedEncoder()
+
+
+@pytest.fixture
+async def encoder(inner: GatedEncoder) -> AsyncIterator[CachingEncoder]:
+    encoder = CachingEncoder(inner, MemoryEmbeddingCache(), documents=True)
+    yield encoder
+    inner.gate.open()
+    await encoder.close()
+
+
+async def test_a_query_is_encoded_once_and_comes_back_bit_by_bit(encoder: CachingEncoder, inner: GatedEncoder) -> None:
+    first = await encoder.encode_query("trams")
+    first[:] = 0  # a caller may do what it likes with its own
+    second = await encoder.encode_query("trams")
+    np.testing.assert_array_equal(second.view(np.uint32), vector_of("trams").view(np.uint32))
+    assert inner.queries == ["trams"]
+
+
+async def test_queries_at_the_same_time_are_encoded_once(encoder: CachingEncoder, inner: GatedEncoder) -> None:
+    inner.gate.shut()
+    calls = [asyncio.ensure_future(encoder.encode_query(text)) for text in ("a", "b", "a", "a")]
+    await turns()
+    assert inner.queries == ["a", "b"]
+    calls[0].cancel()
+    await turns()
+    assert inner.queries == ["a", "b", "a"]
+    inner.gate.open()
+    for call, text in zip(calls[1:], "baa", strict=True):
+        np.testing.assert_array_equal(await call, vector_of(text))
+
+
+async def test_a_query_is_no_document(encoder: CachingEncoder, inner: GatedEncoder) -> None:
+    await encoder.encode_documents(["trams"])
+    await encoder.encode_query("trams")
+    assert (inner.queries, inner.encoded) == (["trams"], ["trams"])
+
+
+async def test_only_documents_that_are_not_known_are_encoded(encoder: CachingEncoder, inner: GatedEncoder) -> None:
+    long = "x" * 101
+    await encoder.encode_documents(["b", long])
+    await turns()
+    with Counted("embeddings") as counted:
+        embeddings = await encoder.encode_documents(["a", long, "b", "c", "a"])
+    assert inner.encoded == ["b", long, "a", "c"]
+    assert embeddings.truncated == 1
+    np.testing.assert_array_equal(embeddings.vectors, [vector_of(text) for text in ("a", long, "b", "c", "a")])
+    assert counted.lookups == {"hit": 2, "miss": 2}
+
+
+async def test_documents_are_left_alone_unless_wanted(inner: GatedEncoder) -> None:
+    cache = MemoryEmbeddingCache()
+    encoder = CachingEncoder(inner, cache)
+    for _ in range(2):
+        await encoder.encode_documents(TEXTS)
+    assert inner.encoded == TEXTS * 2
+    assert cache.kept_bytes == 0
+    await encoder.close()
+
+
+async def test_nothing_is_kept_before_the_name_is_known(inner: GatedEncoder) -> None:
+    name: list[str | None] = [None]
+    encoder = CachingEncoder(inner, MemoryEmbeddingCache(), documents=True, identity=lambda: name[0])
+    for _ in range(2):
+        np.testing.assert_array_equal(await encoder.encode_query("a"), vector_of("a"))
+        await encoder.encode_documents(["a"])
+    name[0] = "encoder@1"
+    for _ in range(2):
+        await encoder.encode_query("a")
+        await encoder.encode_documents(["a"])
+    assert (len(inner.queries), len(inner.encoded)) == (3, 3)
+    await encoder.close()
+
+
+async def test_another_process_finds_them_in_redis(server: RedisServer) -> None:
+    for queries in (["trams"], []):
+        link, inner = RedisLink(server.url, timeout=10), GatedEncoder()
+        encoder = CachingEncoder(inner, RedisEmbeddingCache(link))
+        np.testing.assert_array_equal(await encoder.encode_query("trams"), vector_of("trams"))
+        assert inner.queries == queries
+        await encoder.close()
+        await link.close()
+
+
+async def test_the_encoder_itself_is_checked(encoder: CachingEncoder, inner: GatedEncoder) -> None:
+    await encoder.check()
+    await encoder.check()
+    assert inner.checks == 2
+
+
+async def test_closed(encoder: CachingEncoder, inner: GatedEncoder) -> None:
+    await encoder.close()
+    assert inner.closed
+    with pytest.raises(RuntimeError, match="closed"):
+        await encoder.encode_query("late")
+    with pytest.raises(RuntimeError, match="closed"):
+        await encoder.encode_documents(["late"])

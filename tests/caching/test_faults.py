@@ -1,0 +1,399 @@
+"""What happens to Redis never happens to who asks."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from boundarymorph.caching.circuit import State
+from boundarymorph.caching.keys import digest
+from boundarymorph.caching.link import RedisLink
+from boundarymorph.caching.redis import RedisEmbeddingCache, RedisScoreCache, score_key
+from boundarymorph.caching.scores import Remembered
+from boundarymorph.errors import InvalidConfiguration
+from tests.caching.counted import Counted
+from tests.caching.servers import Clock, RedisServer, free_port, speaking
+from tests.contract.embedding_cache import EMBEDDED, SPACE
+from tests.contract.score_cache import MODEL, QUERY, SCORES, TEXTS
+
+ALL = dict(zip(TEXTS, SCORES, strict=True))
+
+
+class Bench:
+    """Both caches over one link whose circuits go by a clock of their own."""
+
+    def __init__(self, url: str, timeout: float) -> None:
+        self.clock = Clock()
+        self.link = RedisLink(url, timeout=timeout, failures=3, clock=self.clock)
+        self.scores = RedisScoreCache(self.link)
+        self.embeddings = RedisEmbeddingCache(self.link)
+
+    @property
+    def states(self) -> tuple[State, State]:
+        return self.link.state("read"), self.link.state("write")
+
+    async def read(self) -> list[Remembered | None]:
+        return await self.scores.read(MODEL, QUERY, TEXTS)
+
+    async def write(self) -> None:
+        await self.scores.write(MODEL, QUERY, ALL)
+
+    async def everything_is_missed(self) -> None:
+        for _ in range(4):
+            assert await self.read() == [None, None, None]
+            assert await self.scores.recall(MODEL, QUERY) == {}
+            await self.write()
+            assert await self.embeddings.read(SPACE, TEXTS) == [None, None, None]
+            await self.embeddings.write(SPACE, dict(zip(TEXTS, EMBEDDED, strict=True)))
+
+    async def everything_works(self) -> None:
+        self.clock.now += 60
+        await self.write()
+        await self.embeddings.write(SPACE, dict(zip(TEXTS, EMBEDDED, strict=True)))
+        assert await self.read() == SCORES
+        assert await self.scores.recall(MODEL, QUERY) == ALL
+        assert None not in await self.embeddings.read(SPACE, TEXTS)
+        assert self.states == (State.CLOSED, State.CLOSED)
+
+
+@asynccontextmanager
+async def bench_at(url: str, seconds: float = 5.0) -> AsyncIterator[Bench]:
+    bench = Bench(url, seconds)
+    try:
+        yield bench
+    finally:
+        await bench.link.close()
+
+
+@pytest.fixture
+async def bench(own_server: RedisServer) -> AsyncIterator[Bench]:
+    async with bench_at(own_server.url) as bench:
+        yield bench
+
+
+async def test_killed_and_restarted(bench: Bench, own_server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    await bench.everything_works()
+    own_server.kill()
+    with caplog.at_level(logging.WARNING), Counted("scores") as counted:
+        await bench.everything_is_missed()
+    assert bench.states == (State.OPEN, State.OPEN)
+    assert counted.lookups == {"error": 12}
+    assert counted.writes == {"error": 12}
+    assert len([record for record in caplog.records if "is not asked for a while" in record.message]) == 2
+    own_server.start()
+    await bench.everything_is_missed()
+    await bench.everything_works()
+
+
+async def test_never_there(caplog: pytest.LogCaptureFixture) -> None:
+    async with bench_at(f"redis://:secret@127.0.0.1:{free_port()}") as bench:
+        await bench.everything_is_missed()
+        assert bench.states == (State.OPEN, State.OPEN)
+    assert "secret" not in caplog.text
+
+
+async def test_hung(own_server: RedisServer) -> None:
+    async with bench_at(own_server.url, seconds=0.05) as bench:
+        own_server.hang()
+        await bench.everything_is_missed()
+        for _ in range(20):  # a busy machine's own lateness is not held against the server
+            if bench.states != (State.OPEN, State.OPEN):
+                await bench.everything_is_missed()
+        assert bench.states == (State.OPEN, State.OPEN)
+        own_server.go_on()
+    async with bench_at(own_server.url) as bench:
+        await bench.everything_works()
+
+
+async def test_while_it_is_open_nobody_asks(bench: Bench, own_server: RedisServer) -> None:
+    own_server.kill()
+    await bench.everything_is_missed()
+    own_server.start()
+    await bench.everything_is_missed()
+    with own_server.admin() as admin:
+        assert "cmdstat_hmget" not in admin.info("commandstats")
+
+
+async def test_a_late_answer_is_nobody_elses(own_server: RedisServer) -> None:
+    async with bench_at(own_server.url) as patient:
+        queries = [f"query {number}" for number in range(20)]
+        for number, query in enumerate(queries):
+            await patient.scores.write(MODEL, query, {TEXTS[0]: Remembered(number / 20)})
+    async with bench_at(own_server.url, seconds=0.1) as bench:
+        for _ in range(3):
+            own_server.hang()
+            await asyncio.gather(*(bench.scores.read(MODEL, query, TEXTS[:1]) for query in queries))
+            own_server.go_on()
+            bench.clock.now += 60
+            for number, query in enumerate(queries):
+                bench.clock.now += 60
+                assert (await bench.scores.read(MODEL, query, TEXTS[:1]))[0] in (None, Remembered(number / 20))
+    async with bench_at(own_server.url) as patient:
+        for number, query in enumerate(queries):
+            assert await patient.scores.read(MODEL, query, TEXTS[:1]) == [Remembered(number / 20)]
+
+
+async def test_callers_who_leave_do_no_harm(bench: Bench) -> None:
+    await bench.everything_works()
+    for turns in range(30):
+        reading = asyncio.ensure_future(bench.read())
+        for _ in range(turns % 10):
+            await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        assert await bench.read() == SCORES
+    await bench.everything_works()
+
+
+async def test_more_callers_than_connections(own_server: RedisServer) -> None:
+    link = RedisLink(own_server.url, timeout=30, connections=2)
+    cache = RedisScoreCache(link)
+    await cache.write(MODEL, QUERY, ALL)
+    answers = await asyncio.gather(*(cache.read(MODEL, QUERY, TEXTS) for _ in range(100)))
+    assert answers == [SCORES] * 100
+    with own_server.admin() as admin:
+        assert admin.info("clients")["connected_clients"] <= 4
+    await link.close()
+
+
+async def test_waiting_for_a_connection_is_not_the_servers_fault() -> None:
+    async with speaking(b"*1\r\n$-1\r\n", after=0.7) as url:
+        link = RedisLink(url, timeout=1, connections=1, failures=1)
+        cache = RedisScoreCache(link)
+        with Counted("scores") as counted:
+            await asyncio.gather(*(cache.read(MODEL, QUERY, TEXTS[:1]) for _ in range(4)))
+        assert counted.lookups == {"miss": 1, "error": 3}
+        assert link.state("read") is State.CLOSED
+        await link.close()
+
+
+async def test_a_trial_whose_caller_leaves_is_not_the_last(bench: Bench, own_server: RedisServer) -> None:
+    await bench.everything_works()
+    own_server.kill()
+    await bench.everything_is_missed()
+    own_server.start()
+    own_server.hang()
+    bench.clock.now += 60
+    trial = asyncio.ensure_future(bench.read())
+    await asyncio.sleep(0.05)
+    trial.cancel()
+    await asyncio.gather(trial, return_exceptions=True)
+    own_server.go_on()
+    await bench.read()
+    assert bench.link.state("read") is State.CLOSED
+
+
+async def test_connections_that_the_server_has_closed(bench: Bench, own_server: RedisServer) -> None:
+    await bench.everything_works()
+    with own_server.admin() as admin:
+        admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    await bench.everything_works()
+
+
+async def test_full(bench: Bench, own_server: RedisServer) -> None:
+    await bench.everything_works()
+    with own_server.admin() as admin:
+        admin.config_set("maxmemory-policy", "noeviction")
+        admin.config_set("maxmemory", 1)
+        with Counted("scores") as counted:
+            for _ in range(4):
+                await bench.write()
+                assert await bench.read() == SCORES
+        assert counted.writes == {"error": 12}
+        assert bench.states == (State.CLOSED, State.OPEN)
+        admin.config_set("maxmemory", 0)
+    await bench.everything_works()
+
+
+async def test_read_only(bench: Bench, own_server: RedisServer) -> None:
+    await bench.everything_works()
+    with own_server.admin() as admin:
+        admin.replicaof("127.0.0.1", free_port())
+        for _ in range(4):
+            await bench.write()
+            assert await bench.read() == SCORES
+        assert bench.states == (State.CLOSED, State.OPEN)
+        admin.replicaof("NO", "ONE")
+    await bench.everything_works()
+
+
+async def test_another_primary_behind_the_same_address(bench: Bench, own_server: RedisServer) -> None:
+    """What clients see in a failover behind a name: the old one refuses writes, new connections find the new one."""
+    await bench.everything_works()
+    with own_server.admin() as admin:
+        admin.replicaof("127.0.0.1", free_port())
+        await bench.write()
+        for _ in range(500):  # until the connection that wrote is gone
+            if "hset" not in [client["cmd"] for client in admin.client_list()]:
+                break
+            await asyncio.sleep(0.01)
+        else:
+            pytest.fail("it goes on talking to the one that refuses")
+        admin.replicaof("NO", "ONE")
+    await bench.everything_works()
+
+
+async def test_wrong_password(own_server: RedisServer) -> None:
+    with own_server.admin() as admin:
+        admin.config_set("requirepass", "right")
+    async with bench_at(f"redis://:wrong@127.0.0.1:{own_server.port}") as bench:
+        await bench.everything_is_missed()
+        assert bench.states == (State.OPEN, State.OPEN)
+        with own_server.admin("right") as admin:
+            admin.config_set("requirepass", "wrong")
+        await bench.everything_works()
+
+
+async def test_few_commands_and_keys_are_needed(own_server: RedisServer) -> None:
+    with own_server.admin() as admin:
+        commands = [f"+{name}" for name in ("hmget", "hrandfield", "hset", "get", "set", "pexpire", "unlink")]
+        admin.execute_command("ACL", "SETUSER", "cache", "on", ">word", "~boundarymorph:*", "-@all", *commands)
+        async with bench_at(f"redis://cache:word@127.0.0.1:{own_server.port}") as bench:
+            await bench.everything_works()
+            admin.delete(score_key(MODEL, QUERY))
+            admin.set(score_key(MODEL, QUERY), "foreign")
+            await bench.everything_works()
+        admin.execute_command("ACL", "SETUSER", "cache", "-hmget")
+        async with bench_at(f"redis://cache:word@127.0.0.1:{own_server.port}") as bench:
+            for _ in range(4):
+                assert await bench.read() == [None, None, None]
+            assert bench.link.state("read") is State.OPEN
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
+        b"\0\xff\xfe" * 100,
+        b"+OK\r\n",
+        b"$-1\r\n",
+        b":7\r\n",
+        b"-ERR no\r\n",
+        b"-LOADING Redis is loading the dataset in memory\r\n",
+        b"-MOVED 1 nowhere:1\r\n",
+        b"-WRONGTYPE no\r\n",
+        b"*3\r\n:1\r\n$2\r\nab\r\n$-1\r\n",
+        b"*4\r\n+a\r\n+b\r\n*1\r\n:1\r\n*-1\r\n",
+        b"*2\r\n:1\r\n$14\r\n\x01" + b"\0" * 13 + b"\r\n",
+        b"*-7\r\n",
+        b"*1\r\n" * 5_000 + b":1\r\n",
+        b"$99999999999999999999\r\nab\r\n",
+        b"*99999999999\r\n",
+        b"$x\r\n",
+        b"%1\r\n+a\r\n+b\r\n",
+    ],
+    ids=lambda answer: repr(answer[:12]),
+)
+async def test_a_server_that_speaks_nonsense(answer: bytes) -> None:
+    async with speaking(answer) as url, bench_at(url, seconds=0.1) as bench:
+        for _ in range(3):
+            assert await bench.read() == [None, None, None]
+            assert await bench.scores.recall(MODEL, QUERY) == {}
+            await bench.write()
+            assert await bench.embeddings.read(SPACE, TEXTS) == [None, None, None]
+            await bench.embeddings.write(SPACE, dict(zip(TEXTS, EMBEDDED, strict=True)))
+
+
+class TestGarbage:
+    """Values that others wrote, or nobody."""
+
+    async def test_another_type_under_the_key(self, bench: Bench, own_server: RedisServer) -> None:
+        await bench.write()
+        await bench.embeddings.write(SPACE, {TEXTS[0]: EMBEDDED[0]})
+        with own_server.admin() as admin:
+            for key in admin.scan_iter():
+                admin.delete(key)
+                admin.lpush(key, "foreign")
+        with Counted("scores") as scores, Counted("embeddings") as embeddings:
+            assert await bench.read() == [None, None, None]
+            assert await bench.scores.recall(MODEL, QUERY) == {}
+            assert await bench.embeddings.read(SPACE, TEXTS[:2]) == [None, None]
+        assert scores.lookups == {"corrupt": 4}
+        assert embeddings.lookups == {"corrupt": 1, "miss": 1}
+        await bench.everything_works()
+
+    @pytest.mark.parametrize(
+        "spoil",
+        [
+            lambda value: b"",
+            lambda value: value[:-1],
+            lambda value: value + b"x",
+            lambda value: bytes([value[0] + 1]) + value[1:],
+            lambda value: value[:-1] + bytes([value[-1] ^ 1]),
+            lambda value: b"0.5",
+        ],
+    )
+    async def test_spoiled_values(self, bench: Bench, own_server: RedisServer, spoil: Callable[[bytes], bytes]) -> None:
+        await bench.write()
+        await bench.embeddings.write(SPACE, dict(zip(TEXTS, EMBEDDED, strict=True)))
+        with own_server.admin() as admin:
+            key = score_key(MODEL, QUERY)
+            admin.hset(key, TEXTS[0], spoil(admin.hget(key, TEXTS[0]) or b""))
+            for other in admin.keys("boundarymorph:embeddings:*"):
+                admin.set(other, spoil(admin.get(other) or b""))
+        with Counted("scores") as scores, Counted("embeddings") as embeddings:
+            assert await bench.read() == [None, *SCORES[1:]]
+            assert await bench.scores.recall(MODEL, QUERY) == dict(list(ALL.items())[1:])
+            assert await bench.embeddings.read(SPACE, TEXTS) == [None, None, None]
+        assert scores.lookups == {"corrupt": 2, "hit": 2}
+        assert embeddings.lookups == {"corrupt": 3}
+        assert bench.states == (State.CLOSED, State.CLOSED)
+        await bench.everything_works()
+
+    async def test_values_from_elsewhere(self, bench: Bench, own_server: RedisServer) -> None:
+        await bench.write()
+        await bench.scores.write(MODEL, "other", {TEXTS[0]: Remembered(0.9)})
+        with own_server.admin() as admin:
+            here, there = score_key(MODEL, QUERY), score_key(MODEL, "other")
+            admin.hset(here, TEXTS[0], admin.hget(there, TEXTS[0]) or b"")
+            admin.hset(here, TEXTS[1], admin.hget(here, TEXTS[2]) or b"")
+            admin.hset(here, "not a digest", "value")
+            admin.hset(here, "", admin.hget(here, TEXTS[2]) or b"")
+        assert await bench.read() == [None, None, SCORES[2]]
+        assert await bench.scores.recall(MODEL, QUERY) == {TEXTS[2]: SCORES[2]}
+
+
+@pytest.mark.parametrize("use", [Bench.read, Bench.write])
+async def test_a_closed_link_is_a_miss(own_server: RedisServer, use: Callable[[Bench], Awaitable[object]]) -> None:
+    async with bench_at(own_server.url) as bench:
+        await bench.link.close()
+        assert await use(bench) in (None, [None, None, None])
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "localhost:6379",
+        "http://:secret@host",
+        "redis://:secret@host:port",
+        "redis+cluster://:secret@host:1,b:x",
+        "redis+cluster://:secret@host:1/3",
+        "redis://:secret@host:6379/?socket_timeout=secret",
+    ],
+)
+def test_urls_that_cannot_be(url: str) -> None:
+    with pytest.raises(InvalidConfiguration) as raised:
+        RedisLink(url)
+    assert "secret" not in str(raised.value)
+
+
+async def test_a_unix_socket(tmp_path_factory: pytest.TempPathFactory) -> None:
+    directory = tmp_path_factory.mktemp("redis")
+    server = RedisServer(directory, "--unixsocket", str(directory / "socket"))
+    async with bench_at(f"unix://{directory / 'socket'}") as bench:
+        await bench.everything_works()
+    server.kill()
+
+
+async def test_one_query_is_one_command(bench: Bench, own_server: RedisServer) -> None:
+    scores = {digest(str(number)): Remembered(number / 1_000) for number in range(1_000)}
+    await bench.scores.write(MODEL, QUERY, scores)
+    assert await bench.scores.read(MODEL, QUERY, list(scores)) == list(scores.values())
+    await bench.scores.recall(MODEL, QUERY)
+    with own_server.admin() as admin:
+        calls = {name: one["calls"] for name, one in admin.info("commandstats").items()}
+    assert [calls[f"cmdstat_{name}"] for name in ("hset", "hmget", "hrandfield", "pexpire")] == [1, 1, 1, 1]

@@ -1,0 +1,59 @@
+"""What an operator sees of it."""
+
+from prometheus_client import REGISTRY
+
+from boundarymorph.caching.link import RedisLink
+from boundarymorph.caching.redis import RedisScoreCache
+from tests.caching.counted import Counted, counter
+from tests.caching.servers import Clock, RedisServer, free_port
+from tests.contract.score_cache import MODEL, QUERY, SCORES, TEXTS
+
+
+def circuit(operation: str) -> float | None:
+    return REGISTRY.get_sample_value("boundarymorph_cache_circuit_state", {"operation": operation})
+
+
+def commands(operation: str) -> float:
+    name = "boundarymorph_cache_operation_duration_seconds_count"
+    return REGISTRY.get_sample_value(name, {"cache": "scores", "operation": operation}) or 0
+
+
+async def test_lookups_and_writes_are_counted_by_the_score(server: RedisServer) -> None:
+    link = RedisLink(server.url, timeout=10)
+    cache = RedisScoreCache(link)
+    reads, writes, recalled = commands("read"), commands("write"), counter("recalled_scores")
+    with Counted("scores") as counted:
+        await cache.write(MODEL, QUERY, dict(zip(TEXTS[:2], SCORES, strict=False)))
+        await cache.read(MODEL, QUERY, TEXTS)
+        await cache.recall(MODEL, QUERY)
+    await link.close()
+    assert counted.lookups == {"hit": 2, "miss": 1}
+    assert counted.writes == {"ok": 2}
+    assert counter("recalled_scores") - recalled == 2
+    assert (commands("read") - reads, commands("write") - writes) == (2, 2)
+
+
+async def test_the_circuits_are_shown_while_there_is_a_link() -> None:
+    clock = Clock()
+    link = RedisLink(f"redis://127.0.0.1:{free_port()}", timeout=5, failures=2, clock=clock)
+    cache = RedisScoreCache(link)
+    assert (circuit("read"), circuit("write")) == (0, 0)
+    for _ in range(2):
+        await cache.read(MODEL, QUERY, TEXTS)
+    assert (circuit("read"), circuit("write")) == (2, 0)
+    clock.now += 1
+    assert (circuit("read"), circuit("write")) == (1, 0)
+    await cache.read(MODEL, QUERY, TEXTS)
+    assert (circuit("read"), circuit("write")) == (2, 0)
+    await link.close()
+    assert circuit("read") is None
+
+
+async def test_nobody_times_what_is_not_asked() -> None:
+    link = RedisLink(f"redis://127.0.0.1:{free_port()}", timeout=5, failures=1, clock=Clock())
+    cache = RedisScoreCache(link)
+    before = commands("read")
+    for _ in range(5):
+        await cache.read(MODEL, QUERY, TEXTS)
+    await link.close()
+    assert commands("read") - before == 1

@@ -1,0 +1,433 @@
+"""The scorer that remembers: its contract, and who is asked how often."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from boundarymorph.caching.keys import digest
+from boundarymorph.caching.link import RedisLink
+from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.caching.redis import RedisScoreCache
+from boundarymorph.caching.scorer import CachingScorer
+from boundarymorph.caching.scores import Remembered
+from boundarymorph.errors import DeadlineExceeded, ScorerUnavailable
+from boundarymorph.scoring.scorer import Scorer, Scores
+from tests.caching.counted import Counted
+from tests.caching.fakes import GatedScorer, SlowScoreCache, turns
+from tests.caching.servers import RedisServer, free_port
+from tests.contract.scorer import QUERY, TEXTS, ScorerContract
+from tests.scoring.fakes import SeededScorer, score_of
+
+
+@pytest.fixture
+def inner() -> GatedScorer:
+    return GatedScorer()
+
+
+@pytest.fixture
+def cache() -> MemoryScoreCache:
+    return MemoryScoreCache()
+
+
+@pytest.fixture
+async def scorer(inner: GatedScorer, cache: MemoryScoreCache) -> AsyncIterator[CachingScorer]:
+    scorer = CachingScorer(inner, cache)
+    yield scorer
+    inner.gate.open()
+    await scorer.close()
+
+
+def expected(query: str, texts: Sequence[str]) -> list[float]:
+    return [score_of(query, text) for text in texts]
+
+
+class TestOverMemory(ScorerContract):
+    @pytest.fixture
+    async def scorer(self) -> AsyncIterator[Scorer]:
+        scorer = CachingScorer(SeededScorer(), MemoryScoreCache())
+        yield scorer
+        await scorer.close()
+
+
+class TestOverRedis(ScorerContract):
+    @pytest.fixture
+    async def scorer(self, server: RedisServer) -> AsyncIterator[Scorer]:
+        link = RedisLink(server.url, timeout=10)
+        scorer = CachingScorer(SeededScorer(), RedisScoreCache(link))
+        yield scorer
+        await scorer.close()
+        await link.close()
+
+
+class TestOverNothing(ScorerContract):
+    """Redis is not there."""
+
+    @pytest.fixture
+    async def scorer(self) -> AsyncIterator[Scorer]:
+        link = RedisLink(f"redis://127.0.0.1:{free_port()}")
+        scorer = CachingScorer(SeededScorer(), RedisScoreCache(link))
+        yield scorer
+        await scorer.close()
+        await link.close()
+
+
+class TestReadingThrough:
+    async def test_only_what_is_not_known_is_asked_in_one_call(self, scorer: CachingScorer, inner: GatedScorer) -> None:
+        await scorer.score(QUERY, ["b", "d"])
+        scores = await scorer.score(QUERY, ["a", "b", "c", "d"])
+        assert inner.rounds == [["b", "d"], ["a", "c"]]
+        assert scores.values.tolist() == expected(QUERY, ["a", "b", "c", "d"])
+        assert (await scorer.score("other", ["a"])).values.tolist() == expected("other", ["a"])
+        assert len(inner.rounds) == 3
+
+    async def test_a_text_that_comes_twice_is_asked_once(self, scorer: CachingScorer, inner: GatedScorer) -> None:
+        scores = await scorer.score(QUERY, ["a", "b", "a", "a"])
+        assert inner.rounds == [["a", "b"]]
+        assert scores.values.tolist() == expected(QUERY, ["a", "b", "a", "a"])
+
+    async def test_truncated_pairs_are_counted_when_they_come_from_the_cache(self, scorer: CachingScorer) -> None:
+        long = ["x" * 101, "y" * 300]
+        assert (await scorer.score(QUERY, ["a", long[0], "b", long[1]])).truncated == 2
+        assert (await scorer.score(QUERY, ["b", long[1]])).truncated == 1
+        assert (await scorer.score(QUERY, ["a", "b"])).truncated == 0
+        assert (await scorer.score(QUERY, [*long, "z" * 101, long[0]])).truncated == 4
+
+    async def test_another_gateway_finds_the_scores_in_redis(self, server: RedisServer) -> None:
+        links = [RedisLink(server.url, timeout=10) for _ in range(2)]
+        inners = [SeededScorer() for _ in links]
+        scorers = [CachingScorer(inner, RedisScoreCache(link)) for inner, link in zip(inners, links, strict=True)]
+        await scorers[0].score(QUERY, TEXTS)
+        await scorers[0].close()
+        scores = await scorers[1].score(QUERY, TEXTS)
+        np.testing.assert_array_equal(scores.values, expected(QUERY, TEXTS))
+        assert inners[1].rounds == []
+        await scorers[1].close()
+        for link in links:
+            await link.close()
+
+    async def test_the_deadline_is_passed_on(self, scorer: CachingScorer, inner: GatedScorer) -> None:
+        deadline = time.monotonic() + 100
+        await scorer.score(QUERY, ["a"], deadline=deadline)
+        await scorer.score(QUERY, ["b"])
+        assert inner.deadlines == [deadline, None]
+
+    async def test_what_is_known_needs_no_time(self, scorer: CachingScorer) -> None:
+        await scorer.score(QUERY, ["a"])
+        scores = await scorer.score(QUERY, ["a"], deadline=time.monotonic() - 1)
+        assert scores.values.tolist() == expected(QUERY, ["a"])
+
+    async def test_failures_are_raised_and_not_kept(self, scorer: CachingScorer, inner: GatedScorer) -> None:
+        await scorer.score(QUERY, ["a"])
+        inner.failures = [ScorerUnavailable("gone")]
+        with pytest.raises(ScorerUnavailable, match="gone"):
+            await scorer.score(QUERY, ["a", "b"])
+        assert (await scorer.score(QUERY, ["a", "b"])).values.tolist() == expected(QUERY, ["a", "b"])
+
+    async def test_what_is_no_relevance_is_not_kept(self, cache: MemoryScoreCache) -> None:
+        class Odd(SeededScorer):
+            async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+                return Scores(np.array([0.5, np.nan, 1.5]))
+
+        scorer = CachingScorer(Odd(), cache)
+        await scorer.score(QUERY, ["a", "b", "c"])
+        await scorer.close()
+        assert set(await cache.recall("seeded", QUERY)) == {digest("a")}
+
+
+class TestRecalling:
+    async def test_all_of_a_query_with_its_documents(self, scorer: CachingScorer) -> None:
+        await scorer.score(QUERY, ["a", "b"], documents=["id a", "id b"])
+        await scorer.score(QUERY, ["b", "c"])
+        await turns()
+        assert await scorer.recall(QUERY) == {
+            digest("a"): Remembered(score_of(QUERY, "a"), document="id a"),
+            digest("b"): Remembered(score_of(QUERY, "b"), document="id b"),
+            digest("c"): Remembered(score_of(QUERY, "c")),
+        }
+        assert await scorer.recall("other") == {}
+
+
+class TestNames:
+    async def test_nothing_is_kept_before_the_name_is_known(self, inner: GatedScorer, cache: MemoryScoreCache) -> None:
+        name: list[str | None] = [None]
+        scorer = CachingScorer(inner, cache, identity=lambda: name[0])
+        for _ in range(2):
+            assert (await scorer.score(QUERY, ["a"])).values.tolist() == expected(QUERY, ["a"])
+        assert inner.rounds == [["a"], ["a"]]
+        assert await scorer.recall(QUERY) == {}
+        name[0] = "model@1"
+        await scorer.score(QUERY, ["a"])
+        await scorer.score(QUERY, ["a"])
+        assert len(inner.rounds) == 3
+        assert len(await cache.recall("model@1", QUERY)) == 1
+        await scorer.close()
+
+    async def test_a_name_that_changed_meanwhile(self, inner: GatedScorer, cache: MemoryScoreCache) -> None:
+        name = ["model@1"]
+        scorer = CachingScorer(inner, cache, identity=lambda: name[0])
+        inner.gate.shut()
+        scoring = asyncio.ensure_future(scorer.score(QUERY, ["a"]))
+        await turns()
+        name[0] = "model@2"
+        inner.gate.open()
+        await scoring
+        await scorer.close()
+        assert await cache.recall("model@1", QUERY) == {}
+        assert await cache.recall("model@2", QUERY) == {}
+
+    async def test_the_scorer_itself_is_checked(self, scorer: CachingScorer, inner: GatedScorer) -> None:
+        await scorer.check()
+        await scorer.check()
+        assert inner.checks == 2
+
+    async def test_it_has_the_name_of_its_scorer(self, scorer: CachingScorer) -> None:
+        assert scorer.name == "seeded"
+
+
+class TestSingleFlight:
+    async def test_what_is_asked_at_the_same_time_is_asked_once(
+        self, scorer: CachingScorer, inner: GatedScorer
+    ) -> None:
+        inner.gate.shut()
+        with Counted("scores") as counted:
+            calls = [
+                asyncio.ensure_future(scorer.score(QUERY, texts)) for texts in (["a", "b"], ["b", "c"], ["c", "a"])
+            ]
+            await turns()
+            assert inner.rounds == [["a", "b"], ["c"]]
+            inner.gate.open()
+            for call, texts in zip(calls, (["a", "b"], ["b", "c"], ["c", "a"]), strict=True):
+                assert (await call).values.tolist() == expected(QUERY, texts)
+        assert counted.shared == 3
+        assert counted.lookups == {"miss": 3}
+
+    async def test_when_the_first_fails_the_second_asks_itself(self, scorer: CachingScorer, inner: GatedScorer) -> None:
+        inner.gate.shut()
+        inner.failures = [ScorerUnavailable("gone")]
+        first = asyncio.ensure_future(scorer.score(QUERY, ["a", "b"]))
+        await turns()
+        second = asyncio.ensure_future(scorer.score(QUERY, ["b", "c"]))
+        await turns()
+        inner.gate.open()
+        with pytest.raises(ScorerUnavailable):
+            await first
+        assert (await second).values.tolist() == expected(QUERY, ["b", "c"])
+        assert inner.rounds == [["a", "b"], ["c"], ["b"]]
+
+    async def test_its_own_failure_is_its_own(self, scorer: CachingScorer, inner: GatedScorer) -> None:
+        inner.gate.shut()
+        inner.failures = [ScorerUnavailable("one"), ScorerUnavailable("two")]
+        first = asyncio.ensure_future(scorer.score(QUERY, ["a"]))
+        second = asyncio.ensure_future(scorer.score(QUERY, ["a"]))
+        await turns()
+        inner.gate.open()
+        for call, message in ((first, "one"), (second, "two")):
+            with pytest.raises(ScorerUnavailable, match=message):
+                await call
+
+    async def test_when_the_first_leaves_one_of_the_others_asks(
+        self, scorer: CachingScorer, inner: GatedScorer
+    ) -> None:
+        inner.gate.shut()
+        calls = [asyncio.ensure_future(scorer.score(QUERY, ["a", "b"])) for _ in range(5)]
+        await turns()
+        calls[0].cancel()
+        await turns()
+        assert inner.rounds == [["a", "b"], ["a", "b"]]
+        calls[1].cancel()
+        await turns()
+        inner.gate.open()
+        for call in calls[2:]:
+            assert (await call).values.tolist() == expected(QUERY, ["a", "b"])
+        assert len(inner.rounds) == 3
+
+    async def test_a_follower_who_leaves_disturbs_nobody(self, scorer: CachingScorer, inner: GatedScorer) -> None:
+        inner.gate.shut()
+        calls = [asyncio.ensure_future(scorer.score(QUERY, ["a"])) for _ in range(3)]
+        await turns()
+        calls[1].cancel()
+        await turns()
+        inner.gate.open()
+        for call in (calls[0], calls[2]):
+            assert (await call).values.tolist() == expected(QUERY, ["a"])
+        assert inner.rounds == [["a"]]
+
+    async def test_who_is_in_a_greater_hurry_asks_itself(self, scorer: CachingScorer, inner: GatedScorer) -> None:
+        inner.gate.shut()
+        now = time.monotonic()
+        deadlines = [None, now + 200, now + 300, now + 100, now + 150]
+        calls = []
+        for deadline in deadlines:
+            calls.append(asyncio.ensure_future(scorer.score(QUERY, ["a"], deadline=deadline)))
+            await turns()
+        assert inner.deadlines == [None, now + 200, now + 100]
+        inner.gate.open()
+        for call in calls:
+            assert (await call).values.tolist() == expected(QUERY, ["a"])
+
+    async def test_when_the_time_of_the_first_is_over_the_second_asks_itself(
+        self, scorer: CachingScorer, inner: GatedScorer
+    ) -> None:
+        inner.gate.shut()
+        first = asyncio.ensure_future(scorer.score(QUERY, ["a"], deadline=time.monotonic() + 0.05))
+        await turns()
+        second = asyncio.ensure_future(scorer.score(QUERY, ["a"], deadline=time.monotonic() + 100))
+        with pytest.raises(DeadlineExceeded):
+            await first
+        await turns()
+        assert len(inner.rounds) == 2
+        inner.gate.open()
+        assert (await second).values.tolist() == expected(QUERY, ["a"])
+
+    async def test_of_those_who_followed_it_one_asks_for_all(self, scorer: CachingScorer, inner: GatedScorer) -> None:
+        inner.gate.shut()
+        first = asyncio.ensure_future(scorer.score(QUERY, ["a"], deadline=time.monotonic() + 0.05))
+        await turns()
+        others = [asyncio.ensure_future(scorer.score(QUERY, ["a"], deadline=time.monotonic() + 100)) for _ in range(3)]
+        with pytest.raises(DeadlineExceeded):
+            await first
+        await turns()
+        assert len(inner.rounds) == 2
+        inner.gate.open()
+        await asyncio.gather(*others)
+
+    async def test_a_scorer_that_takes_too_long_by_itself_has_failed(
+        self, scorer: CachingScorer, inner: GatedScorer
+    ) -> None:
+        inner.gate.shut()
+        inner.failures = [DeadlineExceeded("of its own")]
+        calls = [asyncio.ensure_future(scorer.score(QUERY, ["a"])) for _ in range(3)]
+        await turns()
+        inner.gate.open()
+        with pytest.raises(DeadlineExceeded, match="of its own"):
+            await calls[0]
+        await asyncio.gather(*calls[1:])
+        assert len(inner.rounds) == 3
+
+    async def test_a_follower_keeps_its_deadline_where_the_first_does_not(
+        self, scorer: CachingScorer, inner: GatedScorer
+    ) -> None:
+        inner.gate.shut()
+        inner.punctual = False
+        deadline = time.monotonic() + 0.05
+        first = asyncio.ensure_future(scorer.score(QUERY, ["a"], deadline=deadline))
+        await turns()
+        with pytest.raises(DeadlineExceeded):
+            await scorer.score(QUERY, ["a"], deadline=deadline)
+        assert not first.done()
+        inner.gate.open()
+        await first
+
+    async def test_nobody_follows_beyond_the_own_deadline(self, scorer: CachingScorer, inner: GatedScorer) -> None:
+        inner.gate.shut()
+        deadline = time.monotonic() + 0.05
+        calls = [asyncio.ensure_future(scorer.score(QUERY, ["a"], deadline=deadline)) for _ in range(3)]
+        for call in calls:
+            with pytest.raises(DeadlineExceeded):
+                await call
+
+    async def test_a_score_on_its_way_to_the_cache_is_not_asked_again(self, inner: GatedScorer) -> None:
+        cache = SlowScoreCache()
+        cache.gate.shut()
+        scorer = CachingScorer(inner, cache)
+        for _ in range(3):
+            assert (await scorer.score(QUERY, ["a"])).values.tolist() == expected(QUERY, ["a"])
+            await turns()
+        await scorer.score(QUERY, ["a"], deadline=time.monotonic() + 100)
+        assert inner.rounds == [["a"]]
+        cache.gate.open()
+        await scorer.close()
+        assert len(await cache.recall("seeded", QUERY)) == 1
+
+    @settings(max_examples=60, deadline=None)
+    @given(st.data())
+    async def test_whatever_comes_together(self, data: st.DataObject) -> None:
+        inner, cache = GatedScorer(), SlowScoreCache()
+        scorer = CachingScorer(inner, cache, writes=data.draw(st.integers(1, 3)))
+        texts = st.lists(st.sampled_from("abcdef"), max_size=6)
+        calls: list[tuple[asyncio.Future[Scores], list[str]]] = []
+        failing = cancelled = 0
+        for _ in range(data.draw(st.integers(1, 12))):
+            step = data.draw(st.sampled_from(["score", "score", "score", "cancel", "fail", "inner", "cache", "wait"]))
+            if step == "score":
+                asked = data.draw(texts)
+                deadline = data.draw(st.sampled_from([None, time.monotonic() + 1_000, time.monotonic() + 2_000]))
+                calls.append((asyncio.ensure_future(scorer.score(QUERY, asked, deadline=deadline)), asked))
+            elif step == "cancel" and calls:
+                call, _ = calls.pop(data.draw(st.integers(0, len(calls) - 1)))
+                call.cancel()
+                await asyncio.gather(call, return_exceptions=True)
+                cancelled += 1
+            elif step == "fail":
+                inner.failures.append(ScorerUnavailable("gone"))
+                failing += 1
+            elif step in ("inner", "cache"):
+                gate = inner.gate if step == "inner" else cache.gate
+                data.draw(st.sampled_from([gate.shut, gate.open]))()
+            await turns(data.draw(st.integers(0, 8)))
+        inner.gate.open()
+        cache.gate.open()
+        failed = 0
+        for call, asked in calls:
+            try:
+                assert (await call).values.tolist() == expected(QUERY, asked)
+            except ScorerUnavailable:
+                failed += 1
+        assert failed <= failing
+        await scorer.close()
+        recalled = await cache.recall("seeded", QUERY)
+        assert recalled == {
+            digest(text): Remembered(score_of(QUERY, text)) for text in "abcdef" if digest(text) in recalled
+        }
+        again = CachingScorer(inner, cache)
+        inner.failures.clear()
+        assert (await again.score(QUERY, list("abcdef"))).values.tolist() == expected(QUERY, list("abcdef"))
+        await again.close()
+
+
+class TestWriting:
+    async def test_nobody_waits_for_it_and_it_is_done_before_the_end(self, inner: GatedScorer) -> None:
+        cache = SlowScoreCache()
+        cache.gate.shut()
+        scorer = CachingScorer(inner, cache)
+        await scorer.score(QUERY, ["a"])
+        assert await cache.recall("seeded", QUERY) == {}
+        closing = asyncio.ensure_future(scorer.close())
+        await turns()
+        assert not inner.closed
+        cache.gate.open()
+        await closing
+        assert inner.closed
+        assert len(await cache.recall("seeded", QUERY)) == 1
+
+    async def test_what_is_too_much_is_dropped(self, inner: GatedScorer) -> None:
+        cache = SlowScoreCache()
+        cache.gate.shut()
+        scorer = CachingScorer(inner, cache, writes=2)
+        with Counted("scores") as counted:
+            for text in "abcd":
+                await scorer.score(QUERY, [text])
+            cache.gate.open()
+            await scorer.close()
+        assert counted.writes == {"ok": 2, "dropped": 2}
+        assert set(await cache.recall("seeded", QUERY)) == {digest("a"), digest("b")}
+
+    async def test_what_was_dropped_is_asked_again(self, inner: GatedScorer) -> None:
+        cache = SlowScoreCache()
+        cache.gate.shut()
+        scorer = CachingScorer(inner, cache, writes=1)
+        for text in "abab":
+            await scorer.score(QUERY, [text])
+        assert inner.rounds == [["a"], ["b"], ["b"]]
+        cache.gate.open()
+        await scorer.close()
+
+    async def test_closed(self, scorer: CachingScorer) -> None:
+        await scorer.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            await scorer.score(QUERY, ["a"])
