@@ -328,11 +328,16 @@ def _advance(
 
 def _progress(session: SelectionSession) -> Progress:
     selected = [session.pool.ids[position] for position in session.selection().documents]
-    return Progress(session.rounds, session.spent, session.budget, session.expected_loss(), selected)
+    return Progress(session.rounds, session.spent, session.budget, _expected_loss(session), selected)
 
 
 def _end(session: SelectionSession) -> tuple[Selection, float]:
-    return session.selection(), session.expected_loss()
+    return session.selection(), _expected_loss(session)
+
+
+def _expected_loss(session: SelectionSession) -> float:
+    """At most 1: before the first scores, next to nothing may be believed relevant, and any loss is many times that."""
+    return min(1.0, session.expected_loss())
 
 
 def _interruption(error: Exception) -> Interruption:
