@@ -35,7 +35,7 @@ def main() -> None:
     texts = passages(arguments.texts, words=(1, 400))
     model = OnnxCrossEncoder.embedded()
     truth = {
-        (query, text): model.run([pair])[0]
+        (query, text): float(model.run([pair])[0])
         for query in QUERIES
         for text, pair in zip(texts, model.tokenize(query, texts), strict=True)
     }
@@ -68,7 +68,7 @@ async def _soak(
             except (Overloaded, DeadlineExceeded) as refusal:
                 counts[refusal.slug] += 1
                 continue
-            wrong = sum(truth[query, text] != score for text, score in zip(chosen, scores.values, strict=True))
+            wrong = sum(truth[query, text] != score for text, score in zip(chosen, scores.values.tolist(), strict=True))
             counts.update({"pairs": len(chosen), "wrong": wrong})
 
     running = [asyncio.create_task(session()) for _ in range(sessions)]
