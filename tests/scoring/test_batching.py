@@ -235,7 +235,9 @@ class TestLeaving:
     async def test_closing_tells_those_who_wait(self) -> None:
         model = SeededCrossEncoder(open=False, batch_tokens=1)
         scorer = BatchingScorer(model)
-        running, waiting = asked(scorer, "q", "running"), asked(scorer, "q", "waiting")
+        running = asked(scorer, "q", "running")
+        await until(lambda: model.batches == [["running"]])
+        waiting = asked(scorer, "q", "waiting")
         await queued(scorer, 1)
         closing = asyncio.create_task(scorer.close())
         with pytest.raises(ScorerUnavailable, match="shutting down"):
