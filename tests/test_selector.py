@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
+from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.caching.scorer import CachingScorer
 from boundarymorph.errors import (
     DeadlineExceeded,
     Overloaded,
@@ -274,6 +276,32 @@ class TestLessThanWanted:
         fetches = asked
         with pytest.raises(RetrieverUnavailable):
             await selector.select(replace(wanted, degrade=False))
+        await selector.close()
+
+    @pytest.mark.parametrize("trouble", ["gone", "hanging"])
+    async def test_known_scores_whose_texts_cannot_be_read(self, trouble: str) -> None:
+        class Leaving(FakeRetriever):
+            here = True
+
+            async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
+                if not self.here and trouble == "hanging":
+                    await asyncio.Event().wait()
+                if not self.here:
+                    raise RetrieverUnavailable("nobody answers")
+                return await super().documents(index, ids)
+
+        retriever = Leaving()
+        scorer = CachingScorer(SeededScorer(), MemoryScoreCache(2**20, seconds_to_live=60))
+        selector = Selector(retriever, scorer)
+        await selector.select(task())
+        assert (await selector.select(task())).reused == 6
+        retriever.here = False
+        wanted = replace(task(return_documents=True), deadline=time.monotonic() + 0.2)
+        result = await selector.select(wanted)
+        assert (result.status, result.reused, len(result.selection.documents)) == ("retrieval_only", 0, 4)
+        assert result.stop_reason == ("deadline" if trouble == "hanging" else "retriever_unavailable")
+        assert any("known from earlier requests" in warning for warning in result.warnings)
+        assert result.documents == {}
         await selector.close()
 
     async def test_nothing_to_decide_is_complete_without_a_scorer(self) -> None:

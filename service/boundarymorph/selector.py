@@ -35,6 +35,7 @@ Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 
 RESERVE = 0.01  # seconds before the deadline that are kept for reading the selection
+LATE = 0.25  # seconds that reading the selected texts may take when the deadline has come
 GONE = 0.0  # what a session is told of a document that was deleted between retrieval and scoring
 
 
@@ -105,8 +106,8 @@ class SelectionResult:
     """What came of it. What was deleted while it went on is in neither the selection nor the history.
 
     reused: scores that were known before; expected_loss: share of the set's relevance that more calls may have brought;
-    documents: by id, as far as they were
-    fetched; truncated: scored pairs that were cut to fit the cross-encoder; seconds: by stage, and their total.
+    documents: by id, as far as they were fetched; truncated: scored pairs that were cut to fit the cross-encoder;
+    seconds: by stage, and their total.
     """
 
     pool: Pool
@@ -169,8 +170,8 @@ class Selector:
         """Carry out one task. A cancelled task asks for nothing more.
 
         watch: runs already, where the task took time before it came here.
-        Raises what the retriever raises and DeadlineExceeded before there is a pool, and what the scorer raises unless
-        the task is content with less.
+        Raises what the retriever raises and DeadlineExceeded before there is a pool, with the lengths of its documents
+        where max_tokens is set, and what the scorer raises unless the task is content with less.
         """
         *_, result = [step async for step in self.steps(task, watch, tell=False)]
         assert isinstance(result, SelectionResult)
@@ -190,9 +191,17 @@ class Selector:
         gone: set[int] = set()
         truncated = 0
         interruption: Interruption | None = None
+        lengths: NDArray[np.float64] | None = None
         with watch.stage("fetch"):
-            lengths = await task.candidates.lengths(self._retriever, pool.ids) if task.max_tokens is not None else None
-            known = await self._known(task, pool, documents)
+            if task.max_tokens is not None:
+                async with self._before(task.deadline):
+                    lengths = await task.candidates.lengths(self._retriever, pool.ids)
+            try:
+                async with self._before(task.deadline):
+                    known = await self._known(task, pool, documents)
+            except (RetrieverUnavailable, DeadlineExceeded) as error:
+                known = {}
+                warnings.append(f"scores known from earlier requests were not used: {error}")
         with watch.stage("select"):
             session, asked = await self._in_thread(_begin, pool, task, lengths, known)
         while asked.size:
@@ -218,13 +227,16 @@ class Selector:
             selection, expected_loss = await self._in_thread(_end, session)
             selection = _without(selection, gone)
         if task.return_documents:
+            latest = None if task.deadline is None else max(task.deadline, self._clock() + LATE)
             try:
                 with watch.stage("fetch"):
-                    await self._fetch(task, [pool.ids[position] for position in selection.documents], documents)
-            except RetrieverUnavailable as error:
-                if not task.degrade:
+                    async with self._before(latest):
+                        await self._fetch(task, [pool.ids[position] for position in selection.documents], documents)
+            except (RetrieverUnavailable, DeadlineExceeded) as error:
+                new = _interruption(error)
+                if not task.degrade and new != Interruption.DEADLINE:
                     raise
-                interruption = interruption or Interruption.RETRIEVER_UNAVAILABLE
+                interruption = interruption or new
                 warnings.append(f"not all texts could be read: {error}")
 
         if gone:

@@ -7,7 +7,8 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.scoring.cross_encoder import DeviceLost, OutOfMemory, Pair
+from boundarymorph.batching.model import DeviceLost, OutOfMemory
+from boundarymorph.scoring.cross_encoder import Pair
 from boundarymorph.scoring.scorer import Scores
 
 

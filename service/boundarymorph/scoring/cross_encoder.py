@@ -9,9 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.batching.model import DeviceLost, OutOfMemory
-
-__all__ = ["CrossEncoder", "DeviceLost", "OutOfMemory", "Pair", "sigmoid"]
+from boundarymorph.batching.model import Model
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,45 +29,14 @@ class Pair:
         return len(self.ids)
 
 
-class CrossEncoder(Protocol):
-    """Blocking and thread-safe. A pair's score does not depend on its batch, up to the rounding of its precision."""
-
-    @property
-    def name(self) -> str:
-        """Model, revision, precision, length and prompt: two of the same name give the same scores."""
-
-    @property
-    def backend(self) -> str:
-        """What runs it, such as onnx-cpu or torch-cuda: a label of the metrics."""
-
-    @property
-    def max_length(self) -> int:
-        """Tokens of a pair, special ones included; longer ones are cut."""
-
-    @property
-    def lanes(self) -> int:
-        """How many calls of `run` at a time keep the device busy."""
-
-    @property
-    def side_by_side(self) -> bool:
-        """Whether lanes compute at the same time, as cores do, rather than in turn on one device."""
-
-    @property
-    def batch_tokens(self) -> int:
-        """How many tokens, padding included, a batch should have at most; one pair always may."""
-
-    @property
-    def pads(self) -> bool:
-        """Whether every pair of a batch costs as much as the longest of them."""
+class CrossEncoder(Model[Pair], Protocol):
+    """A `Model` whose results are relevances: two of the same name, prompt included, give the same."""
 
     def tokenize(self, query: str, texts: Sequence[str]) -> list[Pair]:
         """The pairs of n texts with one query."""
 
-    def run(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
+    def run(self, pairs: Sequence[Pair], /) -> NDArray[np.float64]:
         """(n,) relevances in [0, 1] of a batch. Raises OutOfMemory or DeviceLost."""
-
-    def close(self) -> None:
-        """Release threads and memory; no `run` is under way."""
 
 
 def sigmoid(logits: NDArray[np.float64]) -> NDArray[np.float64]:
