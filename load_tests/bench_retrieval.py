@@ -23,8 +23,9 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.retrieval.halves import unit_from_halves
 from boundarymorph.retrieval.index import exact_scores, scan
-from boundarymorph.retrieval.segment import Block, unit_from_halves
+from boundarymorph.retrieval.segment import Block
 from boundarymorph.retrieval.segmented import SegmentedIndex
 from boundarymorph.retrieval.snapshots import Content, Snapshots
 from boundarymorph.retrieval.structures import KINDS

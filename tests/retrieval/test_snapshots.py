@@ -13,7 +13,8 @@ import orjson
 import pytest
 from numpy.typing import NDArray
 
-from boundarymorph.retrieval.segment import Segment, floats_from_halves, unit_from_halves
+from boundarymorph.retrieval.halves import floats_from_halves, unit_from_halves
+from boundarymorph.retrieval.segment import Segment
 from boundarymorph.retrieval.segmented import SegmentedIndex
 from boundarymorph.retrieval.snapshots import Content, Snapshots
 from boundarymorph.retrieval.structures import KINDS

@@ -1,10 +1,9 @@
 """What a retriever answers, as bytes: pools and embeddings in the safetensors format.
 
 Indexes store float16 and bring it to unit length when they read it, so a pool's float32 rows hold no more than float16
-does. A frame carries them as float16, and its reader brings them to unit length anew. That gives the same bits on every
-machine: squares of float16 are multiples of 2**-48, which float64 adds without rounding for a row near unit length, in
-any order, and root and division round as IEEE 754 says. All the same, the writer tries it on every row, and sends those
-that would come out otherwise in float32 beside the others.
+does. A frame carries them as float16, and its reader brings them to unit length anew, which gives the same bits
+(`halves`). All the same, the writer tries it on every row, and sends those that would come out otherwise in float32
+beside the others.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from safetensors.numpy import save
 
 from boundarymorph.errors import InvalidInput, MalformedFrame
 from boundarymorph.retrieval.encoders import Embeddings
+from boundarymorph.retrieval.halves import halves_from_floats, unit_from_halves, unit_rows_of
 from boundarymorph.retrieval.retriever import Retrieved
 from boundarymorph.selection.pool import Pool, row_lengths
 
@@ -29,7 +29,7 @@ EMBEDDINGS_TYPE = "application/vnd.boundarymorph.embeddings"
 VERSION = "1"
 HEADER_BYTES = 2**20  # at most: names, shapes and warnings
 TOLERANCE = 1e-3  # by which the length of a vector may differ from 1
-_BLOCK = 2**15  # numbers that are brought to unit length at a time, so that they stay in the cache
+_BLOCK = 2**18  # numbers that are brought to unit length at a time, so that they stay in the cache
 _FEATURE = "feature:"
 _TYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "U32": "<u4", "U8": "|u1"}
 
@@ -110,23 +110,19 @@ def _rows(vectors: NDArray[np.floating]) -> Tensors:
         return {"vectors": vectors}
     vectors = np.ascontiguousarray(vectors)
     count, dimension = vectors.shape
-    half = np.empty((count, dimension), dtype="<f2")
+    halves = np.empty((count, dimension), dtype="<f2")
     differs = np.zeros(count, dtype=np.bool_)
-    room = np.empty((_step(dimension), dimension), dtype=np.float32)
-    with np.errstate(all="ignore"):
-        for rows in _blocks(count, dimension):
-            half[rows] = vectors[rows]
-            again = room[: len(half[rows])]
-            _bring_to_unit_length(half[rows], again)
-            wrong = again.view(np.uint32) != vectors[rows].view(np.uint32)
-            if wrong.any():
-                differs[rows] = wrong.any(axis=1)
+    for rows in _blocks(count, dimension):
+        halves[rows] = halves_from_floats(vectors[rows])
+        wrong = unit_from_halves(halves[rows]).view(np.uint32) != vectors[rows].view(np.uint32)
+        if wrong.any():
+            differs[rows] = wrong.any(axis=1)
     exceptions = np.flatnonzero(differs).astype("<u4")
     if 2 * len(exceptions) > count:
         return {"vectors": vectors}
     if not len(exceptions):
-        return {"vectors": half}
-    return {"vectors": half, "exceptions": exceptions, "exact": vectors[exceptions]}
+        return {"vectors": halves}
+    return {"vectors": halves, "exceptions": exceptions, "exact": vectors[exceptions]}
 
 
 def _vectors(tensors: Tensors) -> NDArray[Any]:
@@ -140,11 +136,9 @@ def _vectors(tensors: Tensors) -> NDArray[Any]:
     count, dimension = sent.shape
     vectors = np.empty((count, dimension), dtype=np.float32)
     lengths = np.empty(count)
-    with np.errstate(all="ignore"):
-        for rows in _blocks(count, dimension):
-            lengths[rows] = _bring_to_unit_length(sent[rows], vectors[rows])
-    if not (np.isfinite(lengths) & (lengths > 0)).all():
-        raise MalformedFrame("one of its vectors has no direction")
+    for rows in _blocks(count, dimension):
+        vectors[rows], lengths[rows] = unit_rows_of(sent[rows])
+    _check_lengths(lengths, "one of its vectors")
     if "exceptions" in tensors:
         exceptions = _taken(tensors, "exceptions", np.dtype("<u4"), None)
         if exceptions.ndim != 1 or (exceptions >= count).any() or (exceptions[1:] <= exceptions[:-1]).any():
@@ -154,22 +148,9 @@ def _vectors(tensors: Tensors) -> NDArray[Any]:
     return vectors
 
 
-def _bring_to_unit_length(half: NDArray[np.float16], into: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Write (n, d) rows over their lengths; (n,) what the lengths were."""
-    into[...] = half
-    double = into.astype(np.float64)
-    lengths: NDArray[np.float64] = np.sqrt(np.einsum("nd,nd->n", double, double))
-    into /= lengths[:, None].astype(np.float32)
-    return lengths
-
-
 def _blocks(count: int, dimension: int) -> Iterable[slice]:
-    step = _step(dimension)
+    step = max(1, _BLOCK // dimension)
     return (slice(start, start + step) for start in range(0, count, step))
-
-
-def _step(dimension: int) -> int:
-    return max(1, _BLOCK // dimension)
 
 
 def _opened(frame: bytes, kind: str) -> tuple[Tensors, dict[str, str]]:
@@ -219,7 +200,11 @@ def _check_finite(values: NDArray[Any], what: str) -> None:
 
 
 def _check_unit(rows: NDArray[Any], what: str) -> None:
-    if not (np.abs(row_lengths(rows) - 1) <= TOLERANCE).all():
+    _check_lengths(row_lengths(rows), what)
+
+
+def _check_lengths(lengths: NDArray[np.float64], what: str) -> None:
+    if not (np.abs(lengths - 1) <= TOLERANCE).all():
         raise MalformedFrame(f"{what} is not of unit length")
 
 

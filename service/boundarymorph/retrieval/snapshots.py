@@ -19,8 +19,9 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph.errors import CorruptIndex
+from boundarymorph.retrieval.halves import unit_from_halves
 from boundarymorph.retrieval.identifiers import Identifiers
-from boundarymorph.retrieval.segment import Block, HalfVectors, Segment, SnapshotInfo, unit_from_halves
+from boundarymorph.retrieval.segment import Block, HalfVectors, Segment, SnapshotInfo
 from boundarymorph.retrieval.structures import Checkpoint, FaissStructure, build, effort_of, load, save
 
 FORMAT = 1

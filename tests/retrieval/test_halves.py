@@ -1,0 +1,57 @@
+"""Unit vectors as float16: there and back."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+
+from boundarymorph.retrieval.halves import floats_from_halves, halves_from_floats, unit_from_halves, unit_rows_of
+
+NORMAL = 2.0**-14  # the smallest float16 that has all its digits
+
+
+def every_half() -> NDArray[np.float16]:
+    """All of magnitude at most 1, negative zero among them."""
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    return halves[np.abs(halves) <= 1]
+
+
+def test_every_half_comes_back() -> None:
+    halves = every_half()
+    np.testing.assert_array_equal(halves_from_floats(floats_from_halves(halves)).view("u2"), halves.view("u2"))
+
+
+def test_ties_and_their_neighbours_round_as_numpy_rounds() -> None:
+    positive = np.sort(every_half()[np.signbit(every_half()) == 0]).astype(np.float32)
+    ties = (positive[:-1] + positive[1:]) / 2
+    floats = np.concatenate([ties, np.nextafter(ties, np.float32(2)), np.nextafter(ties, np.float32(0))])
+    floats = floats[floats >= NORMAL]
+    floats = np.concatenate([floats, -floats])
+    np.testing.assert_array_equal(halves_from_floats(floats), floats.astype(np.float16))
+
+
+@given(arrays(np.float32, 50, elements=st.floats(-1, 1, width=32)))
+def test_the_nearest(floats: NDArray[np.float32]) -> None:
+    ours, numpys = halves_from_floats(floats).astype(np.float64), floats.astype(np.float16).astype(np.float64)
+    large = np.abs(floats) >= NORMAL
+    np.testing.assert_array_equal(ours[large], numpys[large])
+    error, best = np.abs(ours - floats), np.abs(numpys - floats)
+    assert (error <= best + 2.0**-36).all()  # 2**-12 of the step between small ones
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 7, 384, 1024]))
+def test_unit_rows_keep_their_bits(seed: int, dimension: int) -> None:
+    rows = np.random.default_rng(seed).standard_normal((20, dimension)) + 1e-3
+    halves = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)
+    vectors, lengths = unit_rows_of(halves)
+    exact = halves.astype(np.float64)
+    np.testing.assert_array_equal(lengths, np.sqrt((exact**2).sum(axis=1)))
+    np.testing.assert_array_equal(vectors, halves.astype(np.float32) / lengths.astype(np.float32)[:, None])
+    np.testing.assert_array_equal(unit_from_halves(halves), vectors)
+
+
+def test_no_direction() -> None:
+    vectors, lengths = unit_rows_of(np.zeros((2, 3), np.float16))
+    assert np.isnan(vectors).all()
+    assert lengths.tolist() == [0, 0]
