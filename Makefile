@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 
-.PHONY: help setup demo serve test check format bench-selection bench-select bench-scorer bench-failover soak-scorer \
+.PHONY: help setup demo serve test check format bench-selection bench-select bench-scorer bench-retrieval bench-failover soak-scorer \
 	gpu-check evaluation evaluation-options clean
 
 help:  ## this list
@@ -57,6 +57,9 @@ bench-failover: setup  ## kill -9 of one of two scorers under load -> build/benc
 
 soak-scorer: setup  ## ten minutes at saturation, every answer checked -> build/bench/soak-scorer.json
 	$(BIN)/python -m load_tests.soak_scorer $(OPTIONS)
+
+bench-retrieval: setup  ## a million vectors over HTTP, every kind, beside plain FAISS and milvus-lite -> build/bench/retrieval.json
+	$(BIN)/python -m load_tests.bench_retrieval $(OPTIONS)
 
 gpu-check: setup  ## right and fast on this GPU? OPTIONS="--device cpu --models smoke" tries it anywhere
 	$(BIN)/python -m load_tests.gpu_check $(OPTIONS)

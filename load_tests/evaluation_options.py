@@ -68,6 +68,7 @@ TITLES = {
     "tokens": "Token limits: relevance gathered, in % of the linear relaxation's optimum",
     "known": "Known scores: CE-nCG of a second request after one of B = 25, k = 50",
     "speculation": "Speculation at B = 50, k = 100: per pick",
+    "hybrid": "BM25 as a feature and in the order of the pool: CE-nCG (standard error of the change)",
 }
 
 
@@ -185,6 +186,22 @@ def _speculation(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return found
 
 
+def _hybrid(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    found = []
+    base = {_key(row): row["ce_ncg"] for row in rows if row["prior"] == "similarity" and row["feature"]}
+    for budget in sorted({row["budget"] for row in rows}):
+        for prior in ("similarity", "fused"):
+            for feature in (True, False):
+                here = [r for r in rows if (r["budget"], r["prior"], r["feature"]) == (budget, prior, feature)]
+                line: dict[str, Any] = {"B": budget, "order": prior, "feature": "yes" if feature else "no"}
+                line |= _by_table(here, lambda part: f"{100 * _mean_error(part, 'ce_ncg')[0]:.1f}")
+                line[ALL] = f"{100 * _over_tables(here, 'ce_ncg'):.1f}"
+                changes = [{**row, "change": 100 * (row["ce_ncg"] - base[_key(row)])} for row in here]
+                line["change"] = f"{_over_tables(changes, 'change'):+.1f} ({_error_over_tables(changes, 'change'):.1f})"
+                found.append(line)
+    return found
+
+
 SUMMARIES: Mapping[str, Callable[[Sequence[Row]], list[dict[str, Any]]]] = {
     "ablations": _ablations,
     "rounds": _rounds,
@@ -192,6 +209,7 @@ SUMMARIES: Mapping[str, Callable[[Sequence[Row]], list[dict[str, Any]]]] = {
     "tokens": _tokens,
     "known": _known,
     "speculation": _speculation,
+    "hybrid": _hybrid,
 }
 
 

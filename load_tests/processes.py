@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 
@@ -20,19 +21,38 @@ class Server:
     process: subprocess.Popen[bytes]
     url: str
 
+    def resident(self, kind: str) -> int:
+        """MiB of the process that are its own (RssAnon) or of mapped files (RssFile)."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.split(f"{kind}:")[1].split()[0]) // 1024
+
 
 @contextmanager
 def scorer(options: Sequence[str] = (), *, port: int | None = None) -> Iterator[Server]:
     """A ready `boundarymorph scorer`, on a free port unless one is given, stopped at the end."""
+    with serving(["scorer", *options], port=port) as server:
+        yield server
+
+
+@contextmanager
+def retriever(data_directory: Path, options: Sequence[str] = ()) -> Iterator[Server]:
+    """A ready `boundarymorph retriever` on a free port, stopped at the end."""
+    with serving(["retriever", "--data-directory", str(data_directory), *options]) as server:
+        yield server
+
+
+@contextmanager
+def serving(command: Sequence[str], *, port: int | None = None) -> Iterator[Server]:
+    """`boundarymorph COMMAND`, once it is ready, on a free port unless one is given, stopped at the end."""
     port = _free_port() if port is None else port
-    command = [sys.executable, "-m", "boundarymorph.cli", "scorer", "--port", str(port), "--log-level", "warning"]
-    with subprocess.Popen([*command, *options]) as process:
+    options = ["--port", str(port), "--log-level", "warning"]
+    with subprocess.Popen([sys.executable, "-m", "boundarymorph.cli", *command, *options]) as process:
         server = Server(process, f"http://127.0.0.1:{port}")
         try:
             deadline = time.monotonic() + START_SECONDS
             while not _ready(server.url):
                 if process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError("the scorer did not become ready")
+                    raise RuntimeError(f"the {command[0]} did not become ready")
                 time.sleep(0.1)
             yield server
         finally:

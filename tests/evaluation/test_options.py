@@ -1,5 +1,7 @@
 """The study of a session's options, on a table small enough to check by hand or by another way."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -22,6 +24,7 @@ def table() -> Table:
             "query_emb": np.array([pool.query for pool, _ in pools]),
             "pool": np.arange(480).reshape(3, 160),
             "score": np.array([scores for _, scores in pools]),
+            "bm25": np.maximum(0, np.random.default_rng(3).standard_normal((3, 160))),
         },
     )
 
@@ -54,3 +57,20 @@ def test_every_study_runs_and_names_its_queries(table: Table) -> None:
     assert len(seen) == 2 * len(options.STUDIES)
     for row in options.tokens(table, 3, lambda: None):
         assert 0 < row["share"] <= 1 + 1e-9
+
+
+def test_hybrid_orders_the_same_pool_by_both(table: Table) -> None:
+    question = table.question(0)
+    order, scores = options._fused(question.pool)
+    assert sorted(order.tolist()) == list(range(160))
+    assert (np.diff(scores) <= 0).all()
+    words = question.pool.features["bm25"]
+    best = int(order[0])
+    ranks = [1 + best, 1 + int((words > words[best]).sum())]
+    assert scores[0] == pytest.approx(sum(1 / (60 + rank) for rank in ranks))
+    silent = replace(question.pool, features={"bm25": np.zeros(160)})
+    assert options._fused(silent)[0].tolist() == list(range(160))
+    rows = options.hybrid(table, 3, lambda: None)
+    unspent = {row["prior"]: row["ce_ncg"] for row in rows if (row["budget"], row["k"]) == (0, 50)}
+    assert unspent["similarity"] == normalised_gain(np.arange(50), question.scores)
+    assert unspent["fused"] == normalised_gain(order[:50], question.scores)

@@ -17,11 +17,13 @@ from boundarymorph.evaluation.metrics import normalised_gain
 from boundarymorph.evaluation.problem import Question
 from boundarymorph.evaluation.run import run_once
 from boundarymorph.evaluation.tables import Table
+from boundarymorph.retrieval.fusion import fuse
 from boundarymorph.selection import (
     Capacity,
     Config,
     DocumentCapacity,
     Explore,
+    Pool,
     Selection,
     SelectionConfig,
     SelectionSession,
@@ -199,6 +201,34 @@ def speculation(table: Table, every: int, watch: Watch) -> list[Row]:
     return found
 
 
+def hybrid(table: Table, every: int, watch: Watch) -> list[Row]:
+    """What the words of documents bring: as a feature that the session learns from, in the order of the pool, or both.
+
+    "fused": the pool is ordered, and the session's prior made, by reciprocal ranks of similarity and BM25 together. It
+    is the same pool, so what BM25 alone would have brought into it does not show.
+    """
+    found: list[Row] = []
+    for row, question in questions(table, every, watch):
+        if "bm25" not in question.pool.features:
+            continue
+        order, scores = _fused(question.pool)
+        fused = _reordered(question.pool, order, scores)
+        orders: Mapping[str, tuple[Pool, NDArray[np.float64]]] = {
+            "similarity": (question.pool, question.scores),
+            "fused": (fused, question.scores[order]),
+        }
+        for prior, (pool, told) in orders.items():
+            for feature in (True, False):
+                seen = pool if feature else replace(pool, features={})
+                for k in (k for k in KS if k < len(pool)):
+                    session = SelectionSession(seen, budget=max(BUDGETS), k=k, config=METHODS[DEFAULT])
+                    for budget in _at_budgets(session, told, (0, *BUDGETS)):
+                        chosen = session.selection().documents
+                        setting = {"query": row, "prior": prior, "feature": feature, "budget": budget, "k": k}
+                        found.append({**setting, "ce_ncg": normalised_gain(chosen, told)})
+    return found
+
+
 STUDIES: Mapping[str, Callable[[Table, int, Watch], list[Row]]] = {
     "ablations": ablations,
     "rounds": rounds,
@@ -206,6 +236,7 @@ STUDIES: Mapping[str, Callable[[Table, int, Watch], list[Row]]] = {
     "tokens": tokens,
     "known": known,
     "speculation": speculation,
+    "hybrid": hybrid,
 }
 
 
@@ -229,6 +260,20 @@ def at_fixed_budget(rows: Sequence[Row], calls: float) -> list[Row]:
         quality = np.interp(calls, [row["calls"] for row in run], [row["ce_ncg"] for row in run])
         found.append({**run[0], "calls": calls, "ce_ncg": float(quality)})
     return found
+
+
+def _fused(pool: Pool) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """Positions in the order of their reciprocal ranks by similarity and BM25 together, and these scores."""
+    words = pool.features["bm25"]
+    by_words = [pool.ids[position] for position in np.argsort(-words, kind="stable") if words[position] > 0]
+    ranked = fuse([pool.ids, by_words])
+    positions = {id: position for position, id in enumerate(pool.ids)}
+    return np.array([positions[id] for id in ranked.ids], dtype=np.intp), ranked.scores
+
+
+def _reordered(pool: Pool, order: NDArray[np.intp], scores: NDArray[np.float64]) -> Pool:
+    features = {name: signal[order] for name, signal in pool.features.items()}
+    return Pool([pool.ids[position] for position in order], pool.embeddings[order], pool.query, scores, features)
 
 
 def _at_budgets(session: SelectionSession, scores: NDArray[np.float64], budgets: Sequence[int]) -> Iterator[int]:

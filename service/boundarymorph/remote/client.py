@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, TypedDict
 
 import numpy as np
 
@@ -25,6 +25,18 @@ GRACE = 0.05  # seconds after the deadline in which a request's own timer tells 
 
 Outcome = Literal["ok", "overloaded", "unavailable", "timeout", "failed", "cancelled"]
 Observer = Callable[[str, Outcome, float], None]
+
+
+class Options(TypedDict, total=False):
+    """How servers are asked: the keywords of `RemoteModel`, for what stands on one."""
+
+    api_key: str | None
+    timeout: float
+    attempt_timeout: float
+    connections: int
+    clock: Callable[[], float]
+    seed: int
+    observe: Observer | None
 
 
 class RemoteModel:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Unpack
 from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import EncoderFailed, EncoderUnavailable, InvalidConfiguration
 from boundarymorph.remote import urls
-from boundarymorph.remote.client import Observer, RemoteModel
+from boundarymorph.remote.client import Options, RemoteModel
 from boundarymorph.remote.role import Role
 from boundarymorph.remote.urls import Endpoint, Spelling
 from boundarymorph.retrieval.encoders.dialects import DIALECTS
@@ -60,18 +60,11 @@ class RemoteEncoder:
         query_prompt: str | None = None,
         document_prompt: str | None = None,
         dimension: int | None = None,
-        api_key: str | None = None,
-        timeout: float = 30.0,
-        attempt_timeout: float = 10.0,
-        connections: int = 64,
-        clock: Callable[[], float] = time.monotonic,
-        seed: int = 0,
-        observe: Observer | None = None,
+        **options: Unpack[Options],
     ) -> None:
         """query_prompt, document_prompt: put before the texts, by default what the model's family wants; dimension: how
-        many of the first components are kept, for models that were trained for it; api_key: sent to all servers as a
-        Bearer token; timeout: seconds for a query, or for every 256 documents; attempt_timeout: seconds for one
-        request; observe: called with the server's base URL, the outcome and the seconds of each request for vectors.
+        many of the first components are kept, for models that were trained for it; options: as of `RemoteModel`;
+        timeout is that of a query, or of every 256 documents.
 
         Raises InvalidConfiguration.
         """
@@ -80,17 +73,7 @@ class RemoteEncoder:
         self._query_prompt, self._document_prompt = query_prompt, document_prompt
         self._kept = dimension
         self._width: int | None = None  # of what the servers give
-        self._model = RemoteModel(
-            endpoints,
-            _ROLE,
-            api_key=api_key,
-            timeout=timeout,
-            attempt_timeout=attempt_timeout,
-            connections=connections,
-            clock=clock,
-            seed=seed,
-            observe=observe,
-        )
+        self._model = RemoteModel(endpoints, _ROLE, **options)
 
     @property
     def identity(self) -> str | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 
 from boundarymorph.errors import ScorerFailed, ScorerUnavailable
-from boundarymorph.remote.client import Observer, RemoteModel
+from boundarymorph.remote.client import Options, RemoteModel
 from boundarymorph.remote.role import Role
 from boundarymorph.remote.urls import Endpoint
 from boundarymorph.scoring.scorer import Scores
@@ -19,35 +19,9 @@ _ROLE = Role("scorer", "scores", "scored", ScorerUnavailable, ScorerFailed)
 class RemoteScorer:
     """A `Scorer` over HTTP, in front of one server or several that serve the same model."""
 
-    def __init__(
-        self,
-        endpoints: Sequence[Endpoint],
-        *,
-        api_key: str | None = None,
-        timeout: float = 30.0,
-        attempt_timeout: float = 10.0,
-        connections: int = 64,
-        clock: Callable[[], float] = time.monotonic,
-        seed: int = 0,
-        observe: Observer | None = None,
-    ) -> None:
-        """api_key: sent to all servers as a Bearer token; timeout: seconds for a call of `score` without a deadline;
-        attempt_timeout: seconds for one request; observe: called with the server's base URL, the outcome and the
-        seconds of each request for scores.
-
-        Raises InvalidConfiguration.
-        """
-        self._model = RemoteModel(
-            endpoints,
-            _ROLE,
-            api_key=api_key,
-            timeout=timeout,
-            attempt_timeout=attempt_timeout,
-            connections=connections,
-            clock=clock,
-            seed=seed,
-            observe=observe,
-        )
+    def __init__(self, endpoints: Sequence[Endpoint], **options: Unpack[Options]) -> None:
+        """options: as of `RemoteModel`; timeout is that of a call of `score`. Raises InvalidConfiguration."""
+        self._model = RemoteModel(endpoints, _ROLE, **options)
 
     @property
     def identity(self) -> str | None:

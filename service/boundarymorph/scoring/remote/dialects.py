@@ -25,8 +25,6 @@ from boundarymorph.remote.wire import (
 )
 
 TOLERANCE = 1e-6  # by which a score may leave [0, 1]: the rounding of a server
-
-
 TOLD = 0.95  # of the time that is waited: the scorer's own word that it is late shall come before that is over
 
 
