@@ -36,6 +36,7 @@ from boundarymorph.selection.pool import unit_rows
 CONNECT_TIMEOUT = 1.0  # seconds; a server that is up accepts at once
 # Less than the five seconds after which our server closes an idle connection, perhaps just when it is used again.
 KEEPALIVE = 4.0
+CHECK_TIMEOUT = 2.0  # seconds; no model runs for it
 EXCERPT = 200  # characters of an answer that is not ours
 TEXTS = 128  # of one request for embeddings: its time should not grow with the pool
 JSON = {"Content-Type": "application/json"}
@@ -131,6 +132,17 @@ class RemoteRetriever:
 
         with self._in_our_words():
             return await (_twice(send) if method == "GET" and body is None else send())
+
+    async def check(self) -> None:
+        """Ask whether it is ready. Raises RetrieverUnavailable."""
+        try:
+            async with asyncio.timeout(CHECK_TIMEOUT):
+                with self._in_our_words():
+                    response = await self._client.get(self.url + "/readyz")
+        except TimeoutError as error:
+            raise RetrieverUnavailable(f"the retriever at {self.url} does not say whether it is ready") from error
+        if not response.is_success:
+            raise RetrieverUnavailable(f"the retriever at {self.url} is not ready: {response.text[:EXCERPT]}")
 
     async def close(self) -> None:
         await self._client.aclose()
