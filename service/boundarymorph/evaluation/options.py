@@ -204,8 +204,8 @@ def speculation(table: Table, every: int, watch: Watch) -> list[Row]:
 def hybrid(table: Table, every: int, watch: Watch) -> list[Row]:
     """What the words of documents bring: as a feature that the session learns from, in the order of the pool, or both.
 
-    "fused": the pool is ordered, and the session's prior made, by reciprocal ranks of similarity and BM25 together. It
-    is the same pool, so what BM25 alone would have brought into it does not show.
+    "fused": the pool is ordered, and the session's prior made, by reciprocal ranks of similarity and BM25 together,
+    with the similarity as a feature. It is the same pool, so what BM25 alone would have brought into it does not show.
     """
     found: list[Row] = []
     for row, question in questions(table, every, watch):
@@ -219,7 +219,8 @@ def hybrid(table: Table, every: int, watch: Watch) -> list[Row]:
         }
         for prior, (pool, told) in orders.items():
             for feature in (True, False):
-                seen = pool if feature else replace(pool, features={})
+                without = {name: signal for name, signal in pool.features.items() if name != "bm25"}
+                seen = pool if feature else replace(pool, features=without)
                 for k in (k for k in KS if k < len(pool)):
                     session = SelectionSession(seen, budget=max(BUDGETS), k=k, config=METHODS[DEFAULT])
                     for budget in _at_budgets(session, told, (0, *BUDGETS)):
@@ -272,7 +273,7 @@ def _fused(pool: Pool) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
 
 
 def _reordered(pool: Pool, order: NDArray[np.intp], scores: NDArray[np.float64]) -> Pool:
-    features = {name: signal[order] for name, signal in pool.features.items()}
+    features = {name: signal[order] for name, signal in {**pool.features, "similarity": pool.scores}.items()}
     return Pool([pool.ids[position] for position in order], pool.embeddings[order], pool.query, scores, features)
 
 

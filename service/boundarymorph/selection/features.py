@@ -21,8 +21,12 @@ def standardised(values: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def rank_and_similarity(pool: Pool) -> NDArray[np.float64]:
-    """(2, N): retrieval percentile and retrieval score."""
-    return np.stack([standardised(-np.arange(len(pool), dtype=np.float64)), standardised(pool.scores)])
+    """(2, N): retrieval percentile, and the feature "similarity" or, for a pool without it, the retrieval score.
+
+    The score of a fused ranking says little that the rank does not, and the similarity much (docs/evaluation.md).
+    """
+    similarity = pool.features.get("similarity", pool.scores)
+    return np.stack([standardised(-np.arange(len(pool), dtype=np.float64)), standardised(similarity)])
 
 
 def lexical(pool: Pool) -> NDArray[np.float64]:
