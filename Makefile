@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 
-.PHONY: help setup demo serve test check format bench-selection bench-select bench-scorer bench-retrieval bench-failover soak-scorer \
-	gpu-check evaluation evaluation-options clean
+.PHONY: help setup demo serve test test-faults fuzz check check-deploy format bench-selection bench-select bench-scorer \
+	bench-retrieval bench-failover bench-overload soak-scorer soak-index gpu-check evaluation evaluation-options clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -33,11 +33,21 @@ serve: $(SERVICE)  ## run the service on 127.0.0.1:8080, with what the demo inde
 test: setup  ## all tests
 	$(BIN)/python -m pytest
 
+test-faults: setup  ## break a running service in every way that docs/operations.md lists -> build/faults.md
+	$(BIN)/python -m pytest tests/faults
+	@cat build/faults.md
+
+fuzz: setup  ## schemathesis, 1,000 examples an operation of every application; OPTIONS="--examples 5000 --apps whole"
+	$(BIN)/python -m tests.fuzz.examination $(OPTIONS)
+
 check: setup  ## ruff, mypy --strict, the import walls
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+check-deploy:  ## promtool over the alert rules; Debian has it in `prometheus`
+	promtool check rules deploy/prometheus/alerts.yaml
 
 format: setup  ## let ruff format and fix
 	$(BIN)/ruff format .
@@ -55,8 +65,14 @@ bench-scorer: setup  ## what a scorer makes of its model under 1 to 128 sessions
 bench-failover: setup  ## kill -9 of one of two scorers under load -> build/bench/failover.json
 	$(BIN)/python -m load_tests.failover $(OPTIONS)
 
+bench-overload: setup  ## 200 clients at twice the capacity for ten minutes -> build/bench/overload.json
+	$(BIN)/python -m load_tests.overload $(OPTIONS)
+
 soak-scorer: setup  ## ten minutes at saturation, every answer checked -> build/bench/soak-scorer.json
 	$(BIN)/python -m load_tests.soak_scorer $(OPTIONS)
+
+soak-index: setup  ## five minutes of upserts and deletions under 20 readers, then 20 times kill -9 -> build/bench/soak-index.json
+	$(BIN)/python -m load_tests.soak_index $(OPTIONS)
 
 bench-retrieval: setup  ## a million vectors over HTTP, every kind, beside plain FAISS and milvus-lite -> build/bench/retrieval.json
 	$(BIN)/python -m load_tests.bench_retrieval $(OPTIONS)

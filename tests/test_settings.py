@@ -2,6 +2,7 @@
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,6 +93,8 @@ def test_every_mistake_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("BOUNDARYMORPH_PORT", ""),
         ("BOUNDARYMORPH_LIMITS", "{"),
         ("BOUNDARYMORPH_LIMITS__NONE", "1"),
+        ("BOUNDARYMORPH_SCORER__URL", "["),
+        ("BOUNDARYMORPH_SCORER__URL", "[1]"),
         ("BOUNDARYMORPH_CONFIG", "missing.toml"),
         ("BOUNDARYMORPH_CONFIG", "."),
     ],
@@ -123,6 +126,22 @@ def test_what_is_shown_loads_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert set(tomllib.loads(_toml(given.masked()))) == set(Settings.model_fields)
 
 
+@pytest.mark.parametrize(
+    ("given", "sessions"),
+    [
+        ({"threads": 2}, 8),
+        ({"threads": 1}, 4),
+        ({"threads": 4, "workers": 2}, 8),
+        ({"threads": 2, "workers": 16}, 4),
+        ({"threads": 2, "scorer": {"url": ["http://127.0.0.1:8081"]}}, 64),
+        ({"threads": 2, "scorer": {"model": "BAAI/bge-reranker-v2-m3"}}, 64),
+        ({"threads": 2, "limits": {"sessions": 3}}, 3),
+    ],
+)
+def test_sessions_at_a_time_go_by_where_the_cross_encoder_is(given: dict[str, Any], sessions: int) -> None:
+    assert Settings.load(**given).sessions == sessions
+
+
 def test_secrets_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings.load().masked()["scorer"]["api_key"] is None
     monkeypatch.setenv("BOUNDARYMORPH_SCORER__API_KEY", "hunter2")
@@ -136,6 +155,17 @@ def test_lists_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOUNDARYMORPH_SCORER__URL", '["http://a:1", "http://b:2"]')
     assert Settings.load().scorer.url == ("http://a:1", "http://b:2")
     assert Settings.load(scorer={"url": ("http://c:3",)}).scorer.url == ("http://c:3",)
+
+
+def test_one_url_needs_no_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOUNDARYMORPH_RETRIEVER__URL", "http://a:1")
+    assert Settings.load().retriever.url == ("http://a:1",)
+    monkeypatch.setenv("BOUNDARYMORPH_RETRIEVER__URL", '["http://a:1", "http://b:2"]')
+    assert Settings.load().retriever.url == ("http://a:1", "http://b:2")
+    monkeypatch.delenv("BOUNDARYMORPH_RETRIEVER__URL")
+    for text in ('url = "tei://a:1"', 'url = ["tei://a:1"]'):
+        write(tmp_path / "a.toml", f"[scorer]\n{text}\n", monkeypatch)
+        assert Settings.load().scorer.url == ("tei://a:1",)
 
 
 def test_they_do_not_change() -> None:

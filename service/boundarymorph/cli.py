@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -33,10 +34,15 @@ app = typer.Typer(
 index = typer.Typer(help="Build, list and delete the indexes of this machine. A running service sees every change.")
 app.add_typer(index, name="index", no_args_is_help=True)
 console = Console(emoji=False)
+BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")  # of TOML
 SCORER_PORT, RETRIEVER_PORT = 8081, 8082  # so that all run on one machine
 
 DataDirectory = Annotated[Path | None, typer.Option(help="Where the indexes live.", show_default="data")]
 Host = Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")]
+MilvusUrl = Annotated[
+    str | None,
+    typer.Option(help="Milvus that holds the indexes: http:// or a file PATH.db.", show_default="this machine"),
+]
 LogLevel = Annotated[str | None, typer.Option(help="critical, error, warning, info or debug.", show_default="info")]
 
 
@@ -54,9 +60,15 @@ def serve(
         ),
     ] = None,
     retriever_url: Annotated[
-        str | None,
-        typer.Option(help="Where the indexes are: http:// of `boundarymorph retriever`.", show_default="this machine"),
+        list[str] | None,
+        typer.Option(
+            help="Where the indexes are: http:// of `boundarymorph retriever`; repeatable: several that see the same "
+            "documents.",
+            show_default="this machine",
+        ),
     ] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that answer on one port.", show_default="1")] = None,
+    milvus_url: MilvusUrl = None,
     log_level: LogLevel = None,
 ) -> None:
     """Run the service: in one process with its embedded models, or in front of a scorer and a retriever elsewhere."""
@@ -68,10 +80,12 @@ def serve(
         port=port,
         data_directory=data_directory,
         scorer={"url": tuple(scorer_url)} if scorer_url else None,
-        retriever={"url": retriever_url} if retriever_url else None,
+        retriever={"url": tuple(retriever_url)} if retriever_url else None,
+        milvus={"url": milvus_url} if milvus_url else None,
+        workers=workers,
         log_level=log_level,
     )
-    raise typer.Exit(process.serve(lambda fail: create_app(settings, on_failure=fail), settings))
+    raise typer.Exit(process.serve(create_app, settings, "boundarymorph"))
 
 
 @app.command()
@@ -114,7 +128,7 @@ def scorer(
     settings = Settings.load(host=host, port=port, log_level=log_level, scorer=chosen or None)
     if "port" not in settings.model_fields_set:
         settings = settings.model_copy(update={"port": SCORER_PORT})
-    raise typer.Exit(process.serve(lambda fail: create_scorer_app(settings, on_failure=fail), settings))
+    raise typer.Exit(process.serve(create_scorer_app, settings, "boundarymorph-scorer"))
 
 
 @app.command()
@@ -122,16 +136,23 @@ def retriever(
     host: Host = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8082")] = None,
     data_directory: DataDirectory = None,
+    milvus_url: MilvusUrl = None,
     log_level: LogLevel = None,
 ) -> None:
-    """Serve the indexes of this machine over HTTP, for `serve --retriever-url`."""
+    """Serve the indexes of this machine, or of a Milvus, over HTTP, for `serve --retriever-url`."""
     from boundarymorph import process
     from boundarymorph.api.app import create_retriever_app
 
-    settings = Settings.load(host=host, port=port, data_directory=data_directory, log_level=log_level)
+    settings = Settings.load(
+        host=host,
+        port=port,
+        data_directory=data_directory,
+        milvus={"url": milvus_url} if milvus_url else None,
+        log_level=log_level,
+    )
     if "port" not in settings.model_fields_set:
         settings = settings.model_copy(update={"port": RETRIEVER_PORT})
-    raise typer.Exit(process.serve(lambda fail: create_retriever_app(settings, on_failure=fail), settings))
+    raise typer.Exit(process.serve(create_retriever_app, settings, "boundarymorph-retriever"))
 
 
 @app.command()
@@ -170,37 +191,24 @@ def build_index(
     from boundarymorph.retrieval.ingestion import IngestReport, ingest, parse_ndjson
 
     settings = Settings.load(data_directory=data_directory)
-    size = source.stat().st_size
 
     async def build() -> IngestReport:
         encoder, catalog = wiring.build_encoder(settings), wiring.build_catalog(settings)
         try:
             await encoder.check()
             live = catalog.create(name, encoder=encoder.name, dimension=encoder.dimension, kind=kind, lexical=words)
-            with terminal.progress(console) as progress:
-                bar = progress.add_task(f"indexing {name}", total=size)
-                entries = parse_ndjson(
-                    _read(source, lambda count: progress.advance(bar, count)),
-                    encoder.dimension,
-                    max_line_bytes=settings.limits.line_bytes,
-                )
-                report = await ingest(live, encoder, entries, strict=strict)
+            entries = parse_ndjson(_read(source), encoder.dimension, max_line_bytes=settings.limits.line_bytes)
+            with terminal.ingestion(console, name, source.stat().st_size) as tell:
+                report = await ingest(live, encoder, entries, strict=strict, on_progress=tell)
             live.refresh()  # a large index is left with a snapshot, from which services start
             return report
         finally:
             await encoder.close()
             catalog.close()
 
+    start = time.monotonic()
     report = asyncio.run(build())
-    console.print(
-        f"{name}: {report.added:,} added, {report.updated:,} updated, {report.unchanged:,} unchanged, "
-        f"{report.skipped:,} skipped, {report.truncated:,} truncated",
-        highlight=False,
-    )
-    for problem in report.problems:
-        console.print(
-            f"  line {problem.line:,} skipped: {problem.reason}", highlight=False, markup=False, soft_wrap=True
-        )
+    terminal.print_ingestion(console, name, report, time.monotonic() - start)
     if report.skipped and not (report.added or report.updated or report.unchanged):
         raise typer.Exit(1)
 
@@ -259,6 +267,65 @@ def compact_index(
     console.print(f"{name} {'compacted' if done else 'is being compacted by another process'}", highlight=False)
 
 
+@index.command("words")
+def index_words(
+    name: Annotated[str, typer.Argument(help="Name of the index.")], data_directory: DataDirectory = None
+) -> None:
+    """Index the words of an index that was made without, for BM25 and hybrid search. All or nothing; writers wait."""
+    from boundarymorph import terminal, wiring
+
+    catalog = wiring.build_catalog(Settings.load(data_directory=data_directory))
+    try:
+        with terminal.progress(console) as progress:
+            bar = progress.add_task(f"words of {name}", total=None)
+            made = catalog.get(name).index_words(
+                lambda done, total: progress.update(bar, completed=done, total=total),
+            )
+    finally:
+        catalog.close()
+    console.print(f"{name} {'has its words now' if made else 'has had its words before'}", highlight=False)
+
+
+@index.command("snapshot")
+def snapshot_index(
+    name: Annotated[str, typer.Argument(help="Name of the index.")],
+    target: Annotated[Path, typer.Option("--to", help="A new folder.")],
+    data_directory: DataDirectory = None,
+) -> None:
+    """Copy a whole index, as it is at one moment, into a folder with checksums. Services go on reading and writing."""
+    from boundarymorph import wiring
+
+    catalog = wiring.build_catalog(Settings.load(data_directory=data_directory))
+    try:
+        copy = catalog.get(name).back_up(target)
+    finally:
+        catalog.close()
+    console.print(
+        f"{name}: {copy.count:,} documents, {copy.bytes:,} bytes in {target}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+@index.command("restore")
+def restore_index(
+    name: Annotated[str, typer.Argument(help="Name that the index is to have.")],
+    source: Annotated[Path, typer.Option("--from", exists=True, file_okay=False, help="What `index snapshot` wrote.")],
+    replace: Annotated[bool, typer.Option(help="In place of the index of this name.")] = False,
+    data_directory: DataDirectory = None,
+) -> None:
+    """Bring an index back from its snapshot, once all of it is seen to be sound. A running service sees it at once."""
+    from boundarymorph import wiring
+
+    catalog = wiring.build_catalog(Settings.load(data_directory=data_directory))
+    try:
+        info = catalog.restore(name, source, replace=replace)
+    finally:
+        catalog.close()
+    console.print(f"{name}: {info.count:,} documents restored", highlight=False)
+
+
 @index.command("delete")
 def delete_index(
     name: Annotated[str, typer.Argument(help="Name of the index.")], data_directory: DataDirectory = None
@@ -302,7 +369,7 @@ def select(
     request = SelectRequest.model_validate({"query": query, "index": index, "return_documents": not as_json, **given})
 
     async def answer() -> SelectResponse:
-        rooms = wiring.build(settings) if settings.retriever.url is None else wiring.build_gateway(settings)
+        rooms = wiring.build(settings) if not settings.retriever.url else wiring.build_gateway(settings)
         try:
             task = task_of(request, settings, time.monotonic())
             return response_of(await rooms.selector.select(task), task)
@@ -418,19 +485,19 @@ def _fail(message: str) -> NoReturn:
     sys.exit(1)
 
 
-async def _read(path: Path, on_read: Callable[[int], None]) -> AsyncIterator[bytes]:
+async def _read(path: Path) -> AsyncIterator[bytes]:
     with path.open("rb") as file:
-        while chunk := await asyncio.to_thread(file.read, 1 << 16):
+        while chunk := await asyncio.to_thread(file.read, 1 << 18):
             yield chunk
-            on_read(len(chunk))
 
 
-def _toml(values: Mapping[str, Any]) -> str:
+def _toml(values: Mapping[str, Any], path: str = "") -> str:
     """Flat values first, then one table each for the nested ones; unset values as comments."""
     lines, tables = [], []
-    for name, value in values.items():
+    for given, value in values.items():
+        name = given if BARE_KEY.fullmatch(given) else orjson.dumps(given).decode()
         if isinstance(value, Mapping):
-            tables.append(f"\n[{name}]\n{_toml(value)}")
+            tables.append(f"\n[{path}{name}]\n{_toml(value, f'{path}{name}.')}")
         elif value is None:
             lines.append(f"# {name} is unset\n")
         else:

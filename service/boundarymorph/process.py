@@ -1,29 +1,50 @@
-"""A process that serves an application until it is told to stop, and then ends in order."""
+"""A process that serves an application until it is told to stop, and then ends in order; or several of them."""
 
 from __future__ import annotations
 
+import logging
+import os
+import shutil
+import socket
+import tempfile
 import time
+import warnings
 from collections.abc import Callable
+from functools import partial
 from ipaddress import ip_address
 from types import FrameType
+from typing import Protocol
 
 import uvicorn
 from fastapi import FastAPI
 
+from boundarymorph import supervisor
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.settings import Settings
-from boundarymorph.telemetry import logs
+from boundarymorph.telemetry import logs, metrics, tracing
+
+LAST_SECONDS = 10.0  # in which a worker closes what it has, after its grace time
+BACKLOG = 2048  # connections that wait at a door of several processes
+NO_DOOR = 3  # the exit code when the address cannot be had
+log = logging.getLogger(__name__)
 
 
-def serve(create: Callable[[Callable[[], None]], FastAPI], settings: Settings) -> int:
-    """Run the application that `create` makes; the exit code.
+class Create(Protocol):
+    """What makes an application, such as `create_app`; a function of a module where there are several workers."""
 
-    What `create` is given is to be called when there is nothing left to serve: the process then ends with 1.
+    def __call__(self, settings: Settings, *, on_failure: Callable[[], None]) -> FastAPI: ...
+
+
+def serve(create: Create, settings: Settings, name: str) -> int:
+    """Run an application, in as many processes as the settings say; the exit code.
+
+    name: of the service, in traces. When the application calls `on_failure`, there is nothing left to serve, and the
+    exit code is 1.
 
     The first SIGTERM or SIGINT makes it unready, lets it work on for drain_seconds, then closes its door and gives what
     runs grace_seconds to finish. A second one ends it at once.
 
-    Raises InvalidConfiguration for an address that others can reach, without keys.
+    Raises InvalidConfiguration for an address that others can reach, without keys, and for traces without the extra.
     """
     if not (settings.keys or settings.without_keys or _is_loopback(settings.host)):
         raise InvalidConfiguration(
@@ -31,13 +52,49 @@ def serve(create: Callable[[Callable[[], None]], FastAPI], settings: Settings) -
             "without_keys if something in front of this service checks who calls"
         )
     logs.configure(settings.log_level, settings.log_format)
+    if settings.workers == 1:
+        return _serve(create, settings, name)
+    try:
+        door = _listen(settings.host, settings.port)
+    except OSError as error:
+        log.error("%s", error)
+        return NO_DOOR
+    shared = tempfile.mkdtemp(prefix="boundarymorph-metrics-")
+    os.environ[metrics.SHARED_DIRECTORY] = shared
+    try:
+        return supervisor.supervise(
+            partial(_work, create, settings, name, door),
+            settings.workers,
+            patience=settings.drain_seconds + settings.grace_seconds + LAST_SECONDS,
+            on_death=metrics.forget_worker,
+        )
+    finally:
+        shutil.rmtree(shared, ignore_errors=True)
+
+
+def _work(create: Create, settings: Settings, name: str, door: socket.socket, again: bool) -> int:
+    """The life of one of several workers. again: it waits with listening until it is ready; others are there."""
+    warnings.filterwarnings("ignore", "Removal of labels", UserWarning)  # prometheus_client, of a gauge at its end
+    logs.configure(settings.log_level, settings.log_format)
+    return _serve(create, settings, name, door, listen_when_ready=again)
+
+
+def _serve(
+    create: Create,
+    settings: Settings,
+    name: str,
+    door: socket.socket | None = None,
+    *,
+    listen_when_ready: bool = False,
+) -> int:
     failed = False
 
     def fail() -> None:
         nonlocal failed
         failed = server.should_exit = True
 
-    app = create(fail)
+    app = create(settings, on_failure=fail)
+    app.state.boundarymorph.listen_when_ready = listen_when_ready
     config = uvicorn.Config(
         app,
         host=settings.host,
@@ -47,8 +104,35 @@ def serve(create: Callable[[Callable[[], None]], FastAPI], settings: Settings) -
         timeout_graceful_shutdown=settings.grace_seconds,
     )
     server = _DrainingServer(config, app, settings.drain_seconds)
-    server.run()
+    end_traces = _trace(settings.traces.url, name)
+    try:
+        server.run(None if door is None else [door])
+    finally:
+        end_traces()
     return 1 if failed or not server.started else 0
+
+
+def _trace(url: str | None, name: str) -> Callable[[], None]:
+    if url is None:
+        return lambda: None
+    try:
+        return tracing.configure(url, name)
+    except ModuleNotFoundError as error:
+        raise InvalidConfiguration(f"traces.url needs {error.name}: pip install 'boundarymorph[otel]'") from None
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A door for several processes. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    door = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # else asyncio leaves Nagle's algorithm on
+    try:
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        door.bind((host, port))
+        door.listen(BACKLOG)
+    except OSError:
+        door.close()
+        raise
+    return door
 
 
 class _DrainingServer(uvicorn.Server):

@@ -5,16 +5,26 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from tomllib import TOMLDecodeError
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, SecretStr, ValidationError, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+import orjson
+from pydantic import BaseModel, BeforeValidator, Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.selection import methods
 
 CONFIG_VARIABLE = "BOUNDARYMORPH_CONFIG"
 DEFAULT_CONFIG = Path("boundarymorph.toml")
+
+
+SESSIONS, SESSIONS_A_CORE = 64, 4
 
 
 class Limits(BaseModel, extra="forbid"):
@@ -31,18 +41,28 @@ class Limits(BaseModel, extra="forbid"):
     known_scores: int = Field(1_000, ge=0, description="cross-encoder scores that come with a pool")
     batch_size: int = Field(256, ge=1, description="documents a round")
     dimension: int = Field(8_192, ge=1, description="d of given embeddings")
-    sessions: int = Field(64, ge=1, description="selections at a time")
+    sessions: int | None = Field(
+        None, ge=1, description="selections at a time; if unset 4 a core with the embedded cross-encoder here, else 64"
+    )
     waiting: int = Field(192, ge=0, description="requests for selections that may wait for their turn")
     texts: int = Field(512, ge=1, description="texts in one call of a scorer")
 
 
+def _listed(value: object) -> object:
+    """One URL by itself, or a JSON list of them as an environment variable has it."""
+    if not isinstance(value, str):
+        return value
+    return orjson.loads(value) if value.startswith("[") else (value,)
+
+
+Urls = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
 OF_A_NAMED_MODEL = ("precision", "device", "prompt", "instruction", "trust_remote_code", "batch_tokens")
 
 
 class ScorerSettings(BaseModel, extra="forbid"):
     """The cross-encoder: a server elsewhere if there is a url, else a model in this process."""
 
-    url: tuple[str, ...] = Field((), description="http://, tei://, vllm://, infinity://, cohere:// or jina:// servers")
+    url: Urls = Field((), description="http://, tei://, vllm://, infinity://, cohere:// or jina:// servers")
     api_key: SecretStr | None = Field(None, description="what those are sent as a Bearer token")
     timeout_seconds: float = Field(30.0, gt=0, description="one round, retries included, where nothing else is due")
     attempt_seconds: float = Field(10.0, gt=0, description="one try at one server")
@@ -72,7 +92,7 @@ class ScorerSettings(BaseModel, extra="forbid"):
 class EncoderSettings(BaseModel, extra="forbid"):
     """The dual encoder: a server elsewhere if there is a url, else a model in this process."""
 
-    url: tuple[str, ...] = Field((), description="tei://, vllm:// or openai:// servers; several are replicas")
+    url: Urls = Field((), description="tei://, vllm:// or openai:// servers; several are replicas")
     api_key: SecretStr | None = Field(None, description="what those are sent as a Bearer token")
     timeout_seconds: float = Field(30.0, gt=0, description="one call, retries included")
     attempt_seconds: float = Field(10.0, gt=0, description="one try at one server")
@@ -108,13 +128,73 @@ class CacheSettings(BaseModel, extra="forbid"):
     memory_bytes: int = Field(64 * 2**20, ge=1024, description="of scores, and of embeddings, in this process")
 
 
-class RetrieverSettings(BaseModel, extra="forbid"):
-    """The retriever: a process elsewhere if there is a url, else the indexes of this machine."""
+UNLIMITED = "unlimited"
 
-    url: str | None = Field(None, min_length=1, description="http:// of a `boundarymorph retriever`")
+
+class RateLimitSettings(BaseModel, extra="forbid"):
+    """Requests that a key may make, as "100/minute" or "10/second; 5000/hour"; counted in Redis if there is a url."""
+
+    default: str | None = Field(None, description="of every key that has none of its own; unlimited if unset")
+    keys: dict[str, str] = Field(default_factory=dict, description='by the name of a key; "unlimited" for none')
+    url: SecretStr | None = Field(None, description="of Redis; that of the cache if unset")
+    timeout_seconds: float = Field(0.05, gt=0, description="that a request waits for Redis at most")
+
+    @model_validator(mode="after")
+    def _limits(self) -> Self:
+        from limits import parse_many
+
+        for name, text in (("default", self.default), *((f"keys.{name}", text) for name, text in self.keys.items())):
+            if text in (None, UNLIMITED):
+                continue
+            try:
+                usable = all(item.amount > 0 for item in parse_many(text))
+            except ValueError:
+                usable = False
+            if not usable:
+                raise ValueError(f'{name} is {text!r}, not like "100/minute" or "10/second; 5000/hour"')
+        return self
+
+
+class TraceSettings(BaseModel, extra="forbid"):
+    """Spans of OpenTelemetry, sent nowhere unless there is a url. The rest is in the standard OTEL_* variables."""
+
+    url: str | None = Field(None, pattern=r"^https?://", description="of an OTLP/HTTP collector: .../v1/traces")
+
+
+class RetrieverSettings(BaseModel, extra="forbid"):
+    """The retriever: processes elsewhere if there is a url, else the indexes of this machine."""
+
+    url: Urls = Field((), description="http:// of a `boundarymorph retriever`; several see the same documents")
     timeout_seconds: float = Field(30.0, gt=0, description="one call of it, a second try included")
     connections: int = Field(64, ge=1, description="connections to it at most")
     api_key: SecretStr | None = Field(None, description="what it is sent as a Bearer token")
+
+
+class MilvusCollection(BaseModel, extra="forbid"):
+    """A collection of Milvus that is there already, and what its fields are called."""
+
+    collection: str = Field(min_length=1, description="its name in Milvus")
+    id: str = Field("id", description="the primary key: strings or integers")
+    vector: str = "vector"
+    text: str = "text"
+    title: str | None = None
+    encoder: str | None = Field(None, description="full name of what made its vectors; queries bring theirs if unset")
+
+
+class MilvusSettings(BaseModel, extra="forbid"):
+    """Milvus, in place of the indexes of this machine, if there is a url."""
+
+    url: str | None = Field(None, min_length=1, description="http://, https://, or a file PATH.db: milvus-lite")
+    token: SecretStr | None = Field(None, description="a token, or USER:PASSWORD")
+    database: str = Field("", description="its default one if empty")
+    prefix: str = Field(
+        "boundarymorph_", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$", description="of the collections that are made here"
+    )
+    timeout_seconds: float = Field(10.0, gt=0, description="one call of it, retries included")
+    connections: int = Field(16, ge=1, description="searches that wait for it at a time")
+    vectors: Literal["milvus", "local"] = Field("milvus", description="local: kept on disk here once fetched")
+    vector_bytes: int = Field(2**30, ge=2**16, description="of disk for the kept vectors of each index")
+    collections: dict[str, MilvusCollection] = Field(default_factory=dict, description="your own, by name of the index")
 
 
 class Settings(BaseSettings):
@@ -148,14 +228,26 @@ class Settings(BaseSettings):
     auto_settle: float = Field(0.02, gt=0, lt=1, description='expected loss at which "auto" stops')
     encoder: EncoderSettings = Field(default_factory=EncoderSettings)
     retriever: RetrieverSettings = Field(default_factory=RetrieverSettings)
+    milvus: MilvusSettings = Field(default_factory=MilvusSettings)
     scorer: ScorerSettings = Field(default_factory=ScorerSettings)
     keys: tuple[str, ...] = Field((), description="NAME:SCOPES:SHA256, as `boundarymorph key` prints them")
     without_keys: bool = Field(False, description="serve without keys on an address that others can reach")
     log_format: Literal["text", "json"] = Field("text", description="of the lines on stderr")
     cache: CacheSettings = Field(default_factory=CacheSettings)
+    rate_limits: RateLimitSettings = Field(default_factory=RateLimitSettings)
+    ready_interval_seconds: float = Field(10.0, gt=0, description="between canaries to the parts behind /readyz")
+    ready_timeout_seconds: float = Field(5.0, gt=0, description="that a part may take to answer one")
+    traces: TraceSettings = Field(default_factory=TraceSettings)
+    workers: int = Field(1, ge=1, le=256, description="processes that answer on one port, each with models of its own")
     drain_seconds: float = Field(0.0, ge=0, description="after SIGTERM: unready, but still open to new requests")
     grace_seconds: int = Field(30, ge=1, description="after that: what is running may finish")
     limits: Limits = Field(default_factory=Limits)
+
+    @model_validator(mode="after")
+    def _one_place_for_indexes(self) -> Self:
+        if self.retriever.url and self.milvus.url is not None:
+            raise ValueError("give retriever.url or milvus.url, not both: a retriever has a milvus.url of its own")
+        return self
 
     @model_validator(mode="after")
     def _defaults_within_limits(self) -> Self:
@@ -166,6 +258,16 @@ class Settings(BaseSettings):
             if default > most:
                 raise ValueError(f"{name} is {default:,}, over limits.{limit}, which is {most:,}")
         return self
+
+    @property
+    def sessions(self) -> int:
+        """Selections at a time in one process. On a few cores, more of them only make each other late."""
+        if self.limits.sessions is not None:
+            return self.limits.sessions
+        if self.scorer.url or self.scorer.model is not None:
+            return SESSIONS
+        cores = self.threads or os.cpu_count() or 1
+        return max(SESSIONS_A_CORE, SESSIONS_A_CORE * cores // self.workers)
 
     @classmethod
     def settings_customise_sources(

@@ -2,19 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
+
+from boundarymorph.retrieval.pace import Pace
+
+if TYPE_CHECKING:
+    from boundarymorph.retrieval.ingestion import IngestReport
+
+LINE_SECONDS = 10.0
 
 
 def progress(console: Console) -> Progress:
     """A bar with counts, documents a second being for the reader to judge from the time left."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     return Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console)
+
+
+@contextmanager
+def ingestion(
+    console: Console, name: str, total: int, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[[IngestReport], None]]:
+    """Tell how an upload of `total` bytes goes, whenever what this gives is called with the report so far.
+
+    At a terminal it is a bar, elsewhere a line every LINE_SECONDS.
+    """
+    pace = Pace(total, clock)
+    if console.is_terminal:
+        columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[told]}")
+        with Progress(*columns, console=console) as bar:
+            task = bar.add_task(f"indexing {name}", total=total, told="")
+
+            def draw(report: IngestReport) -> None:
+                pace.observe(report.documents, report.position)
+                bar.update(task, completed=report.position, told=_told(report, pace))
+
+            yield draw
+            bar.update(task, completed=total)
+        return
+    last = clock()
+
+    def write(report: IngestReport) -> None:
+        nonlocal last
+        pace.observe(report.documents, report.position)
+        if clock() - last >= LINE_SECONDS:
+            last = clock()
+            share = report.position / max(1, total)
+            console.print(f"indexing {name}: {share:.0%}, {_told(report, pace)}", highlight=False, soft_wrap=True)
+
+    yield write
+
+
+def print_ingestion(console: Console, name: str, report: IngestReport, seconds: float) -> None:
+    """What became of an upload, and the lines that were skipped."""
+    console.print(
+        f"{name}: {report.added:,} added, {report.updated:,} updated, {report.unchanged:,} unchanged, "
+        f"{report.skipped:,} skipped, {report.truncated:,} truncated\n"
+        f"{report.documents:,} documents in {seconds:,.1f} s, {report.documents / max(seconds, 1e-9):,.0f} a second; "
+        f"{report.unchanged:,} were there already and cost nothing",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for problem in report.problems:
+        console.print(
+            f"  line {problem.line:,} skipped: {problem.reason}", highlight=False, markup=False, soft_wrap=True
+        )
+    if report.skipped > len(report.problems):
+        console.print(f"  and {report.skipped - len(report.problems):,} more", highlight=False)
 
 
 def print_selection(console: Console, query: str, answer: Mapping[str, Any]) -> None:
@@ -58,6 +128,12 @@ def print_selection(console: Console, query: str, answer: Mapping[str, Any]) -> 
     )
     for warning in answer["warnings"]:
         console.print(f"[yellow]note:[/yellow] {escape(warning)}", highlight=False)
+
+
+def _told(report: IngestReport, pace: Pace) -> str:
+    left = "" if pace.seconds_left is None else f", {timedelta(seconds=round(pace.seconds_left))} left"
+    there = f" ({report.unchanged:,} were there)" if report.unchanged else ""
+    return f"{report.documents:,} documents{there}, {pace.documents_per_second:,.0f}/s{left}"
 
 
 def _label(document: Mapping[str, Any]) -> str:

@@ -2,129 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 from threadpoolctl import threadpool_limits
 
-from boundarymorph.caching.embeddings import EmbeddingCache
-from boundarymorph.caching.memory import MemoryEmbeddingCache, MemoryScoreCache
-from boundarymorph.caching.scorer import CachingScorer
-from boundarymorph.caching.scores import ScoreCache
+from boundarymorph.caching.caches import Caches
 from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.observed import ObservedRetriever, ObservedSelector
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.cross_encoder import CrossEncoder
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.selector import Selector
-from boundarymorph.settings import CacheSettings, EncoderSettings, Settings
+from boundarymorph.settings import EncoderSettings, Settings
 
 # At run time each is imported where it is built: a process that retrieves elsewhere loads neither FAISS nor ONNX.
 if TYPE_CHECKING:
-    from boundarymorph.caching.link import RedisLink
     from boundarymorph.retrieval.catalog import IndexCatalog
     from boundarymorph.retrieval.encoders import Encoder
     from boundarymorph.retrieval.index import VectorIndex
+    from boundarymorph.retrieval.indexes import Catalog
     from boundarymorph.retrieval.local import LocalRetriever
     from boundarymorph.retrieval.remote import RemoteRetriever
+    from boundarymorph.retrieval.replicated import ReplicatedRetriever
 
 CANARY = "canary"
+LOCAL_THREADS = 4  # that search the indexes of this machine
+Canary = Callable[[float], Awaitable[object]]  # asks a part for a trifle, before a moment on `time.monotonic()`
 
 
-class Caches:
-    """What is known already, in Redis or in this process, and what is put in front of the models."""
-
-    def __init__(self, settings: CacheSettings) -> None:
-        """Raises InvalidConfiguration for a malformed url."""
-        self._enabled = settings.enabled
-        self._link: RedisLink | None = None
-        self._scores: ScoreCache
-        self._embeddings: EmbeddingCache
-        if settings.url is None:
-            self._scores = MemoryScoreCache(settings.memory_bytes, seconds_to_live=settings.seconds_to_live)
-            self._embeddings = MemoryEmbeddingCache(settings.memory_bytes, seconds_to_live=settings.seconds_to_live)
-        else:
-            from boundarymorph.caching.link import RedisLink
-            from boundarymorph.caching.redis import RedisEmbeddingCache, RedisScoreCache
-
-            self._link = RedisLink(settings.url.get_secret_value(), timeout=settings.timeout_seconds)
-            self._scores = RedisScoreCache(self._link, seconds_to_live=settings.seconds_to_live)
-            self._embeddings = RedisEmbeddingCache(self._link, seconds_to_live=settings.seconds_to_live)
-
-    def before_scorer(self, scorer: Scorer, identity: Callable[[], str | None] | None = None) -> Scorer:
-        """A scorer that remembers. identity: as of `CachingScorer`."""
-        return CachingScorer(scorer, self._scores, identity=identity) if self._enabled else scorer
-
-    def before_encoder(self, encoder: Encoder, identity: Callable[[], str | None] | None = None) -> Encoder:
-        """An encoder that remembers queries."""
-        from boundarymorph.caching.encoder import CachingEncoder
-
-        return CachingEncoder(encoder, self._embeddings, identity=identity) if self._enabled else encoder
-
-    async def close(self) -> None:
-        """Release the connections; what was in this process is forgotten."""
-        if self._link is not None:
-            await self._link.close()
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Retrieval:
-    """The indexes of this machine, and who searches them."""
+    """The indexes of this machine, or of Milvus, and who searches them."""
 
-    catalog: IndexCatalog
+    catalog: Catalog
     encoder: Encoder
     retriever: LocalRetriever
-    caches: Caches | None = None
+    caches: Caches = field(default_factory=Caches, kw_only=True)
+    canaries: Mapping[str, Canary] = field(default_factory=dict, kw_only=True)
 
     async def check(self) -> None:
-        """Warm the encoder up. Raises what it raises."""
+        """Warm the encoder up, and see that the indexes can be reached. Raises what they raise."""
         await self.encoder.check()
+        await asyncio.to_thread(self.catalog.check)
 
     async def close(self) -> None:
         """Release threads and files, in the order of use."""
         await self.retriever.close()
         await self.encoder.close()
         self.catalog.close()
-        if self.caches is not None:
-            await self.caches.close()
+        await self.caches.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Rooms:
+@dataclass(frozen=True)
+class Rooms(Retrieval):
     """All parts of a service in one process."""
 
-    catalog: IndexCatalog
-    encoder: Encoder
-    retriever: LocalRetriever
     scorer: Scorer
     selector: Selector
-    caches: Caches | None = None
 
     async def check(self) -> None:
-        """Warm encoder and cross-encoder up. Raises what they raise."""
-        await self.encoder.check()
+        """Besides, warm the cross-encoder up."""
+        await super().check()
         await self.scorer.check()
 
     async def close(self) -> None:
-        """Release threads, files and connections, in the order of use."""
         await self.selector.close()
         await self.scorer.close()
-        await Retrieval(self.catalog, self.encoder, self.retriever, self.caches).close()
+        await super().close()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Gateway:
     """The parts of a service whose indexes are in another process."""
 
-    retriever: RemoteRetriever
+    retriever: RemoteRetriever | ReplicatedRetriever
     scorer: Scorer
     selector: Selector
-    caches: Caches | None = None
+    caches: Caches = field(default_factory=Caches, kw_only=True)
+    canaries: Mapping[str, Canary] = field(default_factory=dict, kw_only=True)
 
     async def check(self) -> None:
         """Send a canary through the retriever and the scorer. Raises what they raise."""
-        await self.retriever.embed_query(CANARY)
+        await self.retriever.check()
         await self.scorer.check()
 
     async def close(self) -> None:
@@ -132,8 +95,7 @@ class Gateway:
         await self.selector.close()
         await self.scorer.close()
         await self.retriever.close()
-        if self.caches is not None:
-            await self.caches.close()
+        await self.caches.close()
 
 
 def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Encoder:
@@ -180,6 +142,33 @@ def build_catalog(settings: Settings) -> IndexCatalog:
         raise InvalidConfiguration(f"data_directory: {error}") from error
 
 
+def build_indexes(settings: Settings) -> Catalog:
+    """The indexes that a service has: those in Milvus if there is a url, else those on this machine.
+
+    Raises InvalidConfiguration; a Milvus that is not there shows at the first call.
+    """
+    chosen = settings.milvus
+    if chosen.url is None:
+        return build_catalog(settings)
+    try:
+        from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
+        from boundarymorph.retrieval.milvus.connection import Connection
+    except ModuleNotFoundError as error:
+        raise InvalidConfiguration(f"milvus.url needs {error.name}: pip install 'boundarymorph[milvus]'") from None
+    from boundarymorph.retrieval.milvus.existing import Existing
+    from boundarymorph.retrieval.milvus.vectors import VectorCache
+
+    def cache(dimension: int) -> VectorCache:
+        return VectorCache(settings.data_directory / "vectors", dimension, chosen.vector_bytes)
+
+    return MilvusCatalog(
+        Connection(chosen.url, token=_secret(chosen.token), database=chosen.database, timeout=chosen.timeout_seconds),
+        prefix=chosen.prefix,
+        make_cache=cache if chosen.vectors == "local" else None,
+        existing={name: Existing(**described.model_dump()) for name, described in chosen.collections.items()},
+    )
+
+
 def build_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> BatchingScorer:
     """The cross-encoder in this process, with its queue. on_lost: called when its device is gone for good.
 
@@ -200,25 +189,38 @@ def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Roo
     other, spinning, in products too small to split.
     """
     indexes = build_retrieval(settings, on_lost)
-    assert indexes.caches is not None
-    scorer = _scorer(settings, indexes.caches, on_lost)
-    selector = Selector(indexes.retriever, scorer, threads=settings.selector_threads)
-    return Rooms(indexes.catalog, indexes.encoder, indexes.retriever, scorer, selector, indexes.caches)
+    bare = _scorer(settings, on_lost)
+    scorer = indexes.caches.before_scorer(bare, _identity(bare))
+    selector = ObservedSelector(ObservedRetriever(indexes.retriever), scorer, threads=settings.selector_threads)
+    return Rooms(
+        indexes.catalog,
+        indexes.encoder,
+        indexes.retriever,
+        scorer,
+        selector,
+        caches=indexes.caches,
+        canaries={**indexes.canaries, **_scorer_canaries(settings, bare)},
+    )
 
 
 def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Retrieval:
-    """The indexes of this machine and what searches them, for a process of its own or as a part of one.
+    """The indexes of this machine or of Milvus and what searches them, for a process of its own or a part of one.
 
     Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load. BLAS is held as by `build`.
     """
     from boundarymorph.retrieval.local import LocalRetriever
 
-    catalog = build_catalog(settings)
-    caches = Caches(settings.cache)
+    catalog = build_indexes(settings)
+    caches = Caches.of(settings.cache)
     bare = build_encoder(settings, on_lost)
     encoder = caches.before_encoder(bare, _identity(bare))
     threadpool_limits(1, user_api="blas")  # of what is loaded by now
-    return Retrieval(catalog, encoder, LocalRetriever(catalog, encoder), caches)
+    threads = LOCAL_THREADS if settings.milvus.url is None else settings.milvus.connections
+    retriever = LocalRetriever(catalog, encoder, threads=threads)
+    canaries = _encoder_canaries(settings, bare)
+    if settings.milvus.url is not None:
+        canaries["milvus"] = lambda deadline: asyncio.to_thread(catalog.check)
+    return Retrieval(catalog, encoder, retriever, caches=caches, canaries=canaries)
 
 
 def build_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Gateway:
@@ -226,21 +228,35 @@ def build_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None
 
     Raises InvalidConfiguration, and ModelUnavailable where the cross-encoder is in this process.
     """
-    from boundarymorph.retrieval.remote import RemoteRetriever
-
     threadpool_limits(1, user_api="blas")
+    retriever = _remote_retriever(settings)
+    caches = Caches.of(settings.cache)
+    bare = _scorer(settings, on_lost)
+    scorer = caches.before_scorer(bare, _identity(bare))
+    selector = ObservedSelector(ObservedRetriever(retriever), scorer, threads=settings.selector_threads)
+    canaries = {"retriever": lambda deadline: retriever.check(), **_scorer_canaries(settings, bare)}
+    return Gateway(retriever, scorer, selector, caches=caches, canaries=canaries)
+
+
+def canary_of_scorer(scorer: Scorer) -> Canary:
+    """Scores one short pair. scorer: without a cache, which would answer in its place."""
+    return lambda deadline: scorer.score(CANARY, [CANARY], deadline=deadline)
+
+
+def _remote_retriever(settings: Settings) -> RemoteRetriever | ReplicatedRetriever:
+    from boundarymorph.retrieval.remote import RemoteRetriever
+    from boundarymorph.retrieval.replicated import ReplicatedRetriever
+
     chosen = settings.retriever
-    if chosen.url is None:
+    if not chosen.url:
         raise InvalidConfiguration("retriever.url: say where the retriever is")
-    retriever = RemoteRetriever(
-        chosen.url,
-        api_key=_secret(chosen.api_key),
-        timeout=chosen.timeout_seconds,
-        connections=chosen.connections,
-    )
-    caches = Caches(settings.cache)
-    scorer = _scorer(settings, caches, on_lost)
-    return Gateway(retriever, scorer, Selector(retriever, scorer, threads=settings.selector_threads), caches)
+    retrievers = [
+        RemoteRetriever(
+            url, api_key=_secret(chosen.api_key), timeout=chosen.timeout_seconds, connections=chosen.connections
+        )
+        for url in chosen.url
+    ]
+    return retrievers[0] if len(retrievers) == 1 else ReplicatedRetriever(retrievers)
 
 
 def _device_index(device: str) -> Callable[[int], VectorIndex] | None:
@@ -259,9 +275,24 @@ def _device_index(device: str) -> Callable[[int], VectorIndex] | None:
             return None
 
 
-def _scorer(settings: Settings, caches: Caches, on_lost: Callable[[], None]) -> Scorer:
-    bare = _remote_scorer(settings) if settings.scorer.url else build_scorer(settings, on_lost)
-    return caches.before_scorer(bare, _identity(bare))
+def _scorer(settings: Settings, on_lost: Callable[[], None]) -> Scorer:
+    return _remote_scorer(settings) if settings.scorer.url else build_scorer(settings, on_lost)
+
+
+def _scorer_canaries(settings: Settings, scorer: Scorer) -> dict[str, Canary]:
+    """None for one that is paid by the request."""
+    from boundarymorph.scoring.remote.urls import parse
+
+    paid = any(parse(url).dialect.paid for url in settings.scorer.url)
+    return {} if paid else {"scorer": canary_of_scorer(scorer)}
+
+
+def _encoder_canaries(settings: Settings, encoder: Encoder) -> dict[str, Canary]:
+    """None for one that is paid by the request."""
+    from boundarymorph.retrieval.encoders.remote import parse
+
+    paid = any(parse(url).dialect.paid for url in settings.encoder.url)
+    return {} if paid else {"retriever": lambda deadline: encoder.encode_query(CANARY)}
 
 
 def _identity(model: Encoder | Scorer) -> Callable[[], str | None] | None:

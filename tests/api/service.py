@@ -13,6 +13,7 @@ import numpy as np
 import uvicorn
 from fastapi import FastAPI
 from numpy.typing import ArrayLike
+from starlette.types import ASGIApp
 
 from boundarymorph.api.app import create_app
 from boundarymorph.api.state import Build
@@ -41,9 +42,11 @@ def fake_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: Non
 
 
 @asynccontextmanager
-async def on_socket(app: FastAPI) -> AsyncIterator[str]:
+async def on_socket(app: ASGIApp) -> AsyncIterator[str]:
     """The URL of an application on a real socket, which has begun to start."""
-    with socket.create_server(("127.0.0.1", 0)) as door:
+    # Of a socket that names its protocol asyncio turns Nagle's algorithm off, as it does of those that uvicorn opens.
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as door:
+        door.bind(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
         serving = asyncio.create_task(server.serve(sockets=[door]))
         async with asyncio.timeout(30):

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from boundarymorph.api.admission import Admission
-from boundarymorph.errors import DeadlineExceeded, Overloaded
+from boundarymorph.errors import Overloaded
+from tests.caching.servers import Clock
 
 
 class Visitors:
@@ -88,19 +89,84 @@ async def test_priority_before_fairness() -> None:
 
 
 async def test_who_gives_up_leaves_no_gap() -> None:
-    visitors = Visitors(Admission(running=1, waiting=9))
+    clock = Clock()
+    visitors = Visitors(Admission(running=1, waiting=9, clock=clock))
     visitors.send("first")
     await settle()
-    impatient = visitors.send("impatient", deadline=time.monotonic() + 0.02)
+    impatient = visitors.send("impatient", deadline=clock.now + 2.5)
     gone = visitors.send("gone")
     visitors.send("last")
-    with pytest.raises(DeadlineExceeded):
-        await impatient
+    await settle()
     gone.cancel()
+    impatient.cancel()
     await settle()
     await visitors.leave("first", "last")
     assert visitors.order == ["first", "last"]
     assert (visitors.admission.inside, visitors.admission.running) == (0, 0)
+
+
+async def test_a_deadline_that_comes_before_the_turn() -> None:
+    """Turns were short lately, and then one is not."""
+    admission = Admission(running=1, waiting=9)
+    for _ in range(100):
+        with admission.enter():
+            async with admission.turn("a"):
+                pass
+    visitors = Visitors(admission)
+    visitors.send("endless")
+    await settle()
+    waiting = visitors.send("waiting", deadline=time.monotonic() + 0.5)
+    visitors.send("next")
+    with pytest.raises(Overloaded, match="deadline came"):
+        await waiting
+    await visitors.leave("endless", "next")
+    assert visitors.order == ["endless", "next"]
+    assert (admission.inside, admission.running) == (0, 0)
+
+
+@pytest.mark.parametrize(("seconds", "admitted"), [(4.0, True), (3.99, False)])
+async def test_who_would_wait_for_half_of_its_time_is_refused_at_once(seconds: float, admitted: bool) -> None:
+    """Two run and three wait, each a second: the next one's turn comes in two."""
+    clock = Clock()
+    visitors = Visitors(Admission(running=2, waiting=9, clock=clock))
+    for number in range(5):
+        visitors.send(str(number))
+    await settle()
+    last = visitors.send("last", deadline=clock.now + seconds)
+    await settle()
+    if not admitted:
+        with pytest.raises(Overloaded, match="too late") as error:
+            await last
+        assert error.value.retry_after == 2.0
+    await visitors.leave(*map(str, range(5)), "last")
+    assert ("last" in visitors.order) == admitted
+    assert (visitors.admission.inside, visitors.admission.running) == (0, 0)
+
+
+async def test_a_high_priority_waits_for_its_equals_only() -> None:
+    clock = Clock()
+    visitors = Visitors(Admission(running=1, waiting=9, clock=clock))
+    for number in range(5):
+        visitors.send(str(number))
+    await settle()
+    visitors.send("urgent", priority=1, deadline=clock.now + 2.0)
+    await settle()
+    await visitors.leave("0", "urgent")
+    assert visitors.order[:2] == ["0", "urgent"]
+
+
+async def test_where_there_is_room_nobody_is_refused() -> None:
+    clock = Clock()
+    visitors = Visitors(Admission(running=1, waiting=0, clock=clock))
+    slow = visitors.send("slow")
+    await settle()
+    clock.now += 1_000
+    await visitors.leave("slow")
+    await slow
+    visitors.send("hurried", deadline=clock.now + 0.5)
+    await settle()
+    assert visitors.order == ["slow", "hurried"]
+    await visitors.leave("hurried")
 
 
 async def test_a_turn_that_comes_as_its_owner_leaves_goes_to_the_next() -> None:
@@ -137,6 +203,6 @@ async def test_nothing_is_lost_in_a_crowd() -> None:
     for task in rng.sample(tasks, 60):
         task.cancel()
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    assert {type(outcome) for outcome in outcomes} <= {type(None), DeadlineExceeded, asyncio.CancelledError}
+    assert {type(outcome) for outcome in outcomes} <= {type(None), Overloaded, asyncio.CancelledError}
     assert most == 3
     assert (admission.inside, admission.running) == (0, 0)

@@ -1,8 +1,10 @@
 """Indexes and documents over HTTP."""
 
+import itertools
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -10,6 +12,8 @@ import httpx
 import orjson
 import pytest
 
+from boundarymorph.api import indexes
+from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.store import DocumentStore
 from boundarymorph.settings import Limits, Settings
 from boundarymorph.wiring import Rooms
@@ -30,7 +34,7 @@ class TestIndexes:
         assert first.status_code == 201
         assert answer(first) | {"created": "", "bytes": 0} == {
             "name": "new", "count": 0, "dimension": 32, "encoder": "seeded", "created": "", "bytes": 0, "kind": "flat",
-            "snapshot": None,
+            "metric": "cosine", "snapshot": None,
         }  # fmt: skip
         for body in (b"", b" \n", b"{}", b'{"encoder": "seeded"}'):
             again = await client.put("/indexes/new", content=body)
@@ -43,6 +47,12 @@ class TestIndexes:
         problem(await client.put("/indexes/ivf", json={"kind": "hnsw"}), 409, "index-conflict")
         assert answer(await client.put("/indexes/ivf"))["kind"] == "ivf"
         problem(await client.put("/indexes/new", json={"kind": "tree"}), 422, "invalid-input")
+
+    async def test_metrics(self, client: httpx.AsyncClient) -> None:
+        assert answer(await client.put("/indexes/new", json={"metric": "cosine"}))["metric"] == "cosine"
+        detail = problem(await client.put("/indexes/other", json={"metric": "inner_product"}), 422, "invalid-input")
+        assert "unit length" in detail
+        problem(await client.get("/indexes/other"), 404, "unknown-index")
 
     async def test_own_vectors(self, client: httpx.AsyncClient) -> None:
         assert answer(await client.get("/indexes/own"))["encoder"] is None
@@ -190,6 +200,74 @@ class TestUpload:
             report = await upload(client, "new", fits, over, fits)
             assert (report["added"], report["skipped"], report["superseded"]) == (1, 1, 1)
             assert "1024" in report["problems"][0]["reason"]
+
+
+class TestProgress:
+    """An upload that asks for lines is told how it goes. The clock is the test's."""
+
+    @pytest.fixture(autouse=True)
+    def clock(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        ticks = itertools.count()
+        monkeypatch.setattr(indexes, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
+
+    async def lines(self, client: httpx.AsyncClient, content: Any, **options: Any) -> list[dict[str, Any]]:
+        headers = NDJSON | {"accept": "application/x-ndjson"}
+        response = await client.post("/indexes/texts/documents", content=content, headers=headers, **options)
+        assert response.headers["content-type"] == "application/x-ndjson"
+        assert response.is_success
+        return [orjson.loads(line) for line in response.content.splitlines()]
+
+    async def test_lines_and_then_the_report(self, client: httpx.AsyncClient) -> None:
+        *progress, last = await self.lines(client, b"\n".join(map(orjson.dumps, texts(200))))
+        assert last["report"] | {"problems": []} == {
+            "added": 160, "updated": 40, "unchanged": 0, "superseded": 0, "skipped": 0, "truncated": 0, "problems": [],
+        }  # fmt: skip
+        told = [line["progress"] for line in progress]
+        # The first batch of 32 is written before the answer begins.
+        assert [line["documents"] for line in told] == [64, 96, 128, 160, 192, 200]
+        assert all(line["added"] + line["updated"] == line["documents"] for line in told)
+        assert all(line["documents_per_second"] > 0 for line in told)
+        left = [line["seconds_left"] for line in told]
+        assert left == sorted(left, reverse=True) and left[-1] == 0
+
+    async def test_of_an_unknown_length(self, client: httpx.AsyncClient) -> None:
+        async def pieces() -> AsyncIterator[bytes]:
+            for document in texts(100):
+                yield orjson.dumps(document) + b"\n"
+
+        *progress, last = await self.lines(client, pieces())
+        assert last["report"]["added"] == 60
+        assert {line["progress"]["seconds_left"] for line in progress} == {None}
+
+    async def test_a_long_upload_tells_less_often(self, client: httpx.AsyncClient) -> None:
+        lines = await self.lines(client, b"\n".join(map(orjson.dumps, texts(30_000))))
+        assert lines[-1]["report"]["added"] == 29_960
+        assert 200 < len(lines) < 400  # of 937 batches, a second each
+
+    async def test_what_goes_wrong_later_is_the_last_line(self, client: httpx.AsyncClient, settings: Settings) -> None:
+        async def pieces() -> AsyncIterator[bytes]:
+            yield b"\n".join(map(orjson.dumps, texts(100)))
+            answer(await client.get("/indexes/texts"))
+            IndexCatalog(settings.data_directory / "indexes").delete("texts")
+            yield b"\n" + b"\n".join(map(orjson.dumps, texts(100)))
+
+        *_, last = await self.lines(client, pieces())
+        assert last["problem"]["type"] == "urn:boundarymorph:problem:unknown-index"
+        assert last["problem"]["status"] == 404
+
+    async def test_what_is_wrong_at_once_is_a_problem(self, client: httpx.AsyncClient) -> None:
+        headers = NDJSON | {"accept": "application/x-ndjson"}
+        problem(await client.post("/indexes/none/documents", content=b"", headers=headers), 404, "unknown-index")
+        url = "/indexes/texts/documents?strict=true"
+        problem(await client.post(url, content=b"bad", headers=headers), 422, "invalid-input")
+
+    async def test_nothing_usable(self, client: httpx.AsyncClient) -> None:
+        (last,) = await self.lines(client, b"bad")
+        assert last["problem"]["status"] == 422
+
+    async def test_nothing_at_all(self, client: httpx.AsyncClient) -> None:
+        (last,) = await self.lines(client, b"")
+        assert last["report"]["added"] == 0
 
 
 class TestDocuments:

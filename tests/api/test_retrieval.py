@@ -46,8 +46,7 @@ LIMITS = Limits(body_bytes=4096, pool=50, query_characters=20, text_characters=3
 
 def fake_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Gateway:
     """A real client of a retriever; the scorer is cheap and deterministic."""
-    assert settings.retriever.url is not None
-    retriever, scorer = RemoteRetriever(settings.retriever.url), SeededScorer()
+    retriever, scorer = RemoteRetriever(*settings.retriever.url), SeededScorer()
     return Gateway(retriever, scorer, Selector(retriever, scorer))
 
 

@@ -144,7 +144,7 @@ class TestAdmission:
 
     async def test_a_turn_that_does_not_come_in_time(self, small: httpx.AsyncClient) -> None:
         first = await self.send(small, "first")
-        problem(await small.post("/select", json=SELECT | {"deadline_ms": 30}), 504, "deadline-exceeded")
+        problem(await small.post("/select", json=SELECT | {"deadline_ms": 30}), 429, "overloaded")
         self.open.set()
         answer(await first)
 

@@ -60,6 +60,11 @@ class RedisServer:
         self._process.kill()
         self._process.wait()
 
+    def flush(self) -> None:
+        """Forget all."""
+        with self.admin() as admin:
+            admin.flushall()
+
     def hang(self) -> None:
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGSTOP)
@@ -121,6 +126,21 @@ def running_cluster(directory: Path, count: int = 3) -> Iterator[list[RedisServe
     finally:
         for server in servers:
             server.kill()
+
+
+@contextmanager
+def running_replica(directory: Path, primary: RedisServer) -> Iterator[RedisServer]:
+    """A further node of a cluster, which has what a primary has."""
+    replica = RedisServer(directory, *CLUSTER)
+    try:
+        with replica.admin() as admin, primary.admin() as of_primary:
+            admin.execute_command("CLUSTER MEET", primary.host, primary.port)
+            eventually(lambda: slots_known(replica) == SLOTS, "the replica knows the cluster")
+            admin.execute_command("CLUSTER REPLICATE", of_primary.execute_command("CLUSTER MYID").decode())
+            eventually(lambda: admin.info("replication").get("master_link_status") == "up", "it replicates")
+        yield replica
+    finally:
+        replica.kill()
 
 
 def slots_known(server: RedisServer) -> int:

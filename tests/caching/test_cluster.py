@@ -9,7 +9,14 @@ from boundarymorph.caching.circuit import State
 from boundarymorph.caching.link import RedisLink
 from boundarymorph.caching.redis import RedisEmbeddingCache, RedisScoreCache, score_key
 from boundarymorph.caching.scores import Remembered
-from tests.caching.servers import CLUSTER, RedisServer, cluster_url, eventually, running_cluster, slots_known
+from tests.caching.servers import (
+    RedisServer,
+    cluster_url,
+    eventually,
+    running_cluster,
+    running_replica,
+    slots_known,
+)
 from tests.caching.test_faults import Bench, bench_at
 from tests.contract.embedding_cache import EmbeddingCacheContract
 from tests.contract.score_cache import MODEL, SCORES, TEXTS, ScoreCacheContract
@@ -200,16 +207,8 @@ async def test_a_slot_moves(own_cluster: list[RedisServer]) -> None:
 @pytest.fixture
 def replica(own_cluster: list[RedisServer], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """A replica of the first node."""
-    replica = RedisServer(tmp_path_factory.mktemp("replica"), *CLUSTER)
-    try:
-        with replica.admin() as admin, own_cluster[0].admin() as primary:
-            admin.execute_command("CLUSTER MEET", own_cluster[0].host, own_cluster[0].port)
-            eventually(lambda: slots_known(replica) == 16_384, "the replica knows the cluster")
-            admin.execute_command("CLUSTER REPLICATE", primary.execute_command("CLUSTER MYID").decode())
-            eventually(lambda: admin.info("replication").get("master_link_status") == "up", "it replicates")
+    with running_replica(tmp_path_factory.mktemp("replica"), own_cluster[0]) as replica:
         yield replica
-    finally:
-        replica.kill()
 
 
 async def test_a_replica_takes_over(own_cluster: list[RedisServer], replica: RedisServer) -> None:

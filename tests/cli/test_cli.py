@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -17,8 +17,9 @@ from rich.console import Console
 from boundarymorph import __version__, cli
 from boundarymorph.api.keys import KeyRing, Scope
 from boundarymorph.api.schemas import SelectResponse
-from boundarymorph.errors import UnknownIndex
+from boundarymorph.errors import InvalidInput, UnknownIndex
 from boundarymorph.retrieval.catalog import IndexCatalog
+from boundarymorph.retrieval.encoders import Embeddings, OnnxEncoder
 from boundarymorph.settings import Settings
 
 DOCUMENTS = [
@@ -198,6 +199,33 @@ class TestIndexes:
         assert run("index", "delete", "few") == Outcome(0, "few deleted\n", "")
         assert "'few'" in refused(run("select", "few", "q"))
 
+    def test_words_afterwards(self, run: Run, source: Path) -> None:
+        assert run("index", "build", "few", "--from", str(source), "--no-words").code == 0
+        catalog = IndexCatalog(Path("data/indexes"))
+        with pytest.raises(InvalidInput, match="index words"):
+            catalog.get("few").bm25_of("violin", ["violin"])
+        assert run("index", "words", "few").out.endswith("few has its words now\n")
+        assert catalog.get("few").bm25_of("violin", ["violin", "tram"]).tolist()[1] == 0
+        assert catalog.get("few").bm25_of("violin", ["violin"])[0] > 0
+        assert run("index", "words", "few").out.endswith("few has had its words before\n")
+        assert "'none'" in run("index", "words", "none").err
+        catalog.close()
+
+    def test_snapshots(self, run: Run, source: Path) -> None:
+        run("index", "build", "few", "--from", str(source))
+        assert "few: 4 documents, " in run("index", "snapshot", "few", "--to", "copies/one").out
+        assert "copies/one is there already" in refused(run("index", "snapshot", "few", "--to", "copies/one"))
+        assert run("index", "delete", "few").code == 0
+        assert run("index", "restore", "few", "--from", "copies/one") == Outcome(0, "few: 4 documents restored\n", "")
+        assert "0 added, 0 updated, 4 unchanged" in run("index", "build", "few", "--from", str(source)).out
+        assert "--replace" in refused(run("index", "restore", "few", "--from", "copies/one"))
+        assert run("index", "restore", "few", "--from", "copies/one", "--replace").code == 0
+        assert "manifest.json" in refused(run("index", "restore", "other", "--from", "copies"))
+        store = Path("copies/one/index.sqlite3")
+        store.write_bytes(store.read_bytes()[:-1] + b"!")
+        assert str(store) in refused(run("index", "restore", "other", "--from", "copies/one"))
+        assert "'none'" in refused(run("index", "snapshot", "none", "--to", "copies/none"))
+
     def test_bad_lines(self, run: Run, source: Path) -> None:
         source.write_bytes(
             source.read_bytes() + b'\nnot json\n{"id": "x"}\n{"id": "y", "text": "\xe9"}\n' + b"[" * 2_000
@@ -227,11 +255,12 @@ class TestIndexes:
         screen = StringIO()
         monkeypatch.setattr(cli, "console", Console(file=screen, force_terminal=True, width=120))
         assert run("index", "build", "few", "--from", str(source)).code == 0
-        size = source.stat().st_size
-        assert f"{size}/{size}" in screen.getvalue()
+        assert "100%" in screen.getvalue() and "4 documents" in screen.getvalue()
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-    def test_an_interrupted_build_goes_on(self, run: Run, source: Path, number: signal.Signals) -> None:
+    def test_an_interrupted_build_goes_on(
+        self, run: Run, source: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         count = 600
         lines = (orjson.dumps({"id": n, "text": f"the number {n} " * 10}) for n in range(count))
         source.write_bytes(b"\n".join(lines))
@@ -247,9 +276,25 @@ class TestIndexes:
         assert b"Traceback" not in errors
         before = stored()
         assert 64 <= before < count
+        encoded = counted(monkeypatch)
         outcome = run("index", "build", "many", "--from", str(source))
         assert f"{count - before} added, 0 updated, {before} unchanged" in outcome.out
+        assert f"{count} documents in " in outcome.out and f"; {before} were there already" in outcome.out
+        assert sum(encoded[1:]) == count - before  # the first is the canary
         assert stored() == count
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many texts the encoder is given from now on, call by call."""
+    counts: list[int] = []
+    encode = OnnxEncoder.encode_documents
+
+    async def encode_documents(self: OnnxEncoder, texts: Sequence[str]) -> Embeddings:
+        counts.append(len(texts))
+        return await encode(self, texts)
+
+    monkeypatch.setattr(OnnxEncoder, "encode_documents", encode_documents)
+    return counts
 
 
 def stored() -> int:

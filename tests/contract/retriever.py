@@ -34,6 +34,27 @@ class RetrieverContract:
         documents = await retriever.documents("trams", ["bread", "tram", "unknown"])
         assert dict(documents) == {"tram": DOCUMENTS[0], "bread": DOCUMENTS[2]}
 
+    async def test_lengths_by_id(self, retriever: Retriever) -> None:
+        characters = await retriever.characters("trams", ["bread", "tram", "unknown"])
+        assert dict(characters) == {"bread": 23, "tram": 28 + len("Transport")}
+
+    async def test_only_what_passes_a_filter(self, retriever: Retriever) -> None:
+        for filter, expected in (
+            ({"line": 4}, {"tram"}),
+            ({"line": {"gte": 5}}, None),
+            ({"line": {"ne": 4}}, {"violin", "bread"}),
+            ({}, {"tram", "violin", "bread"}),
+        ):
+            if expected is None:
+                with pytest.raises(InvalidInput, match="filter"):
+                    await retriever.retrieve("trams", "violin", 3, filter=filter)
+            else:
+                assert set((await retriever.retrieve("trams", "violin", 3, filter=filter)).pool.ids) == expected
+        nearest = (await retriever.retrieve("trams", "A violin has four strings.", 1, filter={"line": {"ne": 4}})).pool
+        assert list(nearest.ids) == ["violin"]
+        with pytest.raises(InvalidInput, match=r"filter\.line"):
+            await retriever.retrieve("trams", "violin", 3, filter={"line": {"above": 1}})
+
     async def test_own_vectors(self, retriever: Retriever) -> None:
         pool = (await retriever.retrieve("own", "", 2, query_embedding=[0, 0, 9, 1])).pool
         assert list(pool.ids) == ["e2", "e3"]

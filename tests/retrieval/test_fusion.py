@@ -1,6 +1,7 @@
 """Reciprocal rank fusion against its definition, and what holds for any rankings."""
 
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boundarymorph.errors import DuplicateIds, InvalidInput
+from boundarymorph.retrieval.catalog import IndexCatalog
+from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.fusion import fuse
 
 rankings = st.lists(st.lists(st.sampled_from("abcdefgh"), unique=True), max_size=5)
@@ -74,3 +77,21 @@ def test_mistakes() -> None:
     for constant in (-1.0, float("nan")):
         with pytest.raises(InvalidInput):
             fuse([], rank_constant=constant)
+
+
+def test_a_hybrid_pool_tells_similarity_and_bm25(tmp_path: Path) -> None:
+    """Of documents that the vectors found, and of those that the words alone did."""
+    rows = np.random.default_rng(0).standard_normal((60, 4))
+    documents = [Document(f"d{n}", "harp" if n % 3 == 0 else "drum") for n in range(60)]
+    catalog = IndexCatalog(tmp_path)
+    index = catalog.create("i", encoder=None, dimension=4)
+    index.upsert(documents, rows)
+    pool = index.retrieve("harp", [1.0, 0, 0, 0], 10, hybrid=True).pool
+    by_vectors = index.retrieve("harp", [1.0, 0, 0, 0], 10).pool
+    catalog.close()
+    assert set(by_vectors.features) == {"bm25"}
+    assert not set(pool.ids) <= set(by_vectors.ids)
+    assert (np.diff(pool.scores) <= 0).all()
+    np.testing.assert_allclose(pool.features["similarity"], pool.embeddings @ pool.query, atol=1e-6)
+    said = [int(id[1:]) % 3 == 0 for id in pool.ids]
+    np.testing.assert_array_equal(pool.features["bm25"] > 0, said)

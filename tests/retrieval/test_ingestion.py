@@ -1,5 +1,6 @@
 """From uploads to an index: parsing, bad lines, unchanged documents, strictness."""
 
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boundarymorph.errors import InvalidInput, UnknownIndex
+from boundarymorph.errors import InvalidInput, StorageFull, UnknownIndex
 from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import OnnxEncoder
 from boundarymorph.retrieval.ingestion import (
     MAX_PROBLEMS,
+    WRITTEN_AT_A_TIME,
     BadLine,
     Entry,
     IngestReport,
     ingest,
+    ingesting,
     parse_array,
     parse_ndjson,
 )
@@ -55,6 +58,14 @@ def index(catalog: IndexCatalog) -> LiveIndex:
 @pytest.fixture
 def own(catalog: IndexCatalog) -> LiveIndex:
     return catalog.create("own", encoder=None, dimension=32)
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Temporary files on /dev/full, which is as full as a disk can be."""
+    with Path("/dev/full").open("r+b", buffering=0) as full:
+        monkeypatch.setattr(tempfile, "TemporaryFile", lambda: full)
+        yield
 
 
 class TestParsing:
@@ -135,6 +146,15 @@ class TestParsing:
         line = b'{"id": "a", "text": "y"}'
         assert await parse(line, max_line_bytes=len(line)) == [Entry(1, Document("a", "y"))]
         assert await parse(line, max_line_bytes=len(line) - 1) == [BadLine(1, f"longer than {len(line) - 1} bytes")]
+
+    async def test_entries_tell_where_their_lines_end(self) -> None:
+        line = b'{"id": "\xc3\xa9", "text": "y"}'
+        body, n = b"\n".join([line, b"\r", line, line]), len(line)
+        for end in (b"", b"\n"):
+            for size in (1, 7, 1000):
+                entries = await parse(*(body[start : start + size] for start in range(0, len(body), size)), end)
+                ends = [entry.end for entry in entries if isinstance(entry, Entry)]
+                assert ends == [n + 1, 2 * n + 4, 3 * n + 4 + len(end)]
 
     async def test_arrays(self) -> None:
         body = b'[{"id": 1, "text": "one"}, 5]'
@@ -247,6 +267,36 @@ class TestIngesting:
             on_progress=lambda report: seen.append((report.added, index.count())),
         )
         assert seen == [(4, 4), (8, 8), (10, 10)]
+
+    async def test_a_batch_holds_no_more_than_its_bytes(self, own: LiveIndex) -> None:
+        """Of the upload, and one line more."""
+        vector = vector_of("v").tolist()
+        records = [{"id": i, "text": "x" * 2**20, "embedding": vector} for i in range(20)]
+        seen: list[int] = []
+        await ingest(own, None, upload(*records), on_progress=lambda report: seen.append(report.added))
+        assert seen == [8, 16, 20]
+        seen.clear()
+        small = [{"id": i, "text": "y", "embedding": vector} for i in range(WRITTEN_AT_A_TIME + 1)]
+        await ingest(own, None, upload(*small), on_progress=lambda report: seen.append(report.documents))
+        assert seen == [WRITTEN_AT_A_TIME, WRITTEN_AT_A_TIME + 1]
+
+    async def test_how_far_it_is(self, index: LiveIndex) -> None:
+        records: list[dict[str, Any]] = [{"id": i, "text": str(i)} for i in range(70)]
+        body = b"\n".join(map(orjson.dumps, [*records, {"id": "bad"}, records[0]]))
+        seen = []
+        async for report in ingesting(index, SeededEncoder(), parse_ndjson(stream(body), 32)):
+            seen.append((report.documents, report.position))
+        assert [documents for documents, _ in seen] == [32, 64, 72]
+        assert seen[-1][1] == len(body)
+        line_32 = len(b"\n".join(map(orjson.dumps, records[:32]))) + 1
+        assert seen[0][1] == line_32
+
+    @pytest.mark.usefixtures("full_disk")
+    async def test_a_full_disk_while_an_upload_is_checked(self, own: LiveIndex) -> None:
+        records = ({"id": i, "text": "x", "embedding": vector_of("v").tolist()} for i in range(10))
+        with pytest.raises(StorageFull, match="kept aside"):
+            await ingest(own, None, upload(*records), strict=True)
+        assert own.count() == 0
 
     async def test_an_upload_that_failed_halfway_is_sent_again(self, index: LiveIndex) -> None:
         async def broken() -> AsyncIterator[Entry | BadLine]:

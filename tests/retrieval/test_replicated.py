@@ -6,12 +6,15 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from boundarymorph.api.app import create_retriever_app
 from boundarymorph.errors import InvalidConfiguration, Overloaded, RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.remote.replicas import BACKOFF
+from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.retrieval.replicated import ReplicatedRetriever
 from boundarymorph.settings import Settings
@@ -33,10 +36,14 @@ class Clock:
 
 
 class Server:
-    """A stand-in that does the same with every request, each on a connection of its own, until that is changed."""
+    """A stand-in that does the same with every request, each on a connection of its own, until that is changed.
+
+    checked: what it does with the questions of a check; None for the same.
+    """
 
     def __init__(self, behaviour: Behaviour) -> None:
         self.behaviour = behaviour
+        self.checked: Behaviour | None = None
         self.asked: Counter[str] = Counter()
         self.url = ""
 
@@ -44,8 +51,10 @@ class Server:
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
             await reader.readexactly(int(head.partition("content-length: ")[2].partition("\r")[0] or 0))
-            self.asked[head.split()[1]] += 1
-            doing = asyncio.ensure_future(self.behaviour(writer))
+            path = head.split()[1]
+            self.asked[path] += 1
+            of_check = self.checked if path in ("/embed/query", "/readyz") else None
+            doing = asyncio.ensure_future((of_check or self.behaviour)(writer))
             leaving = asyncio.ensure_future(reader.read(1))
             await asyncio.wait([doing, leaving], return_when=asyncio.FIRST_COMPLETED)
             doing.cancel()
@@ -151,14 +160,17 @@ async def test_one_that_comes_back_is_looked_at_first() -> None:
         await asked_until(retriever, first, "/documents")
         before = first.asked["/documents"]
         clock.now += BACKOFF
-        await asked_until(retriever, first, "/readyz")
+        await asked_until(retriever, first, "/embed/query")
         await asyncio.gather(*retriever._checks.values())
         assert first.asked["/documents"] == before
-        first.behaviour = answer(DOCUMENT)
+        first.behaviour, first.checked = (
+            answer(DOCUMENT),
+            answer(frame.encode_embeddings(Embeddings(np.ones((1, 1), "f4")))),
+        )
         first.asked.clear()
         clock.now += 2 * BACKOFF
         await asked_until(retriever, first, "/documents")
-        assert first.asked["/readyz"] == 1
+        assert first.asked["/embed/query"] == first.asked["/readyz"] == 1
 
 
 async def test_none_is_left() -> None:

@@ -154,7 +154,10 @@ def test_a_store_of_schema_version_1_is_taken_over(tmp_path: Path) -> None:
             store.best_by_words("text", 5)
         store.close()
     store = DocumentStore(path)
-    store.index_words()
+    told: list[tuple[int, int]] = []
+    assert store.index_words(lambda done, total: told.append((done, total)))
+    assert told == [(2, 2)]
+    assert not store.index_words()
     assert store.best_by_words("title text", 5).ids == ["a", "b"]
     store.upsert([Document("c", "title")], np.eye(1, 2), [b""])
     assert set(store.best_by_words("title", 5).ids) == {"a", "c"}

@@ -45,7 +45,7 @@ def test_features_of_a_pool() -> None:
 def test_a_fused_pool_brings_its_similarity() -> None:
     rng = np.random.default_rng(0)
     similarity = np.array([0.3, 0.9, 0.1, 0.5])
-    features = {"similarity": similarity, "bm25": [0.0, 4.0, 9.0, 1.0]}
+    features = {"similarity": similarity, "bm25": np.array([0.0, 4.0, 9.0, 1.0])}
     pool = Pool.of(list("abcd"), rng.normal(size=(4, 3)), rng.normal(size=3), [4.0, 3.0, 2.0, 1.0], features)
     rank, told = rank_and_similarity(pool)
     assert (np.diff(rank) < 0).all()

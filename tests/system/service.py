@@ -6,10 +6,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import httpx
 
@@ -71,10 +72,16 @@ class Service:
 
 
 @contextmanager
-def service(data: Path, *options: str, port: int | None = None, ready: bool = True) -> Iterator[Service]:
-    """A service over a data directory, killed at the end if it still runs."""
+def service(
+    data: Path,
+    *options: str,
+    port: int | None = None,
+    ready: bool = True,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Service]:
+    """A service over a data directory, killed at the end if it still runs. environment: what is added to it."""
     with _process(
-        "serve", data.parent / f"{data.name}.log", [*options, "--data-directory", str(data)], port
+        "serve", data.parent / f"{data.name}.log", [*options, "--data-directory", str(data)], port, environment
     ) as running:
         if ready:
             running.await_answer()
@@ -91,10 +98,16 @@ def scorer(log_file: Path, *options: str, port: int | None = None, ready: bool =
 
 
 @contextmanager
-def retriever(data: Path, *options: str, port: int | None = None, ready: bool = True) -> Iterator[Service]:
-    """A retriever over a data directory, killed at the end if it still runs."""
+def retriever(
+    data: Path, *options: str, port: int | None = None, ready: bool = True, through: Sequence[str] = ()
+) -> Iterator[Service]:
+    """A retriever over a data directory, killed at the end if it still runs. through: a command that runs another."""
     with _process(
-        "retriever", data.parent / f"{data.name}-retriever.log", [*options, "--data-directory", str(data)], port
+        "retriever",
+        data.parent / f"{data.name}-retriever.log",
+        [*options, "--data-directory", str(data)],
+        port,
+        through=through,
     ) as running:
         if ready:
             running.await_answer()
@@ -102,12 +115,20 @@ def retriever(data: Path, *options: str, port: int | None = None, ready: bool = 
 
 
 @contextmanager
-def _process(role: str, log_file: Path, options: Sequence[str], port: int | None) -> Iterator[Service]:
+def _process(
+    role: str,
+    log_file: Path,
+    options: Sequence[str],
+    port: int | None,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    through: Sequence[str] = (),
+) -> Iterator[Service]:
     port = free_port() if port is None else port
-    command = [sys.executable, "-m", "boundarymorph.cli", role, "--port", str(port), *options]
+    command = [*through, sys.executable, "-m", "boundarymorph.cli", role, "--port", str(port), *options]
+    variables = {**ENVIRONMENT, **environment}
     with (
         log_file.open("ab") as log,
-        subprocess.Popen(command, stdout=log, stderr=log, env=ENVIRONMENT, cwd=log_file.parent) as process,
+        subprocess.Popen(command, stdout=log, stderr=log, env=variables, cwd=log_file.parent) as process,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
     ):
         try:

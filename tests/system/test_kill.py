@@ -7,11 +7,12 @@ from pathlib import Path
 
 import httpx
 import orjson
+import pytest
 
 from tests.retrieval.fakes import vector_of
 from tests.system.service import Service, service
 
-KILLS = 20
+KILLS = 10  # of each seed
 BATCH = 5
 DIMENSION = 32
 
@@ -63,8 +64,9 @@ def read(running: Service) -> dict[int, int]:
     return {batch: of_batch.pop() for batch, of_batch in versions.items()}
 
 
-def test_twenty_times(tmp_path: Path) -> None:
-    rng = random.Random(1)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_twenty_times(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
     expected: dict[int, int] = {}
     for kill in range(KILLS + 1):
         with service(tmp_path / "data") as running:
@@ -80,7 +82,7 @@ def test_twenty_times(tmp_path: Path) -> None:
             if kill == KILLS:
                 break
             timer: threading.Timer | None = None
-            for batch in acknowledged(running, kill, kill, len(expected)):
+            for batch in acknowledged(running, kill, kill + KILLS * seed, len(expected)):
                 expected[batch] = kill
                 if timer is None:
                     timer = threading.Timer(rng.uniform(0, 0.25), running.process.kill)

@@ -4,6 +4,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,32 @@ def test_kill_9_of_the_retriever(directory: Path) -> None:
         with retriever(directory / "killed", port=port):
             assert select(front) == expected
     assert "Traceback" not in front.log
+
+
+def test_kill_9_of_one_of_two_retrievers(directory: Path) -> None:
+    """Over one directory. Nobody notices, and the one that comes back gets its share again."""
+    ports = free_port(), free_port()
+    data = directory / "shared"
+    with (
+        retriever(data, port=ports[0]) as first,
+        retriever(data, port=ports[1]) as second,
+        service(directory / "both", "--retriever-url", first.url, "--retriever-url", second.url) as front,
+    ):
+        front.client.put("/indexes/tales")
+        front.client.post("/indexes/tales/documents", content=LINES, headers=NDJSON)
+        expected = select(front)
+        with ThreadPoolExecutor(4) as threads:
+            asked = [threads.submit(select, front, reuse=False) for _ in range(20)]
+            first.process.kill()
+            first.process.wait()
+            assert all(answered.result() == expected for answered in asked)
+        assert front.client.get("/indexes/tales").is_success
+        with retriever(data, port=ports[0]) as again:
+            retrieved = 'boundarymorph_http_request_duration_seconds_count{method="POST",route="/retrieve"'
+            until(lambda: bool(select(front)) and again.metric(retrieved) > 0)
+            second.process.kill()
+            second.process.wait()
+            assert select(front) == expected
 
 
 def test_a_gateway_waits_for_its_retriever(directory: Path) -> None:

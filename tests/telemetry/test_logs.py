@@ -1,6 +1,7 @@
 """Log lines, as people and as machines read them."""
 
 import logging
+import os
 import sys
 
 import orjson
@@ -18,6 +19,7 @@ def record(message: str, *arguments: object, fields: dict[str, object] | None = 
 def test_a_line_of_json() -> None:
     line = orjson.loads(logs.JsonLines().format(record("%d of %d\nlines", 1, 2, fields={"status": 200})))
     assert line.pop("time").endswith("+00:00")
+    assert line.pop("process") == os.getpid()
     assert line == {"level": "warning", "logger": "boundarymorph.test", "message": "1 of 2\nlines", "status": 200}
 
 

@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
-from boundarymorph.errors import DeadlineExceeded, Overloaded
+from boundarymorph.errors import Overloaded
 
 MEMORY = 0.9  # of the seconds that requests took lately, against those of the last one
+PATIENCE = 0.5  # of the time until its deadline that a request may wait for its turn: the rest is for the work
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +64,16 @@ class Admission:
 
     @asynccontextmanager
     async def turn(self, caller: str, *, priority: int = 0, deadline: float | None = None) -> AsyncIterator[None]:
-        """Wait for a turn, and have it. deadline: on the clock. Raises DeadlineExceeded."""
+        """Wait for a turn, and have it. deadline: on the clock.
+
+        Raises Overloaded: at once, where the turn is expected too late to be of use, or when the deadline comes first.
+        """
+        wait = self._expected_wait(priority)
+        if deadline is not None and wait > PATIENCE * (deadline - self._clock()):
+            raise Overloaded(
+                f"its turn would come in about {wait:.1f} s, too late for its deadline; try again later",
+                retry_after=max(1.0, wait),
+            )
         await self._wait(_Waiter(caller, priority), deadline)
         start = self._clock()
         try:
@@ -71,6 +81,13 @@ class Admission:
         finally:
             self._seconds = MEMORY * self._seconds + (1 - MEMORY) * (self._clock() - start)
             self._leave(caller)
+
+    def _expected_wait(self, priority: int) -> float:
+        """Seconds until the turn of a request that comes now, if turns go on to take as long as lately."""
+        if self.running < self._most_running:
+            return 0.0
+        before = sum(waiter.priority >= priority for waiter in self._waiters)
+        return (before + 1) / self._most_running * self._seconds
 
     async def _wait(self, waiter: _Waiter, deadline: float | None) -> None:
         self._waiters.append(waiter)
@@ -84,7 +101,10 @@ class Admission:
             elif waiter.turn.done() and not waiter.turn.cancelled():
                 self._leave(waiter.caller)  # its turn came as it gave up
             if isinstance(error, TimeoutError):
-                raise DeadlineExceeded("the deadline came before the request's turn did") from None
+                raise Overloaded(
+                    "the deadline came before the request's turn did; try again later",
+                    retry_after=max(1.0, self._expected_wait(waiter.priority)),
+                ) from None
             raise
 
     def _call(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import ModuleType
 
@@ -12,9 +12,13 @@ from fastapi import FastAPI
 from boundarymorph import __version__, wiring
 from boundarymorph.api import forward, openapi, operations, problems, retrieval, score, select
 from boundarymorph.api.middleware import Observed
+from boundarymorph.api.rates import Announced
 from boundarymorph.api.state import Build, Built, Part, State
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.settings import Settings
+from boundarymorph.telemetry import metrics
+
+SHARE_SECONDS = 1.0  # that what one worker's queues hold may be late in what another one shows
 
 
 def create_app(
@@ -32,11 +36,11 @@ def create_app(
     """
     description = "Budgeted reranking: spend B cross-encoder calls where they change which k documents are returned."
     state: State[Part] = State(settings, on_failure)
-    if settings.retriever.url is not None:
-        return _application(state, build or wiring.build_gateway, (select, forward, operations), description)
+    if settings.retriever.url:
+        return _application(state, build or wiring.build_gateway, _canaries, (select, forward, operations), description)
     from boundarymorph.api import indexes  # which loads FAISS
 
-    return _application(state, build or wiring.build, (select, indexes, operations), description)
+    return _application(state, build or wiring.build, _canaries, (select, indexes, operations), description)
 
 
 def create_retriever_app(
@@ -49,7 +53,7 @@ def create_retriever_app(
     from boundarymorph.api import indexes
 
     description = "First-stage retrieval: pools of the documents that are nearest to a query."
-    return _application(State(settings, on_failure), build, (retrieval, indexes, operations), description)
+    return _application(State(settings, on_failure), build, _canaries, (retrieval, indexes, operations), description)
 
 
 def create_scorer_app(
@@ -60,18 +64,33 @@ def create_scorer_app(
 ) -> FastAPI:
     """One cross-encoder behind HTTP, with the life of `create_app`."""
     description = "A cross-encoder: relevances of documents to a query, batched across requests."
-    return _application(State(settings, on_failure), build, (score, operations), description)
+
+    def canaries(scorer: BatchingScorer) -> dict[str, wiring.Canary]:
+        return {"scorer": wiring.canary_of_scorer(scorer)}
+
+    return _application(State(settings, on_failure), build, canaries, (score, operations), description)
 
 
-def _application(state: State[Built], build: Build[Built], routes: Sequence[ModuleType], description: str) -> FastAPI:
+def _application(
+    state: State[Built],
+    build: Build[Built],
+    canaries: Callable[[Built], Mapping[str, wiring.Canary]],
+    routes: Sequence[ModuleType],
+    description: str,
+) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        starting = asyncio.create_task(state.start(build))
+        tasks = [asyncio.create_task(state.live(build, canaries))]
+        if metrics.is_shared():
+            tasks.append(asyncio.create_task(_share_gauges()))
+        await state.may_listen()
         yield
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if state.built is not None:
             await state.built.close()
+        await state.rates.close()
 
     app = FastAPI(
         title="BoundaryMORPH",
@@ -85,5 +104,17 @@ def _application(state: State[Built], build: Build[Built], routes: Sequence[Modu
         app.include_router(module.router)
     problems.install(app)
     openapi.install(app)
+    app.add_middleware(Announced)
     app.add_middleware(Observed)
     return app
+
+
+def _canaries(built: Part) -> Mapping[str, wiring.Canary]:
+    assert isinstance(built, wiring.Retrieval | wiring.Gateway)
+    return built.canaries
+
+
+async def _share_gauges() -> None:
+    while True:
+        metrics.share_gauges()
+        await asyncio.sleep(SHARE_SECONDS)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
+from starlette import types
+from starlette.requests import ClientDisconnect
 
-from boundarymorph.api import bodies, openapi
+from boundarymorph.api import bodies, openapi, problems
 from boundarymorph.api.keys import Scope
 from boundarymorph.api.problems import UnknownDocument, UnsupportedMediaType
 from boundarymorph.api.schemas import (
@@ -18,18 +23,21 @@ from boundarymorph.api.schemas import (
     IndexDescription,
     IndexList,
     StoredDocument,
+    UploadProgress,
     UploadReport,
 )
 from boundarymorph.api.state import IndexesOf, StateOf, allowed
-from boundarymorph.errors import InvalidInput, LimitExceeded
-from boundarymorph.retrieval.catalog import IndexInfo
-from boundarymorph.retrieval.ingestion import BadLine, Entry, IngestReport, ingest, parse_array, parse_ndjson
+from boundarymorph.errors import BoundaryMorphError, InvalidInput, LimitExceeded
+from boundarymorph.retrieval.indexes import IndexInfo
+from boundarymorph.retrieval.ingestion import BadLine, Entry, IngestReport, ingesting, parse_array, parse_ndjson
+from boundarymorph.retrieval.pace import Pace
 from boundarymorph.settings import Limits
 from boundarymorph.telemetry import metrics
 
 router = APIRouter(prefix="/indexes", tags=["indexes"])
 READ, WRITE, ADMIN = ([Depends(allowed(scope))] for scope in (Scope.SELECT, Scope.WRITE, Scope.ADMIN))
 NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/octet-stream")
+PROGRESS_SECONDS, PROGRESS_SHARE = 1.0, 0.01
 
 
 @router.get("", dependencies=READ, summary="List the indexes")
@@ -85,7 +93,8 @@ async def delete_index(name: str, rooms: IndexesOf) -> None:
     dependencies=WRITE,
     summary="Add or replace documents",
     openapi_extra=openapi.upload(),
-    responses=openapi.problems(404, 413, 415, 422, 503, 507),
+    response_model=UploadReport,
+    responses={200: openapi.lines(), **openapi.problems(404, 413, 415, 422, 503, 507)},
 )
 async def upsert_documents(
     name: str,
@@ -93,17 +102,19 @@ async def upsert_documents(
     state: StateOf,
     rooms: IndexesOf,
     strict: Annotated[bool, Query(description="write nothing at all if any document is bad")] = False,
-) -> UploadReport:
+) -> UploadReport | Response:
     """NDJSON of any length, streamed, or a JSON array. A document has `id`, `text` and optionally `title`, `metadata`
-    and `embedding`; one of a known id replaces it, an unchanged one costs nothing. Bad lines are skipped and listed."""
+    and `embedding`; one of a known id replaces it, an unchanged one costs nothing. Bad lines are skipped and listed.
+    With `Accept: application/x-ndjson`, a line with the progress now and then, and the report as the last one."""
     index = await asyncio.to_thread(rooms.catalog.get, name)
     entries = await _entries(request, index.info.dimension, state.settings.limits)
-    report = await ingest(index, rooms.encoder, entries, strict=strict)
-    _measure(report)
-    if report.skipped and not (report.added or report.updated or report.unchanged):
-        first = report.problems[0]
-        raise InvalidInput(f"no document was usable; line {first.line}: {first.reason}")
-    return UploadReport.model_validate(report, from_attributes=True)
+    reports = ingesting(index, rooms.encoder, entries, strict=strict)
+    report = await anext(reports)
+    if NDJSON[0] in request.headers.get("accept", ""):
+        return _WhileUploading(_lines(request, report, reports), media_type=NDJSON[0])
+    async for latest in reports:
+        report = latest
+    return _finished(report)
 
 
 @router.delete(
@@ -147,6 +158,57 @@ async def delete_document(name: str, id: str, rooms: IndexesOf) -> DeleteReport:
     if not await asyncio.to_thread(index.delete, [id]):
         raise UnknownDocument(f"the index {name!r} holds no document {id!r}")
     return DeleteReport(deleted=1)
+
+
+class _WhileUploading(StreamingResponse):
+    """Lines that are sent while the body is still being read, which the base class would listen to itself."""
+
+    async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
+        await self.stream_response(send)
+
+
+async def _lines(request: Request, report: IngestReport, reports: AsyncIterator[IngestReport]) -> AsyncIterator[bytes]:
+    """`progress` once a second, more rarely in a long upload: not all clients read before all is sent. Then `report`,
+    or `problem`."""
+    length = request.headers.get("content-length", "")
+    begun = told = time.monotonic()
+    pace = Pace(int(length) if length.isdecimal() else None)
+    try:
+        async for report in reports:
+            pace.observe(report.documents, report.position)
+            now = time.monotonic()
+            if now - told >= max(PROGRESS_SECONDS, PROGRESS_SHARE * (now - begun)):
+                told = now
+                yield _line("progress", _progress(report, pace))
+        yield _line("report", _finished(report))
+    except ClientDisconnect:
+        return
+    except BoundaryMorphError as error:
+        yield _line("problem", problems.of(request, error))
+
+
+def _line(name: str, content: BaseModel) -> bytes:
+    return f'{{"{name}":{content.model_dump_json(exclude_none=name == "problem")}}}\n'.encode()
+
+
+def _progress(report: IngestReport, pace: Pace) -> UploadProgress:
+    return UploadProgress(
+        documents=report.documents,
+        added=report.added,
+        updated=report.updated,
+        unchanged=report.unchanged,
+        skipped=report.skipped,
+        documents_per_second=round(pace.documents_per_second, 1),
+        seconds_left=None if pace.seconds_left is None else round(pace.seconds_left, 1),
+    )
+
+
+def _finished(report: IngestReport) -> UploadReport:
+    _measure(report)
+    if report.skipped and not (report.added or report.updated or report.unchanged):
+        first = report.problems[0]
+        raise InvalidInput(f"no document was usable; line {first.line}: {first.reason}")
+    return UploadReport.model_validate(report, from_attributes=True)
 
 
 async def _entries(request: Request, dimension: int, limits: Limits) -> AsyncIterator[Entry | BadLine]:

@@ -79,6 +79,11 @@ class KeyRing:
     def __bool__(self) -> bool:
         return bool(self._keys)
 
+    @property
+    def callers(self) -> set[str]:
+        """All names that `caller` may give."""
+        return {key.name for key in self._keys} or {ANONYMOUS}
+
     def caller(self, authorization: str | None, scope: Scope) -> str:
         """The name of who sends this Authorization header; anonymous where there are no keys at all.
 

@@ -19,6 +19,15 @@ from boundarymorph.api.schemas import (
     UploadedDocument,
 )
 
+_SECONDS = {"Retry-After": {"description": "seconds", "schema": {"type": "integer", "minimum": 1}}}
+BUSY = (429, 503)
+OF_KEYS = (401, 403)
+REFUSAL_HEADERS = {
+    401: {"WWW-Authenticate": {"schema": {"type": "string"}}},
+    429: _SECONDS,
+    503: _SECONDS,
+}
+INDEX_NAME = r"[a-z0-9][a-z0-9._-]{0,63}"  # as the catalog takes it, which is not loaded here
 REFERENCE = "#/components/schemas/{model}"
 PARSED_BY_ROUTES = (SelectRequest, ScoreRequest, CreateIndex, DeleteDocuments, UploadedDocument)
 
@@ -41,6 +50,11 @@ def events() -> dict[str, Any]:
     return {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
 
 
+def lines() -> dict[str, Any]:
+    """The response of a route that can also stream lines."""
+    return {"content": {"application/x-ndjson": {"schema": {"type": "string"}}}}
+
+
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route that may answer with problem details."""
     return {
@@ -58,11 +72,40 @@ def install(app: FastAPI) -> None:
             _, definitions = models_json_schema(
                 [(model, "validation") for model in (*PARSED_BY_ROUTES, Problem)], ref_template=REFERENCE
             )
-            schema.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])
+            components = schema.setdefault("components", {})
+            components.setdefault("schemas", {}).update(definitions["$defs"])
+            with_keys = bool(app.state.boundarymorph.keys)
+            for path in schema["paths"].values():
+                for operation in path.values():
+                    _complete(operation, with_keys)
+                if "put" in path:  # it makes what is not there
+                    answers = path["put"]["responses"]
+                    answers.setdefault("201", answers["200"] | {"description": "Created"})
+            if not with_keys:
+                components.pop("securitySchemes", None)
             app.openapi_schema = schema
         return app.openapi_schema
 
     app.openapi = describe  # type: ignore[method-assign]
+
+
+def _complete(operation: dict[str, Any], with_keys: bool) -> None:
+    """Say of a route what all of its kind have in common: names of indexes, and what is refused to keys, if any."""
+    for parameter in operation.get("parameters", ()):
+        if (parameter["in"], parameter["name"]) == ("path", "name"):
+            parameter["schema"]["pattern"] = f"^{INDEX_NAME}$"
+    if "security" not in operation:
+        return
+    responses = operation["responses"]
+    for status, response in problems(*BUSY, *(OF_KEYS if with_keys else ())).items():
+        responses.setdefault(str(status), response)
+    if not with_keys:
+        del operation["security"]
+        for status in OF_KEYS:
+            responses.pop(str(status), None)
+    for status, headers in REFUSAL_HEADERS.items():
+        if str(status) in responses:
+            responses[str(status)]["headers"] = headers
 
 
 def _body(content: dict[str, Any], required: bool) -> dict[str, Any]:

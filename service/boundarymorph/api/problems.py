@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from http import HTTPStatus
+from http import HTTPMethod, HTTPStatus
 from urllib.parse import quote
 
 from fastapi import FastAPI, Request
@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 
 from boundarymorph import errors
 from boundarymorph.api.keys import Forbidden, Unauthenticated
@@ -166,8 +167,20 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     phrase = HTTPStatus(error.status_code).phrase
     detail = phrase if error.detail == phrase else str(error.detail)
-    headers = dict(error.headers) if error.headers else None
+    headers = dict(error.headers) if error.headers else {}
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(_methods(request))  # of all routes, where Starlette names those of one
     return respond(request, error.status_code, phrase.lower().replace(" ", "-"), detail, headers=headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """What the path of a request can be asked."""
+    routes = request.app.router.routes
+    return [
+        method
+        for method in HTTPMethod
+        if any(route.matches({**request.scope, "method": str(method)})[0] is Match.FULL for route in routes)
+    ]
 
 
 async def _disconnected(request: Request, error: Exception) -> JSONResponse:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -12,16 +14,19 @@ from pydantic import (
     Discriminator,
     Field,
     Tag,
+    field_validator,
     model_validator,
 )
+from pydantic.config import JsonDict
 
 from boundarymorph.selection.methods import METHODS
 
 
 class Message(BaseModel):
-    """Unknown fields are refused by name, so that a misspelt option never passes for a default."""
+    """Unknown fields are refused by name, so that a misspelt option never passes for a default; so is a value of
+    another type than the one described, such as "5" or true for a number."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class VectorBlock(Message):
@@ -80,14 +85,31 @@ def _documents_alone(value: object) -> object:
     return {"documents": value} if isinstance(value, list) else value
 
 
+Pool = Annotated[PoolBody, BeforeValidator(_documents_alone, json_schema_input_type=PoolBody | Sequence[PoolDocument])]
+_NULL: JsonDict = {"type": "null"}
+ONE_SOURCE: JsonDict = {
+    "oneOf": [
+        {"required": ["index"], "properties": {"index": {"type": "string"}, "pool": _NULL}},
+        {
+            "required": ["pool"],
+            "properties": {
+                "pool": {"type": ["object", "array"]},
+                **dict.fromkeys(("index", "depth", "filter"), _NULL),
+                "hybrid": {"const": False},
+            },
+        },
+    ]
+}
+
+
 class SelectRequest(Message):
     """Choose the best k documents for a query with at most B cross-encoder calls."""
 
+    model_config = ConfigDict(json_schema_extra=ONE_SOURCE)
+
     query: str = Field(min_length=1, pattern=r"\S", description="the information need, in plain words")
     index: str | None = Field(None, description="take the candidates from this index")
-    pool: Annotated[PoolBody, BeforeValidator(_documents_alone)] | None = Field(
-        None, description="or take these: an object, or just the list of documents"
-    )
+    pool: Pool | None = Field(None, description="or take these: an object, or just the list of documents")
     budget: Budget | None = Field(
         None,
         validation_alias=AliasChoices("budget", "B"),
@@ -231,6 +253,17 @@ class CreateIndex(Message):
         None, description="how it is searched: exactly (flat, the default), or faster and nearly so"
     )
     lexical: bool = Field(True, description="keep the words too, for BM25 and hybrid search")
+    metric: str = Field("cosine", description="cosine: every vector is brought to unit length")
+
+    @field_validator("metric")
+    @classmethod
+    def _cosine(cls, metric: str) -> str:
+        if metric != "cosine":
+            raise ValueError(
+                f"there is no metric {metric!r}, only 'cosine': all vectors are brought to unit length, so that what "
+                "their lengths mean is lost; of vectors that have it already, 'cosine' is the inner product"
+            )
+        return metric
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -260,6 +293,7 @@ class IndexDescription(BaseModel):
     created: str = Field(description="UTC, ISO 8601")
     bytes: int = Field(description="on disk")
     kind: str
+    metric: Literal["cosine"] = "cosine"
     snapshot: SnapshotDescription | None = Field(None, description="null while the index is too small for one")
 
 
@@ -307,6 +341,18 @@ class UploadReport(BaseModel):
     problems: list[UploadProblem] = Field(description="the first of what was skipped")
 
 
+class UploadProgress(BaseModel):
+    """How an upload goes, as of its last batch, all of which is on disk."""
+
+    documents: int = Field(description="dealt with, whatever became of them")
+    added: int
+    updated: int
+    unchanged: int
+    skipped: int
+    documents_per_second: float = Field(description="over the last 30 seconds")
+    seconds_left: float | None = Field(description="null where the length of the upload is not known")
+
+
 class DeleteDocuments(Message):
     """Ids to delete; unknown ones are ignored."""
 
@@ -348,10 +394,25 @@ class ScorerInfo(BaseModel):
 
 
 class Health(BaseModel):
-    """status: "ok", "starting", "draining" or "failed"."""
+    """status: "ok", "starting", "unready", "draining" or "failed"."""
 
     status: str
     detail: str | None = None
+
+
+class PartHealth(BaseModel):
+    """Whether a part answered its last canary; since: when it began to answer, or ceased to."""
+
+    status: Literal["ok", "away"]
+    since: datetime
+    detail: str | None = None
+
+
+class Ready(Health):
+    """Whether the process can serve, and which part behind it does not answer. What is paid by the request is not
+    asked, and not among the parts."""
+
+    parts: dict[str, PartHealth] = Field(default_factory=dict)
 
 
 class Problem(BaseModel):

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Generic, Protocol, TypeVar
 
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPBearer
 
 from boundarymorph.api.admission import Admission
 from boundarymorph.api.keys import KeyRing, Scope
 from boundarymorph.api.problems import NotReady
+from boundarymorph.api.rates import RateLimits
+from boundarymorph.api.readiness import RETRY_SECONDS, Readiness
 from boundarymorph.errors import (
     BoundaryMorphError,
     EncoderUnavailable,
@@ -21,14 +24,17 @@ from boundarymorph.errors import (
     RetrieverUnavailable,
     ScorerUnavailable,
 )
+from boundarymorph.observed import ObservedRetriever
 from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.selector import Selector
 from boundarymorph.settings import Settings
-from boundarymorph.wiring import Gateway, Retrieval, Rooms
+from boundarymorph.telemetry import tracing
+from boundarymorph.wiring import Canary, Gateway, Retrieval, Rooms
 
-RETRY_SECONDS = 1.0  # between canaries while another process is not there yet
 NOT_YET = (ScorerUnavailable, EncoderUnavailable, RetrieverUnavailable, Overloaded)  # what another process may say then
+TICK = 0.1  # seconds within which a signal is noticed before the server runs
+BEARER = HTTPBearer(auto_error=False, description="an API key, where there are any")  # for the description alone
 log = logging.getLogger(__name__)
 
 
@@ -50,8 +56,9 @@ Build = Callable[[Settings, Callable[[], None]], Built]  # the second: to be cal
 class State(Generic[Built]):
     """A process from its start to its end.
 
-    built: what it serves, as soon as that stands; ready: a canary came back, and nothing broke since; waiting: for
-    what; failure: why there is nothing to wait for; draining: it was told to stop.
+    built: what it serves, as soon as that stands; ready: a canary came back, and nothing broke since; readiness: of the
+    parts behind it, from then on; waiting: for what; failure: why there is nothing to wait for; draining: it was told
+    to stop; listen_when_ready: its door stays closed until then.
     """
 
     settings: Settings
@@ -61,14 +68,31 @@ class State(Generic[Built]):
     waiting: str = "the models are loading"
     failure: str | None = None
     draining: bool = False
+    listen_when_ready: bool = False
+    readiness: Readiness | None = None
     keys: KeyRing = field(init=False)
+    rates: RateLimits = field(init=False)
     admission: Admission = field(init=False)
 
     def __post_init__(self) -> None:
-        """Raises InvalidConfiguration for malformed keys."""
+        """Raises InvalidConfiguration for malformed keys and rate limits."""
         self.keys = KeyRing(self.settings.keys)
-        limits = self.settings.limits
-        self.admission = Admission(running=limits.sessions, waiting=limits.waiting)
+        redis = self.settings.rate_limits.url or self.settings.cache.url
+        self.rates = RateLimits(
+            self.settings.rate_limits, self.keys.callers, url=None if redis is None else redis.get_secret_value()
+        )
+        self.admission = Admission(running=self.settings.sessions, waiting=self.settings.limits.waiting)
+
+    async def live(self, build: Build[Built], canaries: Callable[[Built], Mapping[str, Canary]]) -> None:
+        """Start, and from then on ask the parts whether they are still there."""
+        await self.start(build)
+        if self.built is not None and self.ready:
+            self.readiness = Readiness(
+                canaries(self.built),
+                interval=self.settings.ready_interval_seconds,
+                timeout=self.settings.ready_timeout_seconds,
+            )
+            await self.readiness.follow()
 
     async def start(self, build: Build[Built]) -> None:
         """Build, warm up, be ready; a failure is for `on_failure`, except that another process is waited for."""
@@ -91,10 +115,16 @@ class State(Generic[Built]):
             raise NotReady(self.failure or f"{self.waiting}; try again in a second")
         return self.built
 
+    async def may_listen(self) -> None:
+        """Wait until its door may be opened: at once, or when it is ready, has failed or is told to stop."""
+        while self.listen_when_ready and not (self.ready or self.failure or self.draining):  # noqa: ASYNC110
+            await asyncio.sleep(TICK)  # the signal handler, for one, has no event to set
+
     async def _check(self, built: Built) -> None:
         while True:
             try:
-                return await built.check()
+                with tracing.unseen():
+                    return await built.check()
             except NOT_YET as error:
                 if self.failure is not None:
                     raise
@@ -115,11 +145,15 @@ def state(request: Request) -> State[Part]:
     return found
 
 
-def allowed(scope: Scope) -> Callable[[Request], str]:
-    """The dependency of a route that only keys of this scope may use: the caller's name."""
+def allowed(scope: Scope) -> Callable[..., Awaitable[str]]:
+    """The dependency of a route that only keys of this scope may use, and only so often: the caller's name."""
 
-    def caller(request: Request) -> str:
-        return state(request).keys.caller(request.headers.get("authorization"), scope)
+    async def caller(request: Request, _: Annotated[object, Security(BEARER)]) -> str:
+        found = state(request)
+        name = found.keys.caller(request.headers.get("authorization"), scope)
+        request.state.turn = turn = await found.rates.take(name)
+        turn.check()
+        return name
 
     return caller
 
@@ -129,8 +163,8 @@ def selector(request: Request) -> Selector:
     return found.require().selector
 
 
-def indexes(request: Request) -> Rooms | Retrieval:
-    found: State[Rooms] | State[Retrieval] = request.app.state.boundarymorph
+def indexes(request: Request) -> Retrieval:
+    found: State[Retrieval] = request.app.state.boundarymorph
     return found.require()
 
 
@@ -141,7 +175,7 @@ def scorer(request: Request) -> BatchingScorer:
 
 def retriever(request: Request) -> Retriever:
     found: State[Retrieval] = request.app.state.boundarymorph
-    return found.require().retriever
+    return ObservedRetriever(found.require().retriever)
 
 
 def gateway(request: Request) -> Gateway:
@@ -152,7 +186,7 @@ def gateway(request: Request) -> Gateway:
 StateOf = Annotated[State[Part], Depends(state)]
 CallerOf = Annotated[str, Depends(allowed(Scope.SELECT))]
 SelectorOf = Annotated[Selector, Depends(selector)]
-IndexesOf = Annotated[Rooms | Retrieval, Depends(indexes)]
+IndexesOf = Annotated[Retrieval, Depends(indexes)]
 ScorerOf = Annotated[BatchingScorer, Depends(scorer)]
 RetrieverOf = Annotated[Retriever, Depends(retriever)]
 GatewayOf = Annotated[Gateway, Depends(gateway)]

@@ -31,6 +31,7 @@ from boundarymorph.selector import Progress, SelectionResult, SelectionTask
 from boundarymorph.settings import Limits, Settings
 
 ITEM_BYTES = {"float16": 2, "float32": 4}
+RETURN, LONGEST_RETURN = 0.05, 0.25  # of a request's time, but seconds at most: what the answer may need to its caller
 
 
 def task_of(request: SelectRequest, settings: Settings, arrival: float) -> SelectionTask:
@@ -50,7 +51,7 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
         method=request.method or settings.method,
         batch_size=settings.batch_size if request.batch_size is None else request.batch_size,
         return_documents=request.return_documents,
-        deadline=arrival + seconds,
+        deadline=arrival + seconds - min(RETURN * seconds, LONGEST_RETURN),
         degrade=request.on_failure == "degrade",
         reuse=request.reuse,
     )

@@ -37,6 +37,7 @@ circuit = Gauge(
     "boundarymorph_cache_circuit_state",
     "Whether Redis is asked: 0 yes, 1 for a trial, 2 no; of a cluster, the worst of its nodes.",
     ["operation"],
+    multiprocess_mode="livemax",
 )
 
 

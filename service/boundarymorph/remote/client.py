@@ -27,6 +27,10 @@ Outcome = Literal["ok", "overloaded", "unavailable", "timeout", "failed", "cance
 Observer = Callable[[str, Outcome, float], None]
 
 
+class Flawed(Refused):
+    """The server's answer cannot be used."""
+
+
 class Options(TypedDict, total=False):
     """How servers are asked: the keywords of `RemoteModel`, for what stands on one."""
 
@@ -124,21 +128,38 @@ class RemoteModel:
         return answers + await together([one(part) for part in parts])
 
     async def _chunk(self, context: str, texts: Sequence[str], deadline: Deadline) -> Answer:
-        """Ask one server after another until one has answered or there is no point in going on."""
+        """Ask one server after another until one has answered or there is no point in going on.
+
+        What a server makes of some texts may be unusable for the texts' sake; that another can do with them tells that
+        it is the server's fault.
+        """
         tried: set[int] = set()
         asked_again: set[int] = set()
+        flaws: dict[int, Flawed] = {}
         for _ in range(ATTEMPTS + len(self._fleet.endpoints)):
-            index = await self._fleet.turn(len(texts), tried, deadline)
+            try:
+                index = await self._fleet.turn(len(texts), tried, deadline)
+            except self._role.unavailable:
+                if not flaws:
+                    raise
+                break
             paid = self._fleet.endpoints[index].dialect.paid
             with self._fleet.under_way(index, len(texts)) as ticket:
                 try:
                     answer = await self._ask(index, context, texts, deadline)
                     self._fleet.succeeded(ticket)
+                    for other, flaw in flaws.items():
+                        self._fleet.eject(other, flaw)
                     return answer
                 except Busy as busy:
                     self._fleet.pause(index, busy)
                 except Misfit as misfit:
                     self._fleet.eject(index, misfit)
+                    tried.add(index)
+                except Flawed as flaw:
+                    if paid:
+                        raise
+                    flaws[index] = flaw
                     tried.add(index)
                 except Unavailable as failure:
                     if failure.stale and not paid and index not in asked_again:
@@ -149,6 +170,8 @@ class RemoteModel:
                         message = f"{failure}; it is not asked again, since requests there are paid for"
                         raise self._role.unavailable(message) from failure
                     tried.add(index)
+        if flaws:
+            raise next(iter(flaws.values()))
         raise self._fleet.nobody()
 
     async def _ask(self, index: int, context: str, texts: Sequence[str], deadline: Deadline) -> Answer:
@@ -192,7 +215,7 @@ class RemoteModel:
         try:
             answer = endpoint.dialect.read(body, len(texts))
         except Unusable as flaw:
-            raise Refused(f"{endpoint.base} gives unusable {self._role.results}: {flaw}") from flaw
+            raise Flawed(f"{endpoint.base} gives unusable {self._role.results}: {flaw}") from flaw
         if answer.served not in (None, description.name):
             raise Misfit(f"{endpoint.base} {self._role.done} with {answer.served}, not with {description.name}")
         return Answer(answer.values, answer.truncated + request.cut)

@@ -3,52 +3,32 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
 import os
-import re
 import shutil
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
 from boundarymorph.errors import (
     CorruptIndex,
     IndexConflict,
-    InvalidIndexName,
-    StorageFull,
-    StorageUnavailable,
     UnknownIndex,
 )
+from boundarymorph.retrieval import backups
 from boundarymorph.retrieval.index import VectorIndex
+from boundarymorph.retrieval.indexes import NAME, IndexInfo, check_name
 from boundarymorph.retrieval.live import LiveIndex
-from boundarymorph.retrieval.segment import SnapshotInfo
+from boundarymorph.retrieval.storage import storage_errors, sync
 from boundarymorph.retrieval.store import DocumentStore
 from boundarymorph.retrieval.structures import check_kind
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _SUFFIX = ".sqlite3"
+_REPLACED = ".replaced-"
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class IndexInfo:
-    """An index at a glance.
-
-    encoder: None for own vectors; created: UTC, ISO 8601; bytes: its files on disk; kind: of its search structure;
-    snapshot: the newest on disk, None while the index is too small for one.
-    """
-
-    name: str
-    count: int
-    dimension: int
-    encoder: str | None
-    created: str
-    bytes: int
-    kind: str = "flat"
-    snapshot: SnapshotInfo | None = None
 
 
 class IndexCatalog:
@@ -66,8 +46,10 @@ class IndexCatalog:
         self._lock = threading.Lock()
         self._open: dict[str, LiveIndex] = {}
         directory.mkdir(parents=True, exist_ok=True)
-        for remains in directory.glob(".deleted-*"):
-            shutil.rmtree(remains, ignore_errors=True)
+        self._tidy()
+
+    def check(self) -> None:
+        """The directory is there, or there would be no catalog."""
 
     def exists(self, name: str) -> bool:
         """Whether there is an index of this name. Raises InvalidIndexName."""
@@ -126,7 +108,7 @@ class IndexCatalog:
         """All indexes by name. One that cannot be read is left out, with a warning in the log."""
         listed = []
         for folder in sorted(self._directory.iterdir()):
-            if _NAME.fullmatch(folder.name) and folder.is_dir():
+            if NAME.fullmatch(folder.name) and folder.is_dir():
                 try:
                     listed.append(self.describe(folder.name))
                 except CorruptIndex as error:
@@ -146,8 +128,27 @@ class IndexCatalog:
                 raise _unknown(name) from None
             finally:
                 self._forget(name, forgotten)
-        _sync(self._directory)
+        sync(self._directory)
         shutil.rmtree(remains, ignore_errors=True)
+
+    def restore(self, name: str, source: Path, *, replace: bool = False) -> IndexInfo:
+        """Bring back an index from a folder that `LiveIndex.back_up` wrote, under any name.
+
+        It appears whole or not at all. replace: in place of the index of this name, which is there until then.
+        Raises InvalidIndexName, IndexConflict when the name is taken, CorruptIndex, which names the file, when the copy
+        is damaged or of a later format, InvalidInput when it is none, StorageFull or StorageUnavailable.
+        """
+        folder = self._folder(name)
+        if folder.exists() and not replace:
+            raise _taken(name)
+        aside = self._directory / f".creating-{uuid4().hex}"
+        with storage_errors(f"{name!r} could not be restored from {source}"), self._building():
+            try:
+                backups.unpack(source, aside, f"{uuid4().hex}{_SUFFIX}")
+                self._replace(folder, aside) if replace else self._place(folder, aside)
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+        return self.describe(name)
 
     def close(self) -> None:
         """Release all files. Indexes handed out before raise UnknownIndex from then on."""
@@ -156,10 +157,7 @@ class IndexCatalog:
                 self._forget(name, forgotten)
 
     def _folder(self, name: str) -> Path:
-        if not _NAME.fullmatch(name):
-            raise InvalidIndexName(
-                f"{name!r} cannot name an index; use 1 to 64 of a-z, 0-9, '.', '_', '-', a letter or digit first"
-            )
+        check_name(name)
         return self._directory / name
 
     def _file(self, folder: Path) -> Path:
@@ -174,24 +172,82 @@ class IndexCatalog:
     def _build(self, folder: Path, encoder: str | None, dimension: int, kind: str, lexical: bool) -> None:
         """Make the index aside and move it into place, unless another process is there first."""
         aside = self._directory / f".creating-{uuid4().hex}"
+        with storage_errors(str(folder)), self._building():
+            try:
+                aside.mkdir()
+                path = aside / f"{uuid4().hex}{_SUFFIX}"
+                store = DocumentStore.create(path, encoder=encoder, dimension=dimension, kind=kind, lexical=lexical)
+                store.close()
+                with suppress(IndexConflict):
+                    self._place(folder, aside)
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+
+    def _place(self, folder: Path, aside: Path) -> None:
+        """Move what was made aside into its place. Raises IndexConflict when that is taken, and OSError."""
         try:
-            aside.mkdir()
-            path = aside / f"{uuid4().hex}{_SUFFIX}"
-            store = DocumentStore.create(path, encoder=encoder, dimension=dimension, kind=kind, lexical=lexical)
-            store.close()
             aside.rename(folder)
-            _sync(self._directory)
         except OSError as error:
-            if not folder.exists():
-                full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-                raise (StorageFull if full else StorageUnavailable)(f"{folder}: {error.strerror}") from error
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                raise _taken(folder.name) from error
+            raise
+        sync(self._directory)
+
+    def _replace(self, folder: Path, aside: Path) -> None:
+        """The same where another index may be, which is moved away just before, and back if anything fails."""
+        before = self._directory / f"{_REPLACED}{uuid4().hex}-{folder.name}"
+        with ExitStack() as forgotten, self._lock:
+            with suppress(FileNotFoundError):
+                folder.rename(before)
+            try:
+                self._place(folder, aside)
+            except BaseException:
+                with suppress(OSError):
+                    before.rename(folder)
+                raise
+            self._forget(folder.name, forgotten)
+        shutil.rmtree(before, ignore_errors=True)
+
+    @contextmanager
+    def _building(self) -> Iterator[None]:
+        """While something is made aside that no other process may take for the remains of one that was killed."""
+        with _locked(self._directory, fcntl.LOCK_SH):
+            yield
+
+    def _tidy(self) -> None:
+        """Remove what processes that were killed have left, and put back what one was about to replace."""
+        for remains in self._directory.glob(".deleted-*"):
+            shutil.rmtree(remains, ignore_errors=True)
+        with suppress(OSError), _locked(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            for before in self._directory.glob(f"{_REPLACED}*"):
+                folder = self._directory / before.name.removeprefix(_REPLACED).partition("-")[2]
+                if folder.exists():
+                    shutil.rmtree(before, ignore_errors=True)
+                else:
+                    _log.warning("put back the index %s, which was about to be replaced", folder.name)
+                    before.rename(folder)
+            for remains in self._directory.glob(".creating-*"):
+                shutil.rmtree(remains, ignore_errors=True)
 
     def _forget(self, name: str, forgotten: ExitStack) -> None:
         """Give an index out no more, and close it when `forgotten` is; not under the lock, as that may take seconds."""
         if (index := self._open.pop(name, None)) is not None:
             forgotten.callback(index.close)
+
+
+@contextmanager
+def _locked(directory: Path, kind: int) -> Iterator[None]:
+    """Hold a lock of `fcntl.flock` on a directory itself. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, kind)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _taken(name: str) -> IndexConflict:
+    return IndexConflict(f"there is an index {name!r} already; choose another name, or replace it (--replace)")
 
 
 def _unknown(name: str) -> UnknownIndex:
@@ -205,12 +261,3 @@ def _size(folder: Path) -> int:
         with suppress(FileNotFoundError):
             size += path.stat().st_size
     return size
-
-
-def _sync(directory: Path) -> None:
-    """Make the entries of a directory survive a power failure."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

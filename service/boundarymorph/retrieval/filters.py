@@ -49,30 +49,35 @@ class Sql:
 
 
 class Filter:
-    """A checked filter. Equal ones are those that read the same, whatever the order of their fields."""
+    """A checked filter. Equal ones are those that read the same, whatever the order of their fields.
+
+    condition: what it says, for whoever puts it into another language.
+    """
 
     def __init__(self, filter: object) -> None:
         """Read a decoded JSON value. Raises InvalidInput, and LimitExceeded for one too large, naming the place."""
-        self._condition = _read(filter, "filter", 1, _Count())
+        self.condition = _read(filter, "filter", 1, _Count())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Filter) and self._condition == other._condition
+        return isinstance(other, Filter) and self.condition == other.condition
 
     def __hash__(self) -> int:
-        return hash(self._condition)
+        return hash(self.condition)
 
     def sql(self, column: str) -> Sql:
         """The filter as SQL over a column, whose name must be one of the program's own."""
-        return self._condition.sql(column)
+        return self.condition.sql(column)
 
     def matches(self, metadata: Mapping[str, Any]) -> bool:
         """Whether one document's metadata meet the filter: what the SQL means."""
-        return self._condition.matches(metadata)
+        return self.condition.matches(metadata)
 
 
 @dataclass(frozen=True, slots=True)
-class _All:
-    parts: frozenset[_Condition]
+class AllOf:
+    """All of the parts; without parts, anything."""
+
+    parts: frozenset[Condition]
 
     def sql(self, column: str) -> Sql:
         return _joined(" AND ", f"{column} IS NOT NULL", self.parts, column)
@@ -82,8 +87,10 @@ class _All:
 
 
 @dataclass(frozen=True, slots=True)
-class _Any:
-    parts: frozenset[_Condition]
+class AnyOf:
+    """Any of the parts; without parts, nothing."""
+
+    parts: frozenset[Condition]
 
     def sql(self, column: str) -> Sql:
         return _joined(" OR ", f"{column} IS NULL", self.parts, column)
@@ -93,8 +100,10 @@ class _Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Not:
-    part: _Condition
+class Not:
+    """The opposite of its part."""
+
+    part: Condition
 
     def sql(self, column: str) -> Sql:
         inner = self.part.sql(column)
@@ -105,7 +114,9 @@ class _Not:
 
 
 @dataclass(frozen=True, slots=True)
-class _Exists:
+class Exists:
+    """Whether a field is there, null or not."""
+
     path: tuple[str, ...]
 
     def sql(self, column: str) -> Sql:
@@ -116,7 +127,7 @@ class _Exists:
 
 
 @dataclass(frozen=True, slots=True)
-class _Compare:
+class Compare:
     """Whether a field, or an element of it, is of one type and in one relation to one of the values.
 
     type: one of _TYPES; comparison: "in" or one of _ORDER, with one value.
@@ -155,7 +166,7 @@ class _Compare:
         return f"{operand} {_ORDER[self.comparison][0]} ?"
 
     def _meets(self, value: object) -> bool:
-        if isinstance(value, (dict, list)) or _type(value) != self.type:
+        if isinstance(value, (dict, list)) or type_of(value) != self.type:
             return False
         if isinstance(value, str):
             value = value.partition("\0")[0]
@@ -164,7 +175,7 @@ class _Compare:
         return _ORDER[self.comparison][1](value, self.values[0])
 
 
-_Condition = _All | _Any | _Not | _Exists | _Compare
+Condition = AllOf | AnyOf | Not | Exists | Compare
 
 
 class _Count:
@@ -179,12 +190,12 @@ class _Count:
             raise LimitExceeded(f"{place}: a filter may hold at most {MAX_VALUES} values; ask for less at once")
 
 
-def _read(filter: object, place: str, depth: int, count: _Count) -> _Condition:
+def _read(filter: object, place: str, depth: int, count: _Count) -> Condition:
     if not isinstance(filter, dict):
         raise InvalidInput(f'{place}: expected an object such as {{"field": value}}, not {_shown(filter)}')
     if depth > MAX_DEPTH:
         raise LimitExceeded(f"{place}: a filter may be nested at most {MAX_DEPTH} deep")
-    parts: list[_Condition] = []
+    parts: list[Condition] = []
     for key, value in filter.items():
         count.add(place)
         where = f"{place}.{key}"
@@ -193,44 +204,44 @@ def _read(filter: object, place: str, depth: int, count: _Count) -> _Condition:
                 if not isinstance(value, list) or not value:
                     raise InvalidInput(f"{where}: expected a list of at least one filter, not {_shown(value)}")
                 each = frozenset(_read(part, f"{where}[{n}]", depth + 1, count) for n, part in enumerate(value))
-                parts.append(_All(each) if key == "and" else _Any(each))
+                parts.append(AllOf(each) if key == "and" else AnyOf(each))
             case "not":
-                parts.append(_Not(_read(value, where, depth + 1, count)))
+                parts.append(Not(_read(value, where, depth + 1, count)))
             case str():
                 parts += _read_field(_read_path(key, where), value, where, count)
             case _:
                 raise InvalidInput(f"{place}: a field name must be a string, not {_shown(key)}")
-    return parts[0] if len(parts) == 1 else _All(frozenset(parts))
+    return parts[0] if len(parts) == 1 else AllOf(frozenset(parts))
 
 
-def _read_field(path: tuple[str, ...], value: object, place: str, count: _Count) -> list[_Condition]:
+def _read_field(path: tuple[str, ...], value: object, place: str, count: _Count) -> list[Condition]:
     if not isinstance(value, dict):
         return [_among(path, [_scalar(value, place, hint=' or an object such as {"gte": 1}')])]
     if not value:
         raise InvalidInput(f'{place}: expected a comparison such as {{"gte": 1}} in the object')
-    conditions: list[_Condition] = []
+    conditions: list[Condition] = []
     for comparison, operand in value.items():
         where = f"{place}.{comparison}"
         count.add(where)
         match comparison:
             case "eq" | "ne":
                 equal = _among(path, [_scalar(operand, where)])
-                conditions.append(equal if comparison == "eq" else _Not(equal))
+                conditions.append(equal if comparison == "eq" else Not(equal))
             case "in" | "nin":
                 if not isinstance(operand, list):
                     raise InvalidInput(f"{where}: expected a list of values, not {_shown(operand)}")
                 count.add(where, len(operand))
                 among = _among(path, [_scalar(each, f"{where}[{number}]") for number, each in enumerate(operand)])
-                conditions.append(among if comparison == "in" else _Not(among))
+                conditions.append(among if comparison == "in" else Not(among))
             case "gt" | "gte" | "lt" | "lte":
                 bound = _scalar(operand, where)
                 if bound is None or isinstance(bound, bool):
                     raise InvalidInput(f"{where}: expected a number or a string, not {_shown(operand)}")
-                conditions.append(_Compare(path, _type(bound), comparison, (bound,)))
+                conditions.append(Compare(path, type_of(bound), comparison, (bound,)))
             case "exists":
                 if not isinstance(operand, bool):
                     raise InvalidInput(f"{where}: expected true or false, not {_shown(operand)}")
-                conditions.append(_Exists(path) if operand else _Not(_Exists(path)))
+                conditions.append(Exists(path) if operand else Not(Exists(path)))
             case _:
                 raise InvalidInput(
                     f"{place}: there is no comparison {_shown(comparison)}; use eq, ne, in, nin, gt, gte, lt, lte or "
@@ -239,13 +250,13 @@ def _read_field(path: tuple[str, ...], value: object, place: str, count: _Count)
     return conditions
 
 
-def _among(path: tuple[str, ...], values: Sequence[Scalar]) -> _Condition:
+def _among(path: tuple[str, ...], values: Sequence[Scalar]) -> Condition:
     """Whether a field is one of some values of any types."""
     by_type: dict[str, list[Scalar]] = {}
     for value in values:
-        by_type.setdefault(_type(value), []).append(value)
-    parts = [_Compare(path, type, "in", tuple(dict.fromkeys(of_type))) for type, of_type in by_type.items()]
-    return parts[0] if len(parts) == 1 else _Any(frozenset(parts))
+        by_type.setdefault(type_of(value), []).append(value)
+    parts = [Compare(path, type, "in", tuple(dict.fromkeys(of_type))) for type, of_type in by_type.items()]
+    return parts[0] if len(parts) == 1 else AnyOf(frozenset(parts))
 
 
 def _read_path(key: str, place: str) -> tuple[str, ...]:
@@ -283,7 +294,8 @@ def _encodable(text: str, place: str) -> None:
         raise InvalidInput(f"{place!r} holds half a surrogate pair, which is no character") from error
 
 
-def _type(value: object) -> str:
+def type_of(value: object) -> str:
+    """One of text, number, true, false and null, of a value that is no list and no object."""
     match value:
         case None:
             return "null"
@@ -315,7 +327,7 @@ def _json_path(path: tuple[str, ...]) -> str:
     return "$" + "".join(f'."{name}"' for name in path)
 
 
-def _joined(by: str, empty: str, parts: frozenset[_Condition], column: str) -> Sql:
+def _joined(by: str, empty: str, parts: frozenset[Condition], column: str) -> Sql:
     """Conditions in an order of their own, as a balanced tree: SQLite bounds the depth of an expression."""
     pieces = sorted((part.sql(column) for part in parts), key=repr) or [Sql(empty, ())]
     while len(pieces) > 1:

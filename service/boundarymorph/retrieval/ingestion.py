@@ -13,24 +13,32 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from boundarymorph.errors import InvalidInput
+from boundarymorph.errors import InvalidInput, LimitExceeded
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Encoder
-from boundarymorph.retrieval.live import LiveIndex
+from boundarymorph.retrieval.indexes import Index
+from boundarymorph.retrieval.storage import storage_errors
 from boundarymorph.retrieval.store import fingerprint
 
 MAX_LINE_BYTES = 4 * 2**20
 MAX_ID_LENGTH = 512
 MAX_PROBLEMS = 100
+ENCODED_AT_A_TIME = 32
+WRITTEN_AT_A_TIME = 256  # where nothing is to be encoded
+BATCH_BYTES = 8 * 2**20  # of the upload, beyond which a batch takes no further line
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A document of an upload, from line (or array position) `line`, counted from 1; embedding: (d,) float32 unit."""
+    """A document of an upload, from line (or array position) `line`, counted from 1.
+
+    embedding: (d,) float32 unit; end: bytes of the upload up to the end of its line, 0 where there are no lines.
+    """
 
     line: int
     document: Document
     embedding: NDArray[np.float32] | None = None
+    end: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +54,8 @@ class IngestReport:
     """What became of the documents of an upload, in the order in which they came.
 
     superseded: earlier documents of an id that came again in the same batch; truncated: how many were encoded without
-    their end; problems: the first MAX_PROBLEMS of those that were skipped.
+    their end; problems: the first MAX_PROBLEMS of those that were skipped; position: bytes of the upload that are dealt
+    with, where it has lines.
     """
 
     added: int = 0
@@ -56,6 +65,12 @@ class IngestReport:
     skipped: int = 0
     truncated: int = 0
     problems: list[BadLine] = field(default_factory=list)
+    position: int = field(default=0, compare=False)
+
+    @property
+    def documents(self) -> int:
+        """How many have been dealt with, whatever became of them."""
+        return self.added + self.updated + self.unchanged + self.superseded + self.skipped
 
     def skip(self, bad: BadLine) -> None:
         self.skipped += 1
@@ -70,7 +85,7 @@ async def parse_ndjson(
 
     Fields: id (string or integer), text, title, metadata (object), embedding (`dimension` numbers); others are ignored.
     """
-    async for number, line in _lines(chunks, max_line_bytes):
+    async for number, line, end in _lines(chunks, max_line_bytes):
         if len(line) > max_line_bytes:
             yield BadLine(number, f"longer than {max_line_bytes} bytes")
         elif line.strip():
@@ -79,7 +94,7 @@ async def parse_ndjson(
             except orjson.JSONDecodeError as error:
                 yield BadLine(number, f"not JSON: {error}")
             else:
-                yield parse_record(record, number, dimension)
+                yield parse_record(record, number, dimension, end)
 
 
 async def parse_array(body: bytes, dimension: int) -> AsyncIterator[Entry | BadLine]:
@@ -94,59 +109,73 @@ async def parse_array(body: bytes, dimension: int) -> AsyncIterator[Entry | BadL
         yield parse_record(record, number, dimension)
 
 
-def parse_record(record: object, line: int, dimension: int) -> Entry | BadLine:
+def parse_record(record: object, line: int, dimension: int, end: int = 0) -> Entry | BadLine:
     """One decoded JSON value as an entry, or what is wrong with it."""
     try:
         if not isinstance(record, dict):
             raise _RecordError("a document must be a JSON object")
         document = Document(_id(record), _text(record), _title(record), _metadata(record))
-        return Entry(line, document, _embedding(record, dimension))
+        return Entry(line, document, _embedding(record, dimension), end)
     except _RecordError as problem:
         return BadLine(line, str(problem))
 
 
 async def ingest(
-    index: LiveIndex,
+    index: Index,
     encoder: Encoder | None,
     entries: AsyncIterable[Entry | BadLine],
     *,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     strict: bool = False,
     on_progress: Callable[[IngestReport], None] | None = None,
 ) -> IngestReport:
+    """What `ingesting` does, to its end. on_progress: called after each batch."""
+    report = IngestReport()
+    async for report in ingesting(index, encoder, entries, batch_size=batch_size, strict=strict):
+        if on_progress is not None:
+            on_progress(report)
+    return report
+
+
+async def ingesting(
+    index: Index,
+    encoder: Encoder | None,
+    entries: AsyncIterable[Entry | BadLine],
+    *,
+    batch_size: int | None = None,
+    strict: bool = False,
+) -> AsyncIterator[IngestReport]:
     """Write the documents of an upload, batch by batch; of several with one id the last stays.
 
-    Documents without an embedding are encoded, if `encoder` is the index's own, else skipped as bad lines. What is
-    stored unchanged is neither encoded nor written. `on_progress` is called after each batch, which is then durable:
-    an upload that failed halfway can simply be sent again.
+    Documents without an embedding are encoded, if `encoder` is the index's own, else skipped as bad lines, as are those
+    that the index cannot hold. What is
+    stored unchanged is neither encoded nor written. Yields one report, which goes on counting, after each batch, which
+    is then durable, and at the end: an upload that failed halfway can simply be sent again.
 
     strict: check the whole upload, kept in a temporary file meanwhile, before anything is written, and raise
     InvalidInput on the first bad line instead of skipping it.
     """
     encodes = encoder is not None and encoder.name == index.info.encoder
-    usable = entries if encodes else _with_embedding(entries, index)
+    usable = _checked(entries, index, encodes=encodes)
+    size = batch_size or (ENCODED_AT_A_TIME if encodes else WRITTEN_AT_A_TIME)
     report = IngestReport()
     batch: list[Entry] = []
-
-    async def write() -> None:
-        await _write(index, encoder, batch, report)
-        batch.clear()
-        if on_progress is not None:
-            on_progress(report)
-
     async for entry in _all_valid(usable) if strict else usable:
         if isinstance(entry, BadLine):
             report.skip(entry)
             continue
         batch.append(entry)
-        if len(batch) >= batch_size:
-            await write()
+        if len(batch) >= size or entry.end - report.position >= BATCH_BYTES:
+            await _write(index, encoder, batch, report)
+            batch.clear()
+            yield report
     if batch:
-        await write()
-    return report
+        await _write(index, encoder, batch, report)
+    yield report
 
 
-async def _write(index: LiveIndex, encoder: Encoder | None, batch: Sequence[Entry], report: IngestReport) -> None:
+async def _write(index: Index, encoder: Encoder | None, batch: Sequence[Entry], report: IngestReport) -> None:
+    report.position = batch[-1].end
     last = {entry.document.id: entry for entry in batch}
     known = await asyncio.to_thread(index.digests, list(last))
     digests = {id: fingerprint(entry.document, entry.embedding) for id, entry in last.items()}
@@ -180,46 +209,60 @@ async def _embed(entries: Sequence[Entry], encoder: Encoder | None, dimension: i
     return vectors, encoded.truncated
 
 
-async def _lines(chunks: AsyncIterable[bytes], limit: int) -> AsyncIterator[tuple[int, bytes]]:
-    """Lines with their numbers; of one that is too long, no more than limit + 1 bytes."""
-    number, line = 1, bytearray()
+async def _lines(chunks: AsyncIterable[bytes], limit: int) -> AsyncIterator[tuple[int, bytes, int]]:
+    """Lines with their numbers and the bytes up to their ends; of one that is too long, limit + 1 bytes."""
+    number, line, end = 1, bytearray(), 0
     async for chunk in chunks:
         *ended, rest = chunk.split(b"\n")
         for piece in ended:
             line += piece[: limit + 1 - len(line)]
-            yield number, bytes(line)
+            end += len(piece) + 1
+            yield number, bytes(line), end
             number += 1
             line.clear()
         line += rest[: limit + 1 - len(line)]
-    yield number, bytes(line)
+        end += len(rest)
+    yield number, bytes(line), end
 
 
-async def _with_embedding(entries: AsyncIterable[Entry | BadLine], index: LiveIndex) -> AsyncIterator[Entry | BadLine]:
-    """The entries, those that lack an embedding as bad lines."""
+async def _checked(
+    entries: AsyncIterable[Entry | BadLine], index: Index, *, encodes: bool
+) -> AsyncIterator[Entry | BadLine]:
+    """The entries; as bad lines those that the index cannot hold, or that lack an embedding where nobody encodes."""
     reason = (
         "no embedding, and the index holds its users' own vectors"
         if index.info.encoder is None
         else f"no embedding, and this service does not run the index's encoder {index.info.encoder!r}"
     )
     async for entry in entries:
-        yield BadLine(entry.line, reason) if isinstance(entry, Entry) and entry.embedding is None else entry
+        if isinstance(entry, BadLine):
+            yield entry
+        elif entry.embedding is None and not encodes:
+            yield BadLine(entry.line, reason)
+        else:
+            try:
+                index.check(entry.document)
+            except (InvalidInput, LimitExceeded) as refusal:
+                yield BadLine(entry.line, str(refusal))
+            else:
+                yield entry
 
 
 async def _all_valid(entries: AsyncIterable[Entry | BadLine]) -> AsyncIterator[Entry]:
     """The same entries, the first of them only after all have been seen to be good."""
-    with tempfile.TemporaryFile() as spool:
+    with storage_errors("the upload cannot be kept aside to be checked"), tempfile.TemporaryFile() as spool:
         async for entry in entries:
             if isinstance(entry, BadLine):
                 raise InvalidInput(f"line {entry.line}: {entry.reason}; nothing was written")
             document = entry.document
             vector = None if entry.embedding is None else entry.embedding.tobytes().hex()
-            fields = (entry.line, vector, document.id, document.text, document.title, document.metadata)
+            fields = (entry.line, vector, entry.end, document.id, document.text, document.title, document.metadata)
             spool.write(orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE))
         spool.seek(0)
         for line in spool:
-            number, vector, *parts = orjson.loads(line)
+            number, vector, end, *parts = orjson.loads(line)
             embedding = None if vector is None else np.frombuffer(bytes.fromhex(vector), dtype=np.float32)
-            yield Entry(number, Document(*parts), embedding)
+            yield Entry(number, Document(*parts), embedding, end)
 
 
 class _RecordError(Exception):

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import errno
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from boundarymorph.errors import EmptyIndex, StorageFull, StorageUnavailable
+from boundarymorph.errors import EmptyIndex, InvalidInput
+from boundarymorph.retrieval import backups
+from boundarymorph.retrieval.backups import BackupInfo
 from boundarymorph.retrieval.compaction import CompactionPolicy, Compactor
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.fusion import fuse
-from boundarymorph.retrieval.index import VectorIndex, Within
+from boundarymorph.retrieval.index import VectorIndex, Within, exact_scores
+from boundarymorph.retrieval.retriever import Retrieved
 from boundarymorph.retrieval.segment import Segment, SnapshotInfo
 from boundarymorph.retrieval.segmented import SegmentedIndex
 from boundarymorph.retrieval.snapshots import Snapshots
+from boundarymorph.retrieval.storage import storage_errors
 from boundarymorph.retrieval.store import DocumentStore, StoreInfo, fingerprint
 from boundarymorph.selection.pool import Pool, unit_rows
 
@@ -88,6 +92,24 @@ class LiveIndex:
         found = vectors.search(unit, depth, within=within)
         return Pool(found.ids, found.vectors, unit, found.scores), found.sequences
 
+    def retrieve(
+        self, query: str, embedding: ArrayLike, depth: int, filter: Filter | None = None, hybrid: bool = False
+    ) -> Retrieved:
+        """As `Retriever.retrieve`, for a query whose (d,) embedding is known."""
+        within = None if filter is None else self.matching(filter)
+        pool, sequences = self.search_with_sequences(embedding, depth, within=within)
+        if len(pool) == 0:
+            raise InvalidInput(f"no document of the index {self.name!r} passes the filter")
+        if hybrid:
+            pool = self.fused(query, pool, depth, filter)
+            return Retrieved(replace(pool, features={**pool.features, "bm25": self.bm25_of(query, pool.ids)}))
+        if self.info.lexical:
+            pool = replace(pool, features={"bm25": self.bm25(query, sequences)})
+        return Retrieved(pool)
+
+    def check(self, document: Document) -> None:
+        """As `Index.check`: any will do."""
+
     def upsert(
         self,
         documents: Sequence[Document],
@@ -128,7 +150,8 @@ class LiveIndex:
         return self._store.bm25(query, ids)
 
     def fused(self, query: str, near: Pool, depth: int, filter: Filter | None) -> Pool:
-        """The pool of those nearest and the best by words, as they are ranked together by reciprocal rank.
+        """The pool of those nearest and the best by words, as they are ranked together by reciprocal rank, with their
+        similarity as a feature.
 
         Raises InvalidInput without words.
         """
@@ -140,7 +163,7 @@ class LiveIndex:
         there = [position for position, id in enumerate(ids) if id in rows]  # the others were deleted in between
         kept = [ids[position] for position in there]
         vectors = np.array([rows[id] for id in kept], dtype=np.float32).reshape(-1, self.info.dimension)
-        return Pool(kept, vectors, near.query, scores[there])
+        return Pool(kept, vectors, near.query, scores[there], {"similarity": exact_scores(vectors, near.query)})
 
     def digests(self, ids: Sequence[str]) -> dict[str, bytes]:
         """Fingerprints of what is stored under these ids; unknown ones are left out."""
@@ -176,13 +199,19 @@ class LiveIndex:
             view = vectors.view()
         if view.base.info.sequence == sequence:
             return True
-        try:
+        with storage_errors(f"no snapshot of {self.name!r} could be written, and it serves on without"):
             return self._compactor.compact(view, sequence)
-        except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            raise (StorageFull if full else StorageUnavailable)(
-                f"no snapshot of {self.name!r} could be written: {error.strerror}; the index serves on without"
-            ) from error
+
+    def back_up(self, target: Path) -> BackupInfo:
+        """Copy the index, as it is at one moment, into a new folder; see `backups.write`."""
+        return backups.write(self.name, self._store, self._snapshots, target)
+
+    def index_words(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> bool:
+        """Index the words of an index that was made without; False where they are. Writers wait meanwhile.
+
+        on_progress: called with the documents that are done and those that there are.
+        """
+        return self._store.index_words(on_progress)
 
     def close(self) -> None:
         """Release the file, and end a compaction that is under way; later calls raise UnknownIndex."""

@@ -1,36 +1,33 @@
-"""Retrieval from the indexes of this machine."""
+"""Retrieval from the indexes of a catalog."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any, TypeVar, TypeVarTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.live import LiveIndex
+from boundarymorph.retrieval.indexes import Catalog, Index
 from boundarymorph.retrieval.retriever import Retrieved
-from boundarymorph.selection.pool import Pool
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 
 
 class LocalRetriever:
-    """A `Retriever` over the indexes of this machine. Searches run in its own threads, off the event loop.
+    """A `Retriever` over the indexes of a catalog. Searches run in its own threads, off the event loop.
 
     The catalog and the encoder stay their owner's to close. encoder: None where every index has its own vectors.
     """
 
-    def __init__(self, catalog: IndexCatalog, encoder: Encoder | None, *, threads: int = 4) -> None:
+    def __init__(self, catalog: Catalog, encoder: Encoder | None, *, threads: int = 4) -> None:
         self._catalog = catalog
         self._encoder = encoder
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="retriever")
@@ -46,19 +43,19 @@ class LocalRetriever:
         hybrid: bool = False,
     ) -> Retrieved:
         wanted = None if filter is None else Filter(filter)
-        live = await self._in_thread(self._catalog.get, index)
+        found = await self._in_thread(self._catalog.get, index)
         if query_embedding is None:
-            self._refuse_other_encoder(live)
+            self._refuse_other_encoder(found)
             query_embedding = await self.embed_query(query)
-        return Retrieved(await self._in_thread(_pool, live, query, query_embedding, depth, wanted, hybrid))
+        return await self._in_thread(found.retrieve, query, query_embedding, depth, wanted, hybrid)
 
     async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
-        live = await self._in_thread(self._catalog.get, index)
-        return await self._in_thread(live.documents, ids)
+        found = await self._in_thread(self._catalog.get, index)
+        return await self._in_thread(found.documents, ids)
 
     async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
-        live = await self._in_thread(self._catalog.get, index)
-        return await self._in_thread(live.characters, ids)
+        found = await self._in_thread(self._catalog.get, index)
+        return await self._in_thread(found.characters, ids)
 
     async def embed_query(self, query: str) -> NDArray[np.float32]:
         return await self._required_encoder().encode_query(query)
@@ -74,27 +71,16 @@ class LocalRetriever:
             raise InvalidInput("this service runs without an encoder; send embeddings instead of texts")
         return self._encoder
 
-    def _refuse_other_encoder(self, live: LiveIndex) -> None:
-        built_with = live.info.encoder
+    def _refuse_other_encoder(self, index: Index) -> None:
+        built_with = index.info.encoder
         if built_with is None:
-            raise InvalidInput(f"the index {live.name!r} holds its users' own vectors; send a query_embedding")
+            raise InvalidInput(f"the index {index.name!r} holds its users' own vectors; send a query_embedding")
         running = self._encoder.name if self._encoder else None
         if built_with != running:
             raise InvalidInput(
-                f"the index {live.name!r} was built with the encoder {built_with!r} and this service runs {running!r}; "
-                "send a query_embedding or build the index anew"
+                f"the index {index.name!r} was built with the encoder {built_with!r} and this service runs "
+                f"{running!r}; send a query_embedding or build the index anew"
             )
 
     async def _in_thread(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
-
-
-def _pool(live: LiveIndex, query: str, embedding: ArrayLike, depth: int, filter: Filter | None, hybrid: bool) -> Pool:
-    within = None if filter is None else live.matching(filter)
-    pool, sequences = live.search_with_sequences(embedding, depth, within=within)
-    if len(pool) == 0:
-        raise InvalidInput(f"no document of the index {live.name!r} passes the filter")
-    if hybrid:
-        pool = live.fused(query, pool, depth, filter)
-        return replace(pool, features={"bm25": live.bm25_of(query, pool.ids)})
-    return replace(pool, features={"bm25": live.bm25(query, sequences)}) if live.info.lexical else pool

@@ -36,7 +36,6 @@ from boundarymorph.selection.pool import unit_rows
 CONNECT_TIMEOUT = 1.0  # seconds; a server that is up accepts at once
 # Less than the five seconds after which our server closes an idle connection, perhaps just when it is used again.
 KEEPALIVE = 4.0
-CHECK_TIMEOUT = 2.0  # seconds; no model runs for it
 EXCERPT = 200  # characters of an answer that is not ours
 TEXTS = 128  # of one request for embeddings: its time should not grow with the pool
 JSON = {"Content-Type": "application/json"}
@@ -134,15 +133,19 @@ class RemoteRetriever:
             return await (_twice(send) if method == "GET" and body is None else send())
 
     async def check(self) -> None:
-        """Ask whether it is ready. Raises RetrieverUnavailable."""
+        """Have a query encoded, which shows that the key is good, and ask whether its own parts answer.
+
+        Raises what `embed_query` does.
+        """
+        await self.embed_query("canary")
         try:
-            async with asyncio.timeout(CHECK_TIMEOUT):
+            async with asyncio.timeout(self._timeout):
                 with self._in_our_words():
-                    response = await self._client.get(self.url + "/readyz")
+                    response = await _twice(lambda: self._client.get(self.url + "/readyz"))
         except TimeoutError as error:
             raise RetrieverUnavailable(f"the retriever at {self.url} does not say whether it is ready") from error
         if not response.is_success:
-            raise RetrieverUnavailable(f"the retriever at {self.url} is not ready: {response.text[:EXCERPT]}")
+            raise RetrieverUnavailable(f"the retriever at {self.url} is not ready: {_said(response)}")
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -272,6 +275,14 @@ def _problem(response: httpx.Response) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         return {}
     return body if isinstance(body, dict) and str(body.get("type", "")).startswith(PROBLEM) else {}
+
+
+def _said(response: httpx.Response) -> str:
+    """What /readyz says is the matter."""
+    try:
+        return str(orjson.loads(response.content)["detail"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return f"it answered {response.status_code}"
 
 
 def _seconds(header: str | None) -> float:

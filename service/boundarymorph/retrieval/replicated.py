@@ -27,6 +27,7 @@ from boundarymorph.retrieval.retriever import Retrieved
 
 Answer = TypeVar("Answer")
 
+CHECK_TIMEOUT = 2.0  # seconds for a short query while others do the work
 _log = logging.getLogger(__name__)
 
 
@@ -74,6 +75,10 @@ class ReplicatedRetriever:
 
     async def embed_documents(self, texts: Sequence[str]) -> Embeddings:
         return await self._ask(lambda one: one.embed_documents(texts))
+
+    async def check(self) -> None:
+        """Raises what one raises, where none answers."""
+        await self._ask(lambda one: one.check())
 
     async def forward(
         self, method: str, target: bytes, headers: Mapping[str, str], body: AsyncIterator[bytes] | None
@@ -132,7 +137,12 @@ class ReplicatedRetriever:
 
     async def _check(self, index: int) -> None:
         try:
-            await self._retrievers[index].check()
+            async with asyncio.timeout(CHECK_TIMEOUT):
+                await self._retrievers[index].check()
+        except Overloaded:
+            self._replicas.checked(index)
+        except TimeoutError:
+            self._eject(index, RetrieverUnavailable(f"the retriever at {self._retrievers[index].url} hangs"))
         except BoundaryMorphError as failure:
             self._eject(index, failure)
         else:

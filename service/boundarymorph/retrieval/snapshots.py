@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import logging
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,18 +13,18 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from boundarymorph.errors import CorruptIndex
+from boundarymorph.retrieval import manifests
 from boundarymorph.retrieval.halves import unit_from_halves
 from boundarymorph.retrieval.identifiers import Identifiers
 from boundarymorph.retrieval.segment import Block, HalfVectors, Segment, SnapshotInfo
+from boundarymorph.retrieval.storage import sync
 from boundarymorph.retrieval.structures import Checkpoint, FaissStructure, build, effort_of, load, save
 
 FORMAT = 1
 KEPT = 2  # the newest ones, so that there is another when the last is damaged
-_MANIFEST = "manifest.json"
 _STRUCTURE = "structure.faiss"
 _ASIDE = ".writing-"
 _log = logging.getLogger(__name__)
@@ -57,7 +55,7 @@ class Snapshots:
 
     def __init__(self, store: Path) -> None:
         self._store = store
-        self._folder = store.with_suffix(".snapshots")
+        self.folder = store.with_suffix(".snapshots")
         self._refused: set[str] = set()
 
     def newest(self, after: int = 0) -> Segment | None:
@@ -69,9 +67,9 @@ class Snapshots:
             if name in self._refused or _sequence(name) <= after:
                 continue
             try:
-                return _open(self._folder / name, self._store.name)
+                return _open(self.folder / name, self._store.name)
             except FileNotFoundError:
-                if (self._folder / name).exists():
+                if (self.folder / name).exists():
                     self.refuse(name, "a file is missing")
             except (CorruptIndex, OSError) as error:
                 self.refuse(name, str(error))
@@ -81,7 +79,7 @@ class Snapshots:
         """What the newest snapshot tells of itself; its other files are not looked at."""
         for name in self._names():
             with suppress(CorruptIndex, OSError):
-                return _info(name, _read_manifest(self._folder / name, self._store.name))
+                return _info(name, _read_manifest(self.folder / name, self._store.name))
         return None
 
     def refuse(self, name: str, reason: str) -> None:
@@ -101,42 +99,52 @@ class Snapshots:
         Raises OSError, StorageUnavailable, and whatever `checkpoint` raises, and then there is no trace of it.
         """
         name = f"{content.sequence:016d}-{uuid4().hex[:8]}"
-        aside = self._folder / f"{_ASIDE}{name}"
+        aside = self.folder / f"{_ASIDE}{name}"
         try:
             aside.mkdir()
             _fill(aside, self._store.name, content, seed, checkpoint)
             checkpoint()
-            aside.rename(self._folder / name)
+            aside.rename(self.folder / name)
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
             raise
-        _sync(self._folder)
+        sync(self.folder)
         self._prune()
         return name
 
     @contextmanager
-    def lock(self) -> Iterator[bool]:
-        """Whether this process, and no other, may write until the end of the block."""
+    def lock(self, *, wait: bool = False) -> Iterator[bool]:
+        """Whether this process, and no other, may write until the end of the block. wait: until it may."""
         with suppress(FileExistsError):
-            self._folder.mkdir()
-        with (self._folder / "lock").open("ab") as file:
+            self.folder.mkdir()
+        with (self.folder / "lock").open("ab") as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
                 yield False
                 return
             yield True
 
+    def copy_newest(self, folder: Path) -> bool:
+        """Copy the newest sound one into a new folder, while none is written or removed; False when there is none."""
+        with self.lock(wait=True):
+            segment = self.newest()
+            if segment is not None:
+                (folder / segment.info.name).mkdir(parents=True)
+                for path in (self.folder / segment.info.name).iterdir():
+                    shutil.copyfile(path, folder / segment.info.name / path.name)
+        return segment is not None
+
     def _names(self) -> list[str]:
         """Names of all that were completed, newest first; none where the folder cannot be read."""
         found: list[str] = []
         with suppress(OSError):
-            found = [path.name for path in self._folder.iterdir() if path.is_dir() and path.name[:1].isdigit()]
+            found = [path.name for path in self.folder.iterdir() if path.is_dir() and path.name[:1].isdigit()]
         return sorted(found, reverse=True)
 
     def _prune(self) -> None:
         kept = [name for name in self._names() if name not in self._refused][:KEPT]
-        for path in self._folder.iterdir():
+        for path in self.folder.iterdir():
             if path.is_dir() and path.name not in kept:
                 shutil.rmtree(path, ignore_errors=True)
 
@@ -180,26 +188,18 @@ def _fill(folder: Path, store: str, content: Content, seed: int, checkpoint: Che
         save(structure, folder / _STRUCTURE)
         manifest["parameters"] = structure.parameters()
         manifest["depths"], manifest["efforts"], manifest["recalls"] = effort.depths, effort.efforts, effort.recalls
-    manifest["files"] = {}
-    for path in sorted(folder.iterdir()):
-        checkpoint()
-        _sync(path)
-        manifest["files"][path.name] = {"bytes": path.stat().st_size, "sha256": _checksum(path)}
-    manifest["sha256"] = hashlib.sha256(_canonical(manifest)).hexdigest()
-    (folder / _MANIFEST).write_bytes(orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
-    _sync(folder / _MANIFEST)
-    _sync(folder)
+    manifests.seal(folder, manifest, checkpoint)
+
+
+def rebind(folder: Path, before: str, after: str) -> None:
+    """Make the snapshot in a folder, which belongs to the store of file name `before`, one of the store `after`."""
+    manifests.write(folder, _read_manifest(folder, before) | {"store": after})
 
 
 def _open(folder: Path, store: str) -> Segment:
     """Map a snapshot. Raises CorruptIndex when it is not what its manifest says, and OSError."""
     manifest = _read_manifest(folder, store)
-    for name, expected in manifest["files"].items():
-        path = folder / name
-        if path.stat().st_size != expected["bytes"]:
-            raise CorruptIndex(f"{path} has {path.stat().st_size} bytes and should have {expected['bytes']}")
-        if _checksum(path) != expected["sha256"]:
-            raise CorruptIndex(f"{path} has another checksum than when it was written")
+    manifests.verify(folder, manifest)
     count, dimension, kind = manifest["count"], manifest["dimension"], manifest["kind"]
     ids = Identifiers(
         _map(folder / "ids.utf8", "<u1"),
@@ -228,18 +228,9 @@ def _info(name: str, manifest: Mapping[str, Any]) -> SnapshotInfo:
 
 
 def _read_manifest(folder: Path, store: str) -> dict[str, Any]:
-    path = folder / _MANIFEST
-    try:
-        manifest = orjson.loads(path.read_bytes())
-        checksum = manifest.pop("sha256")
-    except (orjson.JSONDecodeError, AttributeError, TypeError, KeyError) as error:
-        raise CorruptIndex(f"{path} is not a manifest: {error}") from error
-    if not isinstance(manifest, dict) or hashlib.sha256(_canonical(manifest)).hexdigest() != checksum:
-        raise CorruptIndex(f"{path} has another checksum than when it was written")
-    if manifest["format"] != FORMAT:
-        raise CorruptIndex(f"{path} has format {manifest['format']}; this program reads format {FORMAT}")
+    manifest = manifests.read(folder, FORMAT)
     if manifest["store"] != store:
-        raise CorruptIndex(f"{path} belongs to {manifest['store']}")
+        raise CorruptIndex(f"{folder / manifests.MANIFEST} belongs to {manifest['store']}")
     return manifest
 
 
@@ -262,24 +253,6 @@ def _write(path: Path, array: NDArray[Any]) -> None:
     path.write_bytes(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
 
 
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _canonical(manifest: Mapping[str, Any]) -> bytes:
-    return orjson.dumps(manifest, option=orjson.OPT_SORT_KEYS)
-
-
 def _sequence(name: str) -> int:
     digits = name.partition("-")[0]
     return int(digits) if digits.isdigit() else 0
-
-
-def _sync(path: Path) -> None:
-    """Make a file, or the entries of a directory, survive a power failure."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -6,7 +6,7 @@ import hashlib
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -305,25 +305,44 @@ class DocumentStore:
         with self._transaction() as connection:
             return self._matched.sequences(connection, filter)
 
-    def index_words(self) -> None:
-        """Give the store an index of its words where it has none, in one transaction; other writers wait.
+    def back_up(self, target: Path) -> int:
+        """Copy the store, as it is at one moment, into a new file; how many documents that is. Writers go on meanwhile.
 
-        Processes that have the store open use it from then on, too.
+        Raises CorruptIndex when the store is damaged.
+        """
+        with closing(sqlite3.connect(target, isolation_level=None)) as copy:
+            with self._transaction() as connection, _in_our_words(target):
+                connection.backup(copy)
+            (verdict,) = copy.execute("PRAGMA quick_check(1)").fetchone()
+            if verdict != "ok":
+                raise CorruptIndex(f"{self.path} is damaged: {verdict}; restore it or build the index anew")
+            (count,) = copy.execute("SELECT count(*) FROM documents WHERE embedding IS NOT NULL").fetchone()
+        return int(count)
+
+    def index_words(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> bool:
+        """Give the store an index of its words, in one transaction; other writers wait. False where it has one.
+
+        Processes that have the store open use it from then on, too. on_progress: called with the documents that are
+        done and those that there are.
         """
         with self._writing, self._transaction("IMMEDIATE") as connection:
             if self._has_words(connection):
-                return
-            after = 0
+                return False
+            (total,) = connection.execute("SELECT count(*) FROM documents WHERE embedding IS NOT NULL").fetchone()
+            after = done = 0
             while rows := connection.execute(
                 "SELECT sequence, id, title, text FROM documents WHERE embedding IS NOT NULL AND sequence > ? "
-                "ORDER BY sequence LIMIT 10000",
+                "ORDER BY sequence LIMIT 1000",
                 (after,),
             ).fetchall():
                 contents = [Document(id, text, title).content for _, id, title, text in rows]
                 append(connection, [sequence for sequence, *_ in rows], contents)
                 compact(connection)
                 after = rows[-1][0]
+                done += len(rows)
+                on_progress(done, total)
             connection.execute("INSERT OR REPLACE INTO meta VALUES ('words', ?)", (WORDS_VERSION,))
+        return True
 
     def close(self) -> None:
         """Close the connections; those in use close when their call is done. Later calls raise UnknownIndex."""
@@ -365,7 +384,8 @@ class DocumentStore:
     def _require_words(self, connection: sqlite3.Connection) -> None:
         if not self._has_words(connection):
             raise InvalidInput(
-                "this index has no lexical part; ask without BM25 and hybrid retrieval, or build the index anew with it"
+                "this index has no lexical part; ask without BM25 and hybrid retrieval, or make it with "
+                "`boundarymorph index words NAME`"
             )
 
     def _migrate(self) -> None:

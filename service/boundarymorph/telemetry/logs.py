@@ -10,22 +10,28 @@ from typing import Literal
 
 import orjson
 
+from boundarymorph.telemetry import tracing
+
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
-_OURS = ("boundarymorph", "uvicorn")
+_OURS = ("boundarymorph", "uvicorn", "opentelemetry")
 
 
 class JsonLines(logging.Formatter):
-    """One object a line: time, level, logger, message, request_id, what `extra={"fields": {...}}` gave, exception."""
+    """One object a line: time, level, logger, process, message, request_id, trace_id, what `extra={"fields": {...}}`
+    gave, exception."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
+            "process": record.process,
             "message": record.getMessage(),
         }
         if (request := request_id.get()) is not None:
             line["request_id"] = request
+        if (trace := tracing.trace_id()) is not None:
+            line["trace_id"] = trace
         line |= getattr(record, "fields", {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

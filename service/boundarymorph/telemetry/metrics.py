@@ -1,15 +1,31 @@
-"""Prometheus metrics: the only globals of the service. Seconds and counts, no label that a caller could make up."""
+"""Prometheus metrics: the only globals of the service. Seconds and counts, no label that a caller could make up.
+
+With several workers, each keeps its numbers in a file of SHARED_DIRECTORY, and whichever is asked adds them up.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
-from prometheus_client import CONTENT_TYPE_LATEST, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    REGISTRY,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+
+SHARED_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"  # the variable that prometheus_client reads when it is imported
 
 # Geometric, from 1 ms to 75 s.
 SECONDS = tuple(round(0.001 * 1.5**power, 6) for power in range(29))
 COUNTS = (0, 1, 2, 5, 10, 25, 50, 100, 200, 500, 1_000, 2_000)
 TOKENS = tuple(2**power for power in range(5, 18))
+PORTIONS = tuple(tenths / 10 for tenths in range(11))
 SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7)
 
 http_seconds = Histogram(
@@ -29,9 +45,29 @@ expected_loss = Histogram(
     "Share of a set's relevance that more calls may have brought.",
     buckets=SHARES,
 )
+budget_used = Histogram(
+    "boundarymorph_select_budget_used_ratio", "Share of a selection's budget that was spent.", buckets=PORTIONS
+)
+retriever_seconds = Histogram(
+    "boundarymorph_retriever_call_duration_seconds",
+    "Time of a call of the retriever, here or elsewhere.",
+    ["call", "outcome"],
+    buckets=SECONDS,
+)
+part_up = Gauge(
+    "boundarymorph_part_up", "Whether a part answered its last canary.", ["part"], multiprocess_mode="livemin"
+)
 cross_encoder_calls = Counter("boundarymorph_cross_encoder_calls_total", "Pairs scored for selections.")
 select_calls = Histogram("boundarymorph_select_calls", "Cross-encoder calls of a selection.", buckets=COUNTS)
 select_rounds = Histogram("boundarymorph_select_rounds", "Trips to the scorer of a selection.", buckets=COUNTS)
+rate_limited = Counter(
+    "boundarymorph_rate_limited_requests_total",
+    "Requests of keys that have a rate limit, by the key's name: admitted or refused.",
+    ["key", "outcome"],
+)
+rate_limit_unshared = Counter(
+    "boundarymorph_rate_limit_unshared_total", "Requests counted in this process because Redis did not answer."
+)
 truncated_pairs = Counter("boundarymorph_truncated_pairs_total", "Scored pairs cut to fit the cross-encoder.")
 ingested = Counter("boundarymorph_ingested_documents_total", "Uploaded documents by what became of them.", ["outcome"])
 
@@ -44,8 +80,12 @@ class BatchFamily:
     def __init__(self, role: str, item: str, done: str) -> None:
         """role, item: parts of the names, the item in the singular; done: what a batch does to it."""
         prefix, items, title = f"boundarymorph_{role}", f"{item}s", item.capitalize()
-        self.queue_items = Gauge(f"{prefix}_queue_{items}", f"{title}s that wait, at the scrape.", _MODEL)
-        self.queue_tokens = Gauge(f"{prefix}_queue_tokens", "Tokens that wait, at the scrape.", _MODEL)
+        self.queue_items = Gauge(
+            f"{prefix}_queue_{items}", f"{title}s that wait, at the scrape.", _MODEL, multiprocess_mode="livesum"
+        )
+        self.queue_tokens = Gauge(
+            f"{prefix}_queue_tokens", "Tokens that wait, at the scrape.", _MODEL, multiprocess_mode="livesum"
+        )
         self.batch_items = Histogram(f"{prefix}_batch_{items}", f"{title}s of a batch.", _MODEL, buckets=COUNTS)
         self.batch_tokens = Histogram(f"{prefix}_batch_tokens", "Tokens of a batch.", _MODEL, buckets=TOKENS)
         self.padding = Histogram(
@@ -109,7 +149,10 @@ class BatchMetrics:
     def close(self) -> None:
         """Let go of the queue; the counts stay."""
         for gauge in (self._family.queue_items, self._family.queue_tokens):
-            gauge.remove(*self._labels)
+            if is_shared():
+                gauge.labels(*self._labels).set_function(lambda: 0)  # a file of several workers forgets no labels
+            else:
+                gauge.remove(*self._labels)
 
 
 def observe_attempt(endpoint: str, outcome: str, seconds: float) -> None:
@@ -123,5 +166,29 @@ def observe_encoder_attempt(endpoint: str, outcome: str, seconds: float) -> None
 
 
 def exposition() -> tuple[bytes, str]:
-    """The scrape and its content type."""
-    return generate_latest(), CONTENT_TYPE_LATEST
+    """The scrape and its content type: of this process, or of all workers."""
+    if not is_shared():
+        return generate_latest(), CONTENT_TYPE_LATEST
+    share_gauges()
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return generate_latest(registry), CONTENT_TYPE_LATEST
+
+
+def is_shared() -> bool:
+    """Whether this process is one of several workers."""
+    return SHARED_DIRECTORY in os.environ
+
+
+def forget_worker(pid: int) -> None:
+    """Of a worker that has ended, the gauges count no more; what it counted does."""
+    mark_process_dead(pid)  # type: ignore[no-untyped-call]
+
+
+def share_gauges() -> None:
+    """Write down for the other workers what is otherwise read at the scrape, such as how much waits."""
+    for family in REGISTRY.collect():
+        gauge = REGISTRY._names_to_collectors.get(family.name)
+        if isinstance(gauge, Gauge):
+            for sample in family.samples:
+                (gauge.labels(**sample.labels) if sample.labels else gauge).set(sample.value)

@@ -22,6 +22,7 @@ from boundarymorph.scoring.remote.urls import Endpoint, parse
 from tests.contract.scorer import QUERY, TEXTS
 from tests.scoring.fakes import score_of
 from tests.scoring.remote.servers import (
+    MODEL,
     Behaviour,
     Cohere,
     Ours,
@@ -99,6 +100,36 @@ class TestFailover:
                 await check(scorer)
             assert len(servers[0].asked) <= 1
             assert len(servers[1].asked) == 5
+
+    async def test_a_server_whose_answers_are_unusable(self) -> None:
+        """Another one could do with the same texts, so it is left alone."""
+        async with running(Ours(), Ours()) as servers, scoring(*servers, clock=Stopped()) as scorer:
+            servers[0].behaviour = answer({"scores": [], "model": MODEL})
+            for _ in range(8):
+                await check(scorer)
+            assert len(servers[0].asked) == 1
+            assert len(servers[1].asked) == 8
+
+    async def test_texts_that_no_server_can_do_with(self) -> None:
+        """Which is no fault of the servers: other texts find them as before."""
+        async with running(Ours(), Ours()) as servers, scoring(*servers, clock=Stopped()) as scorer:
+            for server in servers:
+                server.script = [answer({"scores": "nan", "model": MODEL})]
+            with pytest.raises(ScorerFailed, match="unusable scores"):
+                await scorer.score(QUERY, TEXTS)
+            assert [len(server.asked) for server in servers] == [1, 1]
+            for _ in range(4):
+                await check(scorer)
+            assert all(len(server.asked) > 1 for server in servers)
+
+    async def test_one_is_down_and_the_other_s_answers_are_unusable(self) -> None:
+        async with running(Ours(), Ours()) as servers, scoring(*servers, clock=Stopped()) as scorer:
+            await check(scorer)
+            await servers[0].kill()
+            servers[1].behaviour = answer({"scores": "nan", "model": MODEL})
+            for _ in range(2):
+                with pytest.raises(ScorerFailed, match="unusable scores"):
+                    await scorer.score(QUERY, TEXTS)
 
     async def test_a_server_that_hangs(self) -> None:
         options = {"attempt_timeout": 0.5, "clock": Stopped()}
@@ -230,6 +261,14 @@ class TestFailover:
 
 
 class TestPaidRequests:
+    async def test_unusable_answers_are_not_paid_for_twice(self) -> None:
+        async with running(Cohere(), Cohere()) as servers, scoring(*servers) as scorer:
+            for server in servers:
+                server.behaviour = answer({"results": []})
+            with pytest.raises(ScorerFailed, match="unusable scores"):
+                await scorer.score(QUERY, TEXTS)
+            assert sum(len(server.asked) for server in servers) == 1
+
     async def test_one_that_may_have_been_carried_out_is_not_repeated(self) -> None:
         clock = Stopped()
         async with (

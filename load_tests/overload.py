@@ -1,0 +1,230 @@
+"""`make bench-overload`: many clients at twice the capacity; who is let in is answered in time, the others at once.
+
+The service runs whole in one process, over an index of the standard library's docstrings. Its capacity is measured
+first: a few clients, each with the next request as soon as the last is answered. Then all clients together offer twice
+that, each at random moments of its own; one that is refused waits as long as it is told, and a little longer at random,
+and tries again. Every query is another one. One row a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import numpy as np
+import orjson
+
+from boundarymorph.demo import docstrings
+from load_tests import report
+from load_tests.processes import Server, serving
+
+INDEX = "docstrings"
+UPLOAD = 128  # documents a request
+REFUSALS = (429, 503)  # declared ones come with Retry-After
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--clients", type=int, default=200)
+    parser.add_argument("--times", type=float, default=2, help="the capacity")
+    parser.add_argument("--capacity-clients", type=int, default=4)
+    parser.add_argument("--capacity-seconds", type=float, default=30)
+    parser.add_argument("--documents", type=int, default=3_000)
+    parser.add_argument("--depth", type=int, default=1_000)
+    parser.add_argument("--budget", type=int, default=10)
+    parser.add_argument("--k", type=int, default=20)
+    parser.add_argument("--deadline", type=float, default=5, help="seconds of each request")
+    arguments = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        serving(["serve", "--data-directory", directory]) as server,
+    ):
+        rows, figures = asyncio.run(_run(server, arguments))
+    report.write("overload", rows, figures)
+
+
+@dataclass
+class Minute:
+    """What became of the requests that ended in it. seconds: of each answer, without the refusals before it."""
+
+    statuses: Counter[str] = field(default_factory=Counter)
+    seconds: list[float] = field(default_factory=list)
+    refusal_seconds: list[float] = field(default_factory=list)
+    short: int = 0
+
+    def row(self, number: int, deadline: float, resident: int) -> dict[str, Any]:
+        return {
+            "minute": number,
+            "complete": self.statuses["complete"],
+            "partial": self.statuses["partial"],
+            "retrieval_only": self.statuses["retrieval_only"],
+            "refused": self.statuses["refused"],
+            "failed": self.statuses["failed"],
+            "short": self.short,
+            "p50_ms": _quantile(self.seconds, 0.5) * 1e3,
+            "p99_ms": _quantile(self.seconds, 0.99) * 1e3,
+            "longest_ms": max(self.seconds, default=0.0) * 1e3,
+            "late": sum(taken > deadline for taken in self.seconds),
+            "refused_p99_ms": _quantile(self.refusal_seconds, 0.99) * 1e3,
+            "resident_MiB": resident,
+        }
+
+
+class Clients:
+    """Callers of one service. failures: the first answers that were neither a set nor a declared refusal."""
+
+    def __init__(self, client: httpx.AsyncClient, arguments: argparse.Namespace, queries: Iterator[str]) -> None:
+        self._client = client
+        self._queries = queries
+        self._wanted = {
+            "index": INDEX,
+            "depth": arguments.depth,
+            "budget": arguments.budget,
+            "k": arguments.k,
+            "deadline_ms": arguments.deadline * 1e3,
+        }
+        self._documents = min(arguments.k, arguments.depth, arguments.documents)
+        self.minute = Minute()
+        self.all = Minute()
+        self.failures: list[str] = []
+
+    async def ask(self, rng: random.Random) -> None:
+        """One request with a query of its own, repeated after each refusal."""
+        body = self._wanted | {"query": next(self._queries)}
+        while True:
+            pause = await self._attempt(body)
+            if pause is None:
+                return
+            await asyncio.sleep(pause * rng.uniform(1, 2))
+
+    async def _attempt(self, body: dict[str, Any]) -> float | None:
+        """Seconds to wait before the next one; None where there need be none."""
+        start = time.perf_counter()
+        try:
+            response = await self._client.post("/select", json=body)
+        except httpx.TransportError as error:
+            self._fail(repr(error))
+            return None
+        taken = time.perf_counter() - start
+        if response.status_code in REFUSALS and "retry-after" in response.headers:
+            for minute in (self.minute, self.all):
+                minute.statuses["refused"] += 1
+                minute.refusal_seconds.append(taken)
+            return float(response.headers["retry-after"])
+        if response.status_code != 200:
+            self._fail(f"{response.status_code} {response.text}")
+            return None
+        answer = orjson.loads(response.content)
+        ids = {document["id"] for document in answer["documents"]}
+        for minute in (self.minute, self.all):
+            minute.statuses[answer["status"]] += 1
+            minute.seconds.append(taken)
+            minute.short += len(ids) != self._documents
+        return None
+
+    def _fail(self, what: str) -> None:
+        for minute in (self.minute, self.all):
+            minute.statuses["failed"] += 1
+        if len(self.failures) < 10:
+            self.failures.append(what)
+
+
+async def _run(server: Server, arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    limits = httpx.Limits(max_connections=arguments.clients)
+    async with httpx.AsyncClient(base_url=server.url, timeout=120, limits=limits) as client:
+        texts = await _fill(client, arguments.documents)
+        queries = _queries(texts)
+        capacity = await _capacity(Clients(client, arguments, queries), arguments)
+        print(f"capacity: {capacity:.1f} requests a second")
+        clients = Clients(client, arguments, queries)
+        rate = arguments.times * capacity / arguments.clients
+        running = [asyncio.create_task(_client(clients, rate, number)) for number in range(arguments.clients)]
+        rows = []
+        for number in range(1, max(1, round(arguments.minutes)) + 1):
+            clients.minute = Minute()
+            done, _ = await asyncio.wait(
+                running, timeout=60 * min(1.0, arguments.minutes), return_when="FIRST_COMPLETED"
+            )
+            for task in done:
+                task.result()
+            rows.append(clients.minute.row(number, arguments.deadline, server.resident("RssAnon")))
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+    for failure in clients.failures:
+        print(failure)
+    second = rows[min(1, len(rows) - 1)]
+    answered, refused = len(clients.all.seconds), clients.all.statuses["refused"]
+    seconds = 60 * arguments.minutes
+    return rows, {
+        "capacity_per_second": capacity,
+        "attempts_per_second_over_capacity": (answered + refused) / seconds / capacity,
+        "answers_per_second_over_capacity": answered / seconds / capacity,
+        "refused_over_attempts": refused / max(1, answered + refused),
+        "failed": clients.all.statuses["failed"],
+        "short_answers": clients.all.short,
+        "p99_over_deadline": _quantile(clients.all.seconds, 0.99) / arguments.deadline,
+        "memory_last_over_second_minute": rows[-1]["resident_MiB"] / second["resident_MiB"],
+    }
+
+
+async def _client(clients: Clients, rate: float, seed: int) -> None:
+    """Requests at random moments, so many a second on average; later where the one before takes longer."""
+    rng = random.Random(seed)
+    due = time.perf_counter()
+    while True:
+        due = max(due + rng.expovariate(rate), time.perf_counter())
+        await asyncio.sleep(due - time.perf_counter())
+        await clients.ask(rng)
+
+
+async def _capacity(clients: Clients, arguments: argparse.Namespace) -> float:
+    """Answers a second that a few clients get that never pause."""
+    stop = time.perf_counter() + arguments.capacity_seconds
+
+    async def one(seed: int) -> None:
+        rng = random.Random(seed)
+        while time.perf_counter() < stop:
+            await clients.ask(rng)
+
+    await asyncio.gather(*(one(number) for number in range(arguments.capacity_clients)))
+    if clients.failures:
+        raise RuntimeError(f"without any overload: {clients.failures[0]}")
+    return len(clients.all.seconds) / float(arguments.capacity_seconds)
+
+
+async def _fill(client: httpx.AsyncClient, count: int) -> list[str]:
+    """Upload so many documents; their texts."""
+    documents = list(itertools.islice(docstrings(), count))
+    (await client.put(f"/indexes/{INDEX}")).raise_for_status()
+    for start in range(0, len(documents), UPLOAD):
+        part = [{"id": one.id, "text": one.text} for one in documents[start : start + UPLOAD]]
+        (await client.post(f"/indexes/{INDEX}/documents", json=part)).raise_for_status()
+    return [document.text for document in documents]
+
+
+def _queries(texts: Sequence[str]) -> Iterator[str]:
+    """Endless queries of six words, each from one text, hardly ever the same."""
+    rng = random.Random(0)
+    while True:
+        words = rng.choice(texts).split()
+        start = rng.randrange(max(1, len(words) - 6))
+        yield " ".join(words[start : start + 6])
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    return float(np.quantile(values, share)) if values else float("nan")
+
+
+if __name__ == "__main__":
+    main()

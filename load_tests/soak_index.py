@@ -1,0 +1,324 @@
+"""`make soak-index`: upserts and deletions under readers, every answer checked; then kill -9 at random moments.
+
+A real `boundarymorph retriever` with own vectors. Each write gives its documents a new version, which their texts and
+vectors tell. An answer is right when every document in it has a version that was acknowledged when it was asked for, or
+a later one that was at least begun when it came; a version may be a deletion. One row a minute.
+"""
+
+import argparse
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import httpx
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from boundarymorph.retrieval.remote import RemoteRetriever
+from load_tests import report
+from load_tests.processes import Server, retriever
+
+DIMENSION = 64
+BATCH = 10
+DEPTH = 20
+DELETED = 0.3  # of the writes
+INDEX = "soak"
+NDJSON = {"content-type": "application/x-ndjson"}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much of it: seconds of reading and writing, with a row every so many, and then kills."""
+
+    seconds: float = 300.0
+    row_seconds: float = 60.0
+    readers: int = 20
+    writers: int = 4
+    documents: int = 40_000
+    kills: int = 20
+    seed: int = 1
+
+
+@dataclass(slots=True)
+class Ledger:
+    """By document its versions, from 1 on: the last one acknowledged, the last one begun, and which are deletions."""
+
+    acknowledged: dict[str, int] = field(default_factory=dict)
+    begun: dict[str, int] = field(default_factory=dict)
+    deletions: set[tuple[str, int]] = field(default_factory=set)
+    wrong: list[str] = field(default_factory=list)
+
+    def begin(self, ids: Sequence[str], *, deletion: bool = False) -> None:
+        for id in ids:
+            self.begun[id] = self.begun.get(id, 0) + 1
+            if deletion:
+                self.deletions.add((id, self.begun[id]))
+
+    def acknowledge(self, ids: Sequence[str]) -> None:
+        for id in ids:
+            self.acknowledged[id] = self.begun[id]
+
+    def take_back(self, ids: Sequence[str]) -> None:
+        """What was begun last never came to be."""
+        for id in ids:
+            self.deletions.discard((id, self.begun[id]))
+            self.begun[id] = self.acknowledged[id]
+
+    def holds(self, id: str, version: int, found: int | None) -> bool:
+        """Whether a document that was found like that has this version."""
+        return found is None if (id, version) in self.deletions else found == version
+
+    def check(self, id: str, before: int, version: int | None) -> None:
+        """version: as it was found, None for not at all; before: the one acknowledged when that was asked for."""
+        possible = range(before, self.begun[id] + 1)
+        if not any(self.holds(id, number, version) for number in possible):
+            self.wrong.append(f"{id}: {version}, where {possible} was possible")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """rows: one each `row_seconds`; wrong: answers that were not right; kills: how many there were, and how many writes
+    that these cut off were there afterwards."""
+
+    rows: list[dict[str, Any]]
+    wrong: list[str]
+    kills: int
+    cut_off: int
+    cut_off_but_there: int
+
+
+def vector(id: str, version: int) -> NDArray[np.float32]:
+    """(DIMENSION,) a unit vector of its own for each version of each document."""
+    drawn = np.random.default_rng([*id.encode(), version]).standard_normal(DIMENSION)
+    return (drawn / np.linalg.norm(drawn)).astype(np.float32)
+
+
+def run(plan: Plan, directory: Path) -> Outcome:
+    """Raises whatever a request fails with while nothing is killed."""
+    rng, ledger = random.Random(plan.seed), Ledger()
+    ids = [f"d{number}" for number in range(plan.documents)]
+    with retriever(directory) as server:
+        rows = asyncio.run(_soak(server, plan, ids, ledger))
+    cut_off: list[list[str]] = []
+    total = there = 0
+    for kill in range(plan.kills + 1):
+        with retriever(directory) as server:
+            there += asyncio.run(_settle(server, ids, ledger, cut_off))
+            if kill < plan.kills:
+                cut_off = asyncio.run(_killed(server, plan, ids, ledger, rng.uniform(0.0, 1.5)))
+                total += len(cut_off)
+    return Outcome(rows, ledger.wrong, plan.kills, total, there)
+
+
+class _Writer:
+    """Writes its own documents, a batch at a time; afterwards each is looked for at once."""
+
+    def __init__(self, server: Server, ids: Sequence[str], ledger: Ledger, counts: Counter[str], seed: int) -> None:
+        self._client = httpx.AsyncClient(base_url=server.url, timeout=60)
+        self._remote = RemoteRetriever(server.url)
+        self._ids, self._ledger, self._counts, self._rng = ids, ledger, counts, random.Random(seed)
+        self.open: list[str] = []
+
+    async def write(self) -> None:
+        deletion = self._rng.random() < DELETED
+        await self.put(self._rng.sample(self._ids, BATCH), deletion=deletion)
+
+    async def put(self, ids: Sequence[str], *, deletion: bool = False) -> None:
+        self.open = list(ids)
+        self._ledger.begin(ids, deletion=deletion)
+        url = f"/indexes/{INDEX}/documents"
+        if deletion:
+            response = await self._client.request("DELETE", url, json={"ids": ids})
+        else:
+            lines = b"\n".join(self._line(id) for id in ids)
+            response = await self._client.post(url, content=lines, headers=NDJSON)
+        response.raise_for_status()
+        self._ledger.acknowledge(ids)
+        self.open = []
+        self._counts["deleted" if deletion else "upserted"] += len(ids)
+
+    async def look(self) -> None:
+        id = self._rng.choice(self._ids)
+        await _look(self._remote, id, self._ledger)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+        await self._remote.close()
+
+    def _line(self, id: str) -> bytes:
+        version = self._ledger.begun[id]
+        text = f"{id} {version} " + "words of a document " * 10
+        return orjson.dumps({"id": id, "text": text, "embedding": vector(id, version).tolist()})
+
+
+async def _soak(server: Server, plan: Plan, ids: Sequence[str], ledger: Ledger) -> list[dict[str, Any]]:
+    counts: Counter[str] = Counter()
+    times: list[float] = []
+    writers = [_Writer(server, ids[start :: plan.writers], ledger, counts, start) for start in range(plan.writers)]
+    remotes = [RemoteRetriever(server.url) for _ in range(plan.readers)]
+    async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+        (await client.put(f"/indexes/{INDEX}", json={"dimension": DIMENSION})).raise_for_status()
+    for start in range(0, len(ids), 1_000):
+        await writers[0].put(ids[start : start + 1_000])
+    counts.clear()
+
+    stopping = asyncio.Event()
+
+    async def write(writer: _Writer) -> None:
+        while not stopping.is_set():
+            await writer.write()
+            await writer.look()
+
+    async def read(remote: RemoteRetriever, seed: int) -> None:
+        rng = random.Random(seed)
+        while not stopping.is_set():
+            start = time.perf_counter()
+            await _look(remote, rng.choice(ids), ledger)
+            times.append(time.perf_counter() - start)
+
+    running = [asyncio.create_task(write(writer)) for writer in writers]
+    running += [asyncio.create_task(read(remote, seed)) for seed, remote in enumerate(remotes)]
+    rows, begun = [], time.monotonic()
+    while (passed := time.monotonic() - begun) < plan.seconds:
+        await asyncio.wait(
+            running, timeout=min(plan.row_seconds, plan.seconds - passed), return_when=asyncio.FIRST_EXCEPTION
+        )
+        failed = [task for task in running if task.done()]
+        if failed:
+            await failed[0]
+        now = sorted(times)
+        rows.append(
+            {
+                "seconds": round(time.monotonic() - begun),
+                "reads": len(now),
+                "read_p50_ms": 1e3 * now[len(now) // 2],
+                "read_p99_ms": 1e3 * now[len(now) * 99 // 100],
+                "upserted": counts["upserted"],
+                "deleted": counts["deleted"],
+                "wrong": len(ledger.wrong),
+                "compacted_at": await _compacted_at(server),
+                "resident_mib": server.resident("RssAnon"),
+            }
+        )
+        counts.clear()
+        times.clear()
+    stopping.set()
+    await asyncio.gather(*running)
+    await asyncio.gather(*(writer.close() for writer in writers), *(remote.close() for remote in remotes))
+    await _settle(server, ids, ledger, [])
+    return rows
+
+
+async def _compacted_at(server: Server) -> int:
+    """The number of the write after which the newest search snapshot was made; 0 for none."""
+    async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+        snapshot = (await client.get(f"/indexes/{INDEX}")).json()["snapshot"]
+    return 0 if snapshot is None else int(snapshot["sequence"])
+
+
+async def _killed(server: Server, plan: Plan, ids: Sequence[str], ledger: Ledger, seconds: float) -> list[list[str]]:
+    """Write until the process is killed, some time after the first acknowledgement; the batches that it cut off."""
+    counts: Counter[str] = Counter()
+    seed = sum(ledger.begun.values())
+    writers = [
+        _Writer(server, ids[start :: plan.writers], ledger, counts, seed + start) for start in range(plan.writers)
+    ]
+
+    async def write(writer: _Writer) -> None:
+        while True:
+            await writer.write()
+
+    await writers[0].write()
+    running = [asyncio.create_task(write(writer)) for writer in writers]
+    await asyncio.sleep(seconds)
+    server.process.kill()
+    ended = await asyncio.gather(*running, return_exceptions=True)
+    unexpected = [error for error in ended if not isinstance(error, httpx.TransportError)]
+    assert not unexpected, unexpected
+    for writer in writers:
+        await writer.close()
+    return [writer.open for writer in writers if writer.open]
+
+
+async def _settle(server: Server, ids: Sequence[str], ledger: Ledger, batches: Sequence[Sequence[str]]) -> int:
+    """Check that each document is as it was acknowledged, and batches that were cut off are there whole or not at all;
+    how many of them are."""
+    remote = RemoteRetriever(server.url)
+    found: dict[str, int] = {}
+    for start in range(0, len(ids), 10_000):
+        documents = await remote.documents(INDEX, ids[start : start + 10_000])
+        found |= {id: int(document.text.split()[1]) for id, document in documents.items()}
+    applied = 0
+    for batch in batches:
+        if all(ledger.holds(id, ledger.begun[id], found.get(id)) for id in batch):
+            ledger.acknowledge(batch)
+            applied += 1
+        elif all(ledger.holds(id, ledger.acknowledged[id], found.get(id)) for id in batch):
+            ledger.take_back(batch)
+        else:
+            ledger.wrong.append(f"of {batch} only a part is there")
+    for id in ids:
+        ledger.check(id, ledger.acknowledged[id], found.get(id))
+    for id in ids[:: max(1, len(ids) // 200)]:
+        await _look(remote, id, ledger)
+    await remote.close()
+    return applied
+
+
+async def _look(remote: RemoteRetriever, id: str, ledger: Ledger) -> None:
+    """Search where a document should be, and check all that is found there, vector by vector."""
+    before = dict(ledger.acknowledged)
+    query = vector(id, before[id])
+    retrieved = await remote.retrieve(INDEX, "", DEPTH, query)
+    pool = retrieved.pool
+    ids = list(pool.ids)
+    for found, row in zip(ids, pool.embeddings, strict=True):
+        possible = range(before[found], ledger.begun[found] + 1)
+        matching = [number for number in possible if np.abs(vector(found, number) - row).max() < 2e-3]
+        ledger.check(found, before[found], matching[0] if matching else -1)
+    if id not in ids and ledger.begun[id] == before[id]:  # a later version would be elsewhere
+        ledger.check(id, before[id], None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=5)
+    parser.add_argument("--readers", type=int, default=20)
+    parser.add_argument("--writers", type=int, default=4)
+    parser.add_argument("--documents", type=int, default=40_000)
+    parser.add_argument("--kills", type=int, default=20)
+    arguments = parser.parse_args()
+    plan = Plan(
+        seconds=60 * arguments.minutes,
+        readers=arguments.readers,
+        writers=arguments.writers,
+        documents=arguments.documents,
+        kills=arguments.kills,
+    )
+    with TemporaryDirectory() as directory:
+        outcome = run(plan, Path(directory))
+    for wrong in outcome.wrong[:20]:
+        print(wrong)
+    report.write(
+        "soak-index",
+        outcome.rows,
+        {
+            "wrong_answers": len(outcome.wrong),
+            "reads": sum(row["reads"] for row in outcome.rows),
+            "writes": sum(row["upserted"] + row["deleted"] for row in outcome.rows),
+            "kills": outcome.kills,
+            "writes_cut_off": outcome.cut_off,
+            "of_these_there_whole": outcome.cut_off_but_there,
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

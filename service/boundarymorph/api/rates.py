@@ -1,0 +1,228 @@
+"""How many requests a key may make in a time: counted in Redis for all processes together, else in this one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from limits import RateLimitItem, parse_many
+from limits.aio.storage import MemoryStorage, RedisClusterStorage, RedisStorage
+from limits.aio.strategies import RateLimiter, SlidingWindowCounterRateLimiter
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from boundarymorph.caching.circuit import CircuitBreaker, State
+from boundarymorph.errors import InvalidConfiguration, Overloaded
+from boundarymorph.settings import UNLIMITED, RateLimitSettings
+from boundarymorph.telemetry import metrics
+
+PREFIX = "boundarymorph:rates"
+CONNECTIONS = 16  # questions to Redis at a time; others wait, which is not its fault
+SCHEMES = {
+    "redis": "redis",
+    "rediss": "rediss",
+    "unix": "redis+unix",
+    "redis+cluster": "redis+cluster",
+    "rediss+cluster": "redis+cluster",
+}
+log = logging.getLogger(__name__)
+
+
+class RateLimited(Overloaded):
+    """The key has made as many requests as it may for now; nothing of this one was begun."""
+
+    slug = "rate-limited"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a caller stands with one of its limits: `quota` requests in `window` seconds.
+
+    remaining: of these; reset: seconds until there are more.
+    """
+
+    quota: int
+    window: int
+    remaining: int
+    reset: float
+
+    @property
+    def name(self) -> str:
+        """Of the limit, in the headers of an answer."""
+        return f'"{self.quota}-in-{self.window}s"'
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What became of one request. refused: by which limit, if by any."""
+
+    standings: tuple[Standing, ...] = ()
+    refused: Standing | None = None
+
+    def check(self) -> None:
+        """Raises RateLimited."""
+        if self.refused is not None:
+            raise RateLimited(
+                f"this key may make {self.refused.quota:,} requests in {self.refused.window:,} s, and has; "
+                "try again later",
+                retry_after=max(1.0, self.refused.reset),
+            )
+
+
+class RateLimits:
+    """The limits of every key, over sliding windows.
+
+    Redis has a short time to answer. When it does not, the request is counted in this process instead, and Redis is
+    left alone for a while when that happens often: a limit then holds for each process by itself.
+    """
+
+    def __init__(
+        self,
+        settings: RateLimitSettings,
+        callers: Collection[str],
+        *,
+        url: str | None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """callers: the names of all keys. url: of Redis, as a cache takes it; None counts in this process.
+
+        Nothing is connected yet. Raises InvalidConfiguration for a limit of a key that is not there, and for a
+        malformed url.
+        """
+        if unknown := sorted(set(settings.keys) - set(callers)):
+            raise InvalidConfiguration(f"rate_limits.keys: there is no key of the name {unknown[0]!r}")
+        self._default = _items(settings.default)
+        self._of_key = {name: _items(text) for name, text in settings.keys.items()}
+        self._timeout = settings.timeout_seconds
+        self._clock = clock
+        self._own = SlidingWindowCounterRateLimiter(MemoryStorage())
+        self._lanes = asyncio.Semaphore(CONNECTIONS)
+        self._circuit = CircuitBreaker()
+        self._connecting = asyncio.Lock()  # redis-py breaks the connections to a cluster that several open at once
+        self._connected = False
+        limited = any((self._default, *self._of_key.values()))
+        self._storage = _storage(url, settings.timeout_seconds) if limited and url is not None else None
+        self._shared = None if self._storage is None else SlidingWindowCounterRateLimiter(self._storage)
+
+    async def take(self, caller: str) -> Turn:
+        """Count one request. It counts in every limit up to the one that refuses it, the shortest window first."""
+        items = self._of_key.get(caller, self._default)
+        if not items:
+            return Turn()
+        turn = await self._take_shared(caller, items)
+        if turn is None:
+            turn = await self._take(self._own, caller, items)
+        metrics.rate_limited.labels(caller, "admitted" if turn.refused is None else "refused").inc()
+        return turn
+
+    async def close(self) -> None:
+        """Release the connections."""
+        if self._storage is not None:
+            with suppress(Exception):  # of a server that is gone
+                await self._storage.bridge.get_connection().aclose()  # type: ignore[attr-defined]
+
+    async def _take_shared(self, caller: str, items: Sequence[RateLimitItem]) -> Turn | None:
+        """None where Redis is not asked or does not answer."""
+        if self._shared is None:
+            return None
+        async with self._lanes, nullcontext() if self._connected else self._connecting:
+            turn = await self._ask(self._shared, caller, items)
+        if turn is None:
+            metrics.rate_limit_unshared.inc()
+        return turn
+
+    async def _ask(self, shared: RateLimiter, caller: str, items: Sequence[RateLimitItem]) -> Turn | None:
+        ticket = self._circuit.admit()
+        if ticket is None:
+            return None
+        try:
+            async with asyncio.timeout(self._timeout):
+                turn = await self._take(shared, caller, items)
+        except asyncio.CancelledError:
+            self._circuit.abandoned(ticket)
+            raise
+        except Exception as error:  # redis-py fails in many ways on a server that speaks nonsense
+            self._note_failure(ticket, error)
+            return None
+        self._circuit.succeeded(ticket)
+        self._connected = True
+        return turn
+
+    async def _take(self, limiter: RateLimiter, caller: str, items: Sequence[RateLimitItem]) -> Turn:
+        admitted, standings = True, []
+        for item in items:
+            admitted = admitted and await limiter.hit(item, caller)
+            reset, remaining = await limiter.get_window_stats(item, caller)
+            standings.append(
+                Standing(item.amount, item.get_expiry(), max(0, remaining), max(0.0, reset - self._clock()))
+            )
+            if not admitted:
+                break
+        return Turn(tuple(standings), None if admitted else standings[-1])
+
+    def _note_failure(self, ticket: int, error: Exception) -> None:
+        before = self._circuit.state
+        self._circuit.failed(ticket)
+        if before is State.CLOSED and self._circuit.state is not State.CLOSED:
+            log.warning(
+                "rate limits are counted in this process for a while, since Redis does not answer: %s",
+                type(error).__name__,
+            )
+
+
+class Announced:
+    """ASGI middleware: tells in every answer how its caller stands, in the fields RateLimit-Policy and RateLimit."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def announced(message: Message) -> None:
+            turn: Turn | None = scope.get("state", {}).get("turn")
+            if message["type"] == "http.response.start" and turn is not None and turn.standings:
+                headers = MutableHeaders(scope=message)
+                headers["RateLimit-Policy"] = ", ".join(
+                    f"{standing.name};q={standing.quota};w={standing.window}" for standing in turn.standings
+                )
+                headers["RateLimit"] = ", ".join(
+                    f"{standing.name};r={standing.remaining};t={math.ceil(standing.reset)}"
+                    for standing in turn.standings
+                )
+            await send(message)
+
+        await self._app(scope, receive, announced)
+
+
+def _items(text: str | None) -> list[RateLimitItem]:
+    return [] if text in (None, UNLIMITED) else sorted(parse_many(text), key=RateLimitItem.get_expiry)
+
+
+def _storage(url: str, timeout: float) -> RedisStorage:
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
+
+    scheme, _, rest = url.partition("://")
+    # No message quotes the URL, not even in part: it may hold a password.
+    if scheme not in SCHEMES:
+        raise InvalidConfiguration(f"rate_limits.url begins with one of {', '.join(f'{name}://' for name in SCHEMES)}")
+    kind = RedisClusterStorage if scheme.endswith("+cluster") else RedisStorage
+    options: dict[str, Any] = {
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": 2,
+        "max_connections": 2 * CONNECTIONS,
+        **({"ssl": True} if scheme == "rediss+cluster" else {}),
+    }
+    try:
+        return kind(f"{SCHEMES[scheme]}://{rest}", implementation="redispy", key_prefix=PREFIX, **options)
+    except Exception:
+        raise InvalidConfiguration(
+            f"rate_limits.url cannot be used; it should be like {scheme}://:password@host:6379"
+        ) from None

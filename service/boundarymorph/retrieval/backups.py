@@ -1,0 +1,107 @@
+"""A copy of a whole index in a folder of its own, to be kept elsewhere and restored from.
+
+A folder with a manifest, the store as one SQLite file, and its newest search snapshot, so that a large index need not
+build its search structure again.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from boundarymorph.errors import CorruptIndex, InvalidInput
+from boundarymorph.retrieval import manifests
+from boundarymorph.retrieval.snapshots import Snapshots, rebind
+from boundarymorph.retrieval.storage import storage_errors, sync
+from boundarymorph.retrieval.store import DocumentStore
+
+FORMAT = 1
+_STORE = "index.sqlite3"
+_SNAPSHOTS = "snapshots"
+
+
+@dataclass(frozen=True, slots=True)
+class BackupInfo:
+    """A copy at a glance. name: of the index that it was made of; created: of the copy, UTC, ISO 8601; bytes: of all
+    its files."""
+
+    name: str
+    count: int
+    created: str
+    bytes: int
+
+
+def write(name: str, store: DocumentStore, snapshots: Snapshots, target: Path) -> BackupInfo:
+    """Copy an index, as it is at one moment, into a new folder `target`, which appears whole or not at all.
+
+    Writers and readers go on meanwhile. Raises InvalidInput when the target is there already, CorruptIndex when the
+    index is damaged, StorageFull or StorageUnavailable.
+    """
+    if target.exists():
+        raise InvalidInput(f"{target} is there already; name another folder, or remove it first")
+    aside = target.with_name(f".{target.name}-{uuid4().hex}")
+    with storage_errors(f"no snapshot of {name!r} could be written to {target}"):
+        try:
+            aside.mkdir(parents=True)
+            # First the search snapshot: it must not be ahead of its store.
+            snapshots.copy_newest(aside / _SNAPSHOTS)
+            count = store.back_up(aside / _STORE)
+            created = datetime.now(UTC).isoformat(timespec="seconds")
+            manifests.seal(
+                aside, {"format": FORMAT, "name": name, "store": store.path.name, "count": count, "created": created}
+            )
+            aside.rename(target)
+            sync(target.parent)
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+    return _info(manifests.read(target, FORMAT))
+
+
+def unpack(source: Path, folder: Path, store: str) -> BackupInfo:
+    """Copy a backup into a new folder as an index whose store has this file name, and see that it is sound.
+
+    Raises CorruptIndex, which names the file, when it is damaged or of a later format, InvalidInput when it is no
+    backup, and OSError.
+    """
+    try:
+        manifest = manifests.read(source, FORMAT)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InvalidInput(f"{source} is no snapshot of an index: there is no {manifests.MANIFEST} in it") from error
+    folder.mkdir()
+    try:
+        for part in manifest["files"]:
+            _copy(source, folder, part)
+    except FileNotFoundError as error:
+        raise CorruptIndex(f"{error.filename} is missing") from error
+    try:
+        manifests.verify(folder, manifest)
+    except CorruptIndex as error:
+        raise CorruptIndex(str(error).replace(str(folder), str(source))) from None
+    target = folder / store
+    (folder / _STORE).rename(target)
+    if (folder / _SNAPSHOTS).exists():
+        for snapshot in (folder / _SNAPSHOTS).iterdir():
+            rebind(snapshot, manifest["store"], store)
+        (folder / _SNAPSHOTS).rename(Snapshots(target).folder)
+    DocumentStore(target).close()
+    for path in (*folder.rglob("*"), folder):
+        sync(path)
+    return _info(manifest)
+
+
+def _copy(source: Path, folder: Path, part: str) -> None:
+    if Path(part).is_absolute() or ".." in Path(part).parts:
+        raise CorruptIndex(f"{source / manifests.MANIFEST} names {part!r}, which is not in its folder")
+    (folder / part).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source / part, folder / part)
+
+
+def _info(manifest: Mapping[str, Any]) -> BackupInfo:
+    size = sum(file["bytes"] for file in manifest["files"].values())
+    return BackupInfo(manifest["name"], manifest["count"], manifest["created"], size)

@@ -1,0 +1,129 @@
+"""Named indexes: what the retriever, ingestion and the routes know of them, wherever they are kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from boundarymorph.errors import InvalidIndexName
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.filters import Filter
+from boundarymorph.retrieval.retriever import Retrieved
+
+if TYPE_CHECKING:
+    from boundarymorph.retrieval.segment import SnapshotInfo
+    from boundarymorph.retrieval.store import StoreInfo
+
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+def check_name(name: str) -> None:
+    """Raises InvalidIndexName for what is no name of an index."""
+    if not NAME.fullmatch(name):
+        raise InvalidIndexName(
+            f"{name!r} cannot name an index; use 1 to 64 of a-z, 0-9, '.', '_', '-', a letter or digit first"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class IndexInfo:
+    """An index at a glance.
+
+    encoder: None for own vectors; created: UTC, ISO 8601; bytes: its files on this disk; kind: of its search structure;
+    snapshot: the newest on disk, None while the index is too small for one.
+    """
+
+    name: str
+    count: int
+    dimension: int
+    encoder: str | None
+    created: str
+    bytes: int
+    kind: str = "flat"
+    snapshot: SnapshotInfo | None = None
+
+
+class Index(Protocol):
+    """One index. All calls block, may come from any thread, and raise UnknownIndex once the index is gone."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def info(self) -> StoreInfo: ...
+
+    def count(self) -> int:
+        """Documents in the index."""
+
+    def retrieve(
+        self, query: str, embedding: ArrayLike, depth: int, filter: Filter | None = None, hybrid: bool = False
+    ) -> Retrieved:
+        """As `Retriever.retrieve`, for a query whose (d,) embedding is known."""
+
+    def check(self, document: Document) -> None:
+        """Raises InvalidInput or LimitExceeded for a document that this index cannot hold."""
+
+    def upsert(
+        self,
+        documents: Sequence[Document],
+        embeddings: NDArray[np.floating],
+        digests: Sequence[bytes] | None = None,
+    ) -> None:
+        """Write n documents with their (n, d) embeddings; durable and visible to every later search on return.
+
+        digests: what `digests` is to answer for them, by default fingerprints of the documents and these embeddings.
+        Raises InvalidEmbeddings or InvalidInput, and then nothing is written.
+        """
+
+    def delete(self, ids: Sequence[str]) -> int:
+        """Remove documents, durably and at once; how many of the ids were there."""
+
+    def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
+        """The documents of these ids, by id and in their order; unknown ones are left out."""
+
+    def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
+        """How long title and text of these ids are together, by id; unknown ones are left out."""
+
+    def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
+        """Fingerprints of what is stored under these ids; unknown ones are left out."""
+
+
+class Catalog(Protocol):
+    """Indexes by name. Calls block and may come from any thread."""
+
+    def check(self) -> None:
+        """Raises what keeps all indexes from being reached."""
+
+    def exists(self, name: str) -> bool:
+        """Whether there is an index of this name. Raises InvalidIndexName."""
+
+    def create(
+        self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
+    ) -> Index:
+        """Make an index, or return the one that is there with the same configuration.
+
+        encoder: the name of the encoder that its text queries go through; None for an index of own vectors.
+        kind: of its search structure; None takes what is there, and "flat" for a new one. lexical: whether a new one
+        keeps its words, where that is possible. Raises InvalidIndexName, InvalidInput, or IndexConflict when the name
+        is taken by another configuration.
+        """
+
+    def get(self, name: str) -> Index:
+        """The index of this name. Raises InvalidIndexName or UnknownIndex."""
+
+    def describe(self, name: str) -> IndexInfo:
+        """An index at a glance. Raises InvalidIndexName or UnknownIndex."""
+
+    def list(self) -> Sequence[IndexInfo]:
+        """All indexes by name. One that cannot be read is left out, with a warning in the log."""
+
+    def delete(self, name: str) -> None:
+        """Remove an index with its documents. Raises InvalidIndexName or UnknownIndex."""
+
+    def close(self) -> None:
+        """Release files and connections."""

@@ -1,0 +1,72 @@
+"""Folders of files that never change, each with a manifest that says what is in them, checksums included."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from boundarymorph.errors import CorruptIndex
+from boundarymorph.retrieval.storage import sync
+
+MANIFEST = "manifest.json"
+
+
+def seal(folder: Path, facts: Mapping[str, Any], checkpoint: Callable[[], None] = lambda: None) -> None:
+    """Bring all files of a folder to disk and write its manifest: `facts`, with "format" among them, and checksums.
+
+    Raises OSError, and whatever `checkpoint` raises.
+    """
+    files = {}
+    for path in sorted(folder.rglob("*")):
+        checkpoint()
+        sync(path)
+        if path.is_file():
+            files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": _checksum(path)}
+    write(folder, {**facts, "files": files})
+
+
+def write(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Write a manifest, which says what `seal` found, in place of the one that is there."""
+    path = folder / MANIFEST
+    signed = {**manifest, "sha256": hashlib.sha256(_canonical(manifest)).hexdigest()}
+    path.write_bytes(orjson.dumps(signed, option=orjson.OPT_INDENT_2))
+    sync(path)
+    sync(folder)
+
+
+def read(folder: Path, format: int) -> dict[str, Any]:
+    """The manifest. Raises CorruptIndex when it is damaged or of another format, and OSError."""
+    path = folder / MANIFEST
+    try:
+        manifest = orjson.loads(path.read_bytes())
+        checksum = manifest.pop("sha256")
+    except (orjson.JSONDecodeError, AttributeError, TypeError, KeyError) as error:
+        raise CorruptIndex(f"{path} is not a manifest: {error}") from error
+    if not isinstance(manifest, dict) or hashlib.sha256(_canonical(manifest)).hexdigest() != checksum:
+        raise CorruptIndex(f"{path} has another checksum than when it was written")
+    if manifest["format"] != format:
+        raise CorruptIndex(f"{path} has format {manifest['format']}; this program reads format {format}")
+    return manifest
+
+
+def verify(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Raises CorruptIndex, which names the file, when a folder is not what its manifest says, and OSError."""
+    for name, expected in manifest["files"].items():
+        path = folder / name
+        if path.stat().st_size != expected["bytes"]:
+            raise CorruptIndex(f"{path} has {path.stat().st_size} bytes and should have {expected['bytes']}")
+        if _checksum(path) != expected["sha256"]:
+            raise CorruptIndex(f"{path} has another checksum than when it was written")
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _canonical(manifest: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(manifest, option=orjson.OPT_SORT_KEYS)

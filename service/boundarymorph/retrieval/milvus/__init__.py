@@ -1,0 +1,1 @@
+"""Indexes that are collections of Milvus, on any number of machines."""

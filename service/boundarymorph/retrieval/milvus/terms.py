@@ -1,0 +1,138 @@
+"""Filters inside Milvus, which mean there what they mean everywhere (`filters`).
+
+Expressions of Milvus over JSON differ from our filters in types, lists and missing fields. So each document carries two
+fields made of its metadata for filters alone:
+
+    terms    int64 hashes, one of each (path, "exists"), (path, type) and (path, type, value) in the metadata
+    bounds   by path and type the least and the greatest string or number, as text that sorts as they do
+
+Equality is a term that is there; "some element is at least x" is a greatest one that is at least x. A false positive
+takes a collision of 64 bits.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import orjson
+
+from boundarymorph.retrieval.filters import (
+    MAX_STRING,
+    AllOf,
+    AnyOf,
+    Compare,
+    Condition,
+    Exists,
+    Filter,
+    Not,
+    Scalar,
+    type_of,
+)
+
+_ALWAYS, _NEVER = 'id != ""', 'id == ""'
+_COMPARISONS = {"gt": (">", "greatest"), "gte": (">=", "greatest"), "lt": ("<", "least"), "lte": ("<=", "least")}
+_ORDERED = ("text", "number")
+
+
+class Terms(NamedTuple):
+    """What is kept of one document's metadata for filters."""
+
+    terms: list[int]
+    bounds: dict[str, str]
+
+
+def terms_of(metadata: Mapping[str, Any]) -> Terms:
+    """What filters may ask of these metadata, which must be a JSON object as it was read."""
+    terms: set[int] = set()
+    sorted_as: dict[str, list[str]] = {}
+    for path, value in _fields(metadata):
+        terms.add(_hash(path, "exists"))
+        for element in value if isinstance(value, list) else [value]:
+            if isinstance(element, (dict, list)):
+                continue
+            type = type_of(element)
+            terms |= {_hash(path, type), _hash(path, type, _sortable(element))}
+            if type in _ORDERED:
+                sorted_as.setdefault(_key(path, type), []).append(_sortable(element))
+    bounds = {}
+    for key, values in sorted_as.items():
+        bounds[f"{key}_least"], bounds[f"{key}_greatest"] = min(values), max(values)
+    return Terms(sorted(terms), bounds)
+
+
+def expression(filter: Filter) -> str:
+    """The filter as a boolean expression over the fields `terms` and `bounds`: of digits, and nothing of a caller's."""
+    return _expression(filter.condition)
+
+
+def _expression(condition: Condition) -> str:
+    match condition:
+        case AllOf(parts):
+            return _joined(" and ", _ALWAYS, parts)
+        case AnyOf(parts):
+            return _joined(" or ", _NEVER, parts)
+        case Not(part):
+            return f"(not {_expression(part)})"
+        case Exists(path):
+            return _has(_hash(path, "exists"))
+        case Compare(path, type, "in", values):
+            return _has(*(_hash(path, type, _sortable(value)) for value in values))
+        case Compare(path, type, comparison, (value, *_)):
+            operator, bound = _COMPARISONS[comparison]
+            # Where there is no such bound, a comparison is neither true nor false to Milvus.
+            there = _has(_hash(path, type))
+            return f'({there} and (bounds["{_key(path, type)}_{bound}"] {operator} "{_sortable(value)}"))'
+    raise AssertionError(condition)
+
+
+def _has(*terms: int) -> str:
+    return f"(array_contains_any(terms, [{', '.join(map(str, terms))}]))"
+
+
+def _joined(by: str, empty: str, parts: frozenset[Condition]) -> str:
+    """Conditions in an order of their own, as a balanced tree: parsers bound the depth of an expression."""
+    pieces = sorted(map(_expression, parts)) or [f"({empty})"]
+    while len(pieces) > 1:
+        pieces = [
+            f"({by.join(pair)})" if len(pair) > 1 else pair[0]
+            for pair in (pieces[start : start + 2] for start in range(0, len(pieces), 2))
+        ]
+    return pieces[0]
+
+
+def _fields(metadata: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every field with its path, those within objects too."""
+    for name, value in metadata.items():
+        path = (*above, name)
+        yield path, value
+        if isinstance(value, dict):
+            yield from _fields(value, path)
+
+
+def _sortable(value: Scalar) -> str:
+    """Text that is equal for equal values of one type, and sorts as they do byte by byte; it needs no escaping.
+
+    Of strings what counts is what is before a NUL, and no more than can differ from an operand of a filter.
+    """
+    match value:
+        case str():
+            return "x" + value.partition("\0")[0][: MAX_STRING + 1].encode().hex()
+        case None | bool():
+            return "x"
+        case _:
+            nearest = float(value)
+            (bits,) = struct.unpack(">Q", struct.pack(">d", nearest + 0.0))
+            ascending = bits ^ (2**64 - 1 if bits >> 63 else 2**63)
+            beyond = value - int(nearest) if isinstance(value, int) else 0  # of integers that no float is
+            return f"x{ascending:016x}{beyond + 2**12:04x}"
+
+
+def _hash(*parts: object) -> int:
+    return int.from_bytes(blake2b(orjson.dumps(parts), digest_size=8).digest(), signed=True)
+
+
+def _key(path: tuple[str, ...], type: str) -> str:
+    return blake2b(orjson.dumps((path, type)), digest_size=8).hexdigest()

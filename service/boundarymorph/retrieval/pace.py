@@ -1,0 +1,40 @@
+"""How fast an upload goes, and how long the rest of it will take."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+WINDOW_SECONDS = 30.0
+
+
+class Pace:
+    """The speed of late: what is there already goes by many times faster than what must be embedded."""
+
+    def __init__(self, total: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+        """total: bytes of the upload, None where nobody knows."""
+        self._total = total
+        self._clock = clock
+        self._seen = deque([(clock(), 0, 0)])
+
+    def observe(self, documents: int, position: int) -> None:
+        """So many documents, and bytes of the upload, are dealt with by now."""
+        now = self._clock()
+        self._seen.append((now, documents, position))
+        while self._seen[1][0] <= now - WINDOW_SECONDS:
+            self._seen.popleft()
+
+    @property
+    def documents_per_second(self) -> float:
+        """Over the last WINDOW_SECONDS; 0 before there is anything to tell."""
+        (start, before, _), (end, after, _) = self._seen[0], self._seen[-1]
+        return (after - before) / (end - start) if end > start else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """If the rest goes on at that speed; None where that cannot be told."""
+        (start, _, before), (end, _, after) = self._seen[0], self._seen[-1]
+        if self._total is None or after <= before:
+            return None
+        return max(0, self._total - after) * (end - start) / (after - before)

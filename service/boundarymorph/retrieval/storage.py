@@ -1,0 +1,32 @@
+"""What the disk says of files that are not SQLite's, in our words."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from boundarymorph.errors import StorageFull, StorageUnavailable
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def storage_errors(trouble: str) -> Iterator[None]:
+    """Raise StorageFull or StorageUnavailable, with `trouble` before the cause, in place of an OSError."""
+    try:
+        yield
+    except OSError as error:
+        kind = StorageFull if error.errno in _FULL else StorageUnavailable
+        raise kind(f"{trouble}: {error.strerror or error}") from error
+
+
+def sync(path: Path) -> None:
+    """Make a file, or the entries of a directory, survive a power failure."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

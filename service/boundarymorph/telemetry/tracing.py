@@ -1,0 +1,123 @@
+"""Spans of OpenTelemetry, in a process that is told where to send them. In others nothing of it is imported.
+
+The context of a trace comes and goes in the W3C header traceparent. No span carries a query, a text or an id of a
+document. What OTEL_* variables say of sampling, batching, headers and resources is the SDK's to follow.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
+EXPORT_TIMEOUT = 5.0  # seconds; a collector that is away must not hold up the end of a process
+
+_tracer: Tracer | None = None  # as the metrics, the process's own
+
+
+def configure(url: str, service: str) -> Callable[[], None]:
+    """Send the spans of this process to an OTLP/HTTP collector, as those of a service of this name, unless
+    OTEL_SERVICE_NAME has another. What it returns sends the last ones and ends that.
+
+    Raises ModuleNotFoundError without the extra `otel`.
+    """
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.instrumentation.httpx import HTTPXClientInstrumentor
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    global _tracer
+    resource = Resource.create({"service.name": service}).merge(OTELResourceDetector().detect())
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(url, timeout=EXPORT_TIMEOUT)))
+    calls = HTTPXClientInstrumentor()
+    calls.instrument(tracer_provider=provider)
+    _tracer = provider.get_tracer("boundarymorph")
+
+    def end() -> None:
+        global _tracer
+        _tracer = None
+        calls.uninstrument()
+        provider.shutdown()
+
+    return end
+
+
+def trace_id() -> str | None:
+    """Of the current span, as 32 hexadecimal digits."""
+    if _tracer is None:
+        return None
+    from opentelemetry import trace
+
+    context = trace.get_current_span().get_span_context()
+    return trace.format_trace_id(context.trace_id) if context.is_valid else None
+
+
+@contextmanager
+def span(name: str) -> Iterator[None]:
+    """A span within the current one; marked as failed, without a message, if the block raises."""
+    if _tracer is None:
+        yield
+        return
+    from opentelemetry.trace import Status, StatusCode
+
+    with _tracer.start_as_current_span(name, record_exception=False, set_status_on_exception=False) as current:
+        try:
+            yield
+        except Exception as error:
+            current.set_status(Status(StatusCode.ERROR))
+            current.set_attribute("error.type", type(error).__name__)
+            raise
+
+
+@contextmanager
+def serving(method: str, headers: Mapping[str, str], request_id: str) -> Iterator[Callable[[str, int], None]]:
+    """The span of a request that is answered here, within the caller's trace if its headers name one.
+
+    What the block is given is to be called with the route and the status of the answer.
+    """
+    if _tracer is None:
+        yield lambda route, status: None
+        return
+    from opentelemetry.trace import SpanKind, Status, StatusCode
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    with _tracer.start_as_current_span(
+        method,
+        TraceContextTextMapPropagator().extract(headers),
+        SpanKind.SERVER,
+        {"http.request.method": method, "boundarymorph.request_id": request_id},
+        record_exception=False,
+        set_status_on_exception=False,
+    ) as current:
+
+        def answered(route: str, status: int) -> None:
+            current.update_name(f"{method} {route}")
+            current.set_attributes({"http.route": route, "http.response.status_code": status})
+            if status >= 500:
+                current.set_status(Status(StatusCode.ERROR))
+
+        yield answered
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """What the block does is in no trace, neither here nor in the processes that it asks."""
+    if _tracer is None:
+        yield
+        return
+    from opentelemetry import trace
+
+    context = trace.SpanContext(
+        random.getrandbits(128) or 1,
+        random.getrandbits(64) or 1,
+        is_remote=False,
+        trace_flags=trace.TraceFlags(trace.TraceFlags.DEFAULT),
+    )
+    with trace.use_span(trace.NonRecordingSpan(context)):
+        yield

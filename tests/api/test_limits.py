@@ -1,0 +1,162 @@
+"""Every limit of the settings: what is just within it is done, and what is just over it is refused, whole."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from boundarymorph.api.admission import Admission
+from boundarymorph.api.app import create_app, create_scorer_app
+from boundarymorph.scoring.batching import BatchingScorer
+from boundarymorph.scoring.scorer import Scores
+from boundarymorph.selector import Selector
+from boundarymorph.settings import Limits, Settings
+from boundarymorph.wiring import Rooms
+from tests.api.service import NDJSON, answer, client_of, fake_rooms, problem, ready, texts
+from tests.scoring.fakes import SeededCrossEncoder, SeededScorer
+
+Send = Callable[[httpx.AsyncClient, int], Awaitable[httpx.Response]]
+
+
+def select(**of_size: Callable[[int], Any]) -> Send:
+    """POST /select with fields that depend on a size."""
+
+    async def send(client: httpx.AsyncClient, size: int) -> httpx.Response:
+        fields = {name: of(size) for name, of in of_size.items()}
+        given = {} if "index" in fields else {"pool": texts(3)}
+        return await client.post("/select", json={"query": "q", **given, **fields})
+
+    return send
+
+
+async def whole_body(client: httpx.AsyncClient, size: int) -> httpx.Response:
+    return await client.post("/select", content=b'{"query": "q", "pool": [{"text": "a"}]}'.ljust(size))
+
+
+async def one_line(client: httpx.AsyncClient, size: int) -> httpx.Response:
+    line = orjson.dumps({"id": "a", "text": "a"})
+    return await client.post("/indexes/texts/documents", content=line.ljust(size) + b"\n", headers=NDJSON)
+
+
+async def to_score(client: httpx.AsyncClient, size: int) -> httpx.Response:
+    return await client.post("/score", json={"query": "q", "texts": ["t"] * size})
+
+
+async def at_a_time(client: httpx.AsyncClient, size: int) -> httpx.Response:
+    """So many selections, none of which ends before all are in or refused: the answer of the one that fared worst."""
+    Held.open.clear()
+    asking = [asyncio.create_task(client.post("/select", json={"query": "q", "pool": texts(3)})) for _ in range(size)]
+    async with asyncio.timeout(30):
+        while Held.admission.inside + sum(task.done() for task in asking) < size:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.005)
+    Held.open.set()
+    return max([await task for task in asking], key=lambda response: response.status_code)
+
+
+class Held(SeededScorer):
+    """A scorer that answers when it is open."""
+
+    open: asyncio.Event
+    admission: Admission
+
+    async def score(self, *given: Any, **options: Any) -> Scores:
+        await self.open.wait()
+        return await super().score(*given, **options)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A limit's value, with others that it needs; what is sent of a size; how one over it is refused."""
+
+    value: int
+    send: Send
+    status: int = 422
+    slug: str = "limit-exceeded"
+    others: tuple[tuple[str, int], ...] = ()
+    total: int = 0  # the size that is just within it, where that is not the value
+
+
+CASES = {
+    "body_bytes": Case(1_024, whole_body, 413, "body-too-large"),
+    "line_bytes": Case(1_024, one_line, 422, "invalid-input"),
+    "query_characters": Case(5, select(query=lambda size: "q" * size)),
+    "text_characters": Case(
+        8, select(pool=lambda size: [{"text": "t" * (size - 3), "title": "abc"}, *texts(1)]), others=(("budget", 0),)
+    ),
+    "pool": Case(6, select(pool=texts)),
+    "budget": Case(3, select(budget=lambda size: size)),
+    "k": Case(4, select(k=lambda size: size)),
+    "max_tokens": Case(9, select(max_tokens=lambda size: size)),
+    "known_scores": Case(
+        2, select(pool=lambda size: [{**document, "cross_encoder_score": 0.5} for document in texts(size)])
+    ),
+    "batch_size": Case(3, select(batch_size=lambda size: size)),
+    "dimension": Case(
+        4,
+        select(
+            pool=lambda size: [{"text": "a", "embedding": [1.0] * size}, {"text": "b", "embedding": [2.0] * size}],
+            query_embedding=lambda size: [1.0] * size,
+        ),
+    ),
+    "sessions": Case(2, at_a_time, 429, "overloaded", others=(("waiting", 0),)),
+    "waiting": Case(1, at_a_time, 429, "overloaded", others=(("sessions", 2),), total=3),
+    "texts": Case(3, to_score),
+}
+
+
+def test_none_is_forgotten() -> None:
+    assert set(CASES) == set(Limits.model_fields)
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_at_it_and_over_it(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    limits = Limits.model_validate({name: case.value, **dict(case.others)})
+    settings = Settings(data_directory=tmp_path, budget=0, k=1, depth=1, batch_size=1, limits=limits)
+    if case.send is at_a_time:
+        settings = settings.model_copy(update={"budget": 1})
+    most = case.total or case.value
+    async with client_under(settings, scorer=case.send is to_score) as client:
+        answer(await case.send(client, most))
+    async with client_under(settings, scorer=case.send is to_score) as client:
+        detail = problem(await case.send(client, most + 1), case.status, case.slug)
+        assert case.slug != "limit-exceeded" or f"{case.value:,}" in detail
+
+
+async def test_of_what_an_index_gives(tmp_path: Path) -> None:
+    settings = Settings(data_directory=tmp_path, budget=0, k=1, depth=1, limits=Limits(pool=5, dimension=4))
+    async with client_under(settings, scorer=False) as client:
+        ask = select(index=lambda _: "texts", depth=lambda size: size)
+        assert answer(await ask(client, 5))["pool_size"] == 1
+        problem(await ask(client, 6), 422, "limit-exceeded")
+        assert (await client.put("/indexes/four", json={"dimension": 4})).status_code == 201
+        problem(await client.put("/indexes/five", json={"dimension": 5}), 422, "limit-exceeded")
+
+
+@asynccontextmanager
+async def client_under(settings: Settings, *, scorer: bool) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a scorer, or of a service with one document in "texts"."""
+
+    def rooms(settings: Settings, on_lost: Callable[[], None]) -> Rooms:
+        made, held = fake_rooms(settings), Held()
+        return Rooms(made.catalog, made.encoder, made.retriever, held, Selector(made.retriever, held))
+
+    def cross_encoder(settings: Settings, on_lost: Callable[[], None]) -> BatchingScorer:
+        return BatchingScorer(SeededCrossEncoder(), queue_tokens=1_000)
+
+    Held.open = asyncio.Event()
+    Held.open.set()
+    app = create_scorer_app(settings, build=cross_encoder) if scorer else create_app(settings, build=rooms)
+    Held.admission = app.state.boundarymorph.admission
+    async with client_of(app) as client:
+        await ready(client)
+        if not scorer:
+            answer(await client.put("/indexes/texts"))
+            answer(await client.post("/indexes/texts/documents", json=texts(1)))
+        yield client

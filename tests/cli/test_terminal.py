@@ -1,0 +1,96 @@
+"""How an upload is told on a terminal and in a log; the clock is the test's."""
+
+from collections.abc import Iterator
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from boundarymorph import terminal
+from boundarymorph.retrieval.ingestion import BadLine, IngestReport
+from boundarymorph.retrieval.pace import WINDOW_SECONDS, Pace
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def screen() -> Iterator[StringIO]:
+    with StringIO() as screen:
+        yield screen
+
+
+def test_a_log_gets_a_line_every_ten_seconds(screen: StringIO, clock: Clock) -> None:
+    console = Console(file=screen, width=40)
+    with terminal.ingestion(console, "few", 40_000, clock) as tell:
+        for seconds in range(1, 36):
+            clock.now = 100.0 + seconds
+            tell(IngestReport(added=100 * seconds, unchanged=20, position=1_000 * seconds))
+    assert screen.getvalue().splitlines() == [
+        "indexing few: 25%, 1,020 documents (20 were there), 102/s, 0:00:30 left",
+        "indexing few: 50%, 2,020 documents (20 were there), 101/s, 0:00:20 left",
+        "indexing few: 75%, 3,020 documents (20 were there), 101/s, 0:00:10 left",
+    ]
+
+
+def test_a_terminal_gets_a_bar(screen: StringIO, clock: Clock) -> None:
+    console = Console(file=screen, force_terminal=True, width=120)
+    with terminal.ingestion(console, "few", 2_000, clock) as tell:
+        clock.now += 2
+        tell(IngestReport(added=10, position=1_000))
+    assert "10 documents, 5/s, 0:00:02 left" in screen.getvalue()
+    assert "100%" in screen.getvalue()
+
+
+def test_an_empty_upload(screen: StringIO, clock: Clock) -> None:
+    console = Console(file=screen)
+    with terminal.ingestion(console, "none", 0, clock) as tell:
+        clock.now += terminal.LINE_SECONDS
+        tell(IngestReport())
+    assert screen.getvalue() == "indexing none: 0%, 0 documents, 0/s\n"
+
+
+def test_the_end_names_rate_and_bad_lines(screen: StringIO) -> None:
+    report = IngestReport(added=1_000, unchanged=500, skipped=102, problems=[BadLine(n, "bad") for n in range(1, 101)])
+    terminal.print_ingestion(Console(file=screen), "few", report, 4.0)
+    lines = screen.getvalue().splitlines()
+    assert lines[1] == "1,602 documents in 4.0 s, 400 a second; 500 were there already and cost nothing"
+    assert (len(lines), lines[2], lines[-1]) == (103, "  line 1 skipped: bad", "  and 2 more")
+
+
+class TestPace:
+    def test_of_late(self, clock: Clock) -> None:
+        pace = Pace(10_000, clock)
+        assert (pace.documents_per_second, pace.seconds_left) == (0.0, None)
+        clock.now += 1
+        pace.observe(5_000, 5_000)
+        assert pace.documents_per_second == 5_000
+        for second in range(1, 61):
+            clock.now += 1
+            pace.observe(5_000 + 10 * second, 5_000 + 10 * second)
+        assert pace.documents_per_second == 10
+        assert pace.seconds_left == 440
+
+    def test_the_window_has_its_length(self, clock: Clock) -> None:
+        pace = Pace(None, clock)
+        clock.now += WINDOW_SECONDS
+        pace.observe(60, 0)
+        assert pace.documents_per_second == 2
+        clock.now += WINDOW_SECONDS
+        pace.observe(90, 0)
+        assert pace.documents_per_second == 1
+
+    def test_all_is_done(self, clock: Clock) -> None:
+        pace = Pace(100, clock)
+        clock.now += 1
+        pace.observe(1, 150)
+        assert pace.seconds_left == 0

@@ -1,0 +1,113 @@
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.caching.servers import RedisServer
+from tests.faults import stand_in
+from tests.faults.house import Role, completes, fill, nothing_is_lost, until
+from tests.faults.table import Table
+from tests.scoring.remote.servers import Server, well
+from tests.system.service import Service, free_port, retriever, scorer, service
+
+
+@pytest.fixture(scope="session")
+def table() -> Iterator[Table]:
+    table = Table()
+    yield table
+    table.write()
+
+
+@pytest.fixture(scope="package")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("faults")
+
+
+@pytest.fixture(scope="package")
+def indexes(directory: Path) -> Iterator[Role]:
+    """The retriever, with the index `tales`."""
+    port = free_port()
+    role = Role(lambda ready: retriever(directory / "data", port=port, ready=ready))
+    fill(role.service)
+    yield role
+    role.kill()
+
+
+@pytest.fixture(scope="package")
+def rogue(directory: Path) -> Iterator[Server]:
+    """The only scorer of `front`."""
+    with stand_in.running() as server:
+        yield server
+
+
+@pytest.fixture(scope="package")
+def _front(directory: Path, indexes: Role, rogue: Server) -> Iterator[Role]:
+    folder, port = directory / "front", free_port()
+    folder.mkdir()
+    options = ("--retriever-url", indexes.service.url, "--scorer-url", rogue.endpoint().base)
+    role = Role(lambda ready: service(folder / "data", *options, port=port, ready=ready))
+    yield role
+    role.kill()
+
+
+@pytest.fixture
+def front(_front: Role, rogue: Server) -> Iterator[Service]:
+    """A gateway in front of `indexes` and of a stand-in scorer, which is well before and after each test."""
+    until(lambda: completes(_front.service))
+    yield _front.service
+    rogue.behaviour = well
+    nothing_is_lost(_front.service)
+    assert "Traceback" not in _front.service.log
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """A gateway in front of a retriever, two scorers with the embedded model, and Redis."""
+
+    indexes: Role
+    first: Role
+    second: Role
+    gateway: Role
+    redis: RedisServer
+
+    @property
+    def calls(self) -> float:
+        """Requests for scores that have been answered; of scorers that were not killed meanwhile."""
+        sample = 'boundarymorph_http_request_duration_seconds_count{method="POST",route="/score"'
+        return sum(role.service.metric(sample) for role in (self.first, self.second))
+
+
+@pytest.fixture(scope="package")
+def _house(directory: Path, indexes: Role) -> Iterator[House]:
+    folder = directory / "house"
+    folder.mkdir()
+    ports = [free_port() for _ in range(3)]
+    with ExitStack() as stack:
+
+        def role(start: Callable[[bool], AbstractContextManager[Service]]) -> Role:
+            started = Role(start)
+            stack.callback(started.kill)
+            return started
+
+        redis = RedisServer(directory / "redis")
+        stack.callback(redis.kill)
+        (folder / "boundarymorph.toml").write_text(
+            f'[cache]\nurl = "{redis.url}"\ntimeout_seconds = 0.5\n[scorer]\nattempt_seconds = 1'
+        )
+        first = role(lambda ready: scorer(folder / "first.log", port=ports[0], ready=ready))
+        second = role(lambda ready: scorer(folder / "second.log", port=ports[1], ready=ready))
+        options = ["--retriever-url", indexes.service.url]
+        options += ["--scorer-url", first.service.url, "--scorer-url", second.service.url]
+        gateway = role(lambda ready: service(folder / "gateway", *options, port=ports[2], ready=ready))
+        yield House(indexes, first, second, gateway, redis)
+
+
+@pytest.fixture
+def house(_house: House) -> Iterator[House]:
+    """The house, in which everything works before and after each test."""
+    until(lambda: completes(_house.gateway.service))
+    yield _house
+    nothing_is_lost(_house.gateway.service)
+    assert "Traceback" not in _house.gateway.service.log

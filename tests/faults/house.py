@@ -1,0 +1,160 @@
+"""The processes of a service, each of which a test may break and mend, and what every answer must be."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+import httpx
+import orjson
+
+from tests.system.service import Service
+
+SUBJECTS = ("violin", "tram", "bread", "harbour", "planet", "glacier", "letter", "engine")
+DOCUMENTS = [
+    {"id": f"{subject}-{n}", "text": f"Of the {subject} there are {n} tales, and number {n * n % 17} is told."}
+    for subject in SUBJECTS
+    for n in range(15)
+]
+IDS = {document["id"] for document in DOCUMENTS}
+NDJSON = {"content-type": "application/x-ndjson"}
+BUDGET, BATCH_SIZE, K = 15, 5, 10
+SECONDS = 60.0  # in which everything recovers, on a busy machine too
+
+_numbers = itertools.count(1)
+
+
+class Role:
+    """One process, at the same address and over the same data whenever it is started.
+
+    start: its context manager, given whether to wait until it is ready.
+    """
+
+    def __init__(self, start: Callable[[bool], AbstractContextManager[Service]]) -> None:
+        self._start = start
+        self._stack = ExitStack()
+        self.service: Service
+        self.start()
+
+    def start(self, *, ready: bool = True) -> None:
+        self.service = self._stack.enter_context(self._start(ready))
+
+    def kill(self) -> None:
+        """As kill -9 does it."""
+        self._stack.close()
+
+    def hang(self) -> None:
+        """It keeps its connections and takes new ones, and does nothing with them."""
+        self.service.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self.service.process.send_signal(signal.SIGCONT)
+
+
+def fill(service: Service) -> None:
+    """Make the index `tales` of all documents."""
+    assert service.client.put("/indexes/tales").status_code == 201
+    lines = b"\n".join(map(orjson.dumps, DOCUMENTS))
+    uploaded = service.client.post("/indexes/tales/documents", content=lines, headers=NDJSON)
+    assert uploaded.json()["added"] == len(DOCUMENTS), uploaded.text
+
+
+def nothing_is_lost(service: Service) -> None:
+    """Every document that was acknowledged is there."""
+    assert service.client.get("/indexes/tales").json()["count"] == len(DOCUMENTS)
+    body = whole(ask(service, budget=0, k=len(DOCUMENTS) + 1, return_documents=True), k=len(DOCUMENTS) + 1)
+    assert {document["id"]: document["text"] for document in body["documents"]} == {
+        document["id"]: document["text"] for document in DOCUMENTS
+    }
+
+
+def unheard() -> str:
+    """A query that nobody has asked before."""
+    return f"tales of music, part {next(_numbers)}"
+
+
+def ask(service: Service, query: str | None = None, **options: Any) -> httpx.Response:
+    """POST /select on the index `tales`."""
+    request = {"index": "tales", "budget": BUDGET, "batch_size": BATCH_SIZE, "k": K}
+    return service.client.post("/select", json=request | {"query": query or unheard()} | options)
+
+
+def whole(
+    response: httpx.Response, status: str = "complete", *, k: int = K, known: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """The body of an answer, which has min(k, N) documents whatever happened. known: the N ids."""
+    ids = IDS if known is None else set(known)
+    assert response.status_code == 200, response.text
+    body: dict[str, Any] = response.json()
+    assert (body["status"], response.headers["x-boundarymorph-status"]) == (status, status), body["warnings"]
+    chosen = [document["id"] for document in body["documents"]]
+    assert len(chosen) == len(set(chosen)) == min(k, len(ids))
+    assert ids.issuperset(chosen)
+    for rank, document in enumerate(body["documents"], start=1):
+        assert document["rank"] == rank
+        assert math.isfinite(document["relevance"]) and 0 <= document["relevance"] <= 1
+    return body
+
+
+def ids(body: dict[str, Any]) -> list[str]:
+    return [document["id"] for document in body["documents"]]
+
+
+def spent(body: dict[str, Any]) -> tuple[int, int]:
+    """Calls, and scores that were known."""
+    return body["usage"]["cross_encoder_calls"], body["usage"]["reused_scores"]
+
+
+def seen(response: httpx.Response) -> str:
+    """What a caller sees, in the words of the table."""
+    body = response.json()
+    if response.is_success:
+        why = "" if body["status"] == "complete" else f" (`{body['stop_reason']}`)"
+        return f"{response.status_code} `{body['status']}`{why}"
+    slug = body["type"].rpartition(":")[2]
+    again = ", `Retry-After`" if "retry-after" in response.headers else ""
+    return f"{response.status_code} `{slug}`{again}"
+
+
+def until(holds: Callable[[], bool], seconds: float = SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it does not come about"
+        time.sleep(0.02)
+
+
+def completes(service: Service) -> bool:
+    """Whether a request with a query of its own is answered as if nothing had happened."""
+    response = ask(service)
+    return response.is_success and response.json()["status"] == "complete"
+
+
+def remembers(service: Service, query: str) -> bool:
+    """Whether a query that was asked before costs nothing now."""
+    return spent(whole(ask(service, query)))[0] == 0
+
+
+def asked(service: Service, query: str) -> dict[str, Any]:
+    """The answer to a query that was not asked before, once all of its scores are in the cache."""
+    written = 'boundarymorph_cache_writes_total{cache="scores",outcome="ok"}'
+    before = service.metric(written)
+    body = whole(ask(service, query))
+    assert spent(body) == (BUDGET, 0)
+    until(lambda: service.metric(written) >= before + BUDGET)
+    return body
+
+
+class Stopwatch:
+    """Seconds since the cause was gone."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+
+    def until(self, holds: Callable[[], bool]) -> float:
+        until(holds)
+        return time.monotonic() - self._start

@@ -1,0 +1,35 @@
+"""A scorer of its own thread and port, which misbehaves as a test tells it."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.scoring.remote.servers import Behaviour, Ours, Reply, Server
+
+
+@contextmanager
+def running() -> Iterator[Server]:
+    server, loop = Server(Ours()), asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    asyncio.run_coroutine_threadsafe(server.start(), loop).result(10)
+    try:
+        yield server
+    finally:
+        asyncio.run_coroutine_threadsafe(server.kill(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def cut_off(server: Server) -> Behaviour:
+    """Half of the body that was announced, and then the end of the connection."""
+
+    async def behaviour(reply: Reply) -> Reply:
+        announced = reply.encoded().partition(b"\r\n\r\n")[2]
+        asyncio.get_running_loop().call_later(0.05, server.drop_idle)
+        half = announced[: len(announced) // 2]
+        return Reply(half, headers={"content-length": str(len(announced))})
+
+    return behaviour

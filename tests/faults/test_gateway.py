@@ -1,0 +1,162 @@
+"""The gateway is killed or told to stop, its callers leave, its clock jumps."""
+
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
+from functools import partial
+from pathlib import Path
+
+import httpx
+import libfaketime  # type: ignore[import-untyped]
+import orjson
+
+from tests.faults.conftest import House
+from tests.faults.house import (
+    BATCH_SIZE,
+    BUDGET,
+    K,
+    Role,
+    Stopwatch,
+    ask,
+    asked,
+    completes,
+    ids,
+    seen,
+    spent,
+    unheard,
+    until,
+    whole,
+)
+from tests.faults.table import Table
+from tests.scoring.remote.servers import Server, hang, slow, well
+from tests.system.service import Service, service
+
+DAY = 86_400
+
+
+def test_kill_9(house: House, table: Table) -> None:
+    """What it had scored is in Redis: the one that follows answers the same without a call, and pays only for more."""
+    query = unheard()
+    first = asked(house.gateway.service, query)
+    with ThreadPoolExecutor(4) as threads:
+        under_way = [threads.submit(ask, house.gateway.service) for _ in range(4)]
+        before = house.calls
+        until(lambda: house.calls > before)
+        house.gateway.kill()
+        for request in under_way:
+            try:
+                whole(request.result())
+            except httpx.TransportError:
+                continue
+    watch = Stopwatch()
+    house.gateway.start(ready=False)
+    house.gateway.service.await_answer()
+    calls = house.calls
+    again = whole(ask(house.gateway.service, query))
+    recovery = watch.until(lambda: True)
+    assert (spent(again), ids(again)) == ((0, BUDGET), ids(first))
+    assert house.calls == calls
+    more = whole(ask(house.gateway.service, query, budget=BUDGET + 5))
+    assert spent(more) == (5, BUDGET)
+    assert house.calls == calls + 1
+    saw = f"the connection breaks; the same request again, {seen(ask(house.gateway.service, query))} without a call"
+    table.add("gateway killed", saw, recovery)
+
+
+def test_sigterm_under_load(tmp_path: Path, indexes: Role, rogue: Server, table: Table) -> None:
+    """Who is inside gets an answer; who comes later finds the door closed."""
+    options = ("--retriever-url", indexes.service.url, "--scorer-url", rogue.endpoint().base)
+
+    def caller(gateway: Service) -> tuple[list[httpx.Response], str]:
+        """Ask again and again: the answers, and the query that had none."""
+        answered = []
+        while True:
+            request = {"query": unheard(), "index": "tales", "budget": BUDGET, "batch_size": BATCH_SIZE, "k": K}
+            try:
+                answered.append(httpx.post(f"{gateway.url}/select", json=request, timeout=60))
+            except httpx.TransportError:
+                return answered, str(request["query"])
+
+    with service(tmp_path / "data", *options) as gateway, ThreadPoolExecutor(8) as threads:
+        rogue.behaviour = slow(0.3)
+        before = len(rogue.asked)
+        callers = [threads.submit(caller, gateway) for _ in range(8)]
+        until(lambda: len({body["query"] for body in rogue.asked[before:]}) > 12)
+        assert gateway.stop() == 0
+        rogue.behaviour = well
+        inside = {body["query"] for body in rogue.asked[before:]}
+        for one in callers:
+            answered, unanswered = one.result()
+            assert unanswered not in inside
+            for response in answered:
+                whole(response)
+        assert "Traceback" not in gateway.log
+    with socket.socket() as again:
+        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        again.bind(("127.0.0.1", gateway.port))
+    table.add("SIGTERM under load", f"{seen(response)}, whoever was inside; later ones are refused a connection", None)
+
+
+def test_a_client_leaves(front: Service, rogue: Server, table: Table) -> None:
+    rogue.behaviour = hang
+    body = orjson.dumps({"query": unheard(), "index": "tales", "budget": BUDGET, "k": K})
+    head = f"POST /select HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    left, before = rogue.left, len(rogue.asked)
+    with socket.create_connection(("127.0.0.1", front.port)) as connection:
+        connection.sendall(head + body)
+        until(lambda: len(rogue.asked) > before)
+    watch = Stopwatch()
+    watch.until(lambda: rogue.left > left)
+    rogue.behaviour = well
+    recovery = watch.until(lambda: completes(front))
+    assert front.metric('boundarymorph_http_request_duration_seconds_count{method="POST",route="/select",status="400"}')
+    table.add("client gone", "nobody looks; the scorer is told, and is free", recovery)
+
+
+@contextmanager
+def _with_a_clock_of_its_own(folder: Path, *options: str) -> Iterator[tuple[Service, Path]]:
+    """A service, and the file that says by how many seconds its wall clock is off."""
+    offset = folder / "offset"
+    offset.write_text("+0\n")
+    library = Path(libfaketime.__file__).parent / "vendor/libfaketime/src/libfaketime.so.1"
+    environment = {
+        "LD_PRELOAD": str(library),
+        "FAKETIME_TIMESTAMP_FILE": str(offset),
+        "FAKETIME_CACHE_DURATION": "1",
+        "DONT_FAKE_MONOTONIC": "1",
+    }
+    with service(folder / "data", *options, environment=environment) as running:
+        yield running, offset
+
+
+def _is_off_by(running: Service, days: int) -> bool:
+    there = parsedate_to_datetime(running.client.get("/livez").headers["date"]).timestamp()
+    return abs(there - time.time() - days * DAY) < DAY
+
+
+def test_the_clock_jumps(tmp_path: Path, indexes: Role, rogue: Server, table: Table) -> None:
+    """In the middle of a selection, by more than any deadline and any time to live."""
+    options = ("--retriever-url", indexes.service.url, "--scorer-url", rogue.endpoint().base)
+    with _with_a_clock_of_its_own(tmp_path, *options) as (gateway, offset), ThreadPoolExecutor(1) as thread:
+        query = unheard()
+        expected = ids(asked(gateway, query))
+        for direction, days in (("forward", 30), ("back", -30)):
+            rogue.behaviour = slow(1.5)
+            request = thread.submit(ask, gateway, deadline_ms=30_000)
+            offset.write_text(f"{days * DAY:+d}\n")
+            until(partial(_is_off_by, gateway, days))
+            assert not request.done()
+            response = request.result()
+            assert spent(whole(response)) == (BUDGET, 0)
+            rogue.behaviour = slow(0.5)
+            late = ask(gateway, deadline_ms=3_000, budget=8 * BATCH_SIZE)
+            assert whole(late, "partial")["stop_reason"] == "deadline"
+            rogue.behaviour = well
+            again = whole(ask(gateway, query))
+            assert (spent(again), ids(again)) == ((0, BUDGET), expected)
+            saw = f"{seen(response)}; deadlines and what is remembered hold"
+            table.add(f"wall clock jumps {direction} by 30 days", saw, None)
+        assert gateway.stop() == 0

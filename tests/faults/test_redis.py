@@ -1,0 +1,84 @@
+"""Redis ends, hangs, is full, fails over: nobody but the bill notices."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.caching.servers import cluster_url, eventually, running_cluster, running_replica
+from tests.faults.conftest import House
+from tests.faults.house import BUDGET, Role, Stopwatch, ask, asked, ids, remembers, seen, spent, unheard, whole
+from tests.faults.table import Table
+from tests.scoring.remote.servers import Server
+from tests.system.service import service
+
+PAID_AGAIN = "scores are paid for again"
+
+
+def test_killed(house: House, table: Table) -> None:
+    gateway, query = house.gateway.service, unheard()
+    expected = ids(asked(gateway, query))
+    house.redis.kill()
+    for _ in range(3):
+        response = ask(gateway, query)
+        body = whole(response)
+        assert (spent(body), ids(body)) == ((BUDGET, 0), expected)
+    watch = Stopwatch()
+    house.redis.start()
+    recovery = watch.until(lambda: remembers(gateway, query))
+    table.add("Redis killed", f"{seen(response)}; {PAID_AGAIN}", recovery)
+
+
+def test_hangs(house: House, table: Table) -> None:
+    gateway, query = house.gateway.service, unheard()
+    expected = ids(asked(gateway, query))
+    house.redis.hang()
+    try:
+        for _ in range(3):
+            response = ask(gateway, query)
+            body = whole(response)
+            assert (spent(body), ids(body)) == ((BUDGET, 0), expected)
+    finally:
+        house.redis.go_on()
+    recovery = Stopwatch().until(lambda: remembers(gateway, query))
+    saw = f"{seen(response)}, later by `cache.timeout_seconds` a lookup until it is left alone; {PAID_AGAIN}"
+    table.add("Redis hangs", saw, recovery)
+
+
+def test_full(house: House, table: Table) -> None:
+    gateway, known, new = house.gateway.service, unheard(), unheard()
+    expected = ids(asked(gateway, known))
+    with house.redis.admin() as admin:
+        admin.config_set("maxmemory-policy", "noeviction")
+        admin.config_set("maxmemory", 1)
+        for _ in range(2):
+            response = ask(gateway, new)
+            assert spent(whole(response)) == (BUDGET, 0)
+        body = whole(ask(gateway, known))
+        assert (spent(body), ids(body)) == ((0, BUDGET), expected)
+        admin.config_set("maxmemory", 0)
+    recovery = Stopwatch().until(lambda: remembers(gateway, new))
+    table.add("Redis full", f"{seen(response)}; what is new is paid for again, what is known is not", recovery)
+
+
+def test_a_cluster_fails_over(tmp_path: Path, indexes: Role, rogue: Server, table: Table) -> None:
+    """One of three nodes is killed, and its replica takes over."""
+    queries = [unheard() for _ in range(12)]
+    with ExitStack() as stack:
+        primary, *others = stack.enter_context(running_cluster(tmp_path / "cluster"))
+        replica = stack.enter_context(running_replica(tmp_path / "replica", primary))
+        (tmp_path / "boundarymorph.toml").write_text(
+            f'[cache]\nurl = "{cluster_url([primary, *others])}"\ntimeout_seconds = 2'
+        )
+        options = ("--retriever-url", indexes.service.url, "--scorer-url", rogue.endpoint().base)
+        gateway = stack.enter_context(service(tmp_path / "data", *options))
+        expected = [ids(asked(gateway, query)) for query in queries]
+        with replica.admin() as copy, primary.admin() as original:
+            assert original.keys()
+            eventually(lambda: sorted(copy.keys()) == sorted(original.keys()), "the replica has all")
+        watch = Stopwatch()
+        primary.kill()
+        for query, chosen in zip(queries, expected, strict=True):
+            response = ask(gateway, query)
+            assert ids(whole(response)) == chosen
+        recovery = watch.until(lambda: all(remembers(gateway, query) for query in queries))
+        assert "Traceback" not in gateway.log
+    table.add("a Redis Cluster's primary killed", f"{seen(response)}; of its queries, {PAID_AGAIN}", recovery)

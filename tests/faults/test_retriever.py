@@ -1,0 +1,86 @@
+"""The retriever ends or hangs, before a selection and in the middle of one."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.faults.house import (
+    DOCUMENTS,
+    K,
+    Role,
+    Stopwatch,
+    ask,
+    completes,
+    ids,
+    seen,
+    spent,
+    unheard,
+    until,
+    whole,
+)
+from tests.faults.table import Table
+from tests.scoring.remote.servers import Server, slow, well
+from tests.system.service import Service, free_port, retriever, service
+
+RETRIEVED = 'boundarymorph_http_request_duration_seconds_count{method="POST",route="/retrieve"'
+POOL = [document | {"embedding": [1.0, number / 120]} for number, document in enumerate(DOCUMENTS)]
+
+
+def test_killed(front: Service, indexes: Role, table: Table) -> None:
+    indexes.kill()
+    refused = ask(front)
+    assert refused.status_code == 503
+    given = ask(front, index=None, pool=POOL, query_embedding=[1.0, 0.5])
+    whole(given)
+    watch = Stopwatch()
+    indexes.start(ready=False)
+    recovery = watch.until(lambda: completes(front))
+    saw = f"{seen(refused)}; with a pool and embeddings of its own {seen(given)}"
+    table.add("retriever killed", saw, recovery)
+
+
+def test_one_of_two_is_killed(directory: Path, indexes: Role, rogue: Server, table: Table) -> None:
+    """Both over one directory."""
+    port = free_port()
+    second = Role(lambda ready: retriever(directory / "data", port=port, ready=ready))
+    folder = directory / "two"
+    folder.mkdir()
+    options = ("--retriever-url", indexes.service.url, "--retriever-url", second.service.url)
+    with service(folder / "data", *options, "--scorer-url", rogue.endpoint().base) as gateway:
+        expected = ids(whole(ask(gateway, query := unheard())))
+        second.kill()
+        for _ in range(4):
+            response = ask(gateway, query, on_failure="error", reuse=False)
+            assert ids(whole(response)) == expected
+        watch = Stopwatch()
+        second.start()
+        recovery = watch.until(lambda: completes(gateway) and second.service.metric(RETRIEVED) > 0)
+        second.kill()
+    table.add("one of two retrievers killed", seen(response), recovery)
+
+
+def test_killed_in_the_middle(front: Service, rogue: Server, indexes: Role, table: Table) -> None:
+    rogue.arrived.clear()
+    rogue.behaviour = slow(0.5)
+    with ThreadPoolExecutor(1) as thread:
+        request = thread.submit(ask, front)
+        until(rogue.arrived.is_set)
+        indexes.kill()
+        response = request.result()
+    assert spent(whole(response, "partial"))[0] == 5
+    rogue.behaviour = well
+    watch = Stopwatch()
+    indexes.start(ready=False)
+    recovery = watch.until(lambda: completes(front))
+    table.add("retriever killed in the middle of a selection", seen(response), recovery)
+
+
+def test_hangs(front: Service, indexes: Role, table: Table) -> None:
+    indexes.hang()
+    try:
+        refused = ask(front, deadline_ms=500)
+        assert refused.status_code == 504
+    finally:
+        indexes.go_on()
+    recovery = Stopwatch().until(lambda: completes(front))
+    assert len(whole(ask(front))["documents"]) == K
+    table.add("retriever hangs", f"{seen(refused)} at the deadline", recovery)

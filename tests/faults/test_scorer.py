@@ -1,0 +1,162 @@
+"""What a scorer may do: end, hang, be slow or busy, fail, and answer nonsense."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.faults import stand_in
+from tests.faults.conftest import House
+from tests.faults.house import BUDGET, Stopwatch, ask, completes, ids, seen, spent, unheard, whole
+from tests.faults.table import Table
+from tests.scoring.remote.servers import Behaviour, Server, answer, edited, hang, slow, well
+from tests.system.service import Service
+
+SERVED = 'boundarymorph_http_request_duration_seconds_count{method="POST",route="/score",status="200"'
+
+
+def test_one_of_two_is_killed(house: House, table: Table) -> None:
+    query = unheard()
+    expected = ids(whole(ask(house.gateway.service, query)))
+    house.redis.flush()
+    house.second.kill()
+    for _ in range(3):
+        response = ask(house.gateway.service, query, on_failure="error", reuse=False)
+        assert ids(whole(response)) == expected
+        house.redis.flush()
+    watch = Stopwatch()
+    house.second.start()
+    recovery = watch.until(lambda: completes(house.gateway.service) and house.second.service.metric(SERVED) > 0)
+    table.add("one of two scorers killed", seen(response), recovery)
+
+
+def test_all_are_killed(house: House, table: Table) -> None:
+    for role in (house.first, house.second):
+        role.kill()
+    degraded = ask(house.gateway.service)
+    assert spent(whole(degraded, "retrieval_only")) == (0, 0)
+    refused = ask(house.gateway.service, on_failure="error")
+    assert refused.status_code == 503
+    watch = Stopwatch()
+    for role in (house.first, house.second):
+        role.start(ready=False)
+    recovery = watch.until(lambda: completes(house.gateway.service))
+    for role in (house.first, house.second):
+        role.service.await_answer()
+    table.add("all scorers killed", f"{seen(degraded)}; with `on_failure: error` {seen(refused)}", recovery)
+
+
+def test_one_of_two_hangs(house: House, table: Table) -> None:
+    house.second.hang()
+    try:
+        for _ in range(4):
+            response = ask(house.gateway.service)
+            assert spent(whole(response)) == (BUDGET, 0)
+    finally:
+        house.second.go_on()
+    before = house.second.service.metric(SERVED)
+    recovery = Stopwatch().until(
+        lambda: completes(house.gateway.service) and house.second.service.metric(SERVED) > before
+    )
+    table.add("one of two scorers hangs", f"{seen(response)}, after `scorer.attempt_seconds` once", recovery)
+
+
+def test_the_only_one_hangs(front: Service, rogue: Server, table: Table) -> None:
+    """Until the caller's deadline; who keeps missing deadlines is not waited for any more."""
+    rogue.behaviour = hang
+    late = ask(front, deadline_ms=500)
+    assert whole(late, "retrieval_only")["stop_reason"] == "deadline"
+    for _ in range(3):
+        at_once = ask(front, deadline_ms=500)
+        whole(at_once, "retrieval_only")
+    assert at_once.json()["stop_reason"] == "scorer_unavailable"
+    rogue.behaviour = well
+    recovery = Stopwatch().until(lambda: completes(front))
+    table.add("the only scorer hangs", f"{seen(late)} at the deadline; after three, {seen(at_once)} at once", recovery)
+
+
+def test_slow(front: Service, rogue: Server, table: Table) -> None:
+    rogue.behaviour = slow(0.4)
+    response = ask(front, deadline_ms=1_000)
+    body = whole(response, "partial")
+    assert body["stop_reason"] == "deadline"
+    assert 0 < spent(body)[0] < BUDGET
+    rogue.behaviour = well
+    recovery = Stopwatch().until(lambda: completes(front))
+    table.add("a scorer too slow for the deadline", f"{seen(response)} at the deadline", recovery)
+
+
+def _without_the_last(body: Any) -> Any:
+    return body | {"scores": body["scores"][:-1]}
+
+
+def _not_a_number(body: Any) -> Any:
+    return body | {"scores": [None, *body["scores"][1:]]}  # as orjson and JSON itself have it
+
+
+def _of_another_model(body: Any) -> Any:
+    return body | {"model": "another"}
+
+
+WRONG: dict[str, Callable[[Server], Behaviour]] = {
+    "`null` among the scores": lambda server: edited(_not_a_number),
+    "`NaN` among the scores": lambda server: answer(b'{"model": "stand-in", "scores": [NaN, 0, 0, 0, 0]}'),
+    "scores out of [0, 1]": lambda server: answer(b'{"model": "stand-in", "scores": [7, -3, 0, 0, 1e308]}'),
+    "too few scores": lambda server: edited(_without_the_last),
+    "no JSON": lambda server: answer(b"<html>Welcome to nginx!</html>"),
+    "half a body": stand_in.cut_off,
+    "another model": lambda server: edited(_of_another_model),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_answers(front: Service, rogue: Server, table: Table, wrong: str) -> None:
+    query = unheard()
+    rogue.behaviour = WRONG[wrong](rogue)
+    degraded = ask(front, query)
+    assert spent(whole(degraded, "retrieval_only")) == (0, 0)
+    refused = ask(front, query, on_failure="error")
+    rogue.behaviour = well
+    recovery = Stopwatch().until(lambda: completes(front))
+    assert spent(whole(ask(front, query))) == (BUDGET, 0)  # nothing of it was remembered
+    saw = f"{seen(degraded)}; with `on_failure: error` {seen(refused)}"
+    table.add(f"a scorer answers wrongly: {wrong}", saw, recovery)
+
+
+def test_busy(front: Service, rogue: Server, table: Table) -> None:
+    rogue.behaviour = answer({"detail": "too much to do"}, 429, retry_after="1")
+    degraded = ask(front, deadline_ms=900)
+    whole(degraded, "retrieval_only")
+    refused = ask(front, deadline_ms=900, on_failure="error")
+    assert refused.status_code == 429
+    rogue.behaviour = well
+    recovery = Stopwatch().until(lambda: completes(front))
+    saw = f"{seen(degraded)}; with `on_failure: error` {seen(refused)}"
+    table.add("a scorer answers 429 beyond the deadline", saw, recovery)
+
+
+def test_busy_for_a_moment(front: Service, rogue: Server, table: Table) -> None:
+    rogue.script = [answer({"detail": "too much to do"}, 429, retry_after="1")]
+    response = ask(front)
+    assert spent(whole(response)) == (BUDGET, 0)
+    table.add("a scorer answers 429 once", f"{seen(response)}, after the pause", None)
+
+
+def test_failing(front: Service, rogue: Server, table: Table) -> None:
+    rogue.behaviour = answer({"detail": "it broke"}, 500)
+    degraded, refused = ask(front), ask(front, on_failure="error")
+    assert spent(whole(degraded, "retrieval_only")) == (0, 0)
+    rogue.behaviour = well
+    recovery = Stopwatch().until(lambda: completes(front))
+    saw = f"{seen(degraded)}; with `on_failure: error` {seen(refused)}"
+    table.add("a scorer answers 500", saw, recovery)
+
+
+def test_failing_in_the_middle(front: Service, rogue: Server, table: Table) -> None:
+    rogue.script = [well, answer({"detail": "it broke"}, 500)]
+    response = ask(front)
+    body = whole(response, "partial")
+    assert spent(body)[0] == 5
+    assert sum(document["source"] == "cross_encoder" for document in body["documents"]) <= 5
+    recovery = Stopwatch().until(lambda: completes(front))
+    table.add("a scorer answers 500 in the middle of a selection", seen(response), recovery)

@@ -1,0 +1,77 @@
+"""Every application of ours on a real socket, with small indexes: what the fuzzers knock at."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Literal
+
+import httpx
+import orjson
+from pydantic import SecretStr
+
+from boundarymorph.api import keys
+from boundarymorph.api.app import create_app, create_retriever_app, create_scorer_app
+from boundarymorph.api.keys import Scope
+from boundarymorph.retrieval.remote import RemoteRetriever
+from boundarymorph.scoring.batching import BatchingScorer
+from boundarymorph.selector import Selector
+from boundarymorph.settings import RetrieverSettings, Settings
+from boundarymorph.wiring import Gateway, build, build_retrieval, build_scorer
+from tests.api.service import NDJSON, answer, fake_retrieval, fake_rooms, on_socket, ready, texts
+from tests.scoring.fakes import SeededCrossEncoder, SeededScorer
+
+App = Literal["whole", "gateway", "retriever", "scorer"]
+SECRET, KEY = keys.make("fuzzer", list(Scope))
+APPS: tuple[App, ...] = ("whole", "gateway", "retriever", "scorer")
+
+
+@asynccontextmanager
+async def serving(app: App, directory: Path, *, embedded: bool) -> AsyncIterator[httpx.AsyncClient]:
+    """A client, with a key, of an application that is ready. embedded: with the embedded models, or with cheap ones."""
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(_on_socket(app, directory, embedded))
+        headers = {"authorization": f"Bearer {SECRET}"}
+        client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, headers=headers, timeout=60))
+        await ready(client)
+        if app != "scorer":
+            await _fill(client)
+        yield client
+
+
+@asynccontextmanager
+async def _on_socket(app: App, directory: Path, embedded: bool) -> AsyncIterator[str]:
+    settings = Settings(data_directory=directory, threads=1, keys=(str(KEY),))
+    async with AsyncExitStack() as stack:
+        match app:
+            case "whole":
+                made = create_app(settings, build=build if embedded else fake_rooms)
+            case "retriever":
+                made = create_retriever_app(settings, build=build_retrieval if embedded else fake_retrieval)
+            case "scorer":
+                made = create_scorer_app(settings, build=build_scorer if embedded else _cheap_scorer)
+            case "gateway":
+                url = await stack.enter_async_context(_on_socket("retriever", directory, embedded))
+                retriever = RetrieverSettings(url=url, api_key=SecretStr(SECRET))
+                made = create_app(settings.model_copy(update={"retriever": retriever}), build=_cheap_gateway)
+        yield await stack.enter_async_context(on_socket(made))
+
+
+async def _fill(client: httpx.AsyncClient) -> None:
+    """The indexes "texts" (d0 to d39) and "own" (e0 to e3, the unit vectors)."""
+    answer(await client.put("/indexes/texts"))
+    lines = b"\n".join(orjson.dumps(document | {"metadata": {"year": 2020}}) for document in texts(40))
+    assert answer(await client.post("/indexes/texts/documents", content=lines, headers=NDJSON))["added"] == 40
+    answer(await client.put("/indexes/own", json={"dimension": 4}))
+    units = [{"id": f"e{i}", "text": f"unit {i}", "embedding": [float(i == j) for j in range(4)]} for i in range(4)]
+    assert answer(await client.post("/indexes/own/documents", json=units))["added"] == 4
+
+
+def _cheap_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> BatchingScorer:
+    return BatchingScorer(SeededCrossEncoder(), queue_tokens=settings.scorer.queue_tokens, on_lost=on_lost)
+
+
+def _cheap_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Gateway:
+    retriever, scorer = RemoteRetriever(*settings.retriever.url, api_key=SECRET), SeededScorer()
+    return Gateway(retriever, scorer, Selector(retriever, scorer))

@@ -1,0 +1,15 @@
+"""What the applications promise in OpenAPI, and what they do: a few examples of each; `make fuzz` tries a thousand."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.examination import examine
+from tests.fuzz.services import APPS, App
+
+
+@pytest.mark.parametrize("app", APPS)
+async def test_keeps_its_promises(app: App, tmp_path: Path) -> None:
+    code, report = await examine(app, tmp_path, embedded=True, examples=3, seed=0)
+    assert code == 0, report
+    assert "Tested: " in report, report

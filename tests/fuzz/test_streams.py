@@ -1,0 +1,292 @@
+"""Damaged base64 blocks, uploads in odd pieces, damaged pool frames, and callers who hang up: no 5xx, no hang, no
+growth. What is sent is drawn from a seed, or by hypothesis."""
+
+import asyncio
+import base64
+import gc
+import json
+import random
+import tracemalloc
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from boundarymorph.api.app import create_app, create_retriever_app
+from boundarymorph.retrieval.ingestion import parse_ndjson
+from boundarymorph.settings import RetrieverSettings, Settings
+from tests.api.service import NDJSON, answer, block, fake_retrieval, fake_rooms, on_socket, problem, ready, texts
+from tests.api.test_retrieval import fake_gateway
+
+SECONDS = 60.0  # after which what does not answer hangs
+GROWTH = 400_000  # bytes that may stay of a hundred requests of over 13,000 each
+many = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+@pytest.fixture
+async def url(tmp_path: Path) -> AsyncIterator[str]:
+    """A service on a socket, with the empty index "own" of dimension 4."""
+    app = create_app(Settings(data_directory=tmp_path), build=fake_rooms)
+    async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
+        await ready(client)
+        answer(await client.put("/indexes/own", json={"dimension": 4}))
+        yield url
+
+
+@pytest.fixture
+async def client(url: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
+        yield client
+
+
+def in_order(response: httpx.Response) -> None:
+    """It was answered, or refused as ours is."""
+    assert response.status_code < 500, response.text
+    if not response.is_success:
+        assert response.headers["content-type"] == "application/problem+json"
+        assert response.json()["type"].startswith("urn:boundarymorph:problem:")
+
+
+def mutated(given: bytes, chance: random.Random) -> bytes:
+    """With a few bytes changed, taken out, put in or doubled, or with its end cut off."""
+    data = bytearray(given)
+    for _ in range(chance.randint(1, 5)):
+        place = chance.randrange(len(data) + 1)
+        match chance.randrange(5):
+            case 0 if place < len(data):
+                data[place] = chance.randrange(256)
+            case 1:
+                del data[place : place + chance.randint(1, 9)]
+            case 2:
+                data[place:place] = chance.randbytes(chance.randint(1, 9))
+            case 3:
+                data[place:place] = data[place : place + chance.randint(1, 50)]
+            case _ if chance.random() < 0.2:
+                del data[place:]
+    return bytes(data)
+
+
+class TestBlocks:
+    def body(self, given: dict[str, Any], count: int) -> dict[str, Any]:
+        pool = {"documents": texts(count), "embeddings": given}
+        return {"query": "q", "query_embedding": [1.0, 0.5, 0.0, 0.0], "pool": pool, "budget": 2, "k": 2}
+
+    @many
+    @given(
+        raw=st.binary(max_size=64),
+        shape=st.lists(st.integers(0, 5) | st.sampled_from([2**31, 2**63, 2**64]), max_size=3),
+        dtype=st.sampled_from(["float16", "float32"]),
+        url_safe=st.booleans(),
+        count=st.integers(1, 4),
+    )
+    async def test_of_any_bytes(
+        self, client: httpx.AsyncClient, raw: bytes, shape: list[int], dtype: str, url_safe: bool, count: int
+    ) -> None:
+        encode = base64.urlsafe_b64encode if url_safe else base64.b64encode
+        given = {"data": encode(raw).decode(), "shape": shape, "dtype": dtype}
+        in_order(await client.post("/select", json=self.body(given, count)))
+        in_order(await client.post("/select", json=self.body({}, count) | {"query_embedding": given}))
+
+    @many
+    @given(seed=st.integers(0, 2**32))
+    async def test_damaged(self, client: httpx.AsyncClient, seed: int) -> None:
+        chance = random.Random(seed)
+        vectors = np.random.default_rng(seed).standard_normal((3, 4))
+        good = block(vectors, chance.choice(["float16", "float32"]))
+        bad = mutated(good["data"].encode(), chance).decode("latin-1")
+        in_order(await client.post("/select", json=self.body(good | {"data": bad}, 3)))
+        in_order(await client.post("/select", content=mutated(json.dumps(self.body(good, 3)).encode(), chance)))
+
+
+def lines(count: int) -> bytes:
+    return b"".join(
+        orjson.dumps(
+            {"id": f"e{i}", "text": f"naïve 文字 {i}", "metadata": {"i": i}, "embedding": [float(i), 1.0, 0.0, 0.5]},
+            option=orjson.OPT_APPEND_NEWLINE,
+        )
+        for i in range(count)
+    )
+
+
+async def in_pieces(data: bytes, chance: random.Random) -> AsyncIterator[bytes]:
+    """In pieces of odd sizes."""
+    start = 0
+    while start < len(data):
+        end = start + chance.choice([1, 2, 3, 7, 61, 500])
+        yield data[start:end]
+        start = end
+
+
+class TestUploads:
+    @settings(max_examples=300, deadline=None)
+    @given(seed=st.integers(0, 2**32), longest=st.sampled_from([20, 90, 10_000]))
+    async def test_pieces_change_nothing(self, seed: int, longest: int) -> None:
+        chance = random.Random(seed)
+        data = mutated(lines(4), chance)
+
+        async def parsed(pieces: AsyncIterator[bytes]) -> list[str]:
+            async with asyncio.timeout(SECONDS):
+                return [repr(entry) async for entry in parse_ndjson(pieces, 4, max_line_bytes=longest)]
+
+        async def whole() -> AsyncIterator[bytes]:
+            yield data
+
+        assert await parsed(in_pieces(data, chance)) == await parsed(whole())
+
+    @many
+    @given(seed=st.integers(0, 2**32), strict=st.booleans())
+    async def test_damaged(self, client: httpx.AsyncClient, seed: int, strict: bool) -> None:
+        chance = random.Random(seed)
+        pieces = in_pieces(mutated(lines(4), chance), chance)
+        path = f"/indexes/own/documents?strict={str(strict).lower()}"
+        response = await client.post(path, content=pieces, headers=NDJSON)
+        in_order(response)
+        if response.is_success:
+            report = response.json()
+            assert (await client.get("/indexes/own")).json()["count"] >= report["added"]
+
+    async def test_a_line_without_end_is_not_kept(self) -> None:
+        """64 MiB without a line's end take no more memory than a line may have."""
+
+        async def endless() -> AsyncIterator[bytes]:
+            for _ in range(1_024):
+                yield b"x" * 2**16
+
+        tracemalloc.start()
+        try:
+            found = [entry async for entry in parse_ndjson(endless(), 4, max_line_bytes=2**20)]
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert len(found) == 1
+        assert peak < 8 * 2**20
+
+
+class Damaging:
+    """ASGI middleware: changes answers of /retrieve when it is told to."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.chance: random.Random | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def damaged(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [field for field in message["headers"] if field[0] != b"content-length"]
+            elif self.chance is not None:
+                message["body"] = mutated(message["body"], self.chance)
+            await send(message)
+
+        spared = scope["type"] != "http" or scope["path"] != "/retrieve"
+        await self._app(scope, receive, send if spared else damaged)
+
+
+class TestFrames:
+    async def test_damaged_on_their_way(self, tmp_path: Path) -> None:
+        """A gateway uses what could have been sent, and of the rest it says that its retriever makes no sense."""
+        app = create_retriever_app(Settings(data_directory=tmp_path), build=fake_retrieval)
+        damaging = Damaging(app)
+        async with on_socket(damaging) as behind:
+            gateway = create_app(Settings(retriever=RetrieverSettings(url=behind)), build=fake_gateway)
+            async with on_socket(gateway) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
+                await ready(client)
+                answer(await client.put("/indexes/own", json={"dimension": 4}))
+                answer(await client.post("/indexes/own/documents", content=lines(20), headers=NDJSON))
+                body = {"query": "q", "query_embedding": [1, 1, 0, 0], "index": "own", "budget": 0, "k": 3}
+                answer(await client.post("/select", json=body))
+                damaging.chance = random.Random(3)
+                refused = 0
+                for _ in range(200):
+                    response = await client.post("/select", json=body)
+                    if not response.is_success:
+                        problem(response, 502, "malformed-frame")
+                        refused += 1
+                assert refused > 50
+                damaging.chance = None
+                answer(await client.post("/select", json=body))
+
+
+class TestGrowth:
+    @pytest.mark.parametrize("kind", ["blocks", "uploads", "hung up"])
+    async def test_nothing_stays(self, url: str, client: httpx.AsyncClient, kind: str) -> None:
+        chance = random.Random(1)
+        heavy = TestBlocks().body(block(np.ones((50, 4))), 50)
+        heavy["pool"]["documents"] = [document | {"text": "t" * 400} for document in texts(50)]
+        select, upload = json.dumps(heavy).encode(), lines(150)
+
+        async def send() -> None:
+            match kind:
+                case "blocks":
+                    in_order(await client.post("/select", content=mutated(select, chance)))
+                case "uploads":
+                    pieces = mutated(upload, chance)
+                    in_order(await client.post("/indexes/own/documents", content=pieces, headers=NDJSON))
+                case _:
+                    await hang_up(url, select, chance)
+
+        await repeat(send, 50)
+        tracemalloc.start()
+        try:
+            gc.collect()
+            before = tracemalloc.get_traced_memory()[0]
+            await repeat(send, 100)
+            gc.collect()
+            grown = tracemalloc.get_traced_memory()[0] - before
+            assert grown < GROWTH
+        finally:
+            tracemalloc.stop()
+        answer(await client.get("/readyz"))
+
+
+class TestHangUps:
+    async def test_leave_nothing_running(self, tmp_path: Path) -> None:
+        """Whether while they send, while they wait, or in the middle of a stream."""
+        app = create_app(Settings(data_directory=tmp_path), build=fake_rooms)
+        async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
+            await ready(client)
+            body = json.dumps({"query": "q", "pool": texts(60), "budget": 60, "batch_size": 1}).encode()
+            chance = random.Random(5)
+            await hang_up(url, body, chance)
+            tasks = len(asyncio.all_tasks())
+            await repeat(lambda: hang_up(url, body, chance), 150)
+            admission = app.state.boundarymorph.admission
+            async with asyncio.timeout(SECONDS):
+                while admission.inside or admission.running or len(asyncio.all_tasks()) > tasks + 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            streamed = await client.post("/select", content=body, headers={"accept": "text/event-stream"})
+            assert streamed.text.count("event: round") == 60 and "event: selection" in streamed.text
+
+
+async def hang_up(url: str, body: bytes, chance: random.Random) -> None:
+    """Send a selection, or its beginning, read some of what comes, and go away without a word."""
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    try:
+        accept = chance.choice(["text/event-stream", "*/*"])
+        head = f"POST /select HTTP/1.1\r\nHost: a\r\nAccept: {accept}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        whole = head + body
+        sent = len(whole) if chance.random() < 0.7 else chance.randrange(len(whole))
+        writer.write(whole[:sent])
+        await writer.drain()
+        if sent == len(whole) and chance.random() < 0.7:
+            async with asyncio.timeout(SECONDS):
+                await reader.read(chance.choice([1, 100, 3_000]))
+    finally:
+        writer.transport.abort()
+
+
+async def repeat(send: Callable[[], Awaitable[None]], times: int) -> None:
+    async with asyncio.timeout(SECONDS):
+        for _ in range(times):
+            await send()

@@ -1,0 +1,301 @@
+"""Copies of whole indexes: what they hold, that damage is named, and that they come back whole or not at all."""
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from boundarymorph.errors import CorruptIndex, IndexConflict, InvalidIndexName, InvalidInput, UnknownIndex
+from boundarymorph.retrieval import backups, manifests
+from boundarymorph.retrieval.catalog import IndexCatalog
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.filters import Filter
+from boundarymorph.retrieval.live import LiveIndex
+from boundarymorph.retrieval.segmented import SegmentedIndex
+from tests.retrieval.fakes import vector_of
+
+ROOT = Path(__file__).parents[2]
+COUNT = 300
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[IndexCatalog]:
+    catalog = IndexCatalog(tmp_path / "indexes")
+    yield catalog
+    catalog.close()
+
+
+@pytest.fixture
+def index(catalog: IndexCatalog) -> LiveIndex:
+    index = catalog.create("a", encoder=None, dimension=32, kind="ivf")
+    put(index, range(COUNT))
+    assert index.compact()
+    put(index, range(COUNT, COUNT + 20))
+    index.delete(["3"])
+    return index
+
+
+@pytest.fixture
+def copy(index: LiveIndex, tmp_path: Path) -> Path:
+    index.back_up(tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def put(index: LiveIndex, numbers: range, version: int = 0) -> None:
+    documents = [Document(str(n), f"version {version} of {n}", "title", {"n": n}) for n in numbers]
+    index.upsert(documents, np.array([vector_of(document.text) for document in documents]))
+
+
+def contents(index: LiveIndex) -> dict[str, Document]:
+    found = index.search(np.ones(32), 10_000)
+    assert len(found) == index.count()
+    return index.documents(found.ids)
+
+
+def assert_same(one: LiveIndex, other: LiveIndex) -> None:
+    assert contents(one) == contents(other)
+    for seed in range(5):
+        first, second = (index.search(vector_of(f"query {seed}"), 50) for index in (one, other))
+        assert list(first.ids) == list(second.ids)
+        np.testing.assert_array_equal(first.embeddings, second.embeddings)
+    ids = list(contents(one))
+    np.testing.assert_array_equal(one.bm25_of("version 7", ids), other.bm25_of("version 7", ids))
+    np.testing.assert_array_equal(one.matching(Filter({"n": 7})), other.matching(Filter({"n": 7})))
+
+
+def test_all_of_it_comes_back(catalog: IndexCatalog, index: LiveIndex, copy: Path, tmp_path: Path) -> None:
+    info = catalog.restore("b", copy)
+    assert (info.name, info.count, info.kind, info.created) == ("b", COUNT + 19, "ivf", index.info.created)
+    restored = catalog.get("b")
+    assert restored.info == index.info
+    assert restored.path.name != index.path.name
+    assert_same(index, restored)
+    # With its search structure, which is not built again.
+    vectors = restored.refresh()
+    assert isinstance(vectors, SegmentedIndex) and len(vectors.view().base) == COUNT
+    put(restored, range(5), version=1)
+    assert restored.search(vector_of("version 1 of 4"), 1).ids == ["4"]
+    assert contents(index)["4"].text == "version 0 of 4"
+    elsewhere = IndexCatalog(tmp_path / "another machine")
+    elsewhere.restore("a", copy)
+    assert_same(index, elsewhere.get("a"))
+    elsewhere.close()
+
+
+def test_what_it_says_of_itself(index: LiveIndex, tmp_path: Path) -> None:
+    info = index.back_up(tmp_path / "new" / "copy")
+    files = [path for path in (tmp_path / "new" / "copy").rglob("*") if path.is_file()]
+    assert (info.name, info.count) == ("a", COUNT + 19)
+    assert info.bytes == sum(path.stat().st_size for path in files if path.parent.name != "copy" or "sql" in path.name)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["copy"]
+
+
+@pytest.mark.parametrize("lexical", [True, False])
+def test_of_an_index_without_anything(catalog: IndexCatalog, tmp_path: Path, lexical: bool) -> None:
+    catalog.create("empty", encoder="seeded", dimension=8, lexical=lexical).back_up(tmp_path / "copy")
+    catalog.restore("again", tmp_path / "copy")
+    info = catalog.get("again").info
+    assert (info.encoder, info.dimension, info.lexical) == ("seeded", 8, lexical)
+    assert catalog.get("again").count() == 0
+
+
+def test_copies_made_while_it_is_written(catalog: IndexCatalog, tmp_path: Path) -> None:
+    """Each holds all that was acknowledged before, and batches whole, also while snapshots are written."""
+    index = catalog.create("a", encoder=None, dimension=32)
+    written = 0
+    done = threading.Event()
+
+    def write() -> None:
+        nonlocal written
+        while not done.is_set():
+            put(index, range(10 * written, 10 * written + 10))
+            written += 1
+            if written % 20 == 0:
+                index.compact()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for number in range(8):
+            before = written
+            index.back_up(tmp_path / str(number))
+            after = written
+            catalog.restore(f"b{number}", tmp_path / str(number))
+            restored = catalog.get(f"b{number}")
+            batches, rest = divmod(restored.count(), 10)
+            assert rest == 0 and before <= batches <= after + 1
+            if batches:
+                assert contents(restored).keys() == {str(n) for n in range(10 * batches)}
+    finally:
+        done.set()
+        writer.join()
+    assert written > 20
+
+
+def test_any_damage_is_named_and_nothing_appears(catalog: IndexCatalog, copy: Path) -> None:
+    files = sorted(path for path in copy.rglob("*") if path.is_file())
+    assert len(files) > 8
+    for path in files:
+        sound = path.read_bytes()
+        flipped = bytearray(sound or b"-")
+        flipped[len(flipped) // 2] ^= 1
+        for damage in (bytes(flipped), sound[:-1] if sound else b"more"):
+            path.write_bytes(damage)
+            with pytest.raises(CorruptIndex, match=path.name):
+                catalog.restore("b", copy)
+        path.unlink()
+        with pytest.raises((CorruptIndex, InvalidInput), match=path.name):
+            catalog.restore("b", copy)
+        path.write_bytes(sound)
+    assert [info.name for info in catalog.list()] == ["a"]
+    catalog.restore("b", copy)
+
+
+def test_one_of_a_later_format(catalog: IndexCatalog, copy: Path) -> None:
+    manifest = manifests.read(copy, backups.FORMAT)
+    manifests.write(copy, manifest | {"format": backups.FORMAT + 1})
+    with pytest.raises(CorruptIndex, match=r"manifest\.json has format 2; this program reads format 1"):
+        catalog.restore("b", copy)
+    assert not catalog.exists("b")
+
+
+def test_one_that_names_files_elsewhere(catalog: IndexCatalog, copy: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("")
+    manifest = manifests.read(copy, backups.FORMAT)
+    for name in ("../secret", str(tmp_path / "secret")):
+        manifests.write(copy, manifest | {"files": {name: {"bytes": 0, "sha256": ""}}})
+        with pytest.raises(CorruptIndex, match="not in its folder"):
+            catalog.restore("b", copy)
+
+
+def test_what_is_no_copy(catalog: IndexCatalog, index: LiveIndex, tmp_path: Path) -> None:
+    for source in (tmp_path / "nowhere", index.path.parent, index.path):
+        with pytest.raises(InvalidInput, match="no snapshot of an index"):
+            catalog.restore("b", source)
+    assert not catalog.exists("b")
+
+
+def test_a_target_that_is_there(index: LiveIndex, copy: Path) -> None:
+    with pytest.raises(InvalidInput, match="already"):
+        index.back_up(copy)
+
+
+def test_a_damaged_index_is_not_copied(catalog: IndexCatalog, index: LiveIndex, tmp_path: Path) -> None:
+    put(index, range(1_000, 3_000))
+    path = index.path
+    catalog.close()
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2 : len(content) // 2 + 40_960] = b"\xa5" * 40_960
+    path.write_bytes(content)
+    with pytest.raises(CorruptIndex, match=path.name):
+        catalog.get("a").back_up(tmp_path / "copy")
+    assert {path.name for path in tmp_path.iterdir()} == {"indexes"}
+
+
+def test_a_name_that_is_taken(catalog: IndexCatalog, index: LiveIndex, copy: Path) -> None:
+    put(index, range(1), version=1)
+    with pytest.raises(IndexConflict, match="'a'"):
+        catalog.restore("a", copy)
+    assert contents(index)["0"].text == "version 1 of 0"
+    with pytest.raises(InvalidIndexName):
+        catalog.restore("../a", copy)
+
+
+def test_in_place_of_another(catalog: IndexCatalog, index: LiveIndex, copy: Path, tmp_path: Path) -> None:
+    other = IndexCatalog(tmp_path / "indexes")
+    theirs = other.get("a")
+    put(theirs, range(1), version=1)
+    assert catalog.restore("a", copy, replace=True).count == COUNT + 19
+    for old in (index, theirs):
+        with pytest.raises(UnknownIndex):
+            old.search(np.ones(32), 1)
+    assert contents(other.get("a"))["0"].text == "version 0 of 0"
+    assert_same(catalog.get("a"), other.get("a"))
+    assert catalog.restore("new", copy, replace=True).name == "new"
+    assert sorted(path.name for path in (tmp_path / "indexes").iterdir()) == ["a", "new"]
+    other.close()
+
+
+def test_a_failed_replacement_changes_nothing(catalog: IndexCatalog, index: LiveIndex, copy: Path) -> None:
+    (copy / "index.sqlite3").write_bytes(b"nothing")
+    with pytest.raises(CorruptIndex):
+        catalog.restore("a", copy, replace=True)
+    assert index.count() == COUNT + 19
+
+
+def test_what_was_about_to_be_replaced_is_put_back(catalog: IndexCatalog, index: LiveIndex, tmp_path: Path) -> None:
+    folder = tmp_path / "indexes"
+    (folder / "a").rename(folder / ".replaced-0123-a")
+    (folder / ".creating-0123").mkdir()
+    again = IndexCatalog(folder)
+    assert again.get("a").count() == COUNT + 19
+    assert [path.name for path in folder.iterdir()] == ["a"]
+    again.close()
+
+
+def test_killed_at_any_moment_of_a_replacement(catalog: IndexCatalog, index: LiveIndex, tmp_path: Path) -> None:
+    """What is there afterwards is the one or the other, whole."""
+    index.back_up(tmp_path / "0")
+    put(index, range(COUNT), version=1)
+    index.back_up(tmp_path / "1")
+    catalog.close()
+    script = (
+        "import sys; from pathlib import Path; from boundarymorph.retrieval.catalog import IndexCatalog\n"
+        "folder = Path(sys.argv[1]); catalog = IndexCatalog(folder / 'indexes')\n"
+        "while True:\n"
+        "    for copy in '01': catalog.restore('a', folder / copy, replace=True); print(copy, flush=True)"
+    )
+    rng = random.Random(1)
+    seen = set()
+    for _ in range(8):
+        command = [sys.executable, "-c", script, str(tmp_path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(rng.uniform(0, 0.1))
+            process.kill()
+        again = IndexCatalog(tmp_path / "indexes")
+        versions = {
+            document.text.split()[1] for number, document in contents(again.get("a")).items() if int(number) < COUNT
+        }
+        assert len(versions) == 1
+        seen |= versions
+        again.close()
+        assert [path.name for path in (tmp_path / "indexes").iterdir()] == ["a"]
+    assert seen == {"0", "1"}
+
+
+def test_a_full_disk(catalog: IndexCatalog, index: LiveIndex, copy: Path, tmp_path: Path) -> None:
+    """A file system of its own, in a mount namespace of its own, that is too small at first."""
+    (tmp_path / "disk").mkdir()
+    script = (
+        "import shutil, subprocess, sys; from pathlib import Path\n"
+        "from boundarymorph.errors import StorageFull\n"
+        "from boundarymorph.retrieval.catalog import IndexCatalog\n"
+        "folder = Path(sys.argv[1]); disk = folder / 'disk'\n"
+        "def mount(options): subprocess.run(['mount', '-t', 'tmpfs', '-o', options, 'tmpfs', disk], check=True)\n"
+        "index, size = IndexCatalog(folder / 'indexes').get('a'), 0\n"
+        "mount('size=64k'); catalog = IndexCatalog(disk / 'indexes')\n"
+        "for attempt in (lambda: index.back_up(disk / 'second'), lambda: catalog.restore('b', folder / 'copy')):\n"
+        "    for size in range(64, 10_000, 64):\n"
+        "        mount(f'remount,size={size}k')\n"
+        "        try: attempt()\n"
+        "        except StorageFull: assert [path.name for path in disk.rglob('*')] == ['indexes']\n"
+        "        else: break\n"
+        "    print(size)\n"
+        "    shutil.rmtree(disk / 'second', ignore_errors=True)\n"
+        "print(catalog.get('b').count())\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = ["unshare", "--map-root-user", "--mount", sys.executable, "-c", script, str(tmp_path)]
+    told = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    copied, restored, count = (int(line) for line in told.stdout.split())
+    assert copied > 128 and restored > 128 and count == COUNT + 19

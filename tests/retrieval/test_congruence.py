@@ -1,0 +1,191 @@
+"""FAISS, Milvus with its vectors from there and from here, and a worker at the other end of a socket, over the same
+documents: the same ids, in the same order up to ties, with the same vectors and scores to the bit."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from boundarymorph.api.app import create_retriever_app
+from boundarymorph.errors import InvalidInput, RetrieverUnavailable
+from boundarymorph.retrieval.catalog import IndexCatalog
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.indexes import Catalog
+from boundarymorph.retrieval.local import LocalRetriever
+from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
+from boundarymorph.retrieval.milvus.connection import Connection
+from boundarymorph.retrieval.milvus.vectors import VectorCache
+from boundarymorph.retrieval.remote import RemoteRetriever
+from boundarymorph.retrieval.retriever import Retriever
+from boundarymorph.selection.pool import Pool
+from boundarymorph.settings import Settings
+from boundarymorph.wiring import Retrieval
+from tests.api.service import on_socket
+from tests.contract.vector_index import unit
+from tests.retrieval import milvus
+from tests.retrieval.fakes import SeededEncoder
+
+COUNT, DIMENSION = 400, 24
+DEPTHS = (1, 100, 10_000)
+FILTERS: list[dict[str, Any] | None] = [
+    None,
+    {},
+    {"year": {"gte": 1990, "lt": 2000}},
+    {"or": [{"tags": "c"}, {"lang": {"nin": ["de", "en"]}}]},
+    {"by.name": {"gt": "M"}, "not": {"tags": {"exists": False}}},
+]
+
+
+def document(number: int, text: str = "text") -> Document:
+    metadata: dict[str, Any] = {"year": 1980 + number % 40, "by": {"name": "ANZ"[number % 3]}}
+    if number % 4:
+        metadata["lang"] = ("de", "en", "fr", None)[number % 4]
+    if number % 5:
+        metadata["tags"] = ["abcde"[number % 5], "abcde"[number % 3]]
+    return Document(
+        f"ä {number}", f"{text} {number}", title=f"title {number}" if number % 2 else None, metadata=metadata
+    )
+
+
+def vectors(numbers: list[int], seed: int) -> NDArray[np.float32]:
+    """Every eighth document shares its vector with seven others; each third lies where float16 is coarse."""
+    rows = unit(COUNT * 2, DIMENSION, seed)
+    rows[::3] = np.sign(rows[::3]) * (1 + 4e-4 * np.abs(rows[::3]))
+    return rows[[number if number % 8 else number % 40 for number in numbers]]
+
+
+@pytest.fixture
+def catalogs(tmp_path: Path) -> Iterator[dict[str, Catalog]]:
+    with milvus.embedded(tmp_path / "milvus") as url:
+        made: dict[str, Catalog] = {
+            "faiss": IndexCatalog(tmp_path / "indexes"),
+            "milvus": MilvusCatalog(Connection(url)),
+            "milvus, vectors here": MilvusCatalog(
+                Connection(url),
+                prefix="kept_",
+                make_cache=lambda dimension: VectorCache(tmp_path / "vectors", dimension, 2 * DIMENSION * 150),
+            ),
+        }
+        for catalog in made.values():
+            catalog.create("many", encoder=None, dimension=DIMENSION, lexical=False)
+        yield made
+        for catalog in made.values():
+            catalog.close()
+
+
+@pytest.fixture
+async def retrievers(catalogs: dict[str, Catalog]) -> AsyncIterator[dict[str, Retriever]]:
+    """Over each catalog one in this process and one at the other end of a socket."""
+    async with AsyncExitStack() as stack:
+        made: dict[str, Retriever] = {}
+        for name, catalog in catalogs.items():
+            here = LocalRetriever(catalog, None)
+            app = create_retriever_app(Settings(), build=served(catalog))
+            there = RemoteRetriever(await stack.enter_async_context(on_socket(app)))
+            stack.push_async_callback(here.close)
+            stack.push_async_callback(there.close)
+            await answering(there)
+            made |= {name: here, f"{name}, remote": there}
+        yield made
+
+
+def served(catalog: Catalog) -> Callable[..., Retrieval]:
+    def build(*_: object) -> Retrieval:
+        encoder = SeededEncoder()
+        return Retrieval(catalog, encoder, LocalRetriever(catalog, encoder))
+
+    return build
+
+
+async def answering(retriever: RemoteRetriever) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await retriever.embed_query("canary")
+                return
+            except RetrieverUnavailable:
+                await asyncio.sleep(0.005)
+
+
+def congruent(one: Pool, other: Pool) -> None:
+    assert len(one) == len(other)
+    np.testing.assert_array_equal(one.query, other.query)
+    np.testing.assert_array_equal(one.scores, other.scores)
+    rows = dict(zip(other.ids, other.embeddings, strict=True))
+    last = one.scores[-1]
+    for score in np.unique(one.scores):
+        tied = np.flatnonzero(one.scores == score).tolist()
+        if score > last:  # of those that tie at the end of the pool, any may be in it
+            assert {one.ids[row] for row in tied} == {other.ids[row] for row in tied}
+        for row in tied:
+            if one.ids[row] in rows:
+                np.testing.assert_array_equal(one.embeddings[row], rows[one.ids[row]])
+
+
+async def all_congruent(retrievers: dict[str, Retriever], seed: int) -> None:
+    queries = [*unit(2, DIMENSION, seed), vectors([16], 0)[0]]
+    reference = retrievers["faiss"]
+    for query in queries:
+        for filter in FILTERS:
+            for depth in DEPTHS:
+                expected = (await reference.retrieve("many", "", depth, query, filter=filter)).pool
+                for name, retriever in retrievers.items():
+                    found = await retriever.retrieve("many", "", depth, query, filter=filter)
+                    assert list(found.warnings) == [], name
+                    congruent(expected, found.pool)
+    ids = [f"ä {number}" for number in range(0, COUNT, 7)]
+    for retriever in retrievers.values():
+        assert await retriever.documents("many", ids) == await reference.documents("many", ids)
+        assert await retriever.characters("many", ids) == await reference.characters("many", ids)
+
+
+def write(catalogs: dict[str, Catalog], numbers: list[int], text: str, seed: int) -> None:
+    for catalog in catalogs.values():
+        catalog.get("many").upsert([document(number, text) for number in numbers], vectors(numbers, seed))
+
+
+async def test_all_retrievers_agree(catalogs: dict[str, Catalog], retrievers: dict[str, Retriever]) -> None:
+    write(catalogs, list(range(COUNT)), "text", 0)
+    await all_congruent(retrievers, 1)
+    write(catalogs, list(range(100, 200)), "new", 2)  # other vectors, same ids
+    write(catalogs, list(range(300, 350)), "other text, same vector", 0)
+    write(catalogs, list(range(COUNT, COUNT + 30)), "more", 0)
+    assert {catalog.get("many").delete([f"ä {n}" for n in range(50, 150)]) for catalog in catalogs.values()} == {100}
+    await all_congruent(retrievers, 3)
+    assert {catalog.get("many").count() for catalog in catalogs.values()} == {COUNT - 70}
+
+
+async def test_all_retrievers_refuse_alike(catalogs: dict[str, Catalog], retrievers: dict[str, Retriever]) -> None:
+    write(catalogs, [1, 2, 3], "text", 0)
+    query = unit(1, DIMENSION)[0]
+    for filter in ({"year": 7}, {"year": {"above": 1}}):
+        said = set()
+        for retriever in retrievers.values():
+            with pytest.raises(InvalidInput) as raised:
+                await retriever.retrieve("many", "", 5, query, filter=filter)
+            said.add(str(raised.value))
+        assert len(said) == 1
+
+
+def test_pools_that_differ_are_told_apart() -> None:
+    """What the tests above rest on."""
+    rows, query = unit(6, 4), unit(1, 4, seed=1)[0]
+    pool = Pool.of(list("abcdef"), rows[[0, 0, 1, 2, 3, 3]], query)
+    first = next(row for row in range(5) if pool.scores[row] == pool.scores[row + 1])
+    turned = list(pool.ids)
+    turned[first], turned[first + 1] = turned[first + 1], turned[first]
+    congruent(pool, Pool(turned, pool.embeddings, pool.query, pool.scores))
+    distinct = next(row for row in range(5) if pool.scores[row] > pool.scores[row + 1])
+    wrong = list(pool.ids)
+    wrong[distinct], wrong[distinct + 1] = wrong[distinct + 1], wrong[distinct]
+    with pytest.raises(AssertionError):
+        congruent(pool, Pool(wrong, pool.embeddings, pool.query, pool.scores))
+    with pytest.raises(AssertionError):
+        congruent(pool, Pool(pool.ids, np.nextafter(pool.embeddings, 2), pool.query, pool.scores))
+    with pytest.raises(AssertionError):
+        congruent(pool, Pool(pool.ids[:5], pool.embeddings[:5], pool.query, pool.scores[:5]))

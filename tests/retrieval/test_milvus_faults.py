@@ -1,0 +1,223 @@
+"""Milvus that is not there, never answers, refuses, or is killed in between: a typed error in time, and back again."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from milvus_lite.adapter.grpc.servicer import MilvusServicer
+from milvus_lite.db import MilvusLite
+from pymilvus.grpc_gen import common_pb2, milvus_pb2, milvus_pb2_grpc
+
+from boundarymorph.errors import BoundaryMorphError, RetrieverFailed, RetrieverUnavailable
+from boundarymorph.retrieval.candidates import IndexedCandidates
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.local import LocalRetriever
+from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
+from boundarymorph.retrieval.milvus.connection import Connection
+from boundarymorph.scoring.scorer import Scores
+from boundarymorph.selector import Interruption, SelectionTask, Selector, Status
+from tests.contract.vector_index import names, unit
+from tests.retrieval import milvus
+from tests.retrieval.fakes import SeededEncoder
+from tests.scoring.fakes import SeededScorer
+from tests.system.service import free_port
+
+
+@contextmanager
+def silent() -> Iterator[str]:
+    """A server that accepts, and never says a word."""
+    held: list[socket.socket] = []
+
+    def accept() -> None:
+        while True:
+            try:
+                held.append(door.accept()[0])
+            except OSError:
+                return
+
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"http://127.0.0.1:{door.getsockname()[1]}"
+        door.shutdown(socket.SHUT_RDWR)
+    for connection in held:
+        connection.close()
+
+
+class Moody(MilvusServicer):  # type: ignore[misc]
+    """Milvus that does what it is told to in place of a search or a write."""
+
+    def __init__(self, database: MilvusLite) -> None:
+        super().__init__(database)
+        self.mood: Any = None
+        self.woken = threading.Event()
+
+    def Search(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return self._moody(milvus_pb2.SearchResults, context) or super().Search(request, context)
+
+    def Upsert(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return self._moody(milvus_pb2.MutationResult, context) or super().Upsert(request, context)
+
+    def _moody(self, answer: Any, context: Any) -> Any:
+        match self.mood:
+            case grpc.StatusCode():
+                context.abort(self.mood, "no")
+            case "asleep":
+                self.woken.wait(30)
+            case int():
+                return answer(status=common_pb2.Status(code=self.mood, error_code=1, reason="what and why"))
+        return None
+
+
+@contextmanager
+def moody(directory: Path) -> Iterator[tuple[str, Moody]]:
+    database = MilvusLite(str(directory))
+    server, servicer = grpc.server(ThreadPoolExecutor(8)), Moody(database)
+    milvus_pb2_grpc.add_MilvusServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"http://127.0.0.1:{port}", servicer
+    finally:
+        servicer.woken.set()
+        server.stop(None).wait()
+        database.close()
+
+
+def fill(catalog: MilvusCatalog, count: int = 30) -> None:
+    index = catalog.create("a", encoder=None, dimension=4)
+    index.upsert([Document(id, f"text {id}") for id in names(count)], unit(count, 4))
+
+
+async def all_calls_raise(catalog: MilvusCatalog, kind: type[BoundaryMorphError]) -> None:
+    retriever = LocalRetriever(catalog, None)
+    with pytest.raises(kind):
+        await retriever.retrieve("a", "", 5, np.ones(4))
+    with pytest.raises(kind):
+        await retriever.documents("a", ["d0"])
+    with pytest.raises(kind):
+        await retriever.characters("a", ["d0"])
+    for call in (catalog.check, catalog.list, lambda: catalog.create("a", encoder=None, dimension=4)):
+        with pytest.raises(kind):
+            call()
+    await retriever.close()
+    catalog.close()
+
+
+async def test_nobody_is_there() -> None:
+    await all_calls_raise(
+        MilvusCatalog(Connection(f"http://127.0.0.1:{free_port()}", timeout=0.3)), RetrieverUnavailable
+    )
+
+
+async def test_somebody_who_never_answers() -> None:
+    with silent() as url:
+        await all_calls_raise(MilvusCatalog(Connection(url, timeout=0.3)), RetrieverUnavailable)
+
+
+def test_callers_do_not_wait_for_each_other_s_turns() -> None:
+    """Each is told within its own timeout, not after those that came before."""
+    with silent() as url, ThreadPoolExecutor(8) as threads:
+        connection = Connection(url, timeout=0.3)
+        asked = [threads.submit(connection.call, "list_collections") for _ in range(8)]
+        for call in asked:
+            with pytest.raises(RetrieverUnavailable, match=url):
+                call.result(timeout=20)
+
+
+@pytest.mark.parametrize(
+    ("mood", "kind", "said"),
+    [
+        (1, RetrieverUnavailable, "what and why"),
+        (8, RetrieverUnavailable, "what and why"),
+        (9, RetrieverUnavailable, "what and why"),
+        (65_535, RetrieverUnavailable, "what and why"),
+        ("asleep", RetrieverUnavailable, "does not work now"),
+        (grpc.StatusCode.UNAVAILABLE, RetrieverUnavailable, "no"),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, RetrieverUnavailable, "no"),
+        (grpc.StatusCode.INTERNAL, RetrieverUnavailable, "no"),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, RetrieverUnavailable, "no"),
+        (grpc.StatusCode.UNAUTHENTICATED, RetrieverFailed, r"milvus\.token"),
+        (grpc.StatusCode.PERMISSION_DENIED, RetrieverFailed, r"milvus\.token"),
+    ],
+)
+def test_it_answers_with_an_error(tmp_path: Path, mood: Any, kind: type[BoundaryMorphError], said: str) -> None:
+    with moody(tmp_path) as (url, servicer):
+        catalog = MilvusCatalog(Connection(url, timeout=2.0))
+        fill(catalog)
+        impatient = MilvusCatalog(Connection(url, timeout=0.3))
+        index = impatient.get("a")
+        servicer.mood = mood
+        with pytest.raises(kind, match=said) as raised:
+            index.retrieve("", np.ones(4), 5)
+        assert type(raised.value) is kind
+        with pytest.raises(kind, match=said):
+            index.upsert([Document("x", "")], unit(1, 4))
+        servicer.mood = None
+        servicer.woken.set()
+        assert len(index.retrieve("", np.ones(4), 5).pool) == 5
+        impatient.close()
+        catalog.close()
+
+
+class KillingScorer(SeededScorer):
+    """Ends a process while it scores its second round."""
+
+    def __init__(self, kill: Any) -> None:
+        super().__init__()
+        self.kill = kill
+
+    async def score(self, query: str, texts: Any, *, deadline: float | None = None) -> Scores:
+        if len(self.rounds) == 1:
+            self.kill()
+        return await super().score(query, texts, deadline=deadline)
+
+
+def await_milvus(catalog: MilvusCatalog) -> None:
+    """A connection that was just being repaired may fail once more."""
+    deadline = time.monotonic() + milvus.UP_TO
+    while True:
+        try:
+            return catalog.check()
+        except RetrieverUnavailable:
+            assert time.monotonic() < deadline
+
+
+async def test_kill_9_while_a_request_is_on_its_way(tmp_path: Path) -> None:
+    """The answer is the set as it is then known; a new Milvus over the same data serves on with all of them."""
+    port = free_port()
+    catalog = MilvusCatalog(Connection(f"http://127.0.0.1:{port}", timeout=1.0))
+    encoder = SeededEncoder()
+    retriever = LocalRetriever(catalog, encoder)
+    with milvus.process(tmp_path / "data", port) as running:
+        index = catalog.create("a", encoder=encoder.name, dimension=encoder.dimension)
+        vectors = (await encoder.encode_documents(names(60))).vectors
+        index.upsert([Document(id, id) for id in names(60)], vectors)
+
+        def kill() -> None:
+            running.kill()
+            running.wait()
+
+        selector = Selector(retriever, KillingScorer(kill))
+        task = SelectionTask("query", IndexedCandidates("a", 60), 20, 10, batch_size=5)
+        result = await selector.select(task)
+        assert (result.status, result.stop_reason) == (Status.PARTIAL, Interruption.RETRIEVER_UNAVAILABLE)
+        assert len(result.history) == 10
+        assert len(result.selection.documents) == 10
+        with pytest.raises(RetrieverUnavailable):
+            await selector.select(task)
+    with milvus.process(tmp_path / "data", port):
+        await asyncio.to_thread(await_milvus, catalog)
+        selector = Selector(retriever, SeededScorer())
+        result = await selector.select(task)
+        assert (result.status, len(result.history), len(result.pool)) == (Status.COMPLETE, 20, 60)
+    await retriever.close()
+    catalog.close()

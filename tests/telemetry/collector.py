@@ -1,0 +1,76 @@
+"""A collector of spans on a real socket: OTLP over HTTP."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One that was collected, with the name of its service."""
+
+    service: str
+    name: str
+    trace: str
+    id: str
+    parent: str
+    attributes: dict[str, Any]
+    failed: bool
+
+
+@dataclass(slots=True)
+class Collector:
+    """What came in so far: decoded, and as it was."""
+
+    url: str
+    spans: list[Span] = field(default_factory=list)
+    raw: bytes = b""
+
+    def take(self, body: bytes) -> None:
+        self.raw += body
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+            service = _plain(resource.resource.attributes)["service.name"]
+            for scope in resource.scope_spans:
+                for span in scope.spans:
+                    self.spans.append(
+                        Span(
+                            service,
+                            span.name,
+                            span.trace_id.hex(),
+                            span.span_id.hex(),
+                            span.parent_span_id.hex(),
+                            _plain(span.attributes),
+                            span.status.code == 2,
+                        )
+                    )
+
+
+@contextmanager
+def collecting() -> Iterator[Collector]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            assert self.path == "/v1/traces"
+            collector.take(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        collector = Collector(f"http://127.0.0.1:{server.server_port}/v1/traces")
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield collector
+        server.shutdown()
+        thread.join()
+
+
+def _plain(attributes: Any) -> dict[str, Any]:
+    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in attributes}

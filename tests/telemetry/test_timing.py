@@ -1,0 +1,98 @@
+"""Server-Timing, as it is collected and as it is answered."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from boundarymorph.api.app import create_retriever_app
+from boundarymorph.observed import ObservedRetriever, ObservedSelector
+from boundarymorph.settings import Settings
+from boundarymorph.telemetry import timing
+from boundarymorph.wiring import Rooms
+from tests.api.service import answer, client_of, fake_retrieval, fake_rooms, problem, ready, serving, texts
+
+REQUEST = {"query": "q", "pool": texts(9), "k": 2, "budget": 3, "batch_size": 1}
+STAGES = ["receive", "parse", "wait", "retrieve", "fetch", "select", "score", "total"]
+
+
+def parsed(response: httpx.Response) -> dict[str, float]:
+    found = re.findall(r"([a-z_]+);dur=([0-9]+\.[0-9]{3})(?:, |$)", response.headers["server-timing"])
+    assert ", ".join(f"{name};dur={value}" for name, value in found) == response.headers["server-timing"]
+    return {name: float(value) for name, value in found}
+
+
+def observed_rooms(settings: Settings, on_lost: object = None) -> Rooms:
+    rooms = fake_rooms(settings)
+    return replace(rooms, selector=ObservedSelector(ObservedRetriever(rooms.retriever), rooms.scorer))
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    async with serving(Settings(data_directory=tmp_path), observed_rooms) as client:
+        yield client
+
+
+async def test_a_selection_says_where_its_time_went(client: httpx.AsyncClient) -> None:
+    response = await client.post("/select", json=REQUEST)
+    stages, body = parsed(response), answer(response)
+    assert list(stages) == STAGES
+    assert {name: stages[name] for name in STAGES[:-1]} == pytest.approx(
+        {name: body["timings_ms"][name] for name in STAGES[:-1]}, abs=1e-3
+    )
+    assert (
+        stages["total"]
+        >= body["timings_ms"]["total"]
+        >= max(value for name, value in stages.items() if name != "total")
+    )
+
+
+async def test_every_answer_has_its_total_at_least(client: httpx.AsyncClient) -> None:
+    for path in ("/livez", "/indexes", "/nowhere"):
+        assert list(parsed(await client.get(path))) == ["total"]
+    refused = await client.post("/select", json={"query": "q", "index": "nowhere"})
+    problem(refused, 404, "unknown-index")
+    assert list(parsed(refused))[-1] == "total"
+
+
+async def test_a_stream_begins_before_its_rounds(client: httpx.AsyncClient) -> None:
+    response = await client.post("/select", json=REQUEST, headers={"accept": "text/event-stream"})
+    assert "score" not in parsed(response)
+    assert '"score"' in response.text
+
+
+async def test_pools_of_a_retriever(tmp_path: Path) -> None:
+    async with client_of(create_retriever_app(Settings(data_directory=tmp_path), build=fake_retrieval)) as client:
+        await ready(client)
+        await client.put("/indexes/few")
+        await client.post("/indexes/few/documents", json=texts(3))
+        response = await client.post("/retrieve", json={"index": "few", "query": "q", "depth": 2})
+        assert response.is_success
+        assert list(parsed(response)) == ["retrieve", "total"]
+        exposed = (await client.get("/metrics")).text
+        assert 'boundarymorph_retriever_call_duration_seconds_count{call="retrieve",outcome="ok"}' in exposed
+
+
+async def test_requests_side_by_side_are_kept_apart() -> None:
+    async def request(name: str) -> dict[str, float]:
+        with timing.collecting() as stages:
+            timing.add(name, 1)
+            await asyncio.sleep(0)
+            await asyncio.gather(asyncio.to_thread(timing.add, name, 2))
+            return stages
+
+    assert list(await asyncio.gather(request("a"), request("b"))) == [{"a": 3}, {"b": 3}]
+
+
+def test_outside_of_a_request_nothing_is_kept() -> None:
+    timing.add("a", 1)
+    timing.tell({"a": 1})
+    with timing.collecting() as stages:
+        assert stages == {}
+        timing.add("a", 1)
+        timing.tell({"b": 0.0123456})
+    assert timing.header(stages) == "b;dur=12.346"

@@ -1,0 +1,121 @@
+"""One trace over three processes, and none where none is asked for."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+
+from tests.system.service import ENVIRONMENT, Service, free_port, retriever, scorer, service
+from tests.telemetry.collector import Collector, collecting
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+CALLER = "b7ad6b7169203331"
+SECRET = "marmalade"
+REQUEST = {
+    "query": f"where is the {SECRET}",
+    "pool": [{"id": f"{SECRET}-{n}", "text": f"{SECRET} number {n}"} for n in range(5)],
+    "k": 2,
+    "budget": 4,
+    "batch_size": 2,
+    "reuse": False,
+}
+NO_EXTRA = """
+import sys
+sys.modules["opentelemetry.sdk"] = sys.modules["opentelemetry.exporter"] = None
+from boundarymorph.cli import main
+sys.argv = ["boundarymorph", "serve", "--port", "0"]
+main()
+"""
+
+
+def told(running: Service) -> list[dict[str, object]]:
+    return [orjson.loads(line) for line in running.log.splitlines() if line.startswith("{")]
+
+
+def configured(folder: Path, collector: Collector, more: str = "") -> Path:
+    folder.mkdir()
+    (folder / "boundarymorph.toml").write_text(f'traces.url = "{collector.url}"\nlog_format = "json"\n{more}')
+    return folder
+
+
+def test_one_trace_over_three_processes(tmp_path: Path) -> None:
+    with collecting() as collector:
+        folder = configured(tmp_path / "all", collector, "ready_interval_seconds = 0.1")
+        with (
+            retriever(folder / "behind") as pools,
+            scorer(folder / "scorer.log") as scores,
+            service(folder / "front", "--retriever-url", pools.url, "--scorer-url", scores.url) as front,
+        ):
+            headers = {"traceparent": f"00-{TRACE}-{CALLER}-01", "x-request-id": "its-id"}
+            answer = front.client.post("/select", json=REQUEST, headers=headers)
+            assert answer.json()["status"] == "complete"
+            refused = front.client.post("/select", json=REQUEST | {"index": "nowhere", "pool": None}, headers=headers)
+            assert refused.status_code == 404
+            assert [running.stop() for running in (front, scores, pools)] == [0, 0, 0]
+            lines = [line for line in told(front) if line.get("path") == "/select"]
+            assert {line["trace_id"] for line in lines} == {TRACE}
+            for running in (front, scores, pools):
+                assert "Traceback" not in running.log
+        ours = [span for span in collector.spans if span.trace == TRACE]
+        by_id = {span.id: span for span in ours}
+        assert {span.service for span in ours} == {
+            "boundarymorph",
+            "boundarymorph-scorer",
+            "boundarymorph-retriever",
+        }
+        roots = [span for span in ours if span.parent == CALLER]
+        assert [(span.service, span.name) for span in roots] == [("boundarymorph", "POST /select")] * 2
+        root = next(span for span in roots if span.attributes["http.response.status_code"] == 200)
+        assert root.attributes["boundarymorph.request_id"] == "its-id"
+        stages = [span.name for span in ours if span.parent == root.id]
+        assert stages.count("retrieve") == 1
+        assert stages.count("score") == 2  # rounds
+        assert stages.count("select") == 4
+        # What the others did is within the gateway's own call of them.
+        for role, route, stage in (
+            ("scorer", "POST /score", "score"),
+            ("retriever", "POST /embed/query", "retriever.embed_query"),
+        ):
+            served = [span for span in ours if span.service == f"boundarymorph-{role}" and span.name == route]
+            assert served
+            for span in served:
+                assert by_id[by_id[span.parent].parent].name == stage
+        assert {span.name for span in ours if span.failed} >= {"retrieve", "retriever.retrieve"}
+        assert SECRET.encode() not in collector.raw
+        # Canaries are in no trace.
+        assert {span.trace for span in collector.spans if span.name == "POST /score"} == {TRACE}
+
+
+def test_a_collector_that_is_away_is_in_nobody_s_way(tmp_path: Path) -> None:
+    away = Collector(f"http://127.0.0.1:{free_port()}/v1/traces")
+    with service(configured(tmp_path / "all", away) / "data") as running:
+        assert running.client.post("/select", json=REQUEST).json()["status"] == "complete"
+        assert running.stop() == 0
+
+
+def test_workers_send_theirs(tmp_path: Path) -> None:
+    with collecting() as collector:
+        with service(configured(tmp_path / "all", collector) / "data", "--workers", "2") as running:
+            assert running.client.post("/select", json=REQUEST).json()["status"] == "complete"
+            assert running.stop() == 0
+        assert [span.name for span in collector.spans if not span.parent] == ["POST /select"]
+
+
+def test_without_the_extra(tmp_path: Path) -> None:
+    (tmp_path / "boundarymorph.toml").write_text('traces.url = "http://127.0.0.1:1/v1/traces"')
+    command = [sys.executable, "-c", NO_EXTRA]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env=ENVIRONMENT, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 1
+    assert "pip install 'boundarymorph[otel]'" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_nothing_is_loaded_where_no_traces_are_wanted(tmp_path: Path) -> None:
+    with service(tmp_path / "data") as running:
+        assert running.client.post("/select", json=REQUEST).json()["status"] == "complete"
+        loaded = Path(f"/proc/{running.process.pid}/maps").read_text()
+    assert "opentelemetry" not in loaded
+    code = "import sys, boundarymorph.api.app; sys.exit(any('opentelemetry.sdk' in name for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, env=ENVIRONMENT, check=False).returncode == 0

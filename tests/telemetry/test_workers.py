@@ -1,0 +1,171 @@
+"""Several workers on one port: what they count adds up, and none of them is missed."""
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import orjson
+import pytest
+
+from tests.system.service import Service, retriever, scorer, service
+
+POOL = [{"text": f"the number {n}"} for n in range(6)]
+REQUEST = {"query": "numbers", "pool": POOL, "k": 2, "budget": 2, "batch_size": 2, "reuse": False}
+SELECTED = 'boundarymorph_http_request_duration_seconds_count{method="POST",route="/select",status="200"}'
+
+
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def lines(running: Service) -> list[dict[str, object]]:
+    return [orjson.loads(line) for line in running.log.splitlines() if line.startswith("{")]
+
+
+def workers(running: Service) -> set[object]:
+    """The processes that have become ready, of those that still run."""
+    ready = {line["process"] for line in lines(running) if line["message"] == "ready"}
+    return {process for process in ready if Path(f"/proc/{process}/fd").exists()}
+
+
+def served(running: Service) -> dict[object, int]:
+    """Selections by the process that answered them, as the logs have it."""
+    counts: dict[object, int] = {}
+    for line in lines(running):
+        if line.get("path") == "/select":
+            counts[line["process"]] = counts.get(line["process"], 0) + 1
+    return counts
+
+
+def shared_directories(running: Service) -> list[str]:
+    environments = (Path(f"/proc/{process}/environ").read_bytes() for process in workers(running))
+    return [
+        found[1].decode()
+        for found in (re.search(rb"PROMETHEUS_MULTIPROC_DIR=([^\0]+)", e) for e in environments)
+        if found
+    ]
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[Service]:
+    """Two workers, in front of a scorer and a retriever."""
+    for folder in ("front", "behind"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "front" / "boundarymorph.toml").write_text('log_format = "json"')
+    behind = tmp_path / "behind"
+    with (
+        scorer(behind / "scorer.log") as scores,
+        retriever(behind / "data") as pools,
+        service(
+            tmp_path / "front" / "data", "--workers", "2", "--scorer-url", scores.url, "--retriever-url", pools.url
+        ) as front,
+    ):
+        until(lambda: len(workers(front)) == 2)
+        yield front
+
+
+def ask(running: Service, count: int) -> None:
+    """So many selections, each over a connection of its own, a few side by side."""
+
+    def one(_: int) -> int:
+        return httpx.post(f"{running.url}/select", json=REQUEST, timeout=60).status_code
+
+    with ThreadPoolExecutor(6) as threads:
+        assert set(threads.map(one, range(count))) == {200}
+
+
+def test_what_two_workers_count_adds_up_and_one_may_die(gateway: Service) -> None:
+    asked = 0
+    while len(served(gateway)) < 2:
+        ask(gateway, 12)
+        asked += 12
+        assert asked < 1_000
+    until(lambda: sum(served(gateway).values()) == asked)
+    # Whichever worker answers the scrape.
+    for _ in range(8):
+        exposed = httpx.get(f"{gateway.url}/metrics").text
+        assert f"{SELECTED} {asked}.0" in exposed
+        assert f"boundarymorph_cross_encoder_calls_total {2 * asked}.0" in exposed
+        assert 'boundarymorph_part_up{part="scorer"} 1.0' in exposed
+        assert "pid=" not in exposed
+
+    victim = max(served(gateway), key=lambda process: served(gateway)[process])
+    assert isinstance(victim, int)
+    os.kill(victim, signal.SIGKILL)
+    ask(gateway, 24)
+    until(lambda: len(workers(gateway) - {victim}) == 2)
+    ask(gateway, 24)
+    until(lambda: f"{SELECTED} {asked + 48}.0" in httpx.get(f"{gateway.url}/metrics").text)
+    assert "another one takes its place" in gateway.log
+
+    directory = Path(shared_directories(gateway)[0])
+    assert any(directory.iterdir())
+    assert gateway.stop() == 0
+    assert not directory.exists()
+    assert "Traceback" not in gateway.log and "Warning" not in gateway.log
+
+
+def test_sigterm_lets_all_finish(gateway: Service) -> None:
+    slow = REQUEST | {"pool": [{"text": f"the number {n} " * 40} for n in range(60)], "budget": 40, "batch_size": 20}
+    with ThreadPoolExecutor(4) as threads:
+        running = [
+            threads.submit(httpx.post, f"{gateway.url}/select", json=slow | {"query": f"numbers {n}"}, timeout=60)
+            for n in range(4)
+        ]
+        time.sleep(1)
+        assert gateway.stop() == 0
+        assert [answer.result().status_code for answer in running] == [200] * 4
+    assert workers(gateway) == set()
+    assert "Traceback" not in gateway.log
+
+
+def test_what_waits_in_any_worker_is_seen_and_a_second_sigterm_does_not_wait(tmp_path: Path) -> None:
+    (tmp_path / "boundarymorph.toml").write_text('drain_seconds = 300\nlog_format = "json"\nthreads = 1')
+    slow = REQUEST | {"pool": [{"text": f"the number {n} " * 99} for n in range(80)], "budget": 80, "batch_size": 80}
+
+    def waiting() -> float:
+        exposed = httpx.get(f"{running.url}/metrics").text
+        samples = re.findall(r"^boundarymorph_scorer_queue_pairs{([^}]*)} (\S+)$", exposed, re.MULTILINE)
+        assert all("pid" not in labels for labels, _ in samples)
+        return sum(float(value) for _, value in samples)
+
+    with service(tmp_path / "data", "--workers", "2") as running, ThreadPoolExecutor(1) as threads:
+        until(lambda: len(workers(running)) == 2)
+        in_flight = threads.submit(httpx.post, f"{running.url}/select", json=slow, timeout=60)
+        until(lambda: all(waiting() > 0 for _ in range(6)))
+        assert in_flight.result().status_code == 200
+        until(lambda: all(waiting() == 0 for _ in range(6)))
+        running.process.send_signal(signal.SIGTERM)
+        until(lambda: running.client.get("/readyz").status_code == 503)
+        assert running.client.get("/readyz").json()["status"] == "draining"
+        assert running.stop() == 0
+
+
+def test_workers_that_cannot_start_end_the_service(tmp_path: Path) -> None:
+    (tmp_path / "data").touch()
+    with service(tmp_path / "data", "--workers", "2", ready=False) as broken:
+        assert broken.process.wait(timeout=60) == 1
+        assert "data_directory" in broken.log
+        assert "Traceback" not in broken.log
+
+
+def test_a_port_in_use(gateway: Service, tmp_path: Path) -> None:
+    with service(tmp_path / "data", "--workers", "2", port=gateway.port, ready=False) as second:
+        assert second.process.wait(timeout=30) == 3
+        assert "in use" in second.log and "Traceback" not in second.log
+
+
+def test_no_worker_outlives_its_supervisor(tmp_path: Path) -> None:
+    (tmp_path / "boundarymorph.toml").write_text('log_format = "json"')
+    with service(tmp_path / "data", "--workers", "2") as running:
+        until(lambda: len(workers(running)) == 2)
+        running.process.kill()
+        until(lambda: not workers(running))
