@@ -6,7 +6,8 @@ SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 
 .PHONY: help setup demo serve test test-faults fuzz check check-deploy format bench-selection bench-select bench-scorer \
-	bench-retrieval bench-failover bench-overload soak-scorer soak-index gpu-check evaluation evaluation-options clean
+	bench-retrieval bench-frame bench-words bench-products bench-failover bench-overload soak-scorer soak-index gpu-check \
+	evaluation evaluation-options clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -62,6 +63,15 @@ bench-select: setup  ## where the time of POST /select goes, pool of 10,000 -> b
 bench-scorer: setup  ## what a scorer makes of its model under 1 to 128 sessions, beside Infinity -> build/bench/scorer.json
 	$(BIN)/python -m load_tests.bench_scorer $(OPTIONS)
 
+bench-frame: setup  ## pools from another process beside pools of this one -> build/bench/frame.json
+	$(BIN)/python -m load_tests.bench_frame $(OPTIONS)
+
+bench-words: setup  ## BM25 of 10,000 candidates of a million, and hybrid retrieval -> build/bench/words.json
+	$(BIN)/python -m load_tests.bench_words $(OPTIONS)
+
+bench-products: setup  ## searches that read the rows together -> build/bench/products.json
+	$(BIN)/python -m load_tests.bench_products $(OPTIONS)
+
 bench-failover: setup  ## kill -9 of one of two scorers under load -> build/bench/failover.json
 	$(BIN)/python -m load_tests.failover $(OPTIONS)
 
@@ -77,7 +87,7 @@ soak-index: setup  ## five minutes of upserts and deletions under 20 readers, th
 bench-retrieval: setup  ## a million vectors over HTTP, every kind, beside plain FAISS and milvus-lite -> build/bench/retrieval.json
 	$(BIN)/python -m load_tests.bench_retrieval $(OPTIONS)
 
-gpu-check: setup  ## right and fast on this GPU? OPTIONS="--device cpu --models smoke" tries it anywhere
+gpu-check: setup  ## right and fast on this GPU? OPTIONS="--device cpu --models smoke --documents 20000" tries it anywhere
 	$(BIN)/python -m load_tests.gpu_check $(OPTIONS)
 
 TABLES ?= tables
@@ -85,8 +95,8 @@ BUDGETS ?= 25,50
 evaluation: setup  ## every selector on the tables in TABLES=dir, one report -> build/evaluation/report.md
 	OPENBLAS_NUM_THREADS=1 $(BIN)/boundarymorph evaluate $(addprefix --table ,$(sort $(wildcard $(TABLES)/*.npz))) --budgets $(BUDGETS) $(OPTIONS)
 
-evaluation-options: setup  ## rounds, settling, token limits, known scores, speculation on TABLES=dir -> build/evaluation-options/options.md
+evaluation-options: setup  ## rounds, settling, token limits, known scores, speculation, hybrid on TABLES=dir -> build/evaluation-options/options.md
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_options $(TABLES) $(OPTIONS)
 
 clean:  ## remove the environment and build products, keep data/
-	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis .import_linter_cache

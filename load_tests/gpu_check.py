@@ -1,7 +1,9 @@
-"""`make gpu-check`: is the scorer right on this GPU, how fast, and what do batching, packing and prefix sharing bring?
+"""`make gpu-check`: are scorer and search right on this GPU, how fast, and what do batching, packing and prefix sharing
+bring?
 
 Models of the true shapes with random weights: 22M (MiniLM-L6), 0.6B and 8B (Qwen3-Reranker). Their scores mean nothing,
-their time and their rounding do. `--device cpu --models smoke` tries the script itself anywhere.
+their time and their rounding do. The search finds `--depth` of `--documents` random vectors, on the GPU and on the CPU.
+`--device cpu --models smoke --documents 20000` tries the script itself anywhere.
 """
 
 import argparse
@@ -17,8 +19,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
+from boundarymorph.retrieval.index import FlatIndex, VectorIndex
+from boundarymorph.retrieval.torch_index import TorchIndex
 from boundarymorph.scoring.cross_encoder import Pair
 from boundarymorph.scoring.transformer.model import Precision, TransformerCrossEncoder
 from load_tests import report
@@ -32,6 +37,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
 QUERY_TOKENS = 80  # what pairs of one query begin with, prompt included
 LENGTHS = (48, 400)  # tokens of a document, drawn evenly
 ROUND = 5
+SEARCHES = 100
+ROWS = 50_000  # that are written to an index at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +53,16 @@ class Shape:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--models", nargs="+", choices=list(SHAPES), default=["22M", "0.6B", "8B"])
+    parser.add_argument("--models", nargs="*", choices=list(SHAPES), default=["22M", "0.6B", "8B"])
+    parser.add_argument("--documents", type=int, default=1_000_000, help="to search in; 0 leaves the search out")
+    parser.add_argument("--dimension", type=int, default=384)
+    parser.add_argument("--depth", type=int, default=10_000)
     parser.add_argument("--precisions", nargs="+", default=["bf16", "fp16", "int8"])
     parser.add_argument("--batch-tokens", type=int, nargs="+", default=[2_048, 8_192, 16_384, 32_768, 65_536])
     parser.add_argument("--pairs", type=int, default=1_000)
     arguments = parser.parse_args()
     if arguments.device.startswith("cuda") and not torch.cuda.is_available():
-        raise SystemExit("no GPU here; --device cpu --models smoke tries the script")
+        raise SystemExit("no GPU here; --device cpu --models smoke --documents 20000 tries the script")
     print(_hardware(arguments.device))
     for name in arguments.models:
         with tempfile.TemporaryDirectory() as directory:
@@ -63,6 +73,46 @@ def main() -> None:
             _latency(name, folder, arguments)
             _throughput(name, folder, arguments)
             shutil.rmtree(folder)
+    if arguments.documents:
+        _search(arguments)
+
+
+def _search(arguments: argparse.Namespace) -> None:
+    """Milliseconds of searches on the device and on the CPU, one at a time. Ends the run if they find other ids."""
+    dimension, rng = arguments.dimension, np.random.default_rng(4)
+    indexes: dict[str, VectorIndex] = {
+        "FlatIndex": FlatIndex(dimension),
+        "TorchIndex": TorchIndex(dimension, device=arguments.device),
+    }
+    for start in range(0, arguments.documents, ROWS):
+        rows = _unit(rng, min(ROWS, arguments.documents - start), dimension)
+        for index in indexes.values():
+            index.upsert([f"d{start + row}" for row in range(len(rows))], rows)
+    queries = _unit(rng, SEARCHES, dimension)
+    found: dict[str, list[list[str]]] = {}
+    table: list[dict[str, Any]] = []
+    for name, index in indexes.items():
+        index.search(queries[0], arguments.depth)
+        ids, seconds = [], []
+        for query in queries:
+            begun = time.perf_counter()
+            ids.append(index.search(query, arguments.depth).ids)
+            seconds.append(time.perf_counter() - begun)
+        found[name] = ids
+        table.append(
+            {
+                "index": name,
+                "documents": arguments.documents,
+                "dimension": dimension,
+                "depth": arguments.depth,
+                "p50_ms": 1e3 * float(np.quantile(seconds, 0.5)),
+                "p99_ms": 1e3 * float(np.quantile(seconds, 0.99)),
+                "same_ids": ids == found["FlatIndex"],
+            }
+        )
+    report.write("gpu-search", table, {"cpu_over_device": table[0]["p50_ms"] / table[1]["p50_ms"]})
+    if not table[1]["same_ids"]:
+        raise SystemExit("TorchIndex and FlatIndex do not find the same documents")
 
 
 def _correctness(name: str, folder: Path, arguments: argparse.Namespace) -> None:
@@ -171,6 +221,12 @@ def _batches(pairs: Sequence[Pair], batch_tokens: int, *, pads: bool) -> list[li
         else:
             batches[-1].append(pair)
     return batches
+
+
+def _unit(rng: np.random.Generator, count: int, dimension: int) -> NDArray[np.float32]:
+    rows = rng.standard_normal((count, dimension), dtype=np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows
 
 
 def _times(run: Callable[[], object], device: str, repeats: int = 10) -> list[float]:

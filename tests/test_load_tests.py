@@ -12,7 +12,8 @@ REPOSITORY = Path(__file__).parents[1]
 
 def test_the_gpu_check_on_a_cpu(tmp_path: Path) -> None:
     options = ["--device", "cpu", "--models", "smoke", "smoke-qwen", "--pairs", "12", "--batch-tokens", "512", "2048"]
-    command = [sys.executable, "-m", "load_tests.gpu_check", *options, "--precisions", "bf16"]
+    options += ["--precisions", "bf16", "--documents", "3000", "--dimension", "16", "--depth", "500"]
+    command = [sys.executable, "-m", "load_tests.gpu_check", *options]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
@@ -22,6 +23,11 @@ def test_the_gpu_check_on_a_cpu(tmp_path: Path) -> None:
         correctness = next(result for result in results if "from_float32_fp32" in result["ratios"])
         assert correctness["ratios"]["from_float32_fp32"] < 1e-5
         assert correctness["ratios"]["from_float32_bf16"] < 0.05
+    searched = orjson.loads((tmp_path / "build/bench/gpu-search.json").read_bytes())["rows"]
+    assert [(row["index"], row["depth"], row["same_ids"]) for row in searched] == [
+        ("FlatIndex", 500, True),
+        ("TorchIndex", 500, True),
+    ]
 
 
 def test_the_gpu_check_says_when_there_is_no_gpu(tmp_path: Path) -> None:

@@ -11,12 +11,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.caching.memory import MemoryScoreCache
 from boundarymorph.caching.scorer import CachingScorer
+from boundarymorph.caching.scores import Remembered
 from boundarymorph.errors import (
     DeadlineExceeded,
     Overloaded,
+    RetrieverFailed,
     RetrieverUnavailable,
     ScorerFailed,
     ScorerUnavailable,
+    StorageFull,
     UnknownIndex,
 )
 from boundarymorph.retrieval.candidates import GivenCandidates, IndexedCandidates
@@ -255,12 +258,21 @@ class TestLessThanWanted:
         await selector.close()
 
     @pytest.mark.parametrize("fetches", [0, 2, 4])
-    async def test_a_retriever_that_goes_away_on_the_way(self, fetches: int) -> None:
+    @pytest.mark.parametrize(
+        ("error", "reason"),
+        [
+            (RetrieverUnavailable("nobody answers"), "retriever_unavailable"),
+            (StorageFull("nobody answers"), "retriever_unavailable"),
+            (RetrieverFailed("nobody answers"), "retriever_failed"),
+            (Overloaded("nobody answers"), "overloaded"),
+        ],
+    )
+    async def test_a_retriever_that_fails_on_the_way(self, error: Exception, reason: str, fetches: int) -> None:
         class Leaving(FakeRetriever):
             async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
                 nonlocal fetches
                 if not fetches:
-                    raise RetrieverUnavailable("nobody answers")
+                    raise error
                 fetches -= 1
                 return await super().documents(index, ids)
 
@@ -269,25 +281,31 @@ class TestLessThanWanted:
         wanted = task(budget=8, k=12, batch_size=2, return_documents=True)
         result = await selector.select(wanted)
         assert result.status == ("partial" if asked else "retrieval_only")
-        assert result.stop_reason == "retriever_unavailable"
+        assert result.stop_reason == reason
         assert len(result.history) == 2 * asked
         assert len(result.selection.documents) == 12
         assert any("nobody answers" in warning for warning in result.warnings)
         fetches = asked
-        with pytest.raises(RetrieverUnavailable):
+        with pytest.raises(type(error)):
             await selector.select(replace(wanted, degrade=False))
         await selector.close()
 
-    @pytest.mark.parametrize("trouble", ["gone", "hanging"])
+    @pytest.mark.parametrize("trouble", ["retriever_unavailable", "retriever_failed", "overloaded", "deadline"])
     async def test_known_scores_whose_texts_cannot_be_read(self, trouble: str) -> None:
+        errors = {
+            "retriever_unavailable": RetrieverUnavailable("nobody answers"),
+            "retriever_failed": RetrieverFailed("it broke"),
+            "overloaded": Overloaded("too much to do"),
+        }
+
         class Leaving(FakeRetriever):
             here = True
 
             async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
-                if not self.here and trouble == "hanging":
+                if not self.here and trouble == "deadline":
                     await asyncio.Event().wait()
                 if not self.here:
-                    raise RetrieverUnavailable("nobody answers")
+                    raise errors[trouble]
                 return await super().documents(index, ids)
 
         retriever = Leaving()
@@ -299,7 +317,7 @@ class TestLessThanWanted:
         wanted = replace(task(return_documents=True), deadline=time.monotonic() + 0.2)
         result = await selector.select(wanted)
         assert (result.status, result.reused, len(result.selection.documents)) == ("retrieval_only", 0, 4)
-        assert result.stop_reason == ("deadline" if trouble == "hanging" else "retriever_unavailable")
+        assert result.stop_reason == trouble
         assert any("known from earlier requests" in warning for warning in result.warnings)
         assert result.documents == {}
         await selector.close()
@@ -353,11 +371,58 @@ async def test_each_round_tells_where_it_stands() -> None:
     assert isinstance(result, SelectionResult)
     told = [step for step in rounds if isinstance(step, Progress)]
     assert [(step.rounds, step.calls, step.budget) for step in told] == [(0, 0, 6), (1, 2, 6), (2, 4, 6)]
+    assert {step.reused for step in told} == {0}
     assert all(len(step.selected) == 4 and 0 <= step.expected_loss <= 1 for step in told)
     plain = await selector.select(task(budget=6, batch_size=2))
     np.testing.assert_array_equal(result.selection.documents, plain.selection.documents)
     assert result.expected_loss == plain.expected_loss
     await selector.close()
+
+
+class CountingCache(MemoryScoreCache):
+    """Keeps how often it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recalls = self.reads = 0
+
+    async def recall(self, model: str, query: str) -> Mapping[bytes, Remembered]:
+        self.recalls += 1
+        return await super().recall(model, query)
+
+    async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[Remembered | None]:
+        self.reads += 1
+        return await super().read(model, query, text_digests)
+
+
+class TestKnownScores:
+    async def test_a_round_tells_the_whole_budget_and_what_of_it_was_known(self) -> None:
+        selector = Selector(FakeRetriever(), CachingScorer(SeededScorer(), MemoryScoreCache()))
+        await selector.select(task(budget=4, batch_size=2))
+        steps = [step async for step in selector.steps(task(budget=6, batch_size=2))]
+        assert [(step.calls, step.reused, step.budget) for step in steps if isinstance(step, Progress)] == [(0, 4, 6)]
+        await selector.close()
+
+    async def test_one_that_the_caller_gives_takes_no_call_s_place(self) -> None:
+        documents = [Document(id, id) for id in IDS]
+        given = GivenCandidates(documents, [vector_of(id) for id in IDS], vector_of(QUERY))
+        selector = Selector(FakeRetriever(), CachingScorer(SeededScorer(), MemoryScoreCache()))
+        first = await selector.select(replace(task(budget=4), candidates=given))
+        scored = [first.pool.ids[observation.document] for observation in first.history]
+        given = replace(given, known={id: score_of(QUERY, id) for id in scored[:3]})
+        again = await selector.select(replace(task(budget=4), candidates=given))
+        assert (again.reused, len(again.history)) == (1, 3)
+        await selector.close()
+
+    @pytest.mark.parametrize(("reuse", "looks"), [(True, (1, 0)), (False, (0, 3))])
+    async def test_what_is_known_is_looked_up_once(self, reuse: bool, looks: tuple[int, int]) -> None:
+        """Else each round would wait for the cache, and one that hangs hold up all of them."""
+        cache, scorer = CountingCache(), SeededScorer()
+        selector = Selector(FakeRetriever(), CachingScorer(scorer, cache))
+        result = await selector.select(replace(task(budget=6, batch_size=2), reuse=reuse))
+        assert (len(scorer.rounds), len(result.history)) == (3, 6)
+        assert (cache.recalls, cache.reads) == looks
+        await selector.close()
 
 
 async def test_a_scorer_that_fails_fails_the_task() -> None:

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from boundarymorph.cli import _toml
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.settings import Limits, Settings
+from boundarymorph.settings import Limits, Settings, toml
+
+NAMED = ('precision = "fp32"', 'device = "cpu"', 'instruction = "x"', "batch_tokens = 9", "trust_remote_code = true")
+CHOSEN = ('query_prompt = "q: "', 'document_prompt = "d: "', "dimension = 9")
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +69,13 @@ def test_the_file_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.M
         ('[scorer]\ndevice = "cuda:x"', "scorer.device"),
         ('[scorer]\nurl = ["http://a"]\nmodel = "b"', "a url or a model"),
         ('[scorer]\nprompt = "qwen3"', "prompt: only of a model with a name"),
+        ('[scorer]\nurl = "http://a"\nprecision = "fp32"', "precision: only of a model with a name"),
+        ('[encoder]\nurl = "tei://a"\nmodel = "b"', "a url or a model"),
+        *((f"[{part}]\n{option}", "only of a model with a name") for part in ("encoder", "scorer") for option in NAMED),
+        *((f'[encoder]\nurl = "tei://a"\n{option}', "only of a model with a name") for option in NAMED),
+        ('[encoder]\npooling = "cls"', "pooling: only of a model with a name"),
+        ('[encoder]\nurl = "tei://a"\npooling = "cls"', "pooling: only of a model with a name"),
+        *((f"[encoder]\n{option}", "only of a model with a name or a url") for option in CHOSEN),
         ("port = ", "a.toml"),
         ("port = 1\nport = 2", "a.toml"),
     ],
@@ -78,6 +87,15 @@ def test_bad_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, n
     message = str(raised.value)
     assert message.startswith("bad settings: ") and "\n" not in message
     assert named in message
+
+
+def test_options_of_models_where_they_belong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for part, own in (("encoder", 'pooling = "cls"'), ("scorer", 'prompt = "qwen3"')):
+        write(tmp_path / "a.toml", f'[{part}]\nmodel = "b"\n' + "\n".join([*NAMED, own]), monkeypatch)
+        assert Settings.load().masked()[part]["batch_tokens"] == 9
+    for source in ('model = "b"', 'url = "tei://b"'):
+        write(tmp_path / "a.toml", f"[encoder]\n{source}\n" + "\n".join(CHOSEN), monkeypatch)
+        assert Settings.load().encoder.dimension == 9
 
 
 def test_every_mistake_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,9 +139,9 @@ def test_what_is_shown_loads_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         budget=7,
         scorer={"url": ("http://a:1", "tei://b:2"), "timeout_seconds": 5},
     )
-    write(tmp_path / "a.toml", _toml(given.masked()), monkeypatch)
+    write(tmp_path / "a.toml", toml(given.masked()), monkeypatch)
     assert Settings.load() == given
-    assert set(tomllib.loads(_toml(given.masked()))) == set(Settings.model_fields)
+    assert set(tomllib.loads(toml(given.masked()))) == set(Settings.model_fields)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +166,7 @@ def test_secrets_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings.load()
     assert settings.scorer.api_key is not None and settings.scorer.api_key.get_secret_value() == "hunter2"
     assert settings.masked()["scorer"]["api_key"] == "********"
-    assert "hunter2" not in f"{settings!r}{settings.masked()}{_toml(settings.masked())}"
+    assert "hunter2" not in f"{settings!r}{settings.masked()}{toml(settings.masked())}"
 
 
 def test_lists_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

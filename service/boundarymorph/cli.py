@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
-import orjson
 import typer
 from pydantic import ValidationError
 from rich.console import Console
@@ -19,9 +18,10 @@ from rich.table import Table
 
 from boundarymorph import __version__
 from boundarymorph.errors import BoundaryMorphError
-from boundarymorph.settings import Settings, mistakes
+from boundarymorph.settings import Settings, mistakes, toml
 
 if TYPE_CHECKING:
+    from boundarymorph.retrieval.catalog import IndexCatalog
     from boundarymorph.retrieval.encoders import Encoder
     from boundarymorph.scoring.scorer import Scorer
 
@@ -34,7 +34,6 @@ app = typer.Typer(
 index = typer.Typer(help="Build, list and delete the indexes of this machine. A running service sees every change.")
 app.add_typer(index, name="index", no_args_is_help=True)
 console = Console(emoji=False)
-BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")  # of TOML
 SCORER_PORT, RETRIEVER_PORT = 8081, 8082  # so that all run on one machine
 
 DataDirectory = Annotated[Path | None, typer.Option(help="Where the indexes live.", show_default="data")]
@@ -177,13 +176,22 @@ def key(
 def build_index(
     name: Annotated[str, typer.Argument(help="Name of the index; made if it is not there.")],
     source: Annotated[
-        Path, typer.Option("--from", exists=True, dir_okay=False, help="NDJSON: id, text, optional title, metadata.")
+        Path,
+        typer.Option(
+            "--from", exists=True, dir_okay=False, help="NDJSON: id, text, optional title, metadata, embedding."
+        ),
     ],
     strict: Annotated[bool, typer.Option(help="Write nothing at all if any line is bad.")] = False,
     kind: Annotated[
         str | None, typer.Option(help="flat, ivf, hnsw or sq8: how a new index is searched.", show_default="flat")
     ] = None,
     words: Annotated[bool, typer.Option(help="Keep the words of a new index too, for BM25 and hybrid search.")] = True,
+    dimension: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Of own vectors: every line brings its embedding.", show_default="the encoder's vectors"
+        ),
+    ] = None,
     data_directory: DataDirectory = None,
 ) -> None:
     """Add or replace documents. What is there unchanged is not embedded again, so an interrupted build just goes on."""
@@ -193,18 +201,24 @@ def build_index(
     settings = Settings.load(data_directory=data_directory)
 
     async def build() -> IngestReport:
-        encoder, catalog = wiring.build_encoder(settings), wiring.build_catalog(settings)
+        if dimension is not None:
+            return await fill(None, dimension)
+        encoder = wiring.build_encoder(settings)
         try:
             await encoder.check()
-            live = catalog.create(name, encoder=encoder.name, dimension=encoder.dimension, kind=kind, lexical=words)
-            entries = parse_ndjson(_read(source), encoder.dimension, max_line_bytes=settings.limits.line_bytes)
-            with terminal.ingestion(console, name, source.stat().st_size) as tell:
-                report = await ingest(live, encoder, entries, strict=strict, on_progress=tell)
-            live.refresh()  # a large index is left with a snapshot, from which services start
-            return report
+            return await fill(encoder, encoder.dimension)
         finally:
             await encoder.close()
-            catalog.close()
+
+    async def fill(encoder: Encoder | None, size: int) -> IngestReport:
+        with _indexes(data_directory) as catalog:
+            made_by = None if encoder is None else encoder.name
+            live = catalog.create(name, encoder=made_by, dimension=size, kind=kind, lexical=words)
+            entries = parse_ndjson(_read(source), size, max_line_bytes=settings.limits.line_bytes)
+            with terminal.ingestion(console, name, source.stat().st_size) as tell:
+                report = await ingest(live, encoder, entries, strict=strict, on_progress=tell)
+            await asyncio.to_thread(live.settle)  # so that services start from a search snapshot
+            return report
 
     start = time.monotonic()
     report = asyncio.run(build())
@@ -216,16 +230,14 @@ def build_index(
 @index.command("list")
 def list_indexes(data_directory: DataDirectory = None) -> None:
     """The indexes by name."""
-    from boundarymorph import wiring
-
-    catalog = wiring.build_catalog(Settings.load(data_directory=data_directory))
+    with _indexes(data_directory) as catalog:
+        infos = catalog.list()
     columns = ("name", "documents", "dimension", "kind", "encoder", "bytes", "created")
     table = Table(*columns, box=None, pad_edge=False)
-    for info in catalog.list():
+    for info in infos:
         encoder = info.encoder or "own vectors"
         size = (f"{info.count:,}", str(info.dimension), info.kind)
         table.add_row(info.name, *size, encoder, f"{info.bytes:,}", info.created)
-    catalog.close()
     Console(width=None if console.is_terminal else 200).print(table)
 
 
@@ -233,16 +245,14 @@ def list_indexes(data_directory: DataDirectory = None) -> None:
 def describe_index(
     name: Annotated[str, typer.Argument(help="Name of the index.")], data_directory: DataDirectory = None
 ) -> None:
-    """One index, with its snapshot and the recall of its search structure, measured on its own vectors."""
-    from boundarymorph import wiring
-
-    catalog = wiring.build_catalog(Settings.load(data_directory=data_directory))
-    info = catalog.describe(name)
-    catalog.close()
+    """One index, with its search snapshot and the recall of its search structure, measured on its own vectors."""
+    with _indexes(data_directory) as catalog:
+        info = catalog.describe(name)
     rows = [
         ("documents", f"{info.count:,}"),
         ("dimension", str(info.dimension)),
         ("kind", info.kind),
+        ("metric", info.metric),
         ("encoder", info.encoder or "own vectors"),
         ("bytes", f"{info.bytes:,}"),
         ("created", info.created),
@@ -258,12 +268,9 @@ def describe_index(
 def compact_index(
     name: Annotated[str, typer.Argument(help="Name of the index.")], data_directory: DataDirectory = None
 ) -> None:
-    """Write a snapshot of all that is there now. Services do this by themselves as an index grows."""
-    from boundarymorph import wiring
-
-    catalog = wiring.build_catalog(Settings.load(data_directory=data_directory))
-    done = catalog.get(name).compact()
-    catalog.close()
+    """Write a search snapshot of all that is there now. Services do this by themselves as an index grows."""
+    with _indexes(data_directory) as catalog:
+        done = catalog.get(name).compact()
     console.print(f"{name} {'compacted' if done else 'is being compacted by another process'}", highlight=False)
 
 
@@ -272,17 +279,13 @@ def index_words(
     name: Annotated[str, typer.Argument(help="Name of the index.")], data_directory: DataDirectory = None
 ) -> None:
     """Index the words of an index that was made without, for BM25 and hybrid search. All or nothing; writers wait."""
-    from boundarymorph import terminal, wiring
+    from boundarymorph import terminal
 
-    catalog = wiring.build_catalog(Settings.load(data_directory=data_directory))
-    try:
-        with terminal.progress(console) as progress:
-            bar = progress.add_task(f"words of {name}", total=None)
-            made = catalog.get(name).index_words(
-                lambda done, total: progress.update(bar, completed=done, total=total),
-            )
-    finally:
-        catalog.close()
+    with _indexes(data_directory) as catalog, terminal.progress(console) as progress:
+        bar = progress.add_task(f"words of {name}", total=None)
+        made = catalog.get(name).index_words(
+            lambda done, total: progress.update(bar, completed=done, total=total),
+        )
     console.print(f"{name} {'has its words now' if made else 'has had its words before'}", highlight=False)
 
 
@@ -292,14 +295,10 @@ def snapshot_index(
     target: Annotated[Path, typer.Option("--to", help="A new folder.")],
     data_directory: DataDirectory = None,
 ) -> None:
-    """Copy a whole index, as it is at one moment, into a folder with checksums. Services go on reading and writing."""
-    from boundarymorph import wiring
-
-    catalog = wiring.build_catalog(Settings.load(data_directory=data_directory))
-    try:
+    """Copy a whole index, as it is at one moment, into a folder with checksums, for `index restore`. Services go on
+    reading and writing. It is not the search snapshot that `index info` shows, which is a part of the index."""
+    with _indexes(data_directory) as catalog:
         copy = catalog.get(name).back_up(target)
-    finally:
-        catalog.close()
     console.print(
         f"{name}: {copy.count:,} documents, {copy.bytes:,} bytes in {target}",
         highlight=False,
@@ -315,14 +314,9 @@ def restore_index(
     replace: Annotated[bool, typer.Option(help="In place of the index of this name.")] = False,
     data_directory: DataDirectory = None,
 ) -> None:
-    """Bring an index back from its snapshot, once all of it is seen to be sound. A running service sees it at once."""
-    from boundarymorph import wiring
-
-    catalog = wiring.build_catalog(Settings.load(data_directory=data_directory))
-    try:
+    """Bring an index back from its copy, once all of it is seen to be sound. A running service sees it at once."""
+    with _indexes(data_directory) as catalog:
         info = catalog.restore(name, source, replace=replace)
-    finally:
-        catalog.close()
     console.print(f"{name}: {info.count:,} documents restored", highlight=False)
 
 
@@ -331,9 +325,8 @@ def delete_index(
     name: Annotated[str, typer.Argument(help="Name of the index.")], data_directory: DataDirectory = None
 ) -> None:
     """Remove an index with all its documents."""
-    from boundarymorph import wiring
-
-    wiring.build_catalog(Settings.load(data_directory=data_directory)).delete(name)
+    with _indexes(data_directory) as catalog:
+        catalog.delete(name)
     console.print(f"{name} deleted", highlight=False)
 
 
@@ -386,7 +379,7 @@ def select(
 @app.command()
 def config() -> None:
     """Print the settings in force, secrets masked, as the TOML that a configuration file takes."""
-    typer.echo(_toml(Settings.load().masked()), nl=False)
+    typer.echo(toml(Settings.load().masked()), nl=False)
 
 
 @app.command()
@@ -485,24 +478,22 @@ def _fail(message: str) -> NoReturn:
     sys.exit(1)
 
 
+@contextmanager
+def _indexes(data_directory: Path | None) -> Iterator[IndexCatalog]:
+    """The indexes of this machine, open for a command."""
+    from boundarymorph import wiring
+
+    catalog = wiring.build_catalog(Settings.load(data_directory=data_directory))
+    try:
+        yield catalog
+    finally:
+        catalog.close()
+
+
 async def _read(path: Path) -> AsyncIterator[bytes]:
     with path.open("rb") as file:
         while chunk := await asyncio.to_thread(file.read, 1 << 18):
             yield chunk
-
-
-def _toml(values: Mapping[str, Any], path: str = "") -> str:
-    """Flat values first, then one table each for the nested ones; unset values as comments."""
-    lines, tables = [], []
-    for given, value in values.items():
-        name = given if BARE_KEY.fullmatch(given) else orjson.dumps(given).decode()
-        if isinstance(value, Mapping):
-            tables.append(f"\n[{path}{name}]\n{_toml(value, f'{path}{name}.')}")
-        elif value is None:
-            lines.append(f"# {name} is unset\n")
-        else:
-            lines.append(f"{name} = {orjson.dumps(value).decode()}\n")
-    return "".join(lines + tables)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@
 
 from typing import ClassVar
 
+PROBLEM_TYPE = "urn:boundarymorph:problem:"  # what the type of a problem begins with, before the slug
+
 
 class BoundaryMorphError(Exception):
     """Base of every error that is part of the interface."""
@@ -85,7 +87,7 @@ class ModelUnavailable(BoundaryMorphError):
 
 
 class Overloaded(BoundaryMorphError):
-    """There is more work in hand than may wait; nothing of the request was begun.
+    """There is more work in hand than may wait.
 
     retry_after: seconds until it is worth another try.
     """

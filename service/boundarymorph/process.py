@@ -24,8 +24,8 @@ from boundarymorph.settings import Settings
 from boundarymorph.telemetry import logs, metrics, tracing
 
 LAST_SECONDS = 10.0  # in which a worker closes what it has, after its grace time
-BACKLOG = 2048  # connections that wait at a door of several processes
-NO_DOOR = 3  # the exit code when the address cannot be had
+BACKLOG = 2048  # connections that wait for several processes
+NO_LISTENER = 3  # the exit code when the address cannot be had
 log = logging.getLogger(__name__)
 
 
@@ -41,10 +41,11 @@ def serve(create: Create, settings: Settings, name: str) -> int:
     name: of the service, in traces. When the application calls `on_failure`, there is nothing left to serve, and the
     exit code is 1.
 
-    The first SIGTERM or SIGINT makes it unready, lets it work on for drain_seconds, then closes its door and gives what
+    The first SIGTERM or SIGINT makes it unready, lets it work on for drain_seconds, then stops listening and gives what
     runs grace_seconds to finish. A second one ends it at once.
 
-    Raises InvalidConfiguration for an address that others can reach, without keys, and for traces without the extra.
+    Raises InvalidConfiguration for an address that others can reach, without keys, for traces without the extra, and as
+    `create` does.
     """
     if not (settings.keys or settings.without_keys or _is_loopback(settings.host)):
         raise InvalidConfiguration(
@@ -54,16 +55,18 @@ def serve(create: Create, settings: Settings, name: str) -> int:
     logs.configure(settings.log_level, settings.log_format)
     if settings.workers == 1:
         return _serve(create, settings, name)
+    create(settings, on_failure=lambda: None)  # what is wrong with the settings shows here, once for all workers
+    _trace(settings.traces.url, name)()
     try:
-        door = _listen(settings.host, settings.port)
+        listener = _listen(settings.host, settings.port)
     except OSError as error:
         log.error("%s", error)
-        return NO_DOOR
+        return NO_LISTENER
     shared = tempfile.mkdtemp(prefix="boundarymorph-metrics-")
     os.environ[metrics.SHARED_DIRECTORY] = shared
     try:
         return supervisor.supervise(
-            partial(_work, create, settings, name, door),
+            partial(_work, create, settings, name, listener),
             settings.workers,
             patience=settings.drain_seconds + settings.grace_seconds + LAST_SECONDS,
             on_death=metrics.forget_worker,
@@ -72,18 +75,18 @@ def serve(create: Create, settings: Settings, name: str) -> int:
         shutil.rmtree(shared, ignore_errors=True)
 
 
-def _work(create: Create, settings: Settings, name: str, door: socket.socket, again: bool) -> int:
+def _work(create: Create, settings: Settings, name: str, listener: socket.socket, again: bool) -> int:
     """The life of one of several workers. again: it waits with listening until it is ready; others are there."""
     warnings.filterwarnings("ignore", "Removal of labels", UserWarning)  # prometheus_client, of a gauge at its end
     logs.configure(settings.log_level, settings.log_format)
-    return _serve(create, settings, name, door, listen_when_ready=again)
+    return _serve(create, settings, name, listener, listen_when_ready=again)
 
 
 def _serve(
     create: Create,
     settings: Settings,
     name: str,
-    door: socket.socket | None = None,
+    listener: socket.socket | None = None,
     *,
     listen_when_ready: bool = False,
 ) -> int:
@@ -106,7 +109,7 @@ def _serve(
     server = _DrainingServer(config, app, settings.drain_seconds)
     end_traces = _trace(settings.traces.url, name)
     try:
-        server.run(None if door is None else [door])
+        server.run(None if listener is None else [listener])
     finally:
         end_traces()
     return 1 if failed or not server.started else 0
@@ -122,21 +125,21 @@ def _trace(url: str | None, name: str) -> Callable[[], None]:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A door for several processes. Raises OSError."""
+    """A socket for several processes. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    door = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # else asyncio leaves Nagle's algorithm on
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # else asyncio leaves Nagle's algorithm on
     try:
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        door.bind((host, port))
-        door.listen(BACKLOG)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
     except OSError:
-        door.close()
+        listener.close()
         raise
-    return door
+    return listener
 
 
 class _DrainingServer(uvicorn.Server):
-    """A server that is unready for a while before it closes its door."""
+    """A server that is unready for a while before it stops listening."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, drain_seconds: float) -> None:
         super().__init__(config)
@@ -147,8 +150,7 @@ class _DrainingServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The signal handler."""
         if self._exit_at is not None:
-            self.should_exit = self.force_exit = True
-            return
+            os._exit(0)  # an end in order would wait for threads, such as one whose disk hangs
         self._app.state.boundarymorph.draining = True
         self._exit_at = time.monotonic() + self._drain_seconds
 

@@ -15,14 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.caching.keys import digest
-from boundarymorph.caching.scorer import CachingScorer
+from boundarymorph.caching.scores import Remembered, RememberingScorer
 from boundarymorph.errors import (
     BoundaryMorphError,
     DeadlineExceeded,
     Overloaded,
+    RetrieverFailed,
     RetrieverUnavailable,
     ScorerFailed,
     ScorerUnavailable,
+    StorageUnavailable,
 )
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document
@@ -77,6 +79,7 @@ class Interruption(StrEnum):
     DEADLINE = "deadline"
     OVERLOADED = "overloaded"
     RETRIEVER_UNAVAILABLE = "retriever_unavailable"
+    RETRIEVER_FAILED = "retriever_failed"
     SCORER_UNAVAILABLE = "scorer_unavailable"
     SCORER_FAILED = "scorer_failed"
 
@@ -85,6 +88,8 @@ INTERRUPTIONS: dict[type[BoundaryMorphError], Interruption] = {
     DeadlineExceeded: Interruption.DEADLINE,
     Overloaded: Interruption.OVERLOADED,
     RetrieverUnavailable: Interruption.RETRIEVER_UNAVAILABLE,
+    StorageUnavailable: Interruption.RETRIEVER_UNAVAILABLE,
+    RetrieverFailed: Interruption.RETRIEVER_FAILED,
     ScorerUnavailable: Interruption.SCORER_UNAVAILABLE,
     ScorerFailed: Interruption.SCORER_FAILED,
 }
@@ -92,11 +97,16 @@ INTERRUPTIONS: dict[type[BoundaryMorphError], Interruption] = {
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a task stands before a round. expected_loss: as of `SelectionSession`; selected: ids, as believed now."""
+    """Where a task stands before a round.
+
+    budget: the task's; reused: scores that were known before and take the place of as many calls; expected_loss: as of
+    `SelectionSession`; selected: ids, as believed now.
+    """
 
     rounds: int
     calls: int
     budget: int
+    reused: int
     expected_loss: float
     selected: Sequence[str]
 
@@ -162,7 +172,7 @@ class Selector:
     ) -> None:
         self._retriever = retriever
         self._scorer = scorer
-        self._memory = scorer if isinstance(scorer, CachingScorer) else None
+        self._memory = scorer if isinstance(scorer, RememberingScorer) else None
         self._clock = clock
         self._executor: Executor = ThreadPoolExecutor(threads, thread_name_prefix="selector")
 
@@ -191,6 +201,8 @@ class Selector:
         gone: set[int] = set()
         truncated = 0
         interruption: Interruption | None = None
+        remembered: Mapping[bytes, Remembered] | None = None
+        known: Mapping[int, float] = {}
         lengths: NDArray[np.float64] | None = None
         with watch.stage("fetch"):
             if task.max_tokens is not None:
@@ -198,22 +210,24 @@ class Selector:
                     lengths = await task.candidates.lengths(self._retriever, pool.ids)
             try:
                 async with self._before(task.deadline):
-                    known = await self._known(task, pool, documents)
-            except (RetrieverUnavailable, DeadlineExceeded) as error:
-                known = {}
+                    if self._memory is not None and task.reuse:
+                        remembered = await self._memory.recall(task.query)
+                        known = await self._known(task, pool, remembered, documents)
+            except tuple(INTERRUPTIONS) as error:
                 warnings.append(f"scores known from earlier requests were not used: {error}")
         with watch.stage("select"):
             session, asked = await self._in_thread(_begin, pool, task, lengths, known)
         while asked.size:
             if tell:
-                yield await self._in_thread(_progress, session)
+                yield await self._in_thread(_progress, session, task, len(known))
             try:
                 with watch.stage("fetch"):
                     async with self._before(task.deadline):
                         await self._fetch(task, [pool.ids[position] for position in asked], documents)
                     gone.update(position for position in asked.tolist() if pool.ids[position] not in documents)
                 with watch.stage("score"):
-                    scores, cut = await self._score(task, [documents.get(pool.ids[position]) for position in asked])
+                    wanted = [documents.get(pool.ids[position]) for position in asked]
+                    scores, cut = await self._score(task, wanted, remembered)
                     truncated += cut
             except tuple(INTERRUPTIONS) as error:
                 interruption = _interruption(error)
@@ -232,7 +246,7 @@ class Selector:
                 with watch.stage("fetch"):
                     async with self._before(latest):
                         await self._fetch(task, [pool.ids[position] for position in selection.documents], documents)
-            except (RetrieverUnavailable, DeadlineExceeded) as error:
+            except tuple(INTERRUPTIONS) as error:
                 new = _interruption(error)
                 if not task.degrade and new != Interruption.DEADLINE:
                     raise
@@ -264,12 +278,11 @@ class Selector:
         """Wait for the threads and release them."""
         await asyncio.to_thread(self._executor.shutdown)
 
-    async def _known(self, task: SelectionTask, pool: Pool, documents: dict[str, Document]) -> dict[int, float]:
-        """Scores of earlier tasks by position, of the documents that still read as they did then."""
-        if self._memory is None or not task.reuse:
-            return {}
-        remembered = await self._memory.recall(task.query)
-        hinted = {entry.document for entry in remembered.values()}
+    async def _known(
+        self, task: SelectionTask, pool: Pool, remembered: Mapping[bytes, Remembered], documents: dict[str, Document]
+    ) -> dict[int, float]:
+        """Scores of earlier tasks by position, of the documents that still read as they did then and bring none."""
+        hinted = {entry.document for entry in remembered.values()} - task.candidates.known_scores().keys()
         candidates = [id for id in pool.ids if id in hinted]
         await self._fetch(task, candidates, documents)
         positions = {id: position for position, id in enumerate(pool.ids)}
@@ -282,7 +295,10 @@ class Selector:
             documents.update(await task.candidates.documents(self._retriever, missing))
 
     async def _score(
-        self, task: SelectionTask, documents: Sequence[Document | None]
+        self,
+        task: SelectionTask,
+        documents: Sequence[Document | None],
+        remembered: Mapping[bytes, Remembered] | None,
     ) -> tuple[NDArray[np.float64], int]:
         values = np.full(len(documents), GONE)
         present = [position for position, document in enumerate(documents) if document is not None]
@@ -296,7 +312,7 @@ class Selector:
             scores = await self._scorer.score(task.query, texts, deadline=deadline)
         else:
             ids = [document.id for document in documents if document is not None]
-            scores = await self._memory.score(task.query, texts, deadline=deadline, documents=ids)
+            scores = await self._memory.score(task.query, texts, deadline=deadline, documents=ids, recalled=remembered)
         values[present] = scores.values
         return values, scores.truncated
 
@@ -338,9 +354,9 @@ def _advance(
     return session.ask(batch_size)
 
 
-def _progress(session: SelectionSession) -> Progress:
+def _progress(session: SelectionSession, task: SelectionTask, reused: int) -> Progress:
     selected = [session.pool.ids[position] for position in session.selection().documents]
-    return Progress(session.rounds, session.spent, session.budget, _expected_loss(session), selected)
+    return Progress(session.rounds, session.spent, task.budget, reused, _expected_loss(session), selected)
 
 
 def _end(session: SelectionSession) -> tuple[Selection, float]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from tomllib import TOMLDecodeError
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import orjson
 from pydantic import BaseModel, BeforeValidator, Field, SecretStr, ValidationError, model_validator
@@ -22,6 +24,7 @@ from boundarymorph.selection import methods
 
 CONFIG_VARIABLE = "BOUNDARYMORPH_CONFIG"
 DEFAULT_CONFIG = Path("boundarymorph.toml")
+BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")  # of TOML
 
 
 SESSIONS, SESSIONS_A_CORE = 64, 4
@@ -42,10 +45,22 @@ class Limits(BaseModel, extra="forbid"):
     batch_size: int = Field(256, ge=1, description="documents a round")
     dimension: int = Field(8_192, ge=1, description="d of given embeddings")
     sessions: int | None = Field(
-        None, ge=1, description="selections at a time; if unset 4 a core with the embedded cross-encoder here, else 64"
+        None,
+        ge=1,
+        description="selections at a time; if unset 64, with the embedded cross-encoder here 4 a core over all workers",
     )
     waiting: int = Field(192, ge=0, description="requests for selections that may wait for their turn")
     texts: int = Field(512, ge=1, description="texts in one call of a scorer")
+    bytes_in_hand: int = Field(2**30, ge=1024, description="HTTP bodies of all requests under way together")
+
+    @model_validator(mode="after")
+    def _room_for_a_body(self) -> Self:
+        if self.bytes_in_hand < self.body_bytes:
+            raise ValueError(
+                f"bytes_in_hand is {self.bytes_in_hand:,}, under body_bytes, which is {self.body_bytes:,}: "
+                "the largest bodies would always be refused"
+            )
+        return self
 
 
 def _listed(value: object) -> object:
@@ -56,66 +71,69 @@ def _listed(value: object) -> object:
 
 
 Urls = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
-OF_A_NAMED_MODEL = ("precision", "device", "prompt", "instruction", "trust_remote_code", "batch_tokens")
 
 
-class ScorerSettings(BaseModel, extra="forbid"):
-    """The cross-encoder: a server elsewhere if there is a url, else a model in this process."""
+class ModelSettings(BaseModel, extra="forbid"):
+    """A model: on a server elsewhere if there is a url, else in this process, by name or the embedded one."""
 
-    url: Urls = Field((), description="http://, tei://, vllm://, infinity://, cohere:// or jina:// servers")
+    named: ClassVar[tuple[str, ...]] = ("precision", "device", "instruction", "trust_remote_code", "batch_tokens")
+    chosen: ClassVar[tuple[str, ...]] = ()  # of a url too
+
+    url: Urls = ()
     api_key: SecretStr | None = Field(None, description="what those are sent as a Bearer token")
-    timeout_seconds: float = Field(30.0, gt=0, description="one round, retries included, where nothing else is due")
+    timeout_seconds: float = Field(30.0, gt=0, description="one call, retries included, where nothing else is due")
     attempt_seconds: float = Field(10.0, gt=0, description="one try at one server")
     connections: int = Field(64, ge=1, description="connections to all servers together")
 
-    model: str | None = Field(None, description="Hugging Face name or folder; the embedded cross-encoder if unset")
+    model: str | None = None
     precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = Field("auto", description="of a model with a name")
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="where a model with a name runs")
-    max_length: int | None = Field(None, ge=8, description="tokens of a pair; the model's own limit if unset")
-    prompt: str | None = Field(None, description="template of a causal reranker, where its name does not tell")
-    instruction: str | None = Field(None, description="what a causal reranker is told to judge by")
+    instruction: str | None = Field(None, description="what a model that is told its task is told")
     trust_remote_code: bool = Field(False, description="run Python code that comes with the model")
     batch_tokens: int | None = Field(None, ge=1, description="tokens of a batch; by the device if unset")
-    queue_tokens: int = Field(1_000_000, ge=1, description="tokens that may wait; what is over it is refused")
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
         if self.url and self.model is not None:
             raise ValueError("give a url or a model, not both")
-        fields = type(self).model_fields
-        given = [name for name in OF_A_NAMED_MODEL if getattr(self, name) != fields[name].default]
-        if given and self.model is None:
-            raise ValueError(f"{', '.join(given)}: only of a model with a name; the embedded one has its own")
+        if self.model is None:
+            self._refuse(self.named, "a model with a name")
+            if not self.url:
+                self._refuse(self.chosen, "a model with a name or a url")
         return self
 
+    def _refuse(self, names: tuple[str, ...], owner: str) -> None:
+        fields = type(self).model_fields
+        given = [name for name in names if getattr(self, name) != fields[name].default]
+        if given:
+            raise ValueError(f"{', '.join(given)}: only of {owner}; the embedded one has its own")
 
-class EncoderSettings(BaseModel, extra="forbid"):
+
+class ScorerSettings(ModelSettings):
+    """The cross-encoder: a server elsewhere if there is a url, else a model in this process."""
+
+    named: ClassVar[tuple[str, ...]] = (*ModelSettings.named, "prompt")
+
+    url: Urls = Field((), description="http://, tei://, vllm://, infinity://, cohere:// or jina:// servers")
+    model: str | None = Field(None, description="Hugging Face name or folder; the embedded cross-encoder if unset")
+    max_length: int | None = Field(None, ge=8, description="tokens of a pair; the model's own limit if unset")
+    prompt: str | None = Field(None, description="template of a causal reranker, where its name does not tell")
+    queue_tokens: int = Field(1_000_000, ge=1, description="tokens that may wait; what is over it is refused")
+
+
+class EncoderSettings(ModelSettings):
     """The dual encoder: a server elsewhere if there is a url, else a model in this process."""
 
-    url: Urls = Field((), description="tei://, vllm:// or openai:// servers; several are replicas")
-    api_key: SecretStr | None = Field(None, description="what those are sent as a Bearer token")
-    timeout_seconds: float = Field(30.0, gt=0, description="one call, retries included")
-    attempt_seconds: float = Field(10.0, gt=0, description="one try at one server")
-    connections: int = Field(64, ge=1, description="connections to all servers together")
+    named: ClassVar[tuple[str, ...]] = (*ModelSettings.named, "pooling")
+    chosen: ClassVar[tuple[str, ...]] = ("query_prompt", "document_prompt", "dimension")
 
+    url: Urls = Field((), description="tei://, vllm:// or openai:// servers; several are replicas")
     model: str | None = Field(None, description="Hugging Face name or folder; the embedded encoder if unset")
-    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = Field("auto", description="of a model with a name")
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="where a model with a name runs")
     max_length: int | None = Field(None, ge=8, description="tokens of a text; the model's own limit if unset")
     pooling: Literal["cls", "mean", "last"] | None = Field(None, description="what its files say, if unset")
-    instruction: str | None = Field(None, description="what an encoder that is told its task is told")
-    trust_remote_code: bool = Field(False, description="run Python code that comes with the model")
-    batch_tokens: int | None = Field(None, ge=1, description="tokens of a batch; by the device if unset")
-
     query_prompt: str | None = Field(None, description="before every query; the model's own if unset")
     document_prompt: str | None = Field(None, description="before every document; the model's own if unset")
     dimension: int | None = Field(None, ge=1, description="leading numbers kept, of a model made for that")
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> Self:
-        if self.url and self.model is not None:
-            raise ValueError("give a url or a model, not both")
-        return self
 
 
 class CacheSettings(BaseModel, extra="forbid"):
@@ -123,7 +141,7 @@ class CacheSettings(BaseModel, extra="forbid"):
 
     enabled: bool = Field(True, description="keep scores and the embeddings of queries")
     url: SecretStr | None = Field(None, description="redis://, rediss://, unix:// or redis+cluster://")
-    timeout_seconds: float = Field(0.05, gt=0, description="that a request waits for Redis at most")
+    timeout_seconds: float = Field(0.05, gt=0, description="that a lookup waits for Redis at most")
     seconds_to_live: float = Field(7 * 86_400.0, gt=0, description="since it was last written")
     memory_bytes: int = Field(64 * 2**20, ge=1024, description="of scores, and of embeddings, in this process")
 
@@ -165,8 +183,9 @@ class RetrieverSettings(BaseModel, extra="forbid"):
     """The retriever: processes elsewhere if there is a url, else the indexes of this machine."""
 
     url: Urls = Field((), description="http:// of a `boundarymorph retriever`; several see the same documents")
-    timeout_seconds: float = Field(30.0, gt=0, description="one call of it, a second try included")
-    connections: int = Field(64, ge=1, description="connections to it at most")
+    timeout_seconds: float = Field(30.0, gt=0, description="one call of the only one, a second try included")
+    attempt_seconds: float = Field(10.0, gt=0, description="one try at one of several")
+    connections: int = Field(64, ge=1, description="connections to each at most")
     api_key: SecretStr | None = Field(None, description="what it is sent as a Bearer token")
 
 
@@ -223,6 +242,7 @@ class Settings(BaseSettings):
     depth: int = Field(10_000, ge=1, description="N taken from an index where a request names none")
     batch_size: int = Field(5, ge=1, description="documents a round where a request names none")
     deadline_seconds: float = Field(60.0, gt=0, description="of a request that names no deadline of its own")
+    body_seconds: float = Field(60.0, gt=0, description="that a body may take to arrive, except of a streamed upload")
     method: str = Field(methods.DEFAULT, description="how to select where a request does not say")
     auto_budget: int = Field(200, ge=0, description='calls at most where a request says "auto", within the limit')
     auto_settle: float = Field(0.02, gt=0, lt=1, description='expected loss at which "auto" stops')
@@ -303,6 +323,20 @@ def mistakes(error: ValidationError) -> str:
         ": ".join([*filter(None, [".".join(map(str, detail["loc"]))]), detail["msg"].removeprefix("Value error, ")])
         for detail in error.errors()
     )
+
+
+def toml(values: Mapping[str, Any], path: str = "") -> str:
+    """Flat values first, then one table each for the nested ones; unset values as comments."""
+    lines, tables = [], []
+    for given, value in values.items():
+        name = given if BARE_KEY.fullmatch(given) else orjson.dumps(given).decode()
+        if isinstance(value, Mapping):
+            tables.append(f"\n[{path}{name}]\n{toml(value, f'{path}{name}.')}")
+        elif value is None:
+            lines.append(f"# {name} is unset\n")
+        else:
+            lines.append(f"{name} = {orjson.dumps(value).decode()}\n")
+    return "".join(lines + tables)
 
 
 def _config_file() -> Path | None:

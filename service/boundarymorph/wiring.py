@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 from threadpoolctl import threadpool_limits
 
 from boundarymorph.caching.caches import Caches
+from boundarymorph.caching.memory import MemoryEmbeddingCache, MemoryScoreCache
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.observed import ObservedRetriever, ObservedSelector
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.cross_encoder import CrossEncoder
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.selector import Selector
-from boundarymorph.settings import EncoderSettings, Settings
+from boundarymorph.settings import CacheSettings, EncoderSettings, Settings
 
 # At run time each is imported where it is built: a process that retrieves elsewhere loads neither FAISS nor ONNX.
 if TYPE_CHECKING:
@@ -30,8 +33,9 @@ if TYPE_CHECKING:
     from boundarymorph.retrieval.replicated import ReplicatedRetriever
 
 CANARY = "canary"
-LOCAL_THREADS = 4  # that search the indexes of this machine
+LOCAL_THREADS = 16  # that search the indexes of this machine: what waits at the same time is searched together
 Canary = Callable[[float], Awaitable[object]]  # asks a part for a trifle, before a moment on `time.monotonic()`
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -132,12 +136,14 @@ def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None
     )
 
 
-def build_catalog(settings: Settings) -> IndexCatalog:
-    """The indexes on this machine. Raises InvalidConfiguration where there can be none."""
+def build_catalog(
+    settings: Settings, make_vectors: Callable[[int], VectorIndex] | None = None, warnings: Sequence[str] = ()
+) -> IndexCatalog:
+    """The indexes on this machine, as `IndexCatalog`. Raises InvalidConfiguration where there can be none."""
     from boundarymorph.retrieval.catalog import IndexCatalog
 
     try:
-        return IndexCatalog(settings.data_directory / "indexes", _device_index(settings.search_device))
+        return IndexCatalog(settings.data_directory / "indexes", make_vectors, warnings=warnings)
     except OSError as error:
         raise InvalidConfiguration(f"data_directory: {error}") from error
 
@@ -145,11 +151,12 @@ def build_catalog(settings: Settings) -> IndexCatalog:
 def build_indexes(settings: Settings) -> Catalog:
     """The indexes that a service has: those in Milvus if there is a url, else those on this machine.
 
+    These are searched on `search_device`, or where it cannot be used on the CPU, with a warning in every answer.
     Raises InvalidConfiguration; a Milvus that is not there shows at the first call.
     """
     chosen = settings.milvus
     if chosen.url is None:
-        return build_catalog(settings)
+        return _searched_catalog(settings)
     try:
         from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
         from boundarymorph.retrieval.milvus.connection import Connection
@@ -211,15 +218,13 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
     from boundarymorph.retrieval.local import LocalRetriever
 
     catalog = build_indexes(settings)
-    caches = Caches.of(settings.cache)
+    caches = _caches(settings.cache)
     bare = build_encoder(settings, on_lost)
     encoder = caches.before_encoder(bare, _identity(bare))
     threadpool_limits(1, user_api="blas")  # of what is loaded by now
     threads = LOCAL_THREADS if settings.milvus.url is None else settings.milvus.connections
     retriever = LocalRetriever(catalog, encoder, threads=threads)
-    canaries = _encoder_canaries(settings, bare)
-    if settings.milvus.url is not None:
-        canaries["milvus"] = lambda deadline: asyncio.to_thread(catalog.check)
+    canaries = {**_encoder_canaries(settings, bare), "indexes": canary_of_indexes(catalog)}
     return Retrieval(catalog, encoder, retriever, caches=caches, canaries=canaries)
 
 
@@ -230,7 +235,7 @@ def build_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None
     """
     threadpool_limits(1, user_api="blas")
     retriever = _remote_retriever(settings)
-    caches = Caches.of(settings.cache)
+    caches = _caches(settings.cache)
     bare = _scorer(settings, on_lost)
     scorer = caches.before_scorer(bare, _identity(bare))
     selector = ObservedSelector(ObservedRetriever(retriever), scorer, threads=settings.selector_threads)
@@ -243,24 +248,55 @@ def canary_of_scorer(scorer: Scorer) -> Canary:
     return lambda deadline: scorer.score(CANARY, [CANARY], deadline=deadline)
 
 
+def canary_of_indexes(catalog: Catalog) -> Canary:
+    """Looks for the indexes in a thread. Who gives up leaves the look to the next, so that none runs beside another."""
+    look: asyncio.Task[None] | None = None
+
+    async def canary(deadline: float) -> None:
+        nonlocal look
+        look = current = look or asyncio.create_task(asyncio.to_thread(catalog.check))
+        try:
+            await asyncio.shield(current)
+        finally:
+            if current.done():
+                look = None
+
+    return canary
+
+
 def _remote_retriever(settings: Settings) -> RemoteRetriever | ReplicatedRetriever:
     from boundarymorph.retrieval.remote import RemoteRetriever
     from boundarymorph.retrieval.replicated import ReplicatedRetriever
+    from boundarymorph.telemetry import metrics
 
     chosen = settings.retriever
     if not chosen.url:
         raise InvalidConfiguration("retriever.url: say where the retriever is")
+    alone = len(chosen.url) == 1
+    timeout = chosen.timeout_seconds if alone else min(chosen.timeout_seconds, chosen.attempt_seconds)
     retrievers = [
-        RemoteRetriever(
-            url, api_key=_secret(chosen.api_key), timeout=chosen.timeout_seconds, connections=chosen.connections
-        )
+        RemoteRetriever(url, api_key=_secret(chosen.api_key), timeout=timeout, connections=chosen.connections)
         for url in chosen.url
     ]
-    return retrievers[0] if len(retrievers) == 1 else ReplicatedRetriever(retrievers)
+    if alone:
+        return retrievers[0]
+    return ReplicatedRetriever(retrievers, on_change=partial(metrics.observe_replica, "retriever"))
+
+
+def _searched_catalog(settings: Settings) -> IndexCatalog:
+    device = settings.search_device
+    try:
+        make_vectors = _device_index(device)
+        if make_vectors is not None:
+            make_vectors(1)
+    except (ImportError, InvalidConfiguration) as error:
+        _log.warning("search_device %s cannot be used, the CPU searches in its place: %s", device, error)
+        return build_catalog(settings, warnings=[f"search_device {device} cannot be used here; the CPU searched"])
+    return build_catalog(settings, make_vectors)
 
 
 def _device_index(device: str) -> Callable[[int], VectorIndex] | None:
-    """What holds and searches the vectors on another device; None where the kinds on the CPU do."""
+    """What holds and searches the vectors on another device; None where the kinds on the CPU do. Raises ImportError."""
     kind, _, number = device.partition(":")
     match kind:
         case "cuda":
@@ -292,7 +328,25 @@ def _encoder_canaries(settings: Settings, encoder: Encoder) -> dict[str, Canary]
     from boundarymorph.retrieval.encoders.remote import parse
 
     paid = any(parse(url).dialect.paid for url in settings.encoder.url)
-    return {} if paid else {"retriever": lambda deadline: encoder.encode_query(CANARY)}
+    return {} if paid else {"encoder": lambda deadline: encoder.encode_query(CANARY)}
+
+
+def _caches(chosen: CacheSettings) -> Caches:
+    """In Redis or in this process, or none. Raises InvalidConfiguration for a malformed url."""
+    if not chosen.enabled:
+        return Caches()
+    size, seconds = chosen.memory_bytes, chosen.seconds_to_live
+    if chosen.url is None:
+        return Caches(
+            MemoryScoreCache(size, seconds_to_live=seconds), MemoryEmbeddingCache(size, seconds_to_live=seconds)
+        )
+    from boundarymorph.caching.link import RedisLink
+    from boundarymorph.caching.redis import RedisEmbeddingCache, RedisScoreCache
+
+    link = RedisLink(chosen.url.get_secret_value(), timeout=chosen.timeout_seconds)
+    return Caches(
+        RedisScoreCache(link, seconds_to_live=seconds), RedisEmbeddingCache(link, seconds_to_live=seconds), link
+    )
 
 
 def _identity(model: Encoder | Scorer) -> Callable[[], str | None] | None:
@@ -336,6 +390,7 @@ def _remote_scorer(settings: Settings) -> Scorer:
         attempt_timeout=chosen.attempt_seconds,
         connections=chosen.connections,
         observe=metrics.observe_attempt,
+        on_change=partial(metrics.observe_replica, "scorer"),
     )
 
 
@@ -353,6 +408,7 @@ def _remote_encoder(chosen: EncoderSettings) -> Encoder:
         attempt_timeout=chosen.attempt_seconds,
         connections=chosen.connections,
         observe=metrics.observe_encoder_attempt,
+        on_change=partial(metrics.observe_replica, "encoder"),
     )
 
 

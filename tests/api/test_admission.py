@@ -5,6 +5,7 @@ import random
 import time
 
 import pytest
+from prometheus_client import REGISTRY
 
 from boundarymorph.api.admission import Admission
 from boundarymorph.errors import Overloaded
@@ -25,8 +26,8 @@ class Visitors:
         self.done[name] = asyncio.Event()
 
         async def visit() -> None:
-            with self.admission.enter():
-                async with self.admission.turn(caller, priority=priority, deadline=deadline):
+            with self.admission.enter(caller) as inside:
+                async with self.admission.turn(inside, priority=priority, deadline=deadline):
                     self.order.append(name)
                     await self.done[name].wait()
 
@@ -109,8 +110,8 @@ async def test_a_deadline_that_comes_before_the_turn() -> None:
     """Turns were short lately, and then one is not."""
     admission = Admission(running=1, waiting=9)
     for _ in range(100):
-        with admission.enter():
-            async with admission.turn("a"):
+        with admission.enter("a") as inside:
+            async with admission.turn(inside):
                 pass
     visitors = Visitors(admission)
     visitors.send("endless")
@@ -185,16 +186,102 @@ async def test_a_turn_that_comes_as_its_owner_leaves_goes_to_the_next() -> None:
     assert (visitors.admission.inside, visitors.admission.running) == (0, 0)
 
 
-async def test_nothing_is_lost_in_a_crowd() -> None:
+class TestRoomForOthers:
+    """One caller has all places: one running, three waiting."""
+
+    @pytest.fixture
+    async def full(self) -> tuple[Visitors, dict[str, asyncio.Task[None]]]:
+        visitors = Visitors(Admission(running=1, waiting=3))
+        tasks = {name: visitors.send(name, "a") for name in ("a1", "a2", "a3", "a4")}
+        await settle()
+        return visitors, tasks
+
+    async def test_the_newest_of_the_busiest_makes_it(
+        self, full: tuple[Visitors, dict[str, asyncio.Task[None]]]
+    ) -> None:
+        visitors, tasks = full
+        visitors.send("b1", "b")
+        await settle()
+        with pytest.raises(Overloaded, match="most requests in hand") as error:
+            await tasks["a4"]
+        assert error.value.retry_after >= 1
+        assert (visitors.admission.inside, visitors.admission.running, visitors.admission.waiting) == (4, 1, 3)
+        await visitors.leave("a1", "a2", "a3", "b1")
+        assert visitors.order == ["a1", "a2", "a3", "b1"]
+        assert (visitors.admission.inside, visitors.admission.running) == (0, 0)
+
+    async def test_until_the_difference_is_less_than_two(
+        self, full: tuple[Visitors, dict[str, asyncio.Task[None]]]
+    ) -> None:
+        visitors, tasks = full
+        others = [visitors.send(f"b{number}", "b") for number in range(3)]
+        await settle()
+        assert [task.done() for task in tasks.values()] == [False, False, True, True]
+        assert [task.done() for task in others] == [False, False, True]
+        for refused in (tasks["a3"], tasks["a4"], others[2]):
+            with pytest.raises(Overloaded):
+                await refused
+        assert visitors.admission.inside == 4
+
+    async def test_its_own_caller_gets_none(self, full: tuple[Visitors, dict[str, asyncio.Task[None]]]) -> None:
+        visitors, tasks = full
+        with pytest.raises(Overloaded, match="in hand already"):
+            await visitors.send("a5", "a")
+        assert not any(task.done() for task in tasks.values())
+
+    async def test_not_of_those_who_run(self) -> None:
+        visitors = Visitors(Admission(running=2, waiting=0))
+        tasks = [visitors.send(name, "a") for name in ("a1", "a2")]
+        await settle()
+        with pytest.raises(Overloaded, match="in hand already"):
+            await visitors.send("b1", "b")
+        assert not any(task.done() for task in tasks)
+
+    async def test_who_makes_it_and_leaves_at_once_is_counted_once(
+        self, full: tuple[Visitors, dict[str, asyncio.Task[None]]]
+    ) -> None:
+        visitors, tasks = full
+        with visitors.admission.enter("b"):
+            tasks["a4"].cancel()
+            await settle()
+            assert (visitors.admission.inside, visitors.admission.running) == (4, 1)
+        await visitors.leave("a1", "a2", "a3")
+        assert visitors.order == ["a1", "a2", "a3"]
+        assert (visitors.admission.inside, visitors.admission.running) == (0, 0)
+
+
+async def test_refusals_are_counted_by_their_reason() -> None:
+    def counted() -> dict[str, float]:
+        reasons = ("full", "pushed_out", "too_late", "deadline")
+        return {
+            reason: REGISTRY.get_sample_value("boundarymorph_select_refused_total", {"reason": reason}) or 0.0
+            for reason in reasons
+        }
+
+    before = counted()
+    visitors = Visitors(Admission(running=1, waiting=2))
+    tasks = [visitors.send(name, "a") for name in ("a1", "a2", "a3", "a4")]
+    await settle()
+    tasks.append(visitors.send("b1", "b", deadline=time.monotonic() + 1))
+    await settle()
+    await visitors.leave("a1", "a2")
+    await asyncio.gather(*tasks, return_exceptions=True)
+    grown = {reason: count - before[reason] for reason, count in counted().items()}
+    assert grown == {"full": 1, "pushed_out": 1, "too_late": 1, "deadline": 0}
+
+
+@pytest.mark.parametrize("waiting", [1_000, 20])
+async def test_nothing_is_lost_in_a_crowd(waiting: int) -> None:
     rng = random.Random(4)
-    admission = Admission(running=3, waiting=1_000)
+    admission = Admission(running=3, waiting=waiting)
     most = 0
 
     async def visit(number: int) -> None:
         nonlocal most
         deadline = time.monotonic() + rng.uniform(0, 0.05) if rng.random() < 0.3 else None
-        with admission.enter():
-            async with admission.turn(str(number % 5), priority=number % 3, deadline=deadline):
+        await asyncio.sleep(rng.uniform(0, 0.02))
+        with admission.enter(str(number % 5)) as inside:
+            async with admission.turn(inside, priority=number % 3, deadline=deadline):
                 most = max(most, admission.running)
                 await asyncio.sleep(rng.uniform(0, 0.002))
 

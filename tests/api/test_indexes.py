@@ -3,6 +3,7 @@
 import itertools
 import sqlite3
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,13 +12,14 @@ from urllib.parse import quote
 import httpx
 import orjson
 import pytest
+from prometheus_client import REGISTRY
 
 from boundarymorph.api import indexes
+from boundarymorph.api.app import create_app
 from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.store import DocumentStore
 from boundarymorph.settings import Limits, Settings
-from boundarymorph.wiring import Rooms
-from tests.api.service import NDJSON, answer, fake_rooms, problem, serving, texts
+from tests.api.service import NDJSON, answer, client_of, fake_rooms, problem, ready, serving, texts
 
 JSON = {"content-type": "application/json"}
 UNIT = {"text": "t", "embedding": [1, 0, 0, 0]}
@@ -270,6 +272,66 @@ class TestProgress:
         assert last["report"]["added"] == 0
 
 
+class TestMetrics:
+    """What was written counts, also of an upload that did not come to its end."""
+
+    @pytest.fixture
+    def counted(self) -> Callable[[], dict[str, float]]:
+        def now() -> dict[str, float]:
+            sample = partial(REGISTRY.get_sample_value, "boundarymorph_ingested_documents_total")
+            return {outcome: sample({"outcome": outcome}) or 0.0 for outcome in ("added", "updated", "skipped")}
+
+        before = now()
+        return lambda: {outcome: count - before[outcome] for outcome, count in now().items()}
+
+    @pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
+    async def test_of_whole_uploads(
+        self, client: httpx.AsyncClient, counted: Callable[[], dict[str, float]], accept: str
+    ) -> None:
+        content = b"\n".join([*map(orjson.dumps, texts(100)), b"bad"])
+        await client.post("/indexes/texts/documents", content=content, headers=NDJSON | {"accept": accept})
+        assert counted() == {"added": 60, "updated": 40, "skipped": 1}
+
+    @pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
+    async def test_of_one_that_fails(
+        self, client: httpx.AsyncClient, settings: Settings, counted: Callable[[], dict[str, float]], accept: str
+    ) -> None:
+        async def pieces() -> AsyncIterator[bytes]:
+            yield b"\n".join(map(orjson.dumps, texts(100))) + b"\n"
+            answer(await client.get("/indexes/texts"))
+            IndexCatalog(settings.data_directory / "indexes").delete("texts")
+            yield b"\n".join(map(orjson.dumps, texts(100)))
+
+        await client.post("/indexes/texts/documents", content=pieces(), headers=NDJSON | {"accept": accept})
+        assert counted() == {"added": 56, "updated": 40, "skipped": 0}  # three batches of 32
+
+    @pytest.mark.parametrize("accept", [b"application/json", b"application/x-ndjson"])
+    async def test_of_one_whose_client_leaves(
+        self, settings: Settings, counted: Callable[[], dict[str, float]], accept: bytes
+    ) -> None:
+        app = create_app(settings, build=fake_rooms)
+        body = b"\n".join(map(orjson.dumps, texts(70))) + b"\n"
+        messages = iter([{"type": "http.request", "body": body, "more_body": True}, {"type": "http.disconnect"}])
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
+            "path": "/indexes/texts/documents", "raw_path": b"/indexes/texts/documents", "query_string": b"",
+            "root_path": "", "headers": [(b"content-type", b"application/x-ndjson"), (b"accept", accept)],
+            "client": ("test", 1), "server": ("test", 80),
+        }  # fmt: skip
+
+        async def receive() -> Any:
+            return next(messages)
+
+        async def send(message: Any) -> None:
+            pass
+
+        async with client_of(app) as client:
+            await ready(client)
+            answer(await client.put("/indexes/texts"))
+            await app(scope, receive, send)
+        assert counted() == {"added": 64, "updated": 0, "skipped": 0}
+
+
 class TestDocuments:
     @pytest.mark.parametrize(
         "id", ["plain", "a/b", "/", "//x", "a/", "a?b=c#d", "ü 🚋", "%2F", "...", "\t", "\0", "+", '"', "x" * 512]
@@ -345,13 +407,10 @@ class TestStorage:
         assert answer(await client.post("/indexes/own/documents", json=[UNIT | {"id": "n"}]))["added"] == 1
 
     async def test_a_directory_that_is_gone(self, tmp_path: Path) -> None:
-        def build(settings: Settings, on_lost: Callable[[], None]) -> Rooms:
-            rooms = fake_rooms(settings)
-            (settings.data_directory / "indexes").rmdir()
-            return rooms
-
-        async with serving(Settings(data_directory=tmp_path), build) as client:
+        async with serving(Settings(data_directory=tmp_path)) as client:
+            (tmp_path / "indexes").rmdir()
             problem(await client.put("/indexes/new"), 503, "storage-unavailable")
+            problem(await client.get("/indexes"), 503, "storage-unavailable")
 
     async def test_a_damaged_index(self, settings: Settings, client: httpx.AsyncClient) -> None:
         folder = settings.data_directory / "indexes" / "broken"

@@ -13,6 +13,7 @@ import pytest
 
 from boundarymorph.api.admission import Admission
 from boundarymorph.api.app import create_app, create_scorer_app
+from boundarymorph.api.bodies import BytesInHand
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selector import Selector
@@ -37,6 +38,13 @@ def select(**of_size: Callable[[int], Any]) -> Send:
 
 async def whole_body(client: httpx.AsyncClient, size: int) -> httpx.Response:
     return await client.post("/select", content=b'{"query": "q", "pool": [{"text": "a"}]}'.ljust(size))
+
+
+async def bodies_at_a_time(client: httpx.AsyncClient, size: int) -> httpx.Response:
+    """So many bytes, of which another request has 1,024."""
+    with Held.bytes_in_hand.of_request() as take:
+        take(1_024)
+        return await whole_body(client, size - 1_024)
 
 
 async def one_line(client: httpx.AsyncClient, size: int) -> httpx.Response:
@@ -64,6 +72,7 @@ class Held(SeededScorer):
 
     open: asyncio.Event
     admission: Admission
+    bytes_in_hand: BytesInHand
 
     async def score(self, *given: Any, **options: Any) -> Scores:
         await self.open.wait()
@@ -107,6 +116,7 @@ CASES = {
     "sessions": Case(2, at_a_time, 429, "overloaded", others=(("waiting", 0),)),
     "waiting": Case(1, at_a_time, 429, "overloaded", others=(("sessions", 2),), total=3),
     "texts": Case(3, to_score),
+    "bytes_in_hand": Case(2_048, bodies_at_a_time, 429, "overloaded", others=(("body_bytes", 1_536),)),
 }
 
 
@@ -154,6 +164,7 @@ async def client_under(settings: Settings, *, scorer: bool) -> AsyncIterator[htt
     Held.open.set()
     app = create_scorer_app(settings, build=cross_encoder) if scorer else create_app(settings, build=rooms)
     Held.admission = app.state.boundarymorph.admission
+    Held.bytes_in_hand = app.state.boundarymorph.bytes_in_hand
     async with client_of(app) as client:
         await ready(client)
         if not scorer:

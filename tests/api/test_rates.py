@@ -14,10 +14,9 @@ from pydantic import ValidationError
 
 from boundarymorph.api import keys
 from boundarymorph.api.keys import Scope
-from boundarymorph.api.rates import RateLimited, RateLimits, Turn
-from boundarymorph.cli import _toml
+from boundarymorph.api.rates import Decision, RateLimited, RateLimits
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.settings import RateLimitSettings, Settings
+from boundarymorph.settings import RateLimitSettings, Settings, toml
 from tests.api.service import answer, problem, serving
 from tests.caching.servers import RedisServer, cluster_url, running_cluster, speaking
 from tests.system.service import service
@@ -77,12 +76,12 @@ class TestCounting:
 
     async def test_at_the_limit_and_over_it(self, opened: AsyncExitStack, url: str | None) -> None:
         limits, before = limits_of(opened, url, default="3/hour"), unshared()
-        turns = [await limits.take("rag") for _ in range(4)]
-        assert [turn.standings[0].remaining for turn in turns] == [2, 1, 0, 0]
-        assert [turn.refused is None for turn in turns] == [True, True, True, False]
-        turns[2].check()
+        decisions = [await limits.take("rag") for _ in range(4)]
+        assert [decision.limits[0].remaining for decision in decisions] == [2, 1, 0, 0]
+        assert [decision.refused is None for decision in decisions] == [True, True, True, False]
+        decisions[2].check()
         with pytest.raises(RateLimited, match=r"3 requests in 3,600 s") as raised:
-            turns[3].check()
+            decisions[3].check()
         assert 1 <= raised.value.retry_after <= 3_600
         assert unshared() == before
 
@@ -94,14 +93,14 @@ class TestCounting:
     async def test_of_several_the_first_that_is_used_up_refuses(self, opened: AsyncExitStack, url: str | None) -> None:
         limits = limits_of(opened, url, default="4/day; 2/hour")
         assert await admitted(limits, "rag", 4) == [True, True, False, False]
-        turn = await limits.take("rag")
-        assert [standing.name for standing in turn.standings] == ['"2-in-3600s"']
-        assert turn.refused == turn.standings[0]
+        decision = await limits.take("rag")
+        assert [limit.name for limit in decision.limits] == ['"2-in-3600s"']
+        assert decision.refused == decision.limits[0]
 
     async def test_none(self, opened: AsyncExitStack, url: str | None) -> None:
         limits = limits_of(opened, url, default="1/hour", keys={"batch": "unlimited"})
-        assert [await limits.take("batch") for _ in range(3)] == [Turn()] * 3
-        assert await limits_of(opened, url).take("rag") == Turn()
+        assert [await limits.take("batch") for _ in range(3)] == [Decision()] * 3
+        assert await limits_of(opened, url).take("rag") == Decision()
 
     async def test_there_are_more_when_the_window_has_passed(self, opened: AsyncExitStack, url: str | None) -> None:
         limits = limits_of(opened, url, default="1/second")
@@ -112,8 +111,8 @@ class TestCounting:
 
     async def test_side_by_side(self, opened: AsyncExitStack, url: str | None) -> None:
         limits = limits_of(opened, url, default="50/hour")
-        turns = await asyncio.gather(*(limits.take("rag") for _ in range(120)))
-        assert sum(turn.refused is None for turn in turns) == 50
+        decisions = await asyncio.gather(*(limits.take("rag") for _ in range(120)))
+        assert sum(decision.refused is None for decision in decisions) == 50
 
 
 class TestRedis:
@@ -136,7 +135,7 @@ class TestRedis:
         server.start()
         try:
             async with asyncio.timeout(60):
-                while (await limits.take("rag")).standings[0].remaining == 0:  # noqa: ASYNC110 - time alone changes it
+                while (await limits.take("rag")).limits[0].remaining == 0:  # noqa: ASYNC110 - time alone changes it
                     await asyncio.sleep(0.1)
         finally:
             server.kill()
@@ -183,7 +182,7 @@ class TestSettings:
         settings = Settings.load(
             rate_limits={"default": "1/second; 9/hour", "keys": {"a.b": "2/day", "c-d": "unlimited"}}
         )
-        shown = _toml(settings.masked())
+        shown = toml(settings.masked())
         assert "hunter2" not in shown
         (tmp_path / "boundarymorph.toml").write_text(shown)
         assert Settings.load().rate_limits.keys == settings.rate_limits.keys

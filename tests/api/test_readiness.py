@@ -1,11 +1,12 @@
 """Parts that come and go while a process runs."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -13,9 +14,9 @@ import pytest
 from boundarymorph.api import readiness
 from boundarymorph.api.app import create_app
 from boundarymorph.api.readiness import Readiness
-from boundarymorph.errors import Overloaded, ScorerUnavailable
+from boundarymorph.errors import Overloaded, ScorerUnavailable, StorageUnavailable
 from boundarymorph.settings import CacheSettings, RetrieverSettings, ScorerSettings, Settings
-from boundarymorph.wiring import Gateway, build_gateway
+from boundarymorph.wiring import Gateway, build_gateway, build_retrieval, canary_of_indexes
 from tests.api.service import answer, client_of, fake_retrieval, on_socket, ready, texts
 from tests.system.service import free_port, retriever, scorer, service
 
@@ -101,6 +102,48 @@ async def test_one_that_hangs_is_away_and_never_asked_twice_at_a_time() -> None:
     await asyncio.gather(following, return_exceptions=True)
 
 
+async def test_a_look_for_the_indexes_that_hangs_is_the_only_one() -> None:
+    class Catalog:
+        looks, trouble, free = 0, StorageUnavailable("not mounted"), threading.Event()
+
+        def check(self) -> None:
+            self.looks += 1
+            assert self.free.wait(30)
+            if self.looks == 1:
+                raise self.trouble
+
+    catalog = Catalog()
+    followed = Readiness({"indexes": canary_of_indexes(cast(Any, catalog))}, interval=10, timeout=0.01)
+    for _ in range(3):
+        await followed.ask()
+        assert followed.missing == "indexes: no answer in 0.01 seconds"
+    assert catalog.looks == 1
+    catalog.free.set()
+
+    async def left(trouble: str | None) -> bool:
+        await followed.ask()
+        return followed.missing == trouble
+
+    await until(lambda: left("indexes: not mounted"))
+    await until(lambda: left(None))
+    assert catalog.looks == 2
+
+
+async def test_a_data_directory_that_is_gone_is_unready(tmp_path: Path) -> None:
+    retrieval = build_retrieval(Settings(data_directory=tmp_path / "data", cache=CacheSettings(enabled=False)))
+    followed = Readiness(retrieval.canaries, interval=10, timeout=5)
+    assert set(followed.parts) == {"encoder", "indexes"}
+    await followed.ask()
+    assert followed.missing is None
+    (tmp_path / "data").rename(tmp_path / "unmounted")
+    await followed.ask()
+    assert followed.missing is not None and followed.missing.startswith("indexes: the directory of the indexes cannot")
+    (tmp_path / "unmounted").rename(tmp_path / "data")
+    await followed.ask()
+    assert followed.missing is None
+    await retrieval.close()
+
+
 async def test_without_parts_there_is_nothing_to_follow() -> None:
     followed = Readiness({}, interval=10, timeout=5)
     await followed.follow()
@@ -121,7 +164,7 @@ async def test_a_retriever_whose_own_part_is_away(tmp_path: Path) -> None:
 
     def build(settings: Settings, on_lost: Callable[[], None]) -> Any:
         made = fake_retrieval(settings)
-        return replace(made, canaries={"retriever": encoder})
+        return replace(made, canaries={"encoder": encoder})
 
     from boundarymorph.api.app import create_retriever_app
 

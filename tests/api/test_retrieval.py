@@ -305,7 +305,10 @@ class TestGateway:
                 mine = schema["paths"][path][method]
                 assert mine["summary"] == described["summary"]
                 assert mine.get("requestBody") == described.get("requestBody")
-                assert mine["responses"].keys() >= described["responses"].keys() - {"201", "422"}
+                assert mine["responses"].keys() >= described["responses"].keys() - {"422"}
+                for status in described["responses"].keys() & {"200", "201"}:
+                    contents = [one["responses"][status].get("content", {}) for one in (mine, described)]
+                    assert contents[0] == contents[1]
                 names = [{p["name"] for p in one.get("parameters", [])} for one in (mine, described)]
                 assert names[0] >= names[1] - {"name", "id"}
 

@@ -107,7 +107,10 @@ async def test_too_much_at_once(client: httpx.AsyncClient, model: SeededCrossEnc
     for refused in done:
         problem(refused.result(), 429, "overloaded")
         assert int(refused.result().headers["retry-after"]) >= 1
-    assert 'boundarymorph_scorer_queue_pairs{backend="test",model="seeded"} 3.0' in (await client.get("/metrics")).text
+    waiting_pairs = 'boundarymorph_scorer_queue_pairs{backend="test",model="seeded"} 3.0'
+    async with asyncio.timeout(10):
+        while waiting_pairs not in (await client.get("/metrics")).text:  # noqa: ASYNC110 - tokenised in another thread
+            await asyncio.sleep(0.005)
     model.open.set()
     for kept in (in_the_model, *waiting):
         answer(await kept)

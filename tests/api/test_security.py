@@ -4,11 +4,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import orjson
 import pytest
+from prometheus_client import REGISTRY
 
 from boundarymorph.api import keys
 from boundarymorph.api.keys import Scope
@@ -102,7 +103,11 @@ class TestEveryAnswer:
         assert "private" not in caplog.text
 
 
-class TestAdmission:
+class Small:
+    """A service with little room."""
+
+    keys: ClassVar[tuple[str, ...]] = ()
+
     @pytest.fixture
     async def small(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[httpx.AsyncClient]:
         """One selection at a time, and one that waits; each is held at its first round."""
@@ -115,7 +120,7 @@ class TestAdmission:
             return await score(scorer, query, given, **options)
 
         limits = Limits(sessions=1, waiting=2)
-        async with serving(Settings(data_directory=tmp_path, limits=limits)) as client:
+        async with serving(Settings(data_directory=tmp_path, limits=limits, keys=self.keys)) as client:
             monkeypatch.setattr(SeededScorer, "score", held)
             yield client
 
@@ -125,6 +130,8 @@ class TestAdmission:
         await asyncio.sleep(0.05)
         return task
 
+
+class TestAdmission(Small):
     async def test_what_is_too_much_is_refused_before_it_is_read(self, small: httpx.AsyncClient) -> None:
         tasks = [await self.send(small, f"{number}") for number in range(3)]
         refused = await small.post("/select", content=b"not even JSON")
@@ -148,6 +155,37 @@ class TestAdmission:
         self.open.set()
         answer(await first)
 
+    async def test_a_stream_waits_for_its_turn_before_it_begins(self, small: httpx.AsyncClient) -> None:
+        headers = {"accept": "text/event-stream"}
+        first = await self.send(small, "first")
+        late = await small.post("/select", json=SELECT | {"deadline_ms": 30}, headers=headers)
+        problem(late, 429, "overloaded")
+        second = await self.send(small, "second", headers=headers)
+        metric = "boundarymorph_select_stage_duration_seconds_sum"
+        before = REGISTRY.get_sample_value(metric, {"stage": "wait"}) or 0.0
+        self.open.set()
+        answer(await first)
+        *_, last = (await second).text.strip().split("\n\n")
+        waited = orjson.loads(last.removeprefix("event: selection\ndata: "))["timings_ms"]["wait"]
+        assert waited > 40
+        assert (REGISTRY.get_sample_value(metric, {"stage": "wait"}) or 0.0) - before > 0.04
+
+    async def test_is_seen(self, small: httpx.AsyncClient) -> None:
+        async def seen() -> list[float]:
+            text = (await small.get("/metrics")).text
+            return [
+                float(line.split()[1])
+                for name in ("running", "waiting")
+                for line in text.splitlines()
+                if line.startswith(f"boundarymorph_select_{name} ")
+            ]
+
+        tasks = [await self.send(small, f"{number}") for number in range(3)]
+        assert await seen() == [1, 2]
+        self.open.set()
+        await asyncio.gather(*tasks)
+        assert await seen() == [0, 0]
+
     async def test_streams_are_counted_until_they_end(self, small: httpx.AsyncClient) -> None:
         headers = {"accept": "text/event-stream"}
         tasks = [await self.send(small, f"{number}", headers=headers) for number in range(3)]
@@ -156,3 +194,43 @@ class TestAdmission:
         for task in tasks:
             assert "event: selection" in (await task).text
         answer(await small.post("/select", json=SELECT))
+
+
+class TestFairness(Small):
+    SECRETS: ClassVar = {name: keys.make(name, [Scope.SELECT]) for name in ("busy", "other")}
+    keys: ClassVar = tuple(str(key) for _, key in SECRETS.values())
+
+    @pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
+    async def test_a_key_that_has_all_places_makes_room_for_another(
+        self, small: httpx.AsyncClient, accept: str
+    ) -> None:
+        headers = {
+            name: {"authorization": f"Bearer {secret}", "accept": accept} for name, (secret, _) in self.SECRETS.items()
+        }
+        tasks = [await self.send(small, f"busy {number}", headers=headers["busy"]) for number in range(3)]
+        problem(await small.post("/select", json=SELECT, headers=headers["busy"]), 429, "overloaded")
+        other = await self.send(small, "other", headers=headers["other"])
+        assert "most requests in hand" in problem(await tasks.pop(), 429, "overloaded")
+        self.open.set()
+        for task in (*tasks, other):
+            assert (await task).is_success
+        assert self.order == ["busy 0", "busy 1", "other"]
+
+    async def test_so_does_one_that_is_still_sending(self, small: httpx.AsyncClient) -> None:
+        sent = asyncio.Event()
+
+        async def body() -> AsyncIterator[bytes]:
+            yield b" "
+            await sent.wait()
+            yield orjson.dumps(SELECT)
+
+        busy, other = ({"authorization": f"Bearer {secret}"} for secret, _ in self.SECRETS.values())
+        tasks = [asyncio.create_task(small.post("/select", content=body(), headers=busy)) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        self.open.set()
+        answer(await small.post("/select", json=SELECT, headers=other))
+        (refused,), kept = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        assert "most requests in hand" in problem(refused.result(), 429, "overloaded")
+        sent.set()
+        for task in kept:
+            answer(await task)

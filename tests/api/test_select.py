@@ -414,13 +414,22 @@ class TestStreaming:
             del whole["id"], whole["timings_ms"]
         assert body == plain
 
-    async def test_a_problem_comes_as_the_last_event(self, client: httpx.AsyncClient) -> None:
-        response = await client.post("/select", json={"query": "q", "index": "none"}, headers=self.HEADERS)
-        [(name, body)] = self.events(response)
-        assert (name, body["type"], body["status"]) == ("problem", "urn:boundarymorph:problem:unknown-index", 404)
+    async def test_a_problem_comes_as_the_last_event(
+        self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def away(*_: object, **__: object) -> Scores:
+            raise ScorerUnavailable("nobody answers")
 
-    async def test_what_is_malformed_is_refused_as_ever(self, client: httpx.AsyncClient) -> None:
+        monkeypatch.setattr(SeededScorer, "score", away)
+        request = {"query": "q", "index": "texts", "budget": 6, "k": 5, "on_failure": "error"}
+        (first, _), (last, body) = self.events(await client.post("/select", json=request, headers=self.HEADERS))
+        assert (first, last) == ("round", "problem")
+        assert (body["type"], body["status"]) == ("urn:boundarymorph:problem:scorer-unavailable", 503)
+
+    async def test_what_cannot_begin_is_refused_as_ever(self, client: httpx.AsyncClient) -> None:
         problem(await client.post("/select", json={"query": "q"}, headers=self.HEADERS), 422, "invalid-input")
+        nowhere = {"query": "q", "index": "none"}
+        problem(await client.post("/select", json=nowhere, headers=self.HEADERS), 404, "unknown-index")
 
 
 class TestWords:

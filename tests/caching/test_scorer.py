@@ -151,6 +151,24 @@ class TestRecalling:
         }
         assert await scorer.recall("other") == {}
 
+    async def test_what_was_recalled_is_not_looked_up_again(self, scorer: CachingScorer, inner: GatedScorer) -> None:
+        await scorer.score(QUERY, ["a", "b"])
+        await turns()
+        recalled = {digest("a"): Remembered(0.5, truncated=True)}
+        with Counted("scores") as counted:
+            scores = await scorer.score(QUERY, ["a", "b"], recalled=recalled)
+        assert scores.values.tolist() == [0.5, *expected(QUERY, ["b"])]
+        assert scores.truncated == 1
+        assert inner.rounds == [["a", "b"], ["b"]]
+        assert counted.lookups == {"hit": 1, "miss": 1}
+
+    async def test_an_empty_recall_is_an_answer(self, scorer: CachingScorer, inner: GatedScorer) -> None:
+        await scorer.score(QUERY, ["a"])
+        await turns()
+        await scorer.score(QUERY, ["a"], recalled={})
+        await scorer.score(QUERY, ["a"])
+        assert inner.rounds == [["a"], ["a"]]
+
 
 class TestNames:
     async def test_nothing_is_kept_before_the_name_is_known(self, inner: GatedScorer, cache: MemoryScoreCache) -> None:

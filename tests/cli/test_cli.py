@@ -10,15 +10,18 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import orjson
 import pytest
 from rich.console import Console
 
-from boundarymorph import __version__, cli
+from boundarymorph import __version__, cli, wiring
 from boundarymorph.api.keys import KeyRing, Scope
 from boundarymorph.api.schemas import SelectResponse
 from boundarymorph.errors import InvalidInput, UnknownIndex
+from boundarymorph.retrieval import live
 from boundarymorph.retrieval.catalog import IndexCatalog
+from boundarymorph.retrieval.compaction import CompactionPolicy
 from boundarymorph.retrieval.encoders import Embeddings, OnnxEncoder
 from boundarymorph.settings import Settings
 
@@ -341,7 +344,40 @@ class TestKeys:
         assert "boundarymorph key" in refused.err
 
 
+class TestOwnVectors:
+    def test_no_encoder_is_loaded(self, run: Run, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(wiring, "build_encoder", None)
+        own = [{"id": n, "text": "t", "embedding": [1, n]} for n in range(3)]
+        bad = [{"id": "none", "text": "t"}, {"id": "other", "text": "t", "embedding": [1, 2, 3]}]
+        source.write_bytes(b"\n".join(map(orjson.dumps, [*own, *bad])))
+        outcome = run("index", "build", "own", "--from", str(source), "--dimension", "2")
+        assert (outcome.code, outcome.err) == (0, "")
+        assert "3 added" in outcome.out and "2 skipped" in outcome.out
+        assert "line 4 skipped: no embedding" in outcome.out and "line 5 skipped: embedding has 3" in outcome.out
+        told = dict(line.split(maxsplit=1) for line in run("index", "info", "own").out.splitlines())
+        assert (told["dimension"], told["metric"], told["encoder"]) == ("2", "cosine", "own vectors")
+        assert "2 dimensions" in refused(run("index", "build", "own", "--from", str(source), "--dimension", "3"))
+
+    def test_the_least_dimension(self, run: Run, source: Path) -> None:
+        source.write_text('{"id": 1, "text": "t", "embedding": [2]}')
+        assert run("index", "build", "own", "--from", str(source), "--dimension", "0").code == 2
+        assert "1 added" in run("index", "build", "own", "--from", str(source), "--dimension", "1").out
+
+
 class TestKinds:
+    def test_a_large_index_is_left_with_a_snapshot(
+        self, run: Run, source: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(live, "CompactionPolicy", lambda: CompactionPolicy(least=2_000))
+        rows = np.random.default_rng(0).standard_normal((2_000, 16)).tolist()
+        lines = [orjson.dumps({"id": n, "text": "t", "embedding": row}) for n, row in enumerate(rows)]
+        source.write_bytes(b"\n".join(lines))
+        options = ("--from", str(source), "--dimension", "16", "--kind", "hnsw", "--no-words")
+        assert run("index", "build", "many", *options).code == 0
+        told = dict(line.split(maxsplit=1) for line in run("index", "info", "many").out.splitlines())
+        assert "2,000 documents" in told["snapshot"]
+        assert any(label.startswith("recall@") for label in told)
+
     def test_a_kind_its_description_and_its_snapshot(self, run: Run, source: Path) -> None:
         assert run("index", "build", "few", "--from", str(source), "--kind", "ivf").code == 0
         told = dict(line.split(maxsplit=1) for line in run("index", "info", "few").out.splitlines())

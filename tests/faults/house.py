@@ -155,6 +155,10 @@ class Stopwatch:
     def __init__(self) -> None:
         self._start = time.monotonic()
 
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._start
+
     def until(self, holds: Callable[[], bool]) -> float:
         until(holds)
-        return time.monotonic() - self._start
+        return self.seconds

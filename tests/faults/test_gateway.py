@@ -1,6 +1,8 @@
 """The gateway is killed or told to stop, its callers leave, its clock jumps."""
 
+import signal
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +14,7 @@ from pathlib import Path
 import httpx
 import libfaketime  # type: ignore[import-untyped]
 import orjson
+import pytest
 
 from tests.faults.conftest import House
 from tests.faults.house import (
@@ -35,6 +38,7 @@ from tests.scoring.remote.servers import Server, hang, slow, well
 from tests.system.service import Service, service
 
 DAY = 86_400
+GRACE = 30  # seconds that what is under way has after one SIGTERM
 
 
 def test_kill_9(house: House, table: Table) -> None:
@@ -56,7 +60,7 @@ def test_kill_9(house: House, table: Table) -> None:
     house.gateway.service.await_answer()
     calls = house.calls
     again = whole(ask(house.gateway.service, query))
-    recovery = watch.until(lambda: True)
+    recovery = watch.seconds
     assert (spent(again), ids(again)) == ((0, BUDGET), ids(first))
     assert house.calls == calls
     more = whole(ask(house.gateway.service, query, budget=BUDGET + 5))
@@ -98,6 +102,26 @@ def test_sigterm_under_load(tmp_path: Path, indexes: Role, rogue: Server, table:
         again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         again.bind(("127.0.0.1", gateway.port))
     table.add("SIGTERM under load", f"{seen(response)}, whoever was inside; later ones are refused a connection", None)
+
+
+def test_a_second_sigterm_does_not_wait(tmp_path: Path, indexes: Role, rogue: Server) -> None:
+    """Though a request is under way, which the first one would wait for."""
+    options = ("--retriever-url", indexes.service.url, "--scorer-url", rogue.endpoint().base)
+    with service(tmp_path / "data", *options) as gateway, ThreadPoolExecutor(1) as thread:
+        rogue.behaviour = hang
+        before = len(rogue.asked)
+        request = thread.submit(ask, gateway)
+        until(lambda: len(rogue.asked) > before)
+        gateway.process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            gateway.process.wait(timeout=1)
+        watch = Stopwatch()
+        assert gateway.stop() == 0
+        assert watch.seconds < GRACE / 3
+        rogue.behaviour = well
+        with pytest.raises(httpx.TransportError):
+            request.result()
+        assert "Traceback" not in gateway.log
 
 
 def test_a_client_leaves(front: Service, rogue: Server, table: Table) -> None:

@@ -58,6 +58,32 @@ def test_one_of_two_is_killed(directory: Path, indexes: Role, rogue: Server, tab
     table.add("one of two retrievers killed", seen(response), recovery)
 
 
+def test_one_of_two_hangs(directory: Path, indexes: Role, rogue: Server, table: Table) -> None:
+    """Both over one directory."""
+    port, folder = free_port(), directory / "hanging"
+    second = Role(lambda ready: retriever(directory / "data", port=port, ready=ready))
+    folder.mkdir()
+    (folder / "boundarymorph.toml").write_text("[retriever]\nattempt_seconds = 1")
+    options = ("--retriever-url", indexes.service.url, "--retriever-url", second.service.url)
+    works = f'boundarymorph_replica_up{{endpoint="{second.service.url}",role="retriever"}}'
+    with service(folder / "data", *options, "--scorer-url", rogue.endpoint().base) as gateway:
+        expected = ids(whole(ask(gateway, query := unheard())))
+        assert gateway.metric(works) == 1
+        second.hang()
+
+        def noticed() -> bool:
+            assert ids(whole(ask(gateway, query, on_failure="error", reuse=False))) == expected
+            return gateway.metric(works) == 0
+
+        until(noticed)
+        response = ask(gateway, query, on_failure="error", reuse=False)
+        second.go_on()
+        recovery = Stopwatch().until(lambda: completes(gateway) and gateway.metric(works) == 1)
+        second.kill()
+    saw = f"{seen(response)}, after `retriever.attempt_seconds` once"
+    table.add("one of two retrievers hangs", saw, recovery)
+
+
 def test_killed_in_the_middle(front: Service, rogue: Server, indexes: Role, table: Table) -> None:
     rogue.arrived.clear()
     rogue.behaviour = slow(0.5)

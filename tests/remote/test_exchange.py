@@ -1,8 +1,9 @@
-"""What a server says about when to come again."""
+"""What a server says about when to come again, and about a refusal."""
 
 import pytest
 
-from boundarymorph.remote.exchange import retry_after
+from boundarymorph.remote.exchange import Exchange, Refused, retry_after
+from tests.scoring.remote.servers import Ours, answer, running
 
 NOON = 1_445_428_800.0  # Wed, 21 Oct 2015 12:00:00 GMT
 
@@ -26,3 +27,38 @@ NOON = 1_445_428_800.0  # Wed, 21 Oct 2015 12:00:00 GMT
 )
 def test_retry_after(header: str | None, seconds: float | None) -> None:
     assert retry_after(header, NOON) == seconds
+
+
+SECRET = "what a document says"
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (
+            {"detail": [{"type": "missing", "loc": ["body", "texts", 0], "msg": "Field required", "input": SECRET}]},
+            ": body.texts.0: Field required",
+        ),
+        (
+            {"detail": [{"loc": ["body"], "msg": "bad"}, {"loc": ["query"], "msg": "worse", "ctx": {"given": SECRET}}]},
+            ": body: bad; query: worse",
+        ),
+        ([{"msg": "bad", "input": {"texts": [SECRET]}}], ": bad"),
+        ({"detail": [SECRET, {"loc": "body", "msg": ["bad"], "input": SECRET}]}, ""),
+        ({"detail": {"input": SECRET}}, ""),
+        ({"errors": [{"input": SECRET}]}, ""),
+        ({"detail": []}, ""),
+        ({"detail": "too many texts"}, ": too many texts"),
+        (None, ""),
+    ],
+)
+async def test_what_is_told_of_a_refusal_repeats_no_text(body: object, told: str) -> None:
+    """As servers made with FastAPI do, whose answers end in our log."""
+    async with running(Ours()) as [server]:
+        server.behaviour = answer(body, 422)
+        exchange = Exchange(api_key=None, connections=1)
+        request = b'{"query": "q", "texts": ["t"], "deadline_ms": 1000}'
+        with pytest.raises(Refused) as refused:
+            await exchange.send(server.endpoint(), "/score", request, 10)
+        await exchange.close()
+    assert str(refused.value) == f"{server.endpoint().base}/score answered 422{told}"

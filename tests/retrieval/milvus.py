@@ -10,7 +10,9 @@ from pathlib import Path
 
 from boundarymorph.errors import RetrieverUnavailable
 from boundarymorph.retrieval.milvus.connection import Connection
+from boundarymorph.settings import MilvusSettings
 
+PREFIX = MilvusSettings().prefix
 UP_TO = 60.0  # seconds that a server may take to start on a busy machine
 
 

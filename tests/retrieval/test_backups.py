@@ -182,6 +182,13 @@ def test_what_is_no_copy(catalog: IndexCatalog, index: LiveIndex, tmp_path: Path
     assert not catalog.exists("b")
 
 
+def test_a_search_snapshot_is_no_copy(catalog: IndexCatalog, index: LiveIndex) -> None:
+    (snapshot,) = index.path.parent.glob("*.snapshots/*/manifest.json")
+    with pytest.raises(InvalidInput, match="no snapshot of an index"):
+        catalog.restore("b", snapshot.parent)
+    assert not catalog.exists("b")
+
+
 def test_a_target_that_is_there(index: LiveIndex, copy: Path) -> None:
     with pytest.raises(InvalidInput, match="already"):
         index.back_up(copy)

@@ -17,6 +17,7 @@ from boundarymorph.errors import (
     InvalidEmbeddings,
     InvalidIndexName,
     InvalidInput,
+    StorageUnavailable,
     UnknownIndex,
 )
 from boundarymorph.retrieval.catalog import IndexCatalog
@@ -250,6 +251,55 @@ def test_a_damaged_index_is_named_and_hides_no_other(catalog: IndexCatalog, capl
     catalog.delete("bad")
     with pytest.raises(UnknownIndex):
         catalog.get("bad")
+
+
+def test_one_that_cannot_be_read_hides_no_other(catalog: IndexCatalog, caplog: pytest.LogCaptureFixture) -> None:
+    path = catalog.create("bad", encoder=None, dimension=4).path
+    catalog.create("good", encoder=None, dimension=4)
+    catalog.close()
+    for file in path.parent.iterdir():
+        file.unlink()
+    path.mkdir()  # which SQLite cannot open
+    with pytest.raises(StorageUnavailable, match=path.name):
+        catalog.get("bad")
+    (path.parents[1] / "file").write_text("")
+    with pytest.raises(StorageUnavailable, match="file"):
+        catalog.get("file")
+    assert [info.name for info in catalog.list()] == ["good"]
+    assert path.name in caplog.text
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o400, 0o200])
+def test_without_permission_for_one(catalog: IndexCatalog, mode: int) -> None:
+    """In a user namespace, in which root is bound by permissions as everyone is."""
+    folder = catalog.create("bad", encoder=None, dimension=4).path.parent
+    catalog.create("good", encoder=None, dimension=4)
+    catalog.close()
+    script = (
+        "import sys; from pathlib import Path; from boundarymorph.errors import StorageUnavailable\n"
+        "from boundarymorph.retrieval.catalog import IndexCatalog\n"
+        "catalog = IndexCatalog(Path(sys.argv[1]))\n"
+        "print([info.name for info in catalog.list()])\n"
+        "for call in (catalog.get, catalog.describe, lambda name: catalog.create(name, encoder=None, dimension=4)):\n"
+        "    try: call('bad')\n"
+        "    except StorageUnavailable as error: print(error)\n"
+    )
+    folder.chmod(mode)
+    try:
+        command = ["unshare", "--user", sys.executable, "-c", script, str(folder.parent)]
+        told = subprocess.run(command, check=False, capture_output=True, text=True)
+    finally:
+        folder.chmod(0o700)
+    assert told.returncode == 0, told.stderr
+    listed, *refused = told.stdout.splitlines()
+    assert listed == "['good']"
+    assert len(refused) == 3 and all("Permission denied" in line for line in refused)
+
+
+def test_a_directory_that_is_gone_is_named(catalog: IndexCatalog, tmp_path: Path) -> None:
+    (tmp_path / "indexes").rmdir()
+    with pytest.raises(StorageUnavailable, match="indexes"):
+        catalog.list()
 
 
 def test_queries_that_fit_no_index(catalog: IndexCatalog) -> None:

@@ -1,5 +1,6 @@
-"""FAISS, Milvus with its vectors from there and from here, and a worker at the other end of a socket, over the same
-documents: the same ids, in the same order up to ties, with the same vectors and scores to the bit."""
+"""Indexes of this machine, as they are written, from a snapshot and with PyTorch, Milvus with its vectors from there
+and from here, and a worker at the other end of a socket, over the same documents: the same ids, in the same order up to
+ties, with the same vectors and scores to the bit. FAISS, with its float32 sums, agrees as far as these go."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -7,6 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -15,13 +17,16 @@ from boundarymorph.api.app import create_retriever_app
 from boundarymorph.errors import InvalidInput, RetrieverUnavailable
 from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.index import rounding_error
 from boundarymorph.retrieval.indexes import Catalog
+from boundarymorph.retrieval.live import LiveIndex
 from boundarymorph.retrieval.local import LocalRetriever
 from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
 from boundarymorph.retrieval.milvus.connection import Connection
 from boundarymorph.retrieval.milvus.vectors import VectorCache
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.retrieval.retriever import Retriever
+from boundarymorph.retrieval.torch_index import TorchIndex
 from boundarymorph.selection.pool import Pool
 from boundarymorph.settings import Settings
 from boundarymorph.wiring import Retrieval
@@ -31,6 +36,7 @@ from tests.retrieval import milvus
 from tests.retrieval.fakes import SeededEncoder
 
 COUNT, DIMENSION = 400, 24
+REMOTE = ("here", "milvus", "milvus, vectors here")  # that are asked through a socket, too
 DEPTHS = (1, 100, 10_000)
 FILTERS: list[dict[str, Any] | None] = [
     None,
@@ -63,8 +69,10 @@ def vectors(numbers: list[int], seed: int) -> NDArray[np.float32]:
 def catalogs(tmp_path: Path) -> Iterator[dict[str, Catalog]]:
     with milvus.embedded(tmp_path / "milvus") as url:
         made: dict[str, Catalog] = {
-            "faiss": IndexCatalog(tmp_path / "indexes"),
-            "milvus": MilvusCatalog(Connection(url)),
+            "here": IndexCatalog(tmp_path / "indexes"),
+            "compacted": IndexCatalog(tmp_path / "compacted"),
+            "torch": IndexCatalog(tmp_path / "torch", TorchIndex),
+            "milvus": MilvusCatalog(Connection(url), prefix=milvus.PREFIX),
             "milvus, vectors here": MilvusCatalog(
                 Connection(url),
                 prefix="kept_",
@@ -80,17 +88,19 @@ def catalogs(tmp_path: Path) -> Iterator[dict[str, Catalog]]:
 
 @pytest.fixture
 async def retrievers(catalogs: dict[str, Catalog]) -> AsyncIterator[dict[str, Retriever]]:
-    """Over each catalog one in this process and one at the other end of a socket."""
+    """Over each catalog one in this process, and over some one at the other end of a socket."""
     async with AsyncExitStack() as stack:
         made: dict[str, Retriever] = {}
         for name, catalog in catalogs.items():
-            here = LocalRetriever(catalog, None)
+            made[name] = here = LocalRetriever(catalog, None)
+            stack.push_async_callback(here.close)
+            if name not in REMOTE:
+                continue
             app = create_retriever_app(Settings(), build=served(catalog))
             there = RemoteRetriever(await stack.enter_async_context(on_socket(app)))
-            stack.push_async_callback(here.close)
             stack.push_async_callback(there.close)
             await answering(there)
-            made |= {name: here, f"{name}, remote": there}
+            made[f"{name}, remote"] = there
         yield made
 
 
@@ -127,10 +137,27 @@ def congruent(one: Pool, other: Pool) -> None:
                 np.testing.assert_array_equal(one.embeddings[row], rows[one.ids[row]])
 
 
+def agrees_with_faiss(found: Pool, everything: Pool) -> None:
+    """FAISS over the same rows scores the same up to rounding, and finds the same up to what rounding can swap."""
+    index = faiss.IndexFlatIP(DIMENSION)
+    index.add(everything.embeddings)
+    (scores,), (rows,) = index.search(found.query[None], len(found))
+    error = rounding_error(DIMENSION)
+    np.testing.assert_allclose(found.scores, scores, rtol=0, atol=error)
+    clearly = found.scores[-1] + 2 * error
+    theirs = {everything.ids[row] for row in rows.tolist()}
+    assert {id for id, score in zip(found.ids, found.scores, strict=True) if score > clearly} <= theirs
+    certain = {everything.ids[row] for row in rows[scores > clearly].tolist()}
+    assert certain <= set(found.ids)
+
+
 async def all_congruent(retrievers: dict[str, Retriever], seed: int) -> None:
     queries = [*unit(2, DIMENSION, seed), vectors([16], 0)[0]]
-    reference = retrievers["faiss"]
+    reference = retrievers["here"]
     for query in queries:
+        everything = (await reference.retrieve("many", "", 10_000, query)).pool
+        for depth in DEPTHS:
+            agrees_with_faiss((await reference.retrieve("many", "", depth, query)).pool, everything)
         for filter in FILTERS:
             for depth in DEPTHS:
                 expected = (await reference.retrieve("many", "", depth, query, filter=filter)).pool
@@ -147,6 +174,8 @@ async def all_congruent(retrievers: dict[str, Retriever], seed: int) -> None:
 def write(catalogs: dict[str, Catalog], numbers: list[int], text: str, seed: int) -> None:
     for catalog in catalogs.values():
         catalog.get("many").upsert([document(number, text) for number in numbers], vectors(numbers, seed))
+    compacted = catalogs["compacted"].get("many")
+    assert isinstance(compacted, LiveIndex) and compacted.compact()
 
 
 async def test_all_retrievers_agree(catalogs: dict[str, Catalog], retrievers: dict[str, Retriever]) -> None:

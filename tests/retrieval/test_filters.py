@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from boundarymorph.errors import InvalidInput, LimitExceeded
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import MAX_DEPTH, MAX_VALUES, Filter
-from boundarymorph.retrieval.matching import MatchingReader
 from boundarymorph.retrieval.store import DocumentStore
+from tests.contract.document_store import matching
 from tests.contract.vector_index import unit
 
 METADATA: dict[str, dict[str, Any]] = {
@@ -224,10 +224,7 @@ def test_a_store_answers_for_what_it_holds_now(
                 held = {id: values for id, values in held.items() if id not in step}
             for filter in map(Filter, asked):
                 expected = [id for id, values in held.items() if filter.matches(values)]
-                assert reader.matching(filter) == expected
-                changes = reader.changes(0)
-                matching = np.isin(changes.sequences, reader.matching_sequences(filter))
-                assert [id for id, met in zip(changes.ids, matching, strict=True) if met] == expected
+                assert matching(reader, filter) == expected
         store.close()
         reader.close()
 
@@ -238,7 +235,7 @@ def test_what_is_gone_does_not_pile_up(tmp_path: Path) -> None:
     for _ in range(20):
         store.upsert(documents, np.tile(np.eye(1, 4), (2_000, 1)), [b""] * 2_000)
         assert len(store.matching_sequences(Filter({}))) <= 2 * 2_000 + 10_000 + 2_000
-    assert len(store.matching(Filter({}))) == 2_000
+    assert len(matching(store, Filter({}))) == 2_000
     store.close()
 
 
@@ -246,24 +243,9 @@ def test_what_is_gone_does_not_pile_up(tmp_path: Path) -> None:
 def test_what_nothing_can_meet(tmp_path: Path, filter: dict[str, Any]) -> None:
     store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=4)
     store.upsert([Document("a", "word")], np.eye(1, 4), [b""])
-    assert store.matching(Filter(filter)) == []
+    assert matching(store, Filter(filter)) == []
     assert store.best_by_words("word", 5, Filter(filter)).ids == []
-    assert store.matching(Filter({"not": filter})) == ["a"]
-    store.close()
-
-
-def test_ids_beyond_what_is_remembered(tmp_path: Path) -> None:
-    store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=4)
-    documents = [Document(str(number), "", metadata={"n": number}) for number in range(100)]
-    store.upsert(documents, np.tile(np.eye(1, 4), (100, 1)), [b""] * 100)
-    reader = MatchingReader(kept=3, ids_kept=90)
-    for repeat in range(3):
-        for number in (20, 50, 95, 30):
-            with store._transaction() as connection:
-                found = reader.ids(connection, Filter({"n": {"gte": number}}))
-            assert sorted(map(int, found)) == sorted([*range(number, 100)] + [100] * (repeat > 0))
-            found.clear()
-        store.upsert([Document("100", "", metadata={"n": 100})], np.eye(1, 4), [b""])
+    assert matching(store, Filter({"not": filter})) == ["a"]
     store.close()
 
 
@@ -282,6 +264,6 @@ def test_many_filters_and_threads(tmp_path: Path) -> None:
     store.upsert(documents, np.tile(np.eye(1, 4), (100, 1)), [b""] * 100)
     asked = [number % 40 for number in range(200)]
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda number: store.matching(Filter({"n": {"gte": number}})), asked))
+        found = list(threads.map(lambda number: matching(store, Filter({"n": {"gte": number}})), asked))
     assert [len(ids) for ids in found] == [100 - number for number in asked]
     store.close()

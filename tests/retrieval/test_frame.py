@@ -320,6 +320,8 @@ def test_embeddings(count: int) -> None:
     np.testing.assert_array_equal(back.vectors, vectors)
     assert back.vectors.dtype == np.float32
     assert back.truncated == min(count, 2)
+    assert back.encoder is None
+    assert decode_embeddings(encode_embeddings(Embeddings(vectors, encoder="ä/fp32")), count).encoder == "ä/fp32"
     with pytest.raises(MalformedFrame):
         decode_embeddings(encode_embeddings(Embeddings(vectors)), count + 1)
 

@@ -231,19 +231,17 @@ def test_the_best_that_meet_a_filter(store: DocumentStore) -> None:
         for depth in (1, 10, 1_000):
             found = store.best_by_words("tram", depth, Filter(filter))
             assert list(zip(found.ids, found.scores, strict=True)) == expected[:depth]
-            sequences, scores = store.best_sequences_by_words("tram", depth, Filter(filter))
-            assert (sequences - 1).tolist() == [int(id) for id in found.ids]
-            np.testing.assert_array_equal(scores, found.scores)
 
 
 def test_a_view_of_the_past_gets_its_own_answers(store: DocumentStore) -> None:
     words_reader, matching_reader, everything = LexicalReader(), MatchingReader(), Filter({})
     query = "tram x"
 
-    def answers(connection: sqlite3.Connection) -> tuple[list[int], list[float], list[float], list[str]]:
+    def answers(connection: sqlite3.Connection) -> tuple[list[int], list[float], list[float], list[int]]:
         sequences, scores = words_reader.best(connection, query, 99)
         by_number = words_reader.scores(connection, query, np.arange(10))
-        return sequences.tolist(), scores.tolist(), by_number.tolist(), matching_reader.ids(connection, everything)
+        matching = matching_reader.sequences(connection, everything)
+        return sequences.tolist(), scores.tolist(), by_number.tolist(), matching.tolist()
 
     write(store, {"a": "tram", "b": "tram x", "c": "x y"})
     with store._transaction() as past:

@@ -306,6 +306,31 @@ def test_kinds_are_chosen_at_creation(tmp_path: Path, kind: str) -> None:
     again.close()
 
 
+@pytest.mark.parametrize("count", [99, 100])
+def test_settled_it_is_left_with_the_snapshot_that_was_due(path: Path, count: int) -> None:
+    index = LiveIndex("index", DocumentStore(path), policy=EAGER)
+    put(index, names(count))
+    index.settle()
+    index.close()
+    snapshot = LiveIndex("index", DocumentStore(path)).snapshot()
+    assert (None if snapshot is None else snapshot.count) == (100 if count == 100 else None)
+
+
+def test_words_that_another_process_indexes_are_used(tmp_path: Path) -> None:
+    path = tmp_path / "plain.sqlite3"
+    DocumentStore.create(path, encoder=None, dimension=DIMENSION, lexical=False).close()
+    running, other = LiveIndex("a", DocumentStore(path)), LiveIndex("a", DocumentStore(path))
+    vectors = unit(2, DIMENSION)
+    running.upsert([Document("a", "tram"), Document("b", "violin")], vectors)
+    assert dict(running.retrieve("tram", vectors[1], 2).pool.features) == {}
+    assert other.index_words()
+    pool = running.retrieve("tram", vectors[1], 2).pool
+    assert pool.ids == ["b", "a"]
+    assert pool.features["bm25"][0] == 0 < pool.features["bm25"][1]
+    running.close()
+    other.close()
+
+
 def test_closing_ends_a_compaction(tmp_path: Path) -> None:
     store = DocumentStore.create(tmp_path / "index.sqlite3", encoder=None, dimension=DIMENSION, kind="hnsw")
     index = LiveIndex("index", store, policy=EAGER)

@@ -358,7 +358,11 @@ async def test_a_collection_of_one_s_own(url: str, prefix: str, numbers: bool, m
         catalog.delete("papers")
     assert [(info.name, info.count, info.encoder) for info in catalog.list()] == [("papers", 50, "seeded-8")]
     assert catalog.exists("papers")
-    wrong = MilvusCatalog(Connection(url), existing={"papers": Existing(own, id="pk", vector="emb", text="words")})
+    wrong = MilvusCatalog(
+        Connection(url),
+        prefix=prefix,
+        existing={"papers": Existing(own, id="pk", vector="emb", text="words", title=None, encoder=None)},
+    )
     with pytest.raises(RetrieverFailed, match="'words'"):
         wrong.get("papers")
     assert wrong.list() == []
@@ -416,7 +420,7 @@ def test_urls(tmp_path: Path) -> None:
 
 def test_a_file(tmp_path: Path) -> None:
     """milvus-lite in this process, through the same code."""
-    catalog = MilvusCatalog(Connection(str(tmp_path / "milvus.db")))
+    catalog = MilvusCatalog(Connection(str(tmp_path / "milvus.db")), prefix=milvus.PREFIX)
     index = catalog.create("a", encoder=None, dimension=4)
     index.upsert([Document("x", "text")], unit(1, 4))
     assert index.retrieve("", np.ones(4), 5).pool.ids == ["x"]

@@ -114,13 +114,14 @@ async def all_calls_raise(catalog: MilvusCatalog, kind: type[BoundaryMorphError]
 
 async def test_nobody_is_there() -> None:
     await all_calls_raise(
-        MilvusCatalog(Connection(f"http://127.0.0.1:{free_port()}", timeout=0.3)), RetrieverUnavailable
+        MilvusCatalog(Connection(f"http://127.0.0.1:{free_port()}", timeout=0.3), prefix=milvus.PREFIX),
+        RetrieverUnavailable,
     )
 
 
 async def test_somebody_who_never_answers() -> None:
     with silent() as url:
-        await all_calls_raise(MilvusCatalog(Connection(url, timeout=0.3)), RetrieverUnavailable)
+        await all_calls_raise(MilvusCatalog(Connection(url, timeout=0.3), prefix=milvus.PREFIX), RetrieverUnavailable)
 
 
 def test_callers_do_not_wait_for_each_other_s_turns() -> None:
@@ -151,9 +152,9 @@ def test_callers_do_not_wait_for_each_other_s_turns() -> None:
 )
 def test_it_answers_with_an_error(tmp_path: Path, mood: Any, kind: type[BoundaryMorphError], said: str) -> None:
     with moody(tmp_path) as (url, servicer):
-        catalog = MilvusCatalog(Connection(url, timeout=2.0))
+        catalog = MilvusCatalog(Connection(url, timeout=2.0), prefix=milvus.PREFIX)
         fill(catalog)
-        impatient = MilvusCatalog(Connection(url, timeout=0.3))
+        impatient = MilvusCatalog(Connection(url, timeout=0.3), prefix=milvus.PREFIX)
         index = impatient.get("a")
         servicer.mood = mood
         with pytest.raises(kind, match=said) as raised:
@@ -194,7 +195,7 @@ def await_milvus(catalog: MilvusCatalog) -> None:
 async def test_kill_9_while_a_request_is_on_its_way(tmp_path: Path) -> None:
     """The answer is the set as it is then known; a new Milvus over the same data serves on with all of them."""
     port = free_port()
-    catalog = MilvusCatalog(Connection(f"http://127.0.0.1:{port}", timeout=1.0))
+    catalog = MilvusCatalog(Connection(f"http://127.0.0.1:{port}", timeout=1.0), prefix=milvus.PREFIX)
     encoder = SeededEncoder()
     retriever = LocalRetriever(catalog, encoder)
     with milvus.process(tmp_path / "data", port) as running:

@@ -27,7 +27,7 @@ ROWS = 40
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MilvusIndex]:
     with milvus.embedded(tmp_path_factory.mktemp("milvus")) as url:
-        catalog = MilvusCatalog(Connection(url))
+        catalog = MilvusCatalog(Connection(url), prefix=milvus.PREFIX)
         made = catalog.create("filtered", encoder=None, dimension=4)
         assert isinstance(made, MilvusIndex)
         yield made

@@ -27,8 +27,10 @@ from boundarymorph.errors import (
     RetrieverFailed,
     RetrieverUnavailable,
 )
+from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.local import LocalRetriever
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.retrieval.retriever import Retriever
@@ -245,11 +247,13 @@ async def test_something_else_at_the_url() -> None:
 Behaviour = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
-def answer(body: object, status: int = 200, kind: str = "application/json") -> Behaviour:
+def answer(body: object, status: int = 200, kind: str = "application/json", more: str = "") -> Behaviour:
+    """more: a header."""
     content = body if isinstance(body, bytes) else orjson.dumps(body)
 
     async def behaviour(writer: asyncio.StreamWriter) -> None:
-        head = f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {len(content)}\r\n\r\n"
+        head = f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {len(content)}\r\n"
+        head += f"{more}\r\n\r\n" if more else "\r\n"
         writer.write(head.encode() + content)
         await writer.drain()
 
@@ -280,7 +284,7 @@ class Scripted:
         try:
             while not writer.is_closing():
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-                await reader.readexactly(int(head.partition("content-length: ")[2].partition("\r")[0]))
+                await reader.readexactly(int(head.partition("content-length: ")[2].partition("\r")[0] or 0))
                 self.asked += 1
                 doing = asyncio.ensure_future(self.script.pop(0)(writer))
                 leaving = asyncio.ensure_future(reader.read(1))
@@ -361,6 +365,10 @@ async def test_a_caller_who_leaves_hangs_up() -> None:
         (answer({"detail": "teapot"}, 418), RetrieverFailed),
         (answer({"type": "urn:boundarymorph:problem:new-one", "detail": "from the future"}, 422), RetrieverFailed),
         (answer({"type": "urn:boundarymorph:problem:retriever-failed", "detail": "of whom?"}, 502), RetrieverFailed),
+        (
+            answer({"type": "urn:boundarymorph:problem:retriever-unavailable", "detail": "Milvus"}, 503),
+            RetrieverUnavailable,
+        ),
         (answer([], 500), RetrieverFailed),
         (answer(b"not JSON"), RetrieverFailed),
         (answer([]), RetrieverFailed),
@@ -373,6 +381,67 @@ async def test_answers_that_are_none(reply: Behaviour, expected: type[BoundaryMo
     async with scripted(reply) as (retriever, _):
         with pytest.raises(expected, match=r"127\.0\.0\.1"):
             await retriever.documents("i", ["a"])
+
+
+RATE_LIMITED = {"type": "urn:boundarymorph:problem:rate-limited", "detail": "100 a minute"}
+
+
+@pytest.mark.parametrize(
+    ("reply", "seconds"),
+    [
+        (answer(RATE_LIMITED, 429, more="retry-after: 7"), 7),
+        (answer(b"<html>slow down</html>", 429, "text/html", "retry-after: 7"), 7),
+        (answer(b"", 429), 1),
+        (answer(b"", 429, more="retry-after: 0"), 1),
+        (answer(b"", 429, more="retry-after: soon"), 1),
+        (answer(b"", 429, more="retry-after: " + 400 * "9"), 1),
+    ],
+)
+async def test_whoever_asks_for_a_pause(reply: Behaviour, seconds: float) -> None:
+    """The retriever's own rate limit, or a proxy that knows no problem details."""
+    async with scripted(reply) as (retriever, _):
+        with pytest.raises(Overloaded, match=r"127\.0\.0\.1.* answered 429") as raised:
+            await retriever.documents("i", ["a"])
+        assert raised.value.retry_after == seconds
+
+
+async def test_what_reads_is_passed_on_in_time() -> None:
+    async with scripted(answer({"detail": "none"}, 404), answer(b"away", 503), hang, timeout=0.05) as (
+        retriever,
+        server,
+    ):
+        passed = await retriever.forward("GET", b"/indexes/i", {}, None)
+        assert (passed.status_code, await passed.aread()) == (404, b'{"detail":"none"}')
+        for reason in ("answered 503: away", r"in 0\.05 seconds"):
+            with pytest.raises(RetrieverUnavailable, match=reason):
+                await retriever.forward("GET", b"/indexes/i", {}, None)
+        async with asyncio.timeout(UP_TO):
+            await server.left.wait()
+
+
+async def test_what_writes_is_passed_on_however_long_it_takes() -> None:
+    async def slow(writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.2)
+        await answer({"detail": "full"}, 507)(writer)
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"{}"
+
+    async with scripted(slow, timeout=0.05) as (retriever, _):
+        passed = await retriever.forward("POST", b"/indexes/i/documents", {"content-length": "2"}, body())
+        assert (passed.status_code, await passed.aread()) == (507, b'{"detail":"full"}')
+
+
+async def test_the_name_of_its_encoder(retriever: RemoteRetriever) -> None:
+    assert retriever.encoder == SeededEncoder().name
+    assert (await retriever.embed_documents(["a"])).encoder == SeededEncoder().name
+
+
+async def test_an_encoder_that_is_exchanged_meanwhile() -> None:
+    parts = [Embeddings(np.eye(128, dtype=np.float32), encoder=name) for name in ("old", "new")]
+    async with scripted(*(answer(frame.encode_embeddings(part)) for part in parts)) as (retriever, _):
+        with pytest.raises(RetrieverFailed, match="exchanged"):
+            await retriever.embed_documents(256 * ["t"])
 
 
 @pytest.mark.parametrize("counts", [[], [1, 2, 3], [1, -1], [1, "2"], [1, True], {"a": 1}])

@@ -1,6 +1,7 @@
 """Several retrievers over real sockets: whose turn it is, and what becomes of a call when one of them is away."""
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -11,20 +12,31 @@ import pytest
 
 from boundarymorph.api.app import create_retriever_app
 from boundarymorph.errors import InvalidConfiguration, Overloaded, RetrieverFailed, RetrieverUnavailable, UnknownIndex
-from boundarymorph.remote.replicas import BACKOFF
+from boundarymorph.remote.fleet import OnChange, unheard
+from boundarymorph.remote.replicas import BACKOFF, MISSES
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.remote import RemoteRetriever
-from boundarymorph.retrieval.replicated import ReplicatedRetriever
-from boundarymorph.settings import Settings
+from boundarymorph.retrieval.replicated import PATIENCE, ReplicatedRetriever
+from boundarymorph.settings import RetrieverSettings, ScorerSettings, Settings
+from boundarymorph.wiring import build_gateway
 from tests.api.service import fake_retrieval, on_socket
 from tests.contract.retriever import RetrieverContract
-from tests.retrieval.test_remote import DOCUMENT, UP_TO, Behaviour, answer, hang, reset
+from tests.retrieval.test_remote import DOCUMENT, RATE_LIMITED, UP_TO, Behaviour, answer, hang, reset
 from tests.retrieval.test_remote import data as data  # a fixture
 
 FOUND = {"a": Document("a", "t")}
 BUSY = {"type": "urn:boundarymorph:problem:overloaded", "detail": "later", "status": 429}
+
+
+def encoded_by(name: str | None) -> Behaviour:
+    """An answer to what is to be encoded, or to a check."""
+    return answer(frame.encode_embeddings(Embeddings(np.ones((1, 1), "f4"), encoder=name)))
+
+
+async def body() -> AsyncIterator[bytes]:
+    yield b"{}"
 
 
 class Clock:
@@ -67,7 +79,9 @@ class Server:
 
 
 @asynccontextmanager
-async def several(*behaviours: Behaviour, clock: Clock) -> AsyncIterator[tuple[ReplicatedRetriever, list[Server]]]:
+async def several(
+    *behaviours: Behaviour, clock: Clock, on_change: OnChange = unheard
+) -> AsyncIterator[tuple[ReplicatedRetriever, list[Server]]]:
     stood = [Server(behaviour) for behaviour in behaviours]
     async with AsyncExitStack() as stack:
         for server in stood:
@@ -75,7 +89,8 @@ async def several(*behaviours: Behaviour, clock: Clock) -> AsyncIterator[tuple[R
             stack.push_async_callback(listening.wait_closed)
             stack.callback(listening.close)
             server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-        retriever = ReplicatedRetriever([RemoteRetriever(server.url, timeout=0.2) for server in stood], clock=clock)
+        remotes = [RemoteRetriever(server.url, timeout=0.2) for server in stood]
+        retriever = ReplicatedRetriever(remotes, clock=clock, on_change=on_change)
         try:
             yield retriever, stood
         finally:
@@ -143,7 +158,9 @@ async def test_the_one_with_the_fewest_under_way() -> None:
         assert first.asked["/documents"] == second.asked["/documents"] == 10
 
 
-@pytest.mark.parametrize("broken", [reset, hang, answer(b"nonsense"), answer(b"away", 503), answer(BUSY, 429)])
+@pytest.mark.parametrize(
+    "broken", [reset, hang, answer(b"nonsense"), answer(b"away", 503), answer(BUSY, 429), answer(RATE_LIMITED, 429)]
+)
 async def test_another_one_answers(broken: Behaviour) -> None:
     async with several(broken, answer(DOCUMENT), clock=Clock()) as (retriever, (first, second)):
         await asked_until(retriever, first, "/documents")
@@ -163,10 +180,7 @@ async def test_one_that_comes_back_is_looked_at_first() -> None:
         await asked_until(retriever, first, "/embed/query")
         await asyncio.gather(*retriever._checks.values())
         assert first.asked["/documents"] == before
-        first.behaviour, first.checked = (
-            answer(DOCUMENT),
-            answer(frame.encode_embeddings(Embeddings(np.ones((1, 1), "f4")))),
-        )
+        first.behaviour, first.checked = answer(DOCUMENT), encoded_by(None)
         first.asked.clear()
         clock.now += 2 * BACKOFF
         await asked_until(retriever, first, "/documents")
@@ -204,34 +218,162 @@ async def test_what_a_retriever_refuses_is_not_asked_elsewhere() -> None:
         assert sum(server.asked["/documents"] for server in stood) == 2
 
 
+async def given_up(retriever: ReplicatedRetriever, clock: Clock, seconds: float) -> None:
+    """A call that its caller leaves after so long."""
+    call = asyncio.create_task(retriever.documents("i", ["a"]))
+    await asyncio.sleep(0.02)
+    clock.now += seconds
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
 async def test_callers_who_wait_in_vain_tell_that_one_hangs() -> None:
-    async with several(hang, hang, clock=Clock()) as (retriever, stood):
-        for _ in range(6):
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.05):
-                    await retriever.documents("i", ["a"])
+    clock = Clock()
+    async with several(hang, hang, clock=clock) as (retriever, _):
+        calls = 0
+        while retriever._replicas.any_works():
+            await given_up(retriever, clock, PATIENCE)
+            calls += 1
+            assert calls < 4 * MISSES
         with pytest.raises(RetrieverUnavailable, match="keeps its callers waiting"):
             await retriever.documents("i", ["a"])
-        assert sum(server.asked["/documents"] for server in stood) == 6
+
+
+async def test_callers_in_a_hurry_tell_nothing() -> None:
+    clock = Clock()
+    async with several(hang, hang, clock=clock) as (retriever, stood):
+        for _ in range(4 * MISSES):
+            await given_up(retriever, clock, 0.9 * PATIENCE)
+        for server in stood:
+            server.behaviour = answer(DOCUMENT)
+        asked = [await retriever.documents("i", ["a"]) for _ in range(8)]
+        assert asked == 8 * [FOUND]
+        assert retriever._faults == [None, None]
+
+
+async def test_nonsense_that_all_make_of_a_call_is_held_against_none() -> None:
+    async with several(answer(b"nonsense"), answer({}, 500), clock=Clock()) as (retriever, stood):
+        with pytest.raises(RetrieverFailed):
+            await retriever.documents("i", ["a"])
+        assert [server.asked["/documents"] for server in stood] == [1, 1]
+        assert retriever._faults == [None, None]
+        for server in stood:
+            server.behaviour = answer(DOCUMENT)
+        assert await retriever.documents("i", ["a"]) == FOUND
+
+
+async def test_all_must_run_one_encoder() -> None:
+    clock = Clock()
+    async with several(encoded_by("e/1"), encoded_by("e/2"), clock=clock) as (retriever, stood):
+        await retriever.embed_query("q")  # the first that tells decides
+        first = 0 if stood[0].asked["/embed/query"] else 1
+        async with asyncio.timeout(UP_TO):
+            while retriever._faults[1 - first] is None:
+                assert (await retriever.embed_documents(["t"])).encoder == f"e/{first + 1}"
+                await retriever.check()
+        assert "'e/1'" in str(retriever._faults[1 - first])
+        assert "'e/2'" in str(retriever._faults[1 - first])
+        stood[first].behaviour = reset
+        with pytest.raises(RetrieverUnavailable):
+            await retriever.embed_query("q")
+        clock.now += BACKOFF
+        with pytest.raises(RetrieverFailed, match="let all run the same"):
+            await retriever.embed_query("q")
+
+
+async def test_it_tells_who_works(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "boundarymorph.retrieval.replicated")
+    clock, told = Clock(), list[tuple[str, bool]]()
+    async with several(
+        reset, answer(DOCUMENT), clock=clock, on_change=lambda url, works: told.append((url, works))
+    ) as (retriever, (first, second)):
+        assert told == [(first.url, True), (second.url, True)]
+        await asked_until(retriever, first, "/documents")
+        assert told[2:] == [(first.url, False)]
+        first.behaviour, first.checked = answer(DOCUMENT), encoded_by(None)
+        first.asked.clear()
+        clock.now += BACKOFF
+        await asked_until(retriever, first, "/documents")
+        assert told[3:] == [(first.url, True)]
+        messages = [record.getMessage() for record in caplog.records]
+        assert len(messages) == 2
+        assert f"left alone for now: the retriever at {first.url} broke off" in messages[0]
+        assert messages[1] == f"a retriever works again: {first.url}"
+
+
+async def test_the_time_of_a_try() -> None:
+    """One of several is not waited for as long as the only one."""
+    async with several(hang, hang, clock=Clock()) as (_, stood):
+        for urls, seconds in (([stood[0].url], "0.2"), ([server.url for server in stood], "0.05")):
+            settings = Settings(
+                retriever=RetrieverSettings(url=tuple(urls), timeout_seconds=0.2, attempt_seconds=0.05),
+                scorer=ScorerSettings(url=("http://127.0.0.1:1",)),
+            )
+            gateway = build_gateway(settings)
+            with pytest.raises(RetrieverUnavailable, match=f"did not answer in {seconds} seconds"):
+                await gateway.retriever.documents("i", ["a"])
+            await gateway.close()
+
+
+async def test_an_upload_is_nobody_s_trial() -> None:
+    clock = Clock()
+    async with several(reset, reset, clock=clock) as (retriever, stood):
+        with pytest.raises(RetrieverUnavailable):
+            await retriever.documents("i", ["a"])
+        clock.now += BACKOFF
+        for server in stood:
+            server.behaviour = hang
+        upload = asyncio.create_task(
+            retriever.forward("POST", b"/indexes/i/documents", {"content-length": "2"}, body())
+        )
+        async with asyncio.timeout(UP_TO):
+            while not sum(server.asked["/indexes/i/documents"] for server in stood):  # noqa: ASYNC110 - behind a socket
+                await asyncio.sleep(0.005)
+        for server in stood:
+            server.behaviour = answer(DOCUMENT)
+        assert await asyncio.gather(*(retriever.documents("i", ["a"]) for _ in stood)) == [FOUND, FOUND]
+        upload.cancel()
+        await asyncio.gather(upload, return_exceptions=True)
+
+
+async def test_an_upload_that_breaks_off_tells_why_itself() -> None:
+    clock = Clock()
+    async with several(answer(b"away", 503), answer(b"away", 503), clock=clock) as (retriever, stood):
+        with pytest.raises(RetrieverUnavailable):
+            await retriever.documents("i", ["a"])
+        clock.now += BACKOFF
+        for server in stood:
+            server.behaviour = reset
+        with pytest.raises(RetrieverUnavailable, match="broke off") as raised:
+            await retriever.forward("POST", b"/indexes/i/documents", {"content-length": "2"}, body())
+        assert "away" not in str(raised.value)
+    well = answer(DOCUMENT, more="connection: close")
+    async with several(reset, well, clock=clock) as (retriever, (first, _)):
+        with pytest.raises(RetrieverUnavailable):  # noqa: PT012 - which is asked first goes by chance
+            for _ in range(20):
+                passed = await retriever.forward("POST", b"/indexes/i/documents", {"content-length": "2"}, body())
+                await passed.aread()
+        for _ in range(10):  # it is left alone for now
+            assert await retriever.documents("i", ["a"]) == FOUND
+        assert not first.asked["/documents"]
 
 
 async def test_writing_is_not_tried_twice() -> None:
-    async def body() -> AsyncIterator[bytes]:
-        yield b"{}"
-
     async with several(reset, reset, clock=Clock()) as (retriever, stood):
         with pytest.raises(RetrieverUnavailable):
             await retriever.forward("POST", b"/indexes/i/documents", {"content-length": "2"}, body())
         assert sum(server.asked["/indexes/i/documents"] for server in stood) == 1
-    async with several(reset, answer(b"[]"), clock=Clock()) as (retriever, (first, _)):
+
+
+@pytest.mark.parametrize("broken", [reset, hang, answer(b"away", 503), answer({}, 500), answer(RATE_LIMITED, 429)])
+async def test_reading_is_tried_elsewhere(broken: Behaviour) -> None:
+    async with several(broken, answer(b"[]"), clock=Clock()) as (retriever, (first, _)):
         for _ in range(20):
-            response = await retriever.forward("GET", b"/indexes", {}, None)
-            assert await response.aread() == b"[]"
-            await response.aclose()
-            if first.asked["/indexes"]:
-                break
-        else:
-            pytest.fail("the broken one was never asked")
+            passed = await retriever.forward("GET", b"/indexes", {}, None)
+            assert (passed.status_code, await passed.aread()) == (200, b"[]")
+        again = 2 if broken is reset else 1  # and left alone then
+        assert first.asked["/indexes"] == again
 
 
 @pytest.mark.parametrize("urls", [[], 2 * ["http://127.0.0.1:1"]])

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from boundarymorph.errors import CorruptIndex, InvalidInput, UnknownIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.store import DocumentStore, fingerprint
-from tests.contract.document_store import DocumentStoreContract, Reopen, write
+from tests.contract.document_store import DocumentStoreContract, Reopen, matching, write
 from tests.retrieval.bm25 import literal_bm25
 
 
@@ -149,7 +150,7 @@ def test_a_store_of_schema_version_1_is_taken_over(tmp_path: Path) -> None:
         store = DocumentStore(path)
         assert (store.info.encoder, store.info.dimension, store.info.lexical) == ("seeded", 2, False)
         assert store.documents(["a"]) == {"a": Document("a", "text", "Title", {"n": 1})}
-        assert store.matching(Filter({"n": 1})) == ["a"]
+        assert matching(store, Filter({"n": 1})) == ["a"]
         with pytest.raises(InvalidInput, match="lexical"):
             store.best_by_words("text", 5)
         store.close()
@@ -186,6 +187,32 @@ def test_a_damaged_file_is_named(store: DocumentStore, damage: str) -> None:
     store.path.write_bytes(content)
     with pytest.raises(CorruptIndex, match="store"):
         DocumentStore(store.path).changes(0)
+
+
+@pytest.mark.parametrize(
+    ("embedding", "sound"),
+    [
+        (np.array([1, 0], np.float16), True),
+        (np.array([0.9985, 0], np.float16), False),
+        (np.array([0.999, 0], np.float16), True),
+        (np.array([1.001, 0], np.float16), True),
+        (np.array([1.002, 0], np.float16), False),
+        (np.array([0, 0], np.float16), False),
+        (np.array([np.inf, 0], np.float16), False),
+        (np.array([np.nan, 1], np.float16), False),
+    ],
+)
+def test_embeddings_must_be_of_unit_length(tmp_path: Path, embedding: NDArray[np.float16], sound: bool) -> None:
+    store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=2)
+    store.upsert([Document("a", "")], np.eye(1, 2), [b""])
+    with store._transaction("IMMEDIATE") as connection:
+        connection.execute("UPDATE documents SET embedding = ?", (embedding.tobytes(),))
+    if sound:
+        np.testing.assert_array_equal(store.changes(0).vectors, [[1, 0]])
+    else:
+        with pytest.raises(CorruptIndex, match="unit length"):
+            store.changes(0)
+    store.close()
 
 
 def test_a_missing_file(store: DocumentStore, tmp_path: Path) -> None:

@@ -81,6 +81,17 @@ def test_they_equal_the_flat_index(
     np.testing.assert_array_equal(found.vectors, expected.vectors)
 
 
+def test_ten_thousand_of_twenty_thousand() -> None:
+    """The depth of the paper, which is beyond what FAISS returns on a GPU."""
+    vectors, query = unit(20_000, 32), unit(1, 32, seed=1)[0]
+    flat, index = FlatIndex(32), TorchIndex(32)
+    for each in (flat, index):
+        each.upsert(names(20_000), vectors)
+    found, expected = index.search(query, 10_000), flat.search(query, 10_000)
+    assert (found.ids, found.warnings) == (expected.ids, ())
+    np.testing.assert_array_equal(found.scores, expected.scores)
+
+
 def test_storage_and_devices_that_are_not_there() -> None:
     with pytest.raises(InvalidConfiguration, match="float16"):
         TorchIndex(8, storage="int8")
@@ -112,14 +123,17 @@ def test_a_gpu_is_asked_for_enough_and_never_beyond_its_limit(depth: int, dead: 
         assert bool(asked) is (depth + dead + 64 <= most)
 
 
-def test_beyond_the_limit_the_cpu_answers_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_beyond_the_limit_the_cpu_answers_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     vectors, index = unit(5000, 8), Simulated(8)
     index.upsert(names(5000), vectors)
-    assert len(index.search(vectors[0], 1900).ids) == 1900
+    found = index.search(vectors[0], 1900)
+    assert (len(found.ids), found.warnings) == (1900, ())
     assert not caplog.records
     for _ in range(3):
-        assert len(set(index.search(vectors[0], 3000).ids)) == 3000
+        found = index.search(vectors[0], 3000)
+        assert len(set(found.ids)) == 3000
+        assert ["2,048" in warning and "3,000" in warning for warning in found.warnings] == [True]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "2048" in caplog.text
 

@@ -7,11 +7,17 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NoReturn
 
 import httpx
 import orjson
 import pytest
 
+from boundarymorph import process, supervisor
+from boundarymorph.api.app import create_app
+from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.settings import Settings, TraceSettings
+from boundarymorph.telemetry import logs, tracing
 from tests.system.service import Service, retriever, scorer, service
 
 POOL = [{"text": f"the number {n}"} for n in range(6)]
@@ -155,6 +161,33 @@ def test_workers_that_cannot_start_end_the_service(tmp_path: Path) -> None:
         assert broken.process.wait(timeout=60) == 1
         assert "data_directory" in broken.log
         assert "Traceback" not in broken.log
+
+
+@pytest.mark.parametrize(
+    ("text", "mistake"),
+    [
+        ('keys = ["nonsense"]', "the key 'nonsense' is not"),
+        ('[rate_limits]\nkeys = { nobody = "1/second" }', "there is no key of the name 'nobody'"),
+    ],
+)
+def test_a_mistake_in_the_settings_is_told_once(tmp_path: Path, text: str, mistake: str) -> None:
+    (tmp_path / "boundarymorph.toml").write_text(text)
+    with service(tmp_path / "data", "--workers", "2", ready=False) as broken:
+        assert broken.process.wait(timeout=60) == 1
+        (line,) = broken.log.splitlines()
+        assert line.startswith("error: ") and mistake in line
+
+
+def test_traces_without_their_extra_are_told_before_any_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(url: str, name: str) -> NoReturn:
+        raise ModuleNotFoundError(name="opentelemetry")
+
+    monkeypatch.setattr(tracing, "configure", missing)
+    monkeypatch.setattr(supervisor, "supervise", lambda *_, **__: pytest.fail("workers were started"))
+    monkeypatch.setattr(logs, "configure", lambda *_: None)
+    settings = Settings(workers=2, traces=TraceSettings(url="http://127.0.0.1:1/v1/traces"))
+    with pytest.raises(InvalidConfiguration, match=r"needs opentelemetry: pip install 'boundarymorph\[otel\]'"):
+        process.serve(create_app, settings, "test")
 
 
 def test_a_port_in_use(gateway: Service, tmp_path: Path) -> None:

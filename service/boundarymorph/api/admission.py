@@ -8,16 +8,29 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from boundarymorph.errors import Overloaded
+from boundarymorph.telemetry import metrics
 
 MEMORY = 0.9  # of the seconds that requests took lately, against those of the last one
 PATIENCE = 0.5  # of the time until its deadline that a request may wait for its turn: the rest is for the work
+FEWER = 2  # requests inside that a caller has less than another one whose request makes room for its own
+
+
+@dataclass(slots=True, eq=False)
+class Visit:
+    """A request that has come in, and the task that it is. pushed_out: its place is another's already."""
+
+    caller: str
+    task: asyncio.Task[Any]
+    had_turn: bool = False
+    pushed_out: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
-    caller: str
+    visit: Visit
     priority: int
     turn: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
@@ -26,14 +39,15 @@ class Admission:
     """At most `running` requests at a time, and `waiting` more that have come in.
 
     Of those that wait, the one of the highest priority is next, among equals the one whose caller has the fewest
-    running, among equals the first.
+    running, among equals the first. Where there is no room, the newest that had no turn, of the caller with the most
+    inside, makes room for a request whose caller has at least two fewer.
     """
 
     def __init__(self, *, running: int, waiting: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._most_running = running
         self._most_inside = running + waiting
         self._clock = clock
-        self._inside = 0
+        self._visits: list[Visit] = []
         self._running: Counter[str] = Counter()
         self._waiters: list[_Waiter] = []
         self._seconds = 1.0  # that a turn took lately
@@ -41,46 +55,81 @@ class Admission:
     @property
     def inside(self) -> int:
         """Requests that have come in and not left."""
-        return self._inside
+        return len(self._visits)
 
     @property
     def running(self) -> int:
         """Requests whose turn it is."""
         return self._running.total()
 
+    @property
+    def waiting(self) -> int:
+        """Requests that have come in and whose turn it is not, or no more."""
+        return self.inside - self.running
+
     @contextmanager
-    def enter(self) -> Iterator[None]:
-        """Come in, before anything of the request is read. Raises Overloaded where there is no room."""
-        if self._inside >= self._most_inside:
-            wait = self._inside / self._most_running * self._seconds
-            raise Overloaded(
-                f"{self._inside} requests are in hand already; try again later", retry_after=max(1.0, wait)
+    def enter(self, caller: str) -> Iterator[Visit]:
+        """Come in, before anything of the request is read.
+
+        Raises Overloaded where there is no room, and when it makes room for another: the task is then cancelled.
+        """
+        if self.inside >= self._most_inside and not self._make_room(caller):
+            raise _refused(
+                "full",
+                f"{self.inside} requests are in hand already; try again later",
+                self.inside / self._most_running * self._seconds,
             )
-        self._inside += 1
+        task = asyncio.current_task()
+        assert task is not None
+        cancelling = task.cancelling()
+        visit = Visit(caller, task)
+        self._visits.append(visit)
         try:
-            yield
+            yield visit
+        except asyncio.CancelledError:
+            if not visit.pushed_out or task.uncancel() > cancelling:
+                raise
+            raise _refused(
+                "pushed_out",
+                "this caller has the most requests in hand, and another one came; try again later",
+                self.inside / self._most_running * self._seconds,
+            ) from None
         finally:
-            self._inside -= 1
+            if not visit.pushed_out:
+                self._visits.remove(visit)
 
     @asynccontextmanager
-    async def turn(self, caller: str, *, priority: int = 0, deadline: float | None = None) -> AsyncIterator[None]:
+    async def turn(self, visit: Visit, *, priority: int = 0, deadline: float | None = None) -> AsyncIterator[None]:
         """Wait for a turn, and have it. deadline: on the clock.
 
         Raises Overloaded: at once, where the turn is expected too late to be of use, or when the deadline comes first.
         """
         wait = self._expected_wait(priority)
         if deadline is not None and wait > PATIENCE * (deadline - self._clock()):
-            raise Overloaded(
+            raise _refused(
+                "too_late",
                 f"its turn would come in about {wait:.1f} s, too late for its deadline; try again later",
-                retry_after=max(1.0, wait),
+                wait,
             )
-        await self._wait(_Waiter(caller, priority), deadline)
+        await self._wait(_Waiter(visit, priority), deadline)
         start = self._clock()
         try:
             yield
         finally:
             self._seconds = MEMORY * self._seconds + (1 - MEMORY) * (self._clock() - start)
-            self._leave(caller)
+            self._leave(visit.caller)
+
+    def _make_room(self, caller: str) -> bool:
+        """Push one out, if it is fair."""
+        inside = Counter(visit.caller for visit in self._visits)
+        newest_first = [visit for visit in reversed(self._visits) if not visit.had_turn]
+        chosen = max(newest_first, key=lambda visit: inside[visit.caller], default=None)
+        if chosen is None or inside[chosen.caller] < inside[caller] + FEWER:
+            return False
+        self._visits.remove(chosen)
+        chosen.pushed_out = True
+        chosen.task.cancel()
+        return True
 
     def _expected_wait(self, priority: int) -> float:
         """Seconds until the turn of a request that comes now, if turns go on to take as long as lately."""
@@ -99,25 +148,33 @@ class Admission:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
             elif waiter.turn.done() and not waiter.turn.cancelled():
-                self._leave(waiter.caller)  # its turn came as it gave up
+                self._leave(waiter.visit.caller)  # its turn came as it gave up
             if isinstance(error, TimeoutError):
-                raise Overloaded(
+                raise _refused(
+                    "deadline",
                     "the deadline came before the request's turn did; try again later",
-                    retry_after=max(1.0, self._expected_wait(waiter.priority)),
+                    self._expected_wait(waiter.priority),
                 ) from None
             raise
 
     def _call(self) -> None:
         while self.running < self._most_running:
-            there = [waiter for waiter in self._waiters if not waiter.turn.done()]  # the others are giving up
-            if not there:
+            there = [waiter for waiter in self._waiters if not (waiter.turn.done() or waiter.visit.pushed_out)]
+            if not there:  # the others are giving up
                 return
-            chosen = min(there, key=lambda waiter: (-waiter.priority, self._running[waiter.caller]))
+            chosen = min(there, key=lambda waiter: (-waiter.priority, self._running[waiter.visit.caller]))
             self._waiters.remove(chosen)
-            self._running[chosen.caller] += 1
+            self._running[chosen.visit.caller] += 1
+            chosen.visit.had_turn = True
             chosen.turn.set_result(None)
 
     def _leave(self, caller: str) -> None:
         self._running[caller] -= 1
         self._running += Counter()  # forgets callers who have none
         self._call()
+
+
+def _refused(reason: str, message: str, wait: float) -> Overloaded:
+    """wait: seconds until it is worth another try."""
+    metrics.select_refused.labels(reason).inc()
+    return Overloaded(message, retry_after=max(1.0, wait))

@@ -11,8 +11,7 @@ from fastapi import FastAPI
 
 from boundarymorph import __version__, wiring
 from boundarymorph.api import forward, openapi, operations, problems, retrieval, score, select
-from boundarymorph.api.middleware import Observed
-from boundarymorph.api.rates import Announced
+from boundarymorph.api.middleware import Observed, RateLimitHeaders, Unexpected, UntilEnd
 from boundarymorph.api.state import Build, Built, Part, State
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.settings import Settings
@@ -36,6 +35,8 @@ def create_app(
     """
     description = "Budgeted reranking: spend B cross-encoder calls where they change which k documents are returned."
     state: State[Part] = State(settings, on_failure)
+    admission = state.admission
+    metrics.observe_admission(lambda: admission.running, lambda: admission.waiting)
     if settings.retriever.url:
         return _application(state, build or wiring.build_gateway, _canaries, (select, forward, operations), description)
     from boundarymorph.api import indexes  # which loads FAISS
@@ -104,7 +105,9 @@ def _application(
         app.include_router(module.router)
     problems.install(app)
     openapi.install(app)
-    app.add_middleware(Announced)
+    app.add_middleware(Unexpected)
+    app.add_middleware(UntilEnd)
+    app.add_middleware(RateLimitHeaders)
     app.add_middleware(Observed)
     return app
 

@@ -3,29 +3,95 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import Request
+from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
+from starlette.types import Receive
 
-from boundarymorph.api.problems import BodyTooLarge
+from boundarymorph.api.problems import BodyTooLarge, BodyTooSlow
+from boundarymorph.errors import LimitExceeded, Overloaded
 
+if TYPE_CHECKING:
+    from boundarymorph.api.state import State
+
+LARGE = 2**17  # bytes of a body that is not parsed on the event loop
 Result = TypeVar("Result")
+Model = TypeVar("Model", bound=BaseModel)
 
 
-async def read(request: Request, limit: int) -> bytes:
-    """The whole body. Raises BodyTooLarge without reading further, or at once when its length is declared."""
+class BytesInHand:
+    """Bytes of the bodies of all requests that have not ended."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.total = 0
+
+    def check(self, size: int) -> None:
+        """Raises Overloaded where so many more would be too many."""
+        if self.total + size > self._most:
+            raise Overloaded(
+                f"{self.total:,} bytes of requests are in hand already, of {self._most:,} that may be; try again later"
+            )
+
+    @contextmanager
+    def of_request(self) -> Iterator[Callable[[int], None]]:
+        """What takes so many more in hand, as `check` lets it. All are given back in the end."""
+        taken = 0
+
+        def take(size: int) -> None:
+            nonlocal taken
+            self.check(size)
+            self.total += size
+            taken += size
+
+        try:
+            yield take
+        finally:
+            self.total -= taken
+
+
+async def read(request: Request, state: State[Any]) -> bytes:
+    """The whole body, which is in hand until the request has ended.
+
+    Raises BodyTooLarge or Overloaded without reading further, or at once when its length is declared, and BodyTooSlow.
+    """
+    limit, seconds = state.settings.limits.body_bytes, state.settings.body_seconds
     declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > limit:
-        raise _too_large(limit)
-    chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
+    if declared.isdecimal():
+        if int(declared) > limit:
             raise _too_large(limit)
-        chunks.append(chunk)
+        state.bytes_in_hand.check(int(declared))
+    take = request.state.until_end.enter_context(state.bytes_in_hand.of_request())
+    chunks, size = [], 0
+    try:
+        async with asyncio.timeout(seconds):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > limit:
+                    raise _too_large(limit)
+                take(len(chunk))
+                chunks.append(chunk)
+    except TimeoutError:
+        raise BodyTooSlow(f"the body was not there within {seconds:g} seconds; {size:,} bytes were") from None
     return b"".join(chunks)
+
+
+async def parsed(request: Request, state: State[Any], model: type[Model]) -> Model:
+    """The body as a model. Raises what `read` does, and pydantic's ValidationError."""
+    body = await read(request, state)
+    if len(body) < LARGE:
+        return model.model_validate_json(body)
+    return await asyncio.to_thread(model.model_validate_json, body)
+
+
+def bound(field: str, value: int, limit: int, unit: str) -> None:
+    """Raises LimitExceeded."""
+    if value > limit:
+        raise LimitExceeded(f"{field}: over this service's limit of {limit:,} {unit}: {value:,}")
 
 
 async def chunks(request: Request) -> AsyncIterator[bytes]:
@@ -37,7 +103,7 @@ async def chunks(request: Request) -> AsyncIterator[bytes]:
 async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
     """The result of the work, which is cancelled when the client goes away: ClientDisconnect. The body is read."""
     working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_disconnected(request))
+    leaving = asyncio.ensure_future(_disconnected(request.receive))
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -49,8 +115,17 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -
         await asyncio.gather(working, leaving, return_exceptions=True)
 
 
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
+async def hang_up(receive: Receive) -> None:
+    """End the connection, whatever of an answer is not sent yet, of a client that does not read it."""
+    # ASGI has no word for it, and what returns early leaves a connection open that waits until it is read.
+    transport = getattr(getattr(receive, "__self__", None), "transport", None)
+    if transport is not None:
+        transport.abort()
+        await _disconnected(receive)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
         pass
 
 

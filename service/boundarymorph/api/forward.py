@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from starlette import types
 
 from boundarymorph.api import bodies, openapi
+from boundarymorph.api.dependencies import GatewayOf, allowed
 from boundarymorph.api.keys import Scope
 from boundarymorph.api.schemas import (
     CreateIndex,
@@ -24,7 +25,6 @@ from boundarymorph.api.schemas import (
     StoredDocument,
     UploadReport,
 )
-from boundarymorph.api.state import GatewayOf, allowed
 
 router = APIRouter(prefix="/indexes", tags=["indexes"])
 REQUEST_HEADERS = ("accept", "content-length", "content-type", "traceparent", "tracestate")
@@ -69,6 +69,7 @@ def _route(
     statuses: tuple[int, ...],
     described: Mapping[str, Any] = MappingProxyType({}),
     query: Sequence[Mapping[str, Any]] = (),
+    answers: Mapping[int | str, dict[str, Any]] = MappingProxyType({}),
 ) -> None:
     names = [convertor.partition(":")[0] for convertor in re.findall(r"{(.*?)}", path)]
     in_path = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
@@ -81,7 +82,7 @@ def _route(
         operation_id="_".join([method.lower(), *re.findall(r"\w+", f"/indexes{path}")]),
         status_code=204 if answer is None else 200,
         response_model=answer,
-        responses=openapi.problems(502, 503, *statuses),
+        responses={**answers, **openapi.problems(502, 503, *statuses)},
         openapi_extra={**described, "parameters": [*in_path, *query]},
     )
 
@@ -108,6 +109,7 @@ _route(
     (404, 413, 415, 422, 507),
     openapi.upload(),
     [STRICT],
+    {200: openapi.lines()},
 )
 _route(
     "DELETE",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -14,6 +15,7 @@ from starlette import types
 from starlette.requests import ClientDisconnect
 
 from boundarymorph.api import bodies, openapi, problems
+from boundarymorph.api.dependencies import IndexesOf, StateOf, allowed
 from boundarymorph.api.keys import Scope
 from boundarymorph.api.problems import UnknownDocument, UnsupportedMediaType
 from boundarymorph.api.schemas import (
@@ -26,12 +28,11 @@ from boundarymorph.api.schemas import (
     UploadProgress,
     UploadReport,
 )
-from boundarymorph.api.state import IndexesOf, StateOf, allowed
+from boundarymorph.api.state import Part, State
 from boundarymorph.errors import BoundaryMorphError, InvalidInput, LimitExceeded
 from boundarymorph.retrieval.indexes import IndexInfo
 from boundarymorph.retrieval.ingestion import BadLine, Entry, IngestReport, ingesting, parse_array, parse_ndjson
 from boundarymorph.retrieval.pace import Pace
-from boundarymorph.settings import Limits
 from boundarymorph.telemetry import metrics
 
 router = APIRouter(prefix="/indexes", tags=["indexes"])
@@ -40,7 +41,7 @@ NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl", "ap
 PROGRESS_SECONDS, PROGRESS_SHARE = 1.0, 0.01
 
 
-@router.get("", dependencies=READ, summary="List the indexes")
+@router.get("", dependencies=READ, summary="List the indexes", responses=openapi.problems(503))
 async def list_indexes(rooms: IndexesOf) -> IndexList:
     """All indexes by name."""
     found = await asyncio.to_thread(rooms.catalog.list)
@@ -58,7 +59,7 @@ async def create_index(
     name: str, request: Request, response: Response, state: StateOf, rooms: IndexesOf
 ) -> IndexDescription:
     """Idempotent: 201 when it is new, 200 when it is there with the same configuration, 409 with another."""
-    body = await bodies.read(request, state.settings.limits.body_bytes)
+    body = await bodies.read(request, state)
     wanted = CreateIndex.model_validate_json(body) if body.strip() else CreateIndex()
     running = rooms.encoder.name
     if wanted.encoder not in (None, running):
@@ -107,8 +108,8 @@ async def upsert_documents(
     and `embedding`; one of a known id replaces it, an unchanged one costs nothing. Bad lines are skipped and listed.
     With `Accept: application/x-ndjson`, a line with the progress now and then, and the report as the last one."""
     index = await asyncio.to_thread(rooms.catalog.get, name)
-    entries = await _entries(request, index.info.dimension, state.settings.limits)
-    reports = ingesting(index, rooms.encoder, entries, strict=strict)
+    entries = await _entries(request, index.info.dimension, state)
+    reports = _measured(ingesting(index, rooms.encoder, entries, strict=strict))
     report = await anext(reports)
     if NDJSON[0] in request.headers.get("accept", ""):
         return _WhileUploading(_lines(request, report, reports), media_type=NDJSON[0])
@@ -126,7 +127,7 @@ async def upsert_documents(
 )
 async def delete_documents(name: str, request: Request, state: StateOf, rooms: IndexesOf) -> DeleteReport:
     """Gone for every search that begins after the answer."""
-    wanted = DeleteDocuments.model_validate_json(await bodies.read(request, state.settings.limits.body_bytes))
+    wanted = await bodies.parsed(request, state, DeleteDocuments)
     index = await asyncio.to_thread(rooms.catalog.get, name)
     return DeleteReport(deleted=await asyncio.to_thread(index.delete, wanted.ids))
 
@@ -167,19 +168,33 @@ class _WhileUploading(StreamingResponse):
         await self.stream_response(send)
 
 
-async def _lines(request: Request, report: IngestReport, reports: AsyncIterator[IngestReport]) -> AsyncIterator[bytes]:
+async def _measured(reports: AsyncIterator[IngestReport]) -> AsyncGenerator[IngestReport, None]:
+    """The same; in the metrics counts what was written, even if the rest fails or the client leaves."""
+    report = IngestReport()
+    try:
+        async for report in reports:
+            yield report
+    finally:
+        for outcome in ("added", "updated", "unchanged", "skipped"):
+            metrics.ingested.labels(outcome).inc(getattr(report, outcome))
+
+
+async def _lines(
+    request: Request, report: IngestReport, reports: AsyncGenerator[IngestReport, None]
+) -> AsyncIterator[bytes]:
     """`progress` once a second, more rarely in a long upload: not all clients read before all is sent. Then `report`,
     or `problem`."""
     length = request.headers.get("content-length", "")
     begun = told = time.monotonic()
     pace = Pace(int(length) if length.isdecimal() else None)
     try:
-        async for report in reports:
-            pace.observe(report.documents, report.position)
-            now = time.monotonic()
-            if now - told >= max(PROGRESS_SECONDS, PROGRESS_SHARE * (now - begun)):
-                told = now
-                yield _line("progress", _progress(report, pace))
+        async with aclosing(reports):
+            async for report in reports:
+                pace.observe(report.documents, report.position)
+                now = time.monotonic()
+                if now - told >= max(PROGRESS_SECONDS, PROGRESS_SHARE * (now - begun)):
+                    told = now
+                    yield _line("progress", _progress(report, pace))
         yield _line("report", _finished(report))
     except ClientDisconnect:
         return
@@ -204,26 +219,20 @@ def _progress(report: IngestReport, pace: Pace) -> UploadProgress:
 
 
 def _finished(report: IngestReport) -> UploadReport:
-    _measure(report)
     if report.skipped and not (report.added or report.updated or report.unchanged):
         first = report.problems[0]
         raise InvalidInput(f"no document was usable; line {first.line}: {first.reason}")
     return UploadReport.model_validate(report, from_attributes=True)
 
 
-async def _entries(request: Request, dimension: int, limits: Limits) -> AsyncIterator[Entry | BadLine]:
+async def _entries(request: Request, dimension: int, state: State[Part]) -> AsyncIterator[Entry | BadLine]:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type in NDJSON:
-        return parse_ndjson(bodies.chunks(request), dimension, max_line_bytes=limits.line_bytes)
+        return parse_ndjson(bodies.chunks(request), dimension, max_line_bytes=state.settings.limits.line_bytes)
     if media_type == "application/json":
-        return parse_array(await bodies.read(request, limits.body_bytes), dimension)
+        return parse_array(await bodies.read(request, state), dimension)
     raise UnsupportedMediaType("send documents as application/x-ndjson, one a line, or as an application/json array")
 
 
 def _description(info: IndexInfo) -> IndexDescription:
     return IndexDescription.model_validate(info, from_attributes=True)
-
-
-def _measure(report: IngestReport) -> None:
-    for outcome in ("added", "updated", "unchanged", "skipped"):
-        metrics.ingested.labels(outcome).inc(getattr(report, outcome))

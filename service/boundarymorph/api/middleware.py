@@ -1,18 +1,22 @@
-"""Around every request: its id, its span, how long it took, and headers that every answer has."""
+"""Around every request: its id, its span, how long it took, what it keeps, and headers that every answer has."""
 
 from __future__ import annotations
 
 import logging
+import math
 import re
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from http import HTTPMethod
 from uuid import uuid4
 
+from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from boundarymorph.api import problems
+from boundarymorph.api.rates import Decision
 from boundarymorph.telemetry import logs, metrics, timing, tracing
 
 REQUEST_ID = "X-Request-ID"
@@ -21,6 +25,7 @@ SECURITY = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _QUIET = {"/livez", "/readyz", "/metrics"}
 _log = logging.getLogger("boundarymorph.access")
+_errors = logging.getLogger(__name__)
 
 
 class Observed:
@@ -61,6 +66,70 @@ class Observed:
                     _tell(scope, status, time.perf_counter() - start)
         finally:
             logs.request_id.reset(token)
+
+
+class RateLimitHeaders:
+    """ASGI middleware: tells in every answer how its caller stands, in the fields RateLimit-Policy and RateLimit."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def announced(message: Message) -> None:
+            decision: Decision | None = scope.get("state", {}).get("decision")
+            if message["type"] == "http.response.start" and decision is not None and decision.limits:
+                headers = MutableHeaders(scope=message)
+                headers["RateLimit-Policy"] = ", ".join(
+                    f"{limit.name};q={limit.quota};w={limit.window}" for limit in decision.limits
+                )
+                headers["RateLimit"] = ", ".join(
+                    f"{limit.name};r={limit.remaining};t={math.ceil(limit.reset)}" for limit in decision.limits
+                )
+            await send(message)
+
+        await self._app(scope, receive, announced)
+
+
+class UntilEnd:
+    """ASGI middleware: `request.state.until_end`, an ExitStack, is closed when its request has been answered."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        with ExitStack() as until_end:
+            scope.setdefault("state", {})["until_end"] = until_end
+            await self._app(scope, receive, send)
+
+
+class Unexpected:
+    """ASGI middleware, the innermost: an exception that is no problem of ours is logged with its request's id, and is
+    the answer where none has begun; otherwise it is raised on."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = False
+
+        async def noted(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        except Exception as error:
+            _errors.error("unexpected error", exc_info=error)
+            if begun:
+                raise
+            await problems.unexpected(Request(scope))(scope, receive, send)
 
 
 def _span(scope: Scope, request_id: str) -> AbstractContextManager[Callable[[str, int], None]]:

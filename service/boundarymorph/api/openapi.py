@@ -18,16 +18,17 @@ from boundarymorph.api.schemas import (
     SelectRequest,
     UploadedDocument,
 )
+from boundarymorph.retrieval.indexes import NAME
 
 _SECONDS = {"Retry-After": {"description": "seconds", "schema": {"type": "integer", "minimum": 1}}}
 BUSY = (429, 503)
 OF_KEYS = (401, 403)
+OF_BODIES = (408,)
 REFUSAL_HEADERS = {
     401: {"WWW-Authenticate": {"schema": {"type": "string"}}},
     429: _SECONDS,
     503: _SECONDS,
 }
-INDEX_NAME = r"[a-z0-9][a-z0-9._-]{0,63}"  # as the catalog takes it, which is not loaded here
 REFERENCE = "#/components/schemas/{model}"
 PARSED_BY_ROUTES = (SelectRequest, ScoreRequest, CreateIndex, DeleteDocuments, UploadedDocument)
 
@@ -90,14 +91,16 @@ def install(app: FastAPI) -> None:
 
 
 def _complete(operation: dict[str, Any], with_keys: bool) -> None:
-    """Say of a route what all of its kind have in common: names of indexes, and what is refused to keys, if any."""
+    """Say of a route what all of its kind have in common: names of indexes, and what is refused to keys, if any,
+    and to bodies."""
     for parameter in operation.get("parameters", ()):
         if (parameter["in"], parameter["name"]) == ("path", "name"):
-            parameter["schema"]["pattern"] = f"^{INDEX_NAME}$"
+            parameter["schema"]["pattern"] = f"^{NAME.pattern}$"
     if "security" not in operation:
         return
     responses = operation["responses"]
-    for status, response in problems(*BUSY, *(OF_KEYS if with_keys else ())).items():
+    common = (*BUSY, *(OF_KEYS if with_keys else ()), *(OF_BODIES if "requestBody" in operation else ()))
+    for status, response in problems(*common).items():
         responses.setdefault(str(status), response)
     if not with_keys:
         del operation["security"]

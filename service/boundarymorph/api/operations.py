@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
+from boundarymorph.api.dependencies import StateOf
 from boundarymorph.api.schemas import Health, PartHealth, Ready
-from boundarymorph.api.state import StateOf
 from boundarymorph.telemetry import metrics
 
 router = APIRouter(tags=["operations"])

@@ -21,7 +21,6 @@ from boundarymorph import errors
 from boundarymorph.api.keys import Forbidden, Unauthenticated
 from boundarymorph.api.schemas import Problem
 
-TYPE_PREFIX = "urn:boundarymorph:problem:"
 MEDIA_TYPE = "application/problem+json"
 MAX_DETAILS = 20
 TAGS = ("numbers", "block")  # by which pydantic tells the forms of a vector apart
@@ -33,6 +32,12 @@ class BodyTooLarge(errors.LimitExceeded):
     """The request's body is over the limit."""
 
     slug = "body-too-large"
+
+
+class BodyTooSlow(errors.BoundaryMorphError):
+    """The request's body has not arrived in time."""
+
+    slug = "body-too-slow"
 
 
 class UnsupportedMediaType(errors.InvalidInput):
@@ -55,6 +60,7 @@ class NotReady(errors.BoundaryMorphError):
 
 STATUS: dict[type[errors.BoundaryMorphError], HTTPStatus] = {
     BodyTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    BodyTooSlow: HTTPStatus.REQUEST_TIMEOUT,
     UnsupportedMediaType: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     UnknownDocument: HTTPStatus.NOT_FOUND,
     NotReady: HTTPStatus.SERVICE_UNAVAILABLE,
@@ -80,18 +86,22 @@ STATUS: dict[type[errors.BoundaryMorphError], HTTPStatus] = {
 
 
 def install(app: FastAPI) -> None:
-    """Turn every exception that leaves a route into a problem response."""
+    """Turn every exception that a route is meant to raise into a problem response."""
     app.add_exception_handler(errors.BoundaryMorphError, _typed)
     app.add_exception_handler(ValidationError, _invalid)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(ClientDisconnect, _disconnected)
-    app.add_exception_handler(Exception, _unexpected)
 
 
 def of(request: Request, error: errors.BoundaryMorphError) -> Problem:
     """An error of ours as problem details."""
     return _problem(request, _status(error), error.slug, str(error))
+
+
+def unexpected(request: Request) -> JSONResponse:
+    """The answer to an exception that is none of ours."""
+    return respond(request, 500, "internal-error", "an unexpected error; the log of the service has the details")
 
 
 def respond(
@@ -114,7 +124,7 @@ def _problem(
     request: Request, status: int, slug: str, detail: str, where: list[dict[str, str]] | None = None
 ) -> Problem:
     return Problem(
-        type=TYPE_PREFIX + slug,
+        type=errors.PROBLEM_TYPE + slug,
         title=slug.replace("-", " ").capitalize(),
         status=status,
         detail=_short(detail),
@@ -137,6 +147,8 @@ async def _typed(request: Request, error: Exception) -> JSONResponse:
     headers = {"Retry-After": str(math.ceil(seconds))} if again else None
     if status == HTTPStatus.UNAUTHORIZED:
         headers = {"WWW-Authenticate": "Bearer"}
+    if status == HTTPStatus.REQUEST_TIMEOUT:
+        headers = {"Connection": "close"}  # the rest of the body may come at any time
     return respond(request, status, error.slug, str(error), headers=headers)
 
 
@@ -186,8 +198,3 @@ def _methods(request: Request) -> list[str]:
 async def _disconnected(request: Request, error: Exception) -> JSONResponse:
     """For the metrics only: nobody is there to read it."""
     return respond(request, 400, "client-disconnected", "the connection was closed before the body was complete")
-
-
-async def _unexpected(request: Request, error: Exception) -> JSONResponse:
-    log.error("unexpected error", exc_info=error)
-    return respond(request, 500, "internal-error", "an unexpected error; the log of the service has the details")

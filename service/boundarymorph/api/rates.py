@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext, suppress
@@ -14,8 +13,6 @@ from typing import Any
 from limits import RateLimitItem, parse_many
 from limits.aio.storage import MemoryStorage, RedisClusterStorage, RedisStorage
 from limits.aio.strategies import RateLimiter, SlidingWindowCounterRateLimiter
-from starlette.datastructures import MutableHeaders
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from boundarymorph.caching.circuit import CircuitBreaker, State
 from boundarymorph.errors import InvalidConfiguration, Overloaded
@@ -41,7 +38,7 @@ class RateLimited(Overloaded):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LimitState:
     """How a caller stands with one of its limits: `quota` requests in `window` seconds.
 
     remaining: of these; reset: seconds until there are more.
@@ -59,11 +56,11 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Decision:
     """What became of one request. refused: by which limit, if by any."""
 
-    standings: tuple[Standing, ...] = ()
-    refused: Standing | None = None
+    limits: tuple[LimitState, ...] = ()
+    refused: LimitState | None = None
 
     def check(self) -> None:
         """Raises RateLimited."""
@@ -110,16 +107,16 @@ class RateLimits:
         self._storage = _storage(url, settings.timeout_seconds) if limited and url is not None else None
         self._shared = None if self._storage is None else SlidingWindowCounterRateLimiter(self._storage)
 
-    async def take(self, caller: str) -> Turn:
+    async def take(self, caller: str) -> Decision:
         """Count one request. It counts in every limit up to the one that refuses it, the shortest window first."""
         items = self._of_key.get(caller, self._default)
         if not items:
-            return Turn()
-        turn = await self._take_shared(caller, items)
-        if turn is None:
-            turn = await self._take(self._own, caller, items)
-        metrics.rate_limited.labels(caller, "admitted" if turn.refused is None else "refused").inc()
-        return turn
+            return Decision()
+        decision = await self._take_shared(caller, items)
+        if decision is None:
+            decision = await self._take(self._own, caller, items)
+        metrics.rate_limited.labels(caller, "admitted" if decision.refused is None else "refused").inc()
+        return decision
 
     async def close(self) -> None:
         """Release the connections."""
@@ -127,23 +124,23 @@ class RateLimits:
             with suppress(Exception):  # of a server that is gone
                 await self._storage.bridge.get_connection().aclose()  # type: ignore[attr-defined]
 
-    async def _take_shared(self, caller: str, items: Sequence[RateLimitItem]) -> Turn | None:
+    async def _take_shared(self, caller: str, items: Sequence[RateLimitItem]) -> Decision | None:
         """None where Redis is not asked or does not answer."""
         if self._shared is None:
             return None
         async with self._lanes, nullcontext() if self._connected else self._connecting:
-            turn = await self._ask(self._shared, caller, items)
-        if turn is None:
+            decision = await self._ask(self._shared, caller, items)
+        if decision is None:
             metrics.rate_limit_unshared.inc()
-        return turn
+        return decision
 
-    async def _ask(self, shared: RateLimiter, caller: str, items: Sequence[RateLimitItem]) -> Turn | None:
+    async def _ask(self, shared: RateLimiter, caller: str, items: Sequence[RateLimitItem]) -> Decision | None:
         ticket = self._circuit.admit()
         if ticket is None:
             return None
         try:
             async with asyncio.timeout(self._timeout):
-                turn = await self._take(shared, caller, items)
+                decision = await self._take(shared, caller, items)
         except asyncio.CancelledError:
             self._circuit.abandoned(ticket)
             raise
@@ -152,19 +149,19 @@ class RateLimits:
             return None
         self._circuit.succeeded(ticket)
         self._connected = True
-        return turn
+        return decision
 
-    async def _take(self, limiter: RateLimiter, caller: str, items: Sequence[RateLimitItem]) -> Turn:
-        admitted, standings = True, []
+    async def _take(self, limiter: RateLimiter, caller: str, items: Sequence[RateLimitItem]) -> Decision:
+        admitted, states = True, []
         for item in items:
             admitted = admitted and await limiter.hit(item, caller)
             reset, remaining = await limiter.get_window_stats(item, caller)
-            standings.append(
-                Standing(item.amount, item.get_expiry(), max(0, remaining), max(0.0, reset - self._clock()))
+            states.append(
+                LimitState(item.amount, item.get_expiry(), max(0, remaining), max(0.0, reset - self._clock()))
             )
             if not admitted:
                 break
-        return Turn(tuple(standings), None if admitted else standings[-1])
+        return Decision(tuple(states), None if admitted else states[-1])
 
     def _note_failure(self, ticket: int, error: Exception) -> None:
         before = self._circuit.state
@@ -174,29 +171,6 @@ class RateLimits:
                 "rate limits are counted in this process for a while, since Redis does not answer: %s",
                 type(error).__name__,
             )
-
-
-class Announced:
-    """ASGI middleware: tells in every answer how its caller stands, in the fields RateLimit-Policy and RateLimit."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def announced(message: Message) -> None:
-            turn: Turn | None = scope.get("state", {}).get("turn")
-            if message["type"] == "http.response.start" and turn is not None and turn.standings:
-                headers = MutableHeaders(scope=message)
-                headers["RateLimit-Policy"] = ", ".join(
-                    f"{standing.name};q={standing.quota};w={standing.window}" for standing in turn.standings
-                )
-                headers["RateLimit"] = ", ".join(
-                    f"{standing.name};r={standing.remaining};t={math.ceil(standing.reset)}"
-                    for standing in turn.standings
-                )
-            await send(message)
-
-        await self._app(scope, receive, announced)
 
 
 def _items(text: str | None) -> list[RateLimitItem]:

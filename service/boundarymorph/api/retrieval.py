@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, Literal, TypeVar
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import orjson
@@ -11,16 +12,14 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field
 
 from boundarymorph.api import bodies, openapi
+from boundarymorph.api.dependencies import IndexesOf, RetrieverOf, StateOf, allowed
 from boundarymorph.api.keys import Scope
 from boundarymorph.api.schemas import Message
-from boundarymorph.api.state import RetrieverOf, StateOf, allowed
-from boundarymorph.errors import LimitExceeded
+from boundarymorph.api.state import Part, State
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.settings import Limits
 
 router = APIRouter(tags=["retrieval"], dependencies=[Depends(allowed(Scope.SELECT))])
-LARGE = 2**17  # bytes of a body that is not parsed on the event loop
 
 
 class Retrieve(Message):
@@ -54,9 +53,6 @@ class Texts(Message):
     texts: list[str]
 
 
-Body = TypeVar("Body", bound=Message)
-
-
 def _described(model: type[Message]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": model.model_json_schema()}}}}
 
@@ -77,11 +73,11 @@ def _answers(media_type: str, *statuses: int) -> dict[int | str, dict[str, Any]]
 async def retrieve(request: Request, state: StateOf, retriever: RetrieverOf) -> Response:
     """Ids, unit embeddings and scores, best first, in the safetensors format."""
     limits = state.settings.limits
-    wanted = await _read(request, limits, Retrieve)
+    wanted = await bodies.parsed(request, state, Retrieve)
     embedding = wanted.query_embedding
-    _bound("query", len(wanted.query), limits.query_characters, "characters")
-    _bound("depth", wanted.depth, limits.pool, "candidates")
-    _bound("query_embedding", len(embedding or ()), limits.dimension, "numbers")
+    bodies.bound("query", len(wanted.query), limits.query_characters, "characters")
+    bodies.bound("depth", wanted.depth, limits.pool, "candidates")
+    bodies.bound("query_embedding", len(embedding or ()), limits.dimension, "numbers")
     vector = None if embedding is None else np.array(embedding, dtype=wanted.query_precision)
     found = retriever.retrieve(
         wanted.index, wanted.query, wanted.depth, vector, filter=wanted.filter, hybrid=wanted.hybrid
@@ -99,7 +95,7 @@ async def retrieve(request: Request, state: StateOf, retriever: RetrieverOf) -> 
 )
 async def documents(request: Request, state: StateOf, retriever: RetrieverOf) -> Response:
     """Text, title and metadata of those that are there, in the order of the ids."""
-    wanted = await _ids(request, state.settings.limits)
+    wanted = await _ids(request, state)
     found = await retriever.documents(wanted.index, wanted.ids)
     return Response(orjson.dumps({"documents": list(found.values())}), media_type="application/json")
 
@@ -113,7 +109,7 @@ async def documents(request: Request, state: StateOf, retriever: RetrieverOf) ->
 )
 async def characters(request: Request, state: StateOf, retriever: RetrieverOf) -> Response:
     """How long title and text are together, in the order of the ids; null for those that are not there."""
-    wanted = await _ids(request, state.settings.limits)
+    wanted = await _ids(request, state)
     found = await retriever.characters(wanted.index, wanted.ids)
     counts = [found.get(id) for id in wanted.ids]
     return Response(orjson.dumps({"characters": counts}), media_type="application/json")
@@ -126,13 +122,14 @@ async def characters(request: Request, state: StateOf, retriever: RetrieverOf) -
     response_class=Response,
     responses=_answers(frame.EMBEDDINGS_TYPE),
 )
-async def embed_query(request: Request, state: StateOf, retriever: RetrieverOf) -> Response:
-    """One float32 unit vector in the safetensors format."""
+async def embed_query(request: Request, state: StateOf, retriever: RetrieverOf, rooms: IndexesOf) -> Response:
+    """One float32 unit vector in the safetensors format, and the name of its encoder."""
     limits = state.settings.limits
-    wanted = await _read(request, limits, Query)
-    _bound("query", len(wanted.query), limits.query_characters, "characters")
+    wanted = await bodies.parsed(request, state, Query)
+    bodies.bound("query", len(wanted.query), limits.query_characters, "characters")
     vector = await bodies.while_connected(request, retriever.embed_query(wanted.query))
-    return Response(frame.encode_embeddings(Embeddings(vector[None])), media_type=frame.EMBEDDINGS_TYPE)
+    encoded = Embeddings(vector[None], encoder=rooms.encoder.name)
+    return Response(frame.encode_embeddings(encoded), media_type=frame.EMBEDDINGS_TYPE)
 
 
 @router.post(
@@ -142,29 +139,18 @@ async def embed_query(request: Request, state: StateOf, retriever: RetrieverOf) 
     response_class=Response,
     responses=_answers(frame.EMBEDDINGS_TYPE),
 )
-async def embed_documents(request: Request, state: StateOf, retriever: RetrieverOf) -> Response:
-    """float32 unit vectors, in the order of the texts, in the safetensors format."""
+async def embed_documents(request: Request, state: StateOf, retriever: RetrieverOf, rooms: IndexesOf) -> Response:
+    """float32 unit vectors, in the order of the texts, in the safetensors format, and the name of their encoder."""
     limits = state.settings.limits
-    wanted = await _read(request, limits, Texts)
-    _bound("texts", len(wanted.texts), limits.pool, "texts")
-    _bound("texts", max(map(len, wanted.texts), default=0), limits.text_characters, "characters")
+    wanted = await bodies.parsed(request, state, Texts)
+    bodies.bound("texts", len(wanted.texts), limits.pool, "texts")
+    bodies.bound("texts", max(map(len, wanted.texts), default=0), limits.text_characters, "characters")
     encoded = await bodies.while_connected(request, retriever.embed_documents(wanted.texts))
-    return Response(await asyncio.to_thread(frame.encode_embeddings, encoded), media_type=frame.EMBEDDINGS_TYPE)
+    named = replace(encoded, encoder=rooms.encoder.name)
+    return Response(await asyncio.to_thread(frame.encode_embeddings, named), media_type=frame.EMBEDDINGS_TYPE)
 
 
-async def _ids(request: Request, limits: Limits) -> Ids:
-    wanted = await _read(request, limits, Ids)
-    _bound("ids", len(wanted.ids), limits.pool, "ids")
+async def _ids(request: Request, state: State[Part]) -> Ids:
+    wanted = await bodies.parsed(request, state, Ids)
+    bodies.bound("ids", len(wanted.ids), state.settings.limits.pool, "ids")
     return wanted
-
-
-async def _read(request: Request, limits: Limits, model: type[Body]) -> Body:
-    body = await bodies.read(request, limits.body_bytes)
-    if len(body) < LARGE:
-        return model.model_validate_json(body)
-    return await asyncio.to_thread(model.model_validate_json, body)
-
-
-def _bound(field: str, value: int, limit: int, unit: str) -> None:
-    if value > limit:
-        raise LimitExceeded(f"{field}: over this service's limit of {limit:,} {unit}: {value:,}")

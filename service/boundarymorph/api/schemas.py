@@ -225,6 +225,7 @@ class SelectResponse(BaseModel):
         "deadline",
         "overloaded",
         "retriever_unavailable",
+        "retriever_failed",
         "scorer_unavailable",
         "scorer_failed",
     ]
@@ -239,6 +240,7 @@ class RoundEvent(BaseModel):
 
     rounds: int
     cross_encoder_calls: int
+    reused_scores: int = Field(description="known from earlier requests; they take the place of as many calls")
     budget: int
     expected_loss: float = Field(description="share of the set's relevance that more calls may bring")
     ids: list[str] = Field(description="the set as believed now, most relevant first")

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 from fastapi import APIRouter, Depends, Request, Response
 
 from boundarymorph.api import bodies, openapi
+from boundarymorph.api.dependencies import ScorerOf, StateOf, allowed
 from boundarymorph.api.keys import Scope
 from boundarymorph.api.schemas import ScoreRequest, ScoreResponse, ScorerInfo
-from boundarymorph.api.state import ScorerOf, StateOf, allowed
-from boundarymorph.errors import LimitExceeded
 from boundarymorph.settings import Limits
 
 router = APIRouter(tags=["scoring"], dependencies=[Depends(allowed(Scope.SELECT))])
-LARGE = 2**17  # bytes of a body that is not parsed on the event loop
 
 
 @router.post(
@@ -29,13 +26,8 @@ async def score(request: Request, state: StateOf, scorer: ScorerOf) -> Response:
     """All texts or none: 429 with Retry-After when they cannot be done in time, before any work. A caller that goes
     away takes its texts out of the queue."""
     arrival = time.monotonic()
-    limits = state.settings.limits
-    body = await bodies.read(request, limits.body_bytes)
-    if len(body) < LARGE:
-        wanted = ScoreRequest.model_validate_json(body)
-    else:
-        wanted = await asyncio.to_thread(ScoreRequest.model_validate_json, body)
-    _bound(wanted, limits)
+    wanted = await bodies.parsed(request, state, ScoreRequest)
+    _check(wanted, state.settings.limits)
     scores = await bodies.while_connected(
         request,
         scorer.score(
@@ -63,12 +55,8 @@ async def info(state: StateOf, scorer: ScorerOf) -> ScorerInfo:
     )
 
 
-def _bound(wanted: ScoreRequest, limits: Limits) -> None:
+def _check(wanted: ScoreRequest, limits: Limits) -> None:
     longest = max((len(text) for text in wanted.texts), default=0)
-    for field, value, limit, unit in (
-        ("query", len(wanted.query), limits.query_characters, "characters"),
-        ("texts", len(wanted.texts), limits.texts, "texts"),
-        ("texts", longest, limits.text_characters, "characters"),
-    ):
-        if value > limit:
-            raise LimitExceeded(f"{field}: over this service's limit of {limit:,} {unit}: {value:,}")
+    bodies.bound("query", len(wanted.query), limits.query_characters, "characters")
+    bodies.bound("texts", len(wanted.texts), limits.texts, "texts")
+    bodies.bound("texts", longest, limits.text_characters, "characters")

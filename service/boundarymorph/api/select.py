@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 
 from fastapi import APIRouter, Request, Response
@@ -14,8 +14,8 @@ from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
 from boundarymorph.api import bodies, openapi, problems
+from boundarymorph.api.dependencies import CallerOf, SelectorOf, StateOf
 from boundarymorph.api.schemas import SelectRequest, SelectResponse
-from boundarymorph.api.state import CallerOf, SelectorOf, StateOf
 from boundarymorph.api.translate import event_of, response_of, task_of
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.selector import Progress, SelectionResult, SelectionTask, Selector, Stopwatch
@@ -25,6 +25,7 @@ from boundarymorph.telemetry import metrics
 router = APIRouter(tags=["selection"])
 STATUS_HEADER = "X-BoundaryMORPH-Status"
 EVENTS = "text/event-stream"
+READING = 30.0  # seconds after the deadline in which a client has to have read all events
 
 
 @router.post(
@@ -41,23 +42,25 @@ async def select(
     its score or with what was inferred from its scored neighbours. A caller that goes away ends the work. With
     `Accept: text/event-stream`, an event before each round, and the set as the last one."""
     watch, arrival = Stopwatch(), time.monotonic()
-    with ExitStack() as inside:
-        inside.enter_context(state.admission.enter())
+    async with AsyncExitStack() as held:
+        visit = held.enter_context(state.admission.enter(caller))
         with watch.stage("receive"):
-            body = await bodies.read(request, state.settings.limits.body_bytes)
+            body = await bodies.read(request, state)
         with watch.stage("parse"):
             wanted, task = await asyncio.to_thread(_parse, body, state.settings, arrival)
-        turn = state.admission.turn(caller, priority=wanted.priority, deadline=task.deadline)
+        turn = state.admission.turn(visit, priority=wanted.priority, deadline=task.deadline)
+        answer = partial(response_of, task=task, explain=wanted.explain)
         if EVENTS in request.headers.get("accept", ""):
-            events = _events(
-                request, selector.steps(task, watch), turn, partial(response_of, task=task, explain=wanted.explain)
-            )
-            return _Held(events, inside.pop_all())
+            steps = selector.steps(task, watch)
+            first = await bodies.while_connected(request, _begun(steps, watch, turn, held))
+            kept = held.pop_all()
+            assert task.deadline is not None
+            return _Events(_events(request, first, steps, kept, answer), kept, task.deadline + READING)
 
         result = await bodies.while_connected(request, _selected(selector, task, watch, turn))
     _measure(result)
     response.headers[STATUS_HEADER] = result.status.value
-    return response_of(result, task, explain=wanted.explain)
+    return answer(result)
 
 
 async def _selected(
@@ -69,36 +72,56 @@ async def _selected(
         return await selector.select(task, watch)
 
 
-class _Held(StreamingResponse):
-    """Events, and what is held until they have been sent or nobody listens any more."""
+async def _begun(
+    steps: AsyncIterator[Progress | SelectionResult],
+    watch: Stopwatch,
+    turn: AbstractAsyncContextManager[None],
+    held: AsyncExitStack,
+) -> Progress | SelectionResult:
+    """The first step, whose errors still have a status of their own. The turn is held."""
+    with watch.stage("wait"):
+        await held.enter_async_context(turn)
+    return await anext(steps)
 
-    def __init__(self, events: AsyncIterator[bytes], held: ExitStack) -> None:
+
+class _Events(StreamingResponse):
+    """Events, and what is held at most until they have been sent or nobody listens any more.
+
+    end: the moment, on `time.monotonic()`, when a client that has not read them all is hung up on.
+    """
+
+    def __init__(self, events: AsyncIterator[bytes], held: AsyncExitStack, end: float) -> None:
         super().__init__(events, media_type=EVENTS)
         self._held = held
+        self._end = end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._held:
-            await super().__call__(scope, receive, send)
+        async with self._held:
+            try:
+                async with asyncio.timeout(self._end - time.monotonic()):
+                    await super().__call__(scope, receive, send)
+            except TimeoutError:
+                await bodies.hang_up(receive)
 
 
 async def _events(
     request: Request,
+    step: Progress | SelectionResult,
     steps: AsyncIterator[Progress | SelectionResult],
-    turn: AbstractAsyncContextManager[None],
+    held: AsyncExitStack,
     answer: Callable[[SelectionResult], SelectResponse],
 ) -> AsyncIterator[bytes]:
-    """The events `round`, and `selection` or `problem` as the last one."""
+    """The events `round`, and `selection` or `problem` as the last one, for which nothing is held any more."""
     try:
-        async with turn:
-            async for step in steps:
-                match step:
-                    case Progress():
-                        yield _event("round", event_of(step))
-                    case SelectionResult():
-                        _measure(step)
-                        yield _event("selection", answer(step))
+        while isinstance(step, Progress):
+            yield _event("round", event_of(step))
+            step = await anext(steps)
+        _measure(step)
+        last = _event("selection", answer(step))
     except BoundaryMorphError as error:
-        yield _event("problem", problems.of(request, error))
+        last = _event("problem", problems.of(request, error))
+    await held.aclose()
+    yield last
 
 
 def _event(name: str, content: BaseModel) -> bytes:

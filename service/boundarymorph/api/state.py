@@ -1,19 +1,17 @@
-"""What the routes of a process share: the settings and, once it stands, what is behind them."""
+"""A process from its start to its end: the settings and, once it stands, what is behind its routes."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Generic, Protocol, TypeVar
-
-from fastapi import Depends, Request, Security
-from fastapi.security import HTTPBearer
+from typing import Generic, Protocol, TypeVar
 
 from boundarymorph.api.admission import Admission
-from boundarymorph.api.keys import KeyRing, Scope
+from boundarymorph.api.bodies import BytesInHand
+from boundarymorph.api.keys import KeyRing
 from boundarymorph.api.problems import NotReady
 from boundarymorph.api.rates import RateLimits
 from boundarymorph.api.readiness import RETRY_SECONDS, Readiness
@@ -24,17 +22,12 @@ from boundarymorph.errors import (
     RetrieverUnavailable,
     ScorerUnavailable,
 )
-from boundarymorph.observed import ObservedRetriever
-from boundarymorph.retrieval.retriever import Retriever
-from boundarymorph.scoring.batching import BatchingScorer
-from boundarymorph.selector import Selector
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import tracing
-from boundarymorph.wiring import Canary, Gateway, Retrieval, Rooms
+from boundarymorph.wiring import Canary
 
 NOT_YET = (ScorerUnavailable, EncoderUnavailable, RetrieverUnavailable, Overloaded)  # what another process may say then
 TICK = 0.1  # seconds within which a signal is noticed before the server runs
-BEARER = HTTPBearer(auto_error=False, description="an API key, where there are any")  # for the description alone
 log = logging.getLogger(__name__)
 
 
@@ -73,6 +66,7 @@ class State(Generic[Built]):
     keys: KeyRing = field(init=False)
     rates: RateLimits = field(init=False)
     admission: Admission = field(init=False)
+    bytes_in_hand: BytesInHand = field(init=False)
 
     def __post_init__(self) -> None:
         """Raises InvalidConfiguration for malformed keys and rate limits."""
@@ -82,6 +76,7 @@ class State(Generic[Built]):
             self.settings.rate_limits, self.keys.callers, url=None if redis is None else redis.get_secret_value()
         )
         self.admission = Admission(running=self.settings.sessions, waiting=self.settings.limits.waiting)
+        self.bytes_in_hand = BytesInHand(self.settings.limits.bytes_in_hand)
 
     async def live(self, build: Build[Built], canaries: Callable[[Built], Mapping[str, Canary]]) -> None:
         """Start, and from then on ask the parts whether they are still there."""
@@ -138,55 +133,3 @@ class State(Generic[Built]):
     def _fail(self, reason: str) -> None:
         self.ready, self.failure = False, reason
         self.on_failure()
-
-
-def state(request: Request) -> State[Part]:
-    found: State[Part] = request.app.state.boundarymorph
-    return found
-
-
-def allowed(scope: Scope) -> Callable[..., Awaitable[str]]:
-    """The dependency of a route that only keys of this scope may use, and only so often: the caller's name."""
-
-    async def caller(request: Request, _: Annotated[object, Security(BEARER)]) -> str:
-        found = state(request)
-        name = found.keys.caller(request.headers.get("authorization"), scope)
-        request.state.turn = turn = await found.rates.take(name)
-        turn.check()
-        return name
-
-    return caller
-
-
-def selector(request: Request) -> Selector:
-    found: State[Rooms] | State[Gateway] = request.app.state.boundarymorph
-    return found.require().selector
-
-
-def indexes(request: Request) -> Retrieval:
-    found: State[Retrieval] = request.app.state.boundarymorph
-    return found.require()
-
-
-def scorer(request: Request) -> BatchingScorer:
-    found: State[BatchingScorer] = request.app.state.boundarymorph
-    return found.require()
-
-
-def retriever(request: Request) -> Retriever:
-    found: State[Retrieval] = request.app.state.boundarymorph
-    return ObservedRetriever(found.require().retriever)
-
-
-def gateway(request: Request) -> Gateway:
-    found: State[Gateway] = request.app.state.boundarymorph
-    return found.require()
-
-
-StateOf = Annotated[State[Part], Depends(state)]
-CallerOf = Annotated[str, Depends(allowed(Scope.SELECT))]
-SelectorOf = Annotated[Selector, Depends(selector)]
-IndexesOf = Annotated[Retrieval, Depends(indexes)]
-ScorerOf = Annotated[BatchingScorer, Depends(scorer)]
-RetrieverOf = Annotated[Retriever, Depends(retriever)]
-GatewayOf = Annotated[Gateway, Depends(gateway)]

@@ -12,6 +12,7 @@ import numpy as np
 import pybase64
 from numpy.typing import ArrayLike, NDArray
 
+from boundarymorph.api.bodies import bound
 from boundarymorph.api.schemas import (
     ExplainedCall,
     ExplainedRound,
@@ -23,7 +24,7 @@ from boundarymorph.api.schemas import (
     Usage,
     VectorBlock,
 )
-from boundarymorph.errors import InvalidEmbeddings, InvalidInput, LimitExceeded
+from boundarymorph.errors import InvalidEmbeddings, InvalidInput
 from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, IndexedCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.selection import Observation, Pool, methods
@@ -55,11 +56,11 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
         degrade=request.on_failure == "degrade",
         reuse=request.reuse,
     )
-    _bound("query", len(request.query), limits.query_characters, "characters")
-    _bound("budget", task.budget, limits.budget, "calls")
-    _bound("k", task.k or 0, limits.k, "documents")
-    _bound("max_tokens", task.max_tokens or 0, limits.max_tokens, "tokens")
-    _bound("batch_size", task.batch_size, limits.batch_size, "documents")
+    bound("query", len(request.query), limits.query_characters, "characters")
+    bound("budget", task.budget, limits.budget, "calls")
+    bound("k", task.k or 0, limits.k, "documents")
+    bound("max_tokens", task.max_tokens or 0, limits.max_tokens, "tokens")
+    bound("batch_size", task.batch_size, limits.batch_size, "documents")
     return task
 
 
@@ -93,6 +94,7 @@ def event_of(progress: Progress) -> RoundEvent:
     return RoundEvent(
         rounds=progress.rounds,
         cross_encoder_calls=progress.calls,
+        reused_scores=progress.reused,
         budget=progress.budget,
         expected_loss=progress.expected_loss,
         ids=list(progress.selected),
@@ -114,15 +116,15 @@ def _candidates(request: SelectRequest, settings: Settings) -> Candidates:
     vector = _query_embedding(request.query_embedding, limits)
     if request.index is not None:
         depth = settings.depth if request.depth is None else request.depth
-        _bound("depth", depth, limits.pool, "candidates")
+        bound("depth", depth, limits.pool, "candidates")
         return IndexedCandidates(request.index, depth, vector, request.filter, request.hybrid)
     assert request.pool is not None
     pool = request.pool
-    _bound("pool", len(pool.documents), limits.pool, "documents")
+    bound("pool", len(pool.documents), limits.pool, "documents")
     documents = []
     for position, given in enumerate(pool.documents):
         characters = len(given.text) + len(given.title or "")
-        _bound(f"pool.documents.{position}.text", characters, limits.text_characters, "characters")
+        bound(f"pool.documents.{position}.text", characters, limits.text_characters, "characters")
         identifier = str(position) if given.id is None else given.id
         documents.append(Document(identifier, given.text, given.title, given.metadata))
     known = {
@@ -130,7 +132,7 @@ def _candidates(request: SelectRequest, settings: Settings) -> Candidates:
         for document, given in zip(documents, pool.documents, strict=True)
         if given.cross_encoder_score is not None
     }
-    _bound("pool.documents", len(known), limits.known_scores, "known scores")
+    bound("pool.documents", len(known), limits.known_scores, "known scores")
     bm25 = _complete([given.bm25 for given in pool.documents], "bm25")
     return GivenCandidates(
         documents,
@@ -144,11 +146,6 @@ def _candidates(request: SelectRequest, settings: Settings) -> Candidates:
     )
 
 
-def _bound(field: str, value: int, limit: int, unit: str) -> None:
-    if value > limit:
-        raise LimitExceeded(f"{field}: over this service's limit of {limit:,} {unit}: {value:,}")
-
-
 def _query_embedding(given: list[float] | VectorBlock | None, limits: Limits) -> ArrayLike | None:
     if isinstance(given, VectorBlock):
         vectors = _decode(given, "query_embedding", limits)
@@ -156,14 +153,14 @@ def _query_embedding(given: list[float] | VectorBlock | None, limits: Limits) ->
             raise InvalidEmbeddings(f"query_embedding: the shape {given.shape} is not that of one vector, [d]")
         return vectors
     if given is not None:
-        _bound("query_embedding", len(given), limits.dimension, "numbers")
+        bound("query_embedding", len(given), limits.dimension, "numbers")
     return given
 
 
 def _embeddings(pool: PoolBody, limits: Limits) -> NDArray[np.floating] | Sequence[ArrayLike | None] | None:
     single = [document.embedding for document in pool.documents]
     if pool.embeddings is None:
-        _bound("embedding", max((len(vector) for vector in single if vector), default=0), limits.dimension, "numbers")
+        bound("embedding", max((len(vector) for vector in single if vector), default=0), limits.dimension, "numbers")
         return None if all(vector is None for vector in single) else single
     if any(vector is not None for vector in single):
         raise InvalidEmbeddings("give embeddings with the documents or as one block, not both")
@@ -185,8 +182,8 @@ def _complete(values: Sequence[float | None], what: str) -> list[float] | None:
 
 
 def _decode(block: VectorBlock, field: str, limits: Limits) -> NDArray[np.floating]:
-    _bound(f"{field}.shape", block.shape[-1], limits.dimension, "numbers a vector")
-    _bound(f"{field}.shape", math.prod(block.shape[:-1]), limits.pool, "vectors")
+    bound(f"{field}.shape", block.shape[-1], limits.dimension, "numbers a vector")
+    bound(f"{field}.shape", math.prod(block.shape[:-1]), limits.pool, "vectors")
     try:
         raw = pybase64.b64decode(block.data, validate=True)
     except (binascii.Error, ValueError) as error:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from boundarymorph.caching.embeddings import EmbeddingCache
-from boundarymorph.caching.memory import MemoryEmbeddingCache, MemoryScoreCache
 from boundarymorph.caching.scorer import CachingScorer
 from boundarymorph.caching.scores import ScoreCache
 from boundarymorph.scoring.scorer import Scorer
-from boundarymorph.settings import CacheSettings
 
 if TYPE_CHECKING:  # a scorer on its own loads neither Redis nor an encoder
     from boundarymorph.caching.link import RedisLink
@@ -28,24 +26,6 @@ class Caches:
     ) -> None:
         """link: to the Redis in which they are, this one's to close."""
         self._scores, self._embeddings, self._link = scores, embeddings, link
-
-    @classmethod
-    def of(cls, settings: CacheSettings) -> Self:
-        """In Redis or in this process, or none. Raises InvalidConfiguration for a malformed url."""
-        if not settings.enabled:
-            return cls()
-        size, seconds = settings.memory_bytes, settings.seconds_to_live
-        if settings.url is None:
-            return cls(
-                MemoryScoreCache(size, seconds_to_live=seconds), MemoryEmbeddingCache(size, seconds_to_live=seconds)
-            )
-        from boundarymorph.caching.link import RedisLink
-        from boundarymorph.caching.redis import RedisEmbeddingCache, RedisScoreCache
-
-        link = RedisLink(settings.url.get_secret_value(), timeout=settings.timeout_seconds)
-        return cls(
-            RedisScoreCache(link, seconds_to_live=seconds), RedisEmbeddingCache(link, seconds_to_live=seconds), link
-        )
 
     def before_scorer(self, scorer: Scorer, identity: Callable[[], str | None] | None = None) -> Scorer:
         """A scorer that remembers. identity: as of `CachingScorer`."""

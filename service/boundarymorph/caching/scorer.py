@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from boundarymorph.caching import metrics
 from boundarymorph.caching.keys import digest
 from boundarymorph.caching.read_through import ReadThrough
 from boundarymorph.caching.scores import Remembered, ScoreCache
@@ -16,7 +17,7 @@ _Key = tuple[str, str, bytes]
 
 
 class CachingScorer:
-    """A `Scorer` that asks another one only for what neither the cache nor another request has.
+    """A `RememberingScorer` that asks another one only for what neither the cache nor another request has.
 
     Of a call in which some pairs were cut, the scorer tells how many and not which: the longest texts are taken to be
     those, so that the number is exact for the same texts, and near for others.
@@ -49,7 +50,6 @@ class CachingScorer:
         await self._scorer.check()
 
     async def recall(self, query: str) -> Mapping[bytes, Remembered]:
-        """All scores that are known of a query, by the digest of the text. Never raises."""
         model = self._identity()
         return {} if model is None else await self._scores.recall(model, query)
 
@@ -60,8 +60,8 @@ class CachingScorer:
         *,
         deadline: float | None = None,
         documents: Sequence[str] | None = None,
+        recalled: Mapping[bytes, Remembered] | None = None,
     ) -> Scores:
-        """As `Scorer.score`. documents: n ids, to be recalled with the scores."""
         if self._closed:
             raise RuntimeError("the scorer is closed")
         model = self._identity()
@@ -72,6 +72,8 @@ class CachingScorer:
         places = {key: place for place, key in enumerate(keys)}
 
         async def read(wanted: Sequence[_Key]) -> Sequence[Remembered | None]:
+            if recalled is not None:
+                return _looked_up(recalled, [text for _, _, text in wanted])
             return await self._scores.read(known_as, query, [text for _, _, text in wanted])
 
         async def compute(missing: Sequence[_Key]) -> Sequence[Remembered]:
@@ -93,6 +95,13 @@ class CachingScorer:
         self._closed = True
         await self._through.drain()
         await self._scorer.close()
+
+
+def _looked_up(recalled: Mapping[bytes, Remembered], texts: Sequence[bytes]) -> list[Remembered | None]:
+    found = [recalled.get(text) for text in texts]
+    missing = found.count(None)
+    metrics.count_lookups("scores", hit=len(found) - missing, miss=missing)
+    return found
 
 
 def _each(scores: Scores, texts: Sequence[str], documents: Sequence[str] | None) -> list[Remembered]:

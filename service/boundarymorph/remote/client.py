@@ -13,7 +13,7 @@ from boundarymorph.errors import DeadlineExceeded
 from boundarymorph.remote.chunks import chunks, encoded
 from boundarymorph.remote.deadline import Deadline
 from boundarymorph.remote.exchange import Busy, Refused, Unavailable
-from boundarymorph.remote.fleet import DESCRIPTION_TIMEOUT, Fleet, Misfit
+from boundarymorph.remote.fleet import DESCRIPTION_TIMEOUT, Fleet, Misfit, OnChange, unheard
 from boundarymorph.remote.role import Role
 from boundarymorph.remote.together import together
 from boundarymorph.remote.urls import Endpoint
@@ -41,6 +41,7 @@ class Options(TypedDict, total=False):
     clock: Callable[[], float]
     seed: int
     observe: Observer | None
+    on_change: OnChange
 
 
 class RemoteModel:
@@ -58,15 +59,18 @@ class RemoteModel:
         clock: Callable[[], float] = time.monotonic,
         seed: int = 0,
         observe: Observer | None = None,
+        on_change: OnChange = unheard,
     ) -> None:
         """api_key: sent to all servers as a Bearer token; timeout: seconds for a call without a deadline;
         attempt_timeout: seconds for one request; observe: called with the server's base URL, the outcome and the
-        seconds of each request for results.
+        seconds of each request for results; on_change: as of `Fleet`.
 
         Raises InvalidConfiguration.
         """
         self._role = role
-        self._fleet = Fleet(endpoints, role, api_key=api_key, connections=connections, clock=clock, seed=seed)
+        self._fleet = Fleet(
+            endpoints, role, api_key=api_key, connections=connections, clock=clock, seed=seed, on_change=on_change
+        )
         self._timeout, self._attempt_timeout = timeout, attempt_timeout
         self._side_by_side = max(1, connections // SHARE)
         self._clock = clock

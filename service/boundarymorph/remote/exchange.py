@@ -156,7 +156,10 @@ def _trust() -> ssl.SSLContext:
 
 
 def _message(response: httpx.Response) -> str:
-    """The message in the usual shapes of an error's body, or the body."""
+    """The message in the usual shapes of an error's body, or a body that is no JSON.
+
+    Nothing of any other JSON: what validates a body likes to repeat it, and errors are logged.
+    """
     try:
         body = orjson.loads(response.content)
     except orjson.JSONDecodeError:
@@ -164,7 +167,20 @@ def _message(response: httpx.Response) -> str:
     for key in ("error", "message", "detail", "title"):
         if isinstance(body, dict) and body.get(key):
             body = body[key]
-    return body if isinstance(body, str) else orjson.dumps(body).decode()[: 10 * EXCERPT]
+    match body:
+        case str():
+            return body
+        case list():
+            return "; ".join(_located(mistake) for mistake in body if isinstance(mistake, dict))
+        case _:
+            return ""
+
+
+def _located(mistake: dict[str, Any]) -> str:
+    """Where a mistake is and what it is, of one entry of FastAPI's `detail`."""
+    place, message = mistake.get("loc"), mistake.get("msg")
+    where = ".".join(map(str, place)) if isinstance(place, list) else ""
+    return ": ".join(filter(None, [where, message if isinstance(message, str) else ""]))
 
 
 def _reason(error: Exception) -> str:

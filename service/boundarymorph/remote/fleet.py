@@ -24,7 +24,12 @@ from boundarymorph.remote.wire import Description, Unusable
 
 DESCRIPTION_TIMEOUT = 2.0  # seconds; no model runs for it
 PAUSES = 3  # that are waited out before the caller hears of the overload
+OnChange = Callable[[str, bool], None]
 log = logging.getLogger(__name__)
+
+
+def unheard(endpoint: str, works: bool) -> None:
+    """Tells nobody that a server has changed."""
 
 
 class Misfit(Refused):
@@ -47,7 +52,9 @@ class Fleet:
         connections: int,
         clock: Callable[[], float],
         seed: int,
+        on_change: OnChange = unheard,
     ) -> None:
+        """on_change: called with the base URL of each server and whether it works, which all do to begin with."""
         if not endpoints:
             raise InvalidConfiguration(f"a remote {role.name} needs the URL of at least one server")
         if len({endpoint.base for endpoint in endpoints}) < len(endpoints):
@@ -61,6 +68,7 @@ class Fleet:
         )
         self._descriptions: list[Description | None] = [None] * len(endpoints)
         self._faults: list[BoundaryMorphError | None] = [None] * len(endpoints)
+        self._on_change = on_change
         self._describing = [asyncio.Lock() for _ in endpoints]
         self._checks: dict[int, asyncio.Task[None]] = {}
         self._asked = False
@@ -69,6 +77,7 @@ class Fleet:
         for index, endpoint in enumerate(endpoints):
             if endpoint.dialect.description_path is None:
                 self._describe_by_configuration(index, endpoint)
+            on_change(endpoint.base, True)
 
     def _describe_by_configuration(self, index: int, endpoint: Endpoint) -> None:
         dialect, model = endpoint.dialect, endpoint.model
@@ -132,7 +141,7 @@ class Fleet:
                     await self.describe(index, deadline)
                     self.succeeded(ticket)
             except (KeyRefused, DeadlineExceeded) as fault:
-                self._faults[index] = self._told(fault)
+                self._note(index, self._told(fault))
 
         await together([one(index) for index in range(len(self.endpoints))])
         self._asked = True
@@ -216,20 +225,17 @@ class Fleet:
     def succeeded(self, ticket: Ticket) -> None:
         """The request has been answered."""
         if self._replicas.succeeded(ticket):
-            self._faults[ticket.index] = None
+            self._note(ticket.index, None)
         self._check_others()
 
     def pause(self, index: int, busy: Busy) -> None:
         """It has too much to do."""
         seconds = self._replicas.paused(index, busy.pause)
-        self._faults[index] = Overloaded(str(busy), retry_after=seconds)
+        self._note(index, Overloaded(str(busy), retry_after=seconds))
 
     def eject(self, index: int, cause: Unavailable | Refused | DeadlineExceeded) -> None:
         """It does not work, or is not to be used."""
-        fault = self._told(cause)
-        if self._faults[index] is None:
-            log.warning("a %s is left alone for now: %s", self._role.name, fault)
-        self._faults[index] = fault
+        self._note(index, self._told(cause))
         self._replicas.failed(index)
         self._forget(index)
 
@@ -249,6 +255,19 @@ class Fleet:
             self.eject(index, fault)
         finally:
             del self._checks[index]
+
+    def _note(self, index: int, fault: BoundaryMorphError | None) -> None:
+        """Note what is wrong with a server; tell and log where it stops working or works again."""
+        worked, works = _works(self._faults[index]), _works(fault)
+        self._faults[index] = fault
+        if works == worked:
+            return
+        base = self.endpoints[index].base
+        self._on_change(base, works)
+        if works:
+            log.info("a %s works again: %s", self._role.name, base)
+        else:
+            log.warning("a %s is left alone for now: %s", self._role.name, fault)
 
     @contextmanager
     def _noting(self, index: int) -> Iterator[None]:
@@ -280,7 +299,7 @@ class Fleet:
 
     def _miss(self, index: int) -> None:
         if self._replicas.missed(index):
-            self._faults[index] = self._role.unavailable(f"{self.endpoints[index].base} keeps missing deadlines")
+            self._note(index, self._role.unavailable(f"{self.endpoints[index].base} keeps missing deadlines"))
             self._forget(index)
 
     def _accept(self, index: int, description: Description) -> None:
@@ -306,3 +325,8 @@ class Fleet:
                 await self._ended.wait()
         except TimeoutError:
             pass
+
+
+def _works(fault: BoundaryMorphError | None) -> bool:
+    """One that has too much to do is there."""
+    return fault is None or isinstance(fault, Overloaded)

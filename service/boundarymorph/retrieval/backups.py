@@ -73,6 +73,10 @@ def unpack(source: Path, folder: Path, store: str) -> BackupInfo:
         manifest = manifests.read(source, FORMAT)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InvalidInput(f"{source} is no snapshot of an index: there is no {manifests.MANIFEST} in it") from error
+    if "name" not in manifest:
+        raise InvalidInput(
+            f"{source} is no snapshot of an index, only the search snapshot of one; name what `index snapshot` wrote"
+        )
     folder.mkdir()
     try:
         for part in manifest["files"]:

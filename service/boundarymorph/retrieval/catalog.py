@@ -8,21 +8,17 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
-from boundarymorph.errors import (
-    CorruptIndex,
-    IndexConflict,
-    UnknownIndex,
-)
+from boundarymorph.errors import CorruptIndex, IndexConflict, StorageUnavailable, UnknownIndex
 from boundarymorph.retrieval import backups
 from boundarymorph.retrieval.index import VectorIndex
-from boundarymorph.retrieval.indexes import NAME, IndexInfo, check_name
+from boundarymorph.retrieval.indexes import NAME, IndexInfo, check_name, check_same, unknown
 from boundarymorph.retrieval.live import LiveIndex
-from boundarymorph.retrieval.storage import storage_errors, sync
+from boundarymorph.retrieval.storage import exists, storage_errors, sync
 from boundarymorph.retrieval.store import DocumentStore
 from boundarymorph.retrieval.structures import check_kind
 
@@ -39,58 +35,59 @@ class IndexCatalog:
     of processes and threads may share a directory on a local disk; calls block.
     """
 
-    def __init__(self, directory: Path, make_vectors: Callable[[int], VectorIndex] | None = None) -> None:
-        """make_vectors: what all indexes are searched with, whatever their kind, such as an index on an accelerator."""
+    def __init__(
+        self,
+        directory: Path,
+        make_vectors: Callable[[int], VectorIndex] | None = None,
+        *,
+        warnings: Sequence[str] = (),
+    ) -> None:
+        """make_vectors: what all indexes are searched with, whatever their kind, such as an index on an accelerator.
+
+        warnings: what everyone who retrieves is to know of how these indexes are searched.
+        """
         self._directory = directory
         self._make_vectors = make_vectors
+        self._warnings = warnings
         self._lock = threading.Lock()
         self._open: dict[str, LiveIndex] = {}
         directory.mkdir(parents=True, exist_ok=True)
         self._tidy()
 
     def check(self) -> None:
-        """The directory is there, or there would be no catalog."""
+        with storage_errors("the directory of the indexes cannot be reached"):
+            self._directory.stat()
 
     def exists(self, name: str) -> bool:
-        """Whether there is an index of this name. Raises InvalidIndexName."""
-        return self._folder(name).exists()
+        """As `Catalog.exists`. Raises StorageUnavailable, too."""
+        return exists(self._folder(name))
 
     def create(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
     ) -> LiveIndex:
-        """Make an index, or return the one that is there with the same configuration.
-
-        encoder: the name of the encoder that its text queries go through; None for an index of own vectors.
-        kind: of its search structure, one of `structures.KINDS`; None takes what is there, and "flat" for a new one.
-        lexical: whether a new one keeps an inverted index of its words.
-        Raises InvalidIndexName, InvalidInput, or IndexConflict when the name is taken by another configuration.
-        """
+        """As `Catalog.create`, of one of `structures.KINDS`."""
         folder = self._folder(name)
         if kind is not None:
             check_kind(kind)
-        if not folder.exists():
+        if not exists(folder):
             self._build(folder, encoder, dimension, kind or "flat", lexical)
         index = self.get(name)
-        info, wanted = index.info, kind or index.info.kind
-        if (info.encoder, info.dimension, info.kind) != (encoder, dimension, wanted):
-            raise IndexConflict(
-                f"the index {name!r} exists with encoder {info.encoder!r}, {info.dimension} dimensions and of kind "
-                f"{info.kind!r}, not {encoder!r}, {dimension} and {wanted!r}; choose another name or delete it first"
-            )
+        check_same(name, index.info, encoder=encoder, dimension=dimension, kind=kind)
         return index
 
     def get(self, name: str) -> LiveIndex:
-        """The index of this name. Raises InvalidIndexName, UnknownIndex or CorruptIndex."""
+        """As `Catalog.get`. Raises CorruptIndex and StorageUnavailable, too."""
         folder = self._folder(name)
         with ExitStack() as forgotten, self._lock:
             index = self._open.get(name)
-            if index is None or not index.path.exists():
+            if index is None or not exists(index.path):
                 self._forget(name, forgotten)
-                index = self._open[name] = LiveIndex(name, DocumentStore(self._file(folder)), self._make_vectors)
+                store = DocumentStore(self._file(folder))
+                index = self._open[name] = LiveIndex(name, store, self._make_vectors, warnings=self._warnings)
             return index
 
     def describe(self, name: str) -> IndexInfo:
-        """An index at a glance. Raises InvalidIndexName, UnknownIndex or CorruptIndex."""
+        """As `Catalog.describe`. Raises CorruptIndex and StorageUnavailable, too."""
         index = self.get(name)
         info = index.info
         return IndexInfo(
@@ -105,27 +102,29 @@ class IndexCatalog:
         )
 
     def list(self) -> list[IndexInfo]:
-        """All indexes by name. One that cannot be read is left out, with a warning in the log."""
+        """As `Catalog.list`. Raises StorageUnavailable where their directory cannot be read."""
+        with storage_errors(f"the indexes in {self._directory} cannot be listed"):
+            folders = sorted(self._directory.iterdir())
         listed = []
-        for folder in sorted(self._directory.iterdir()):
+        for folder in folders:
             if NAME.fullmatch(folder.name) and folder.is_dir():
                 try:
                     listed.append(self.describe(folder.name))
-                except CorruptIndex as error:
-                    _log.warning("index left out of the list: %s", error)
                 except (UnknownIndex, FileNotFoundError):
                     continue
+                except (CorruptIndex, StorageUnavailable, OSError) as error:
+                    _log.warning("index left out of the list: %s", error)
         return listed
 
     def delete(self, name: str) -> None:
-        """Remove an index and its files. Raises InvalidIndexName or UnknownIndex."""
+        """As `Catalog.delete`."""
         folder = self._folder(name)
         remains = self._directory / f".deleted-{uuid4().hex}"
         with ExitStack() as forgotten, self._lock:
             try:
                 folder.rename(remains)
             except FileNotFoundError:
-                raise _unknown(name) from None
+                raise unknown(name) from None
             finally:
                 self._forget(name, forgotten)
         sync(self._directory)
@@ -161,10 +160,11 @@ class IndexCatalog:
         return self._directory / name
 
     def _file(self, folder: Path) -> Path:
-        try:
-            files = [path for path in folder.iterdir() if path.suffix == _SUFFIX]
-        except FileNotFoundError:
-            raise _unknown(folder.name) from None
+        with storage_errors(str(folder)):
+            try:
+                files = [path for path in folder.iterdir() if path.suffix == _SUFFIX]
+            except FileNotFoundError:
+                raise unknown(folder.name) from None
         if len(files) != 1:
             raise CorruptIndex(f"{folder} should hold one {_SUFFIX} file and holds {len(files)}; restore or remove it")
         return files[0]
@@ -248,10 +248,6 @@ def _locked(directory: Path, kind: int) -> Iterator[None]:
 
 def _taken(name: str) -> IndexConflict:
     return IndexConflict(f"there is an index {name!r} already; choose another name, or replace it (--replace)")
-
-
-def _unknown(name: str) -> UnknownIndex:
-    return UnknownIndex(f"there is no index {name!r}")
 
 
 def _size(folder: Path) -> int:

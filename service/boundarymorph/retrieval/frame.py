@@ -8,7 +8,10 @@ beside the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +23,7 @@ from safetensors.numpy import save
 
 from boundarymorph.errors import InvalidInput, MalformedFrame
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.halves import halves_from_floats, unit_from_halves, unit_rows_of
+from boundarymorph.retrieval.halves import TOLERANCE, halves_from_floats, unit_from_halves, unit_rows_of
 from boundarymorph.retrieval.retriever import Retrieved
 from boundarymorph.selection.pool import Pool, row_lengths
 
@@ -28,7 +31,7 @@ POOL_TYPE = "application/vnd.boundarymorph.pool"
 EMBEDDINGS_TYPE = "application/vnd.boundarymorph.embeddings"
 VERSION = "1"
 HEADER_BYTES = 2**20  # at most: names, shapes and warnings
-TOLERANCE = 1e-3  # by which the length of a vector may differ from 1
+MOST_WORKERS = 4  # threads that convert the rows of all frames together
 _BLOCK = 2**18  # numbers that are brought to unit length at a time, so that they stay in the cache
 _FEATURE = "feature:"
 _TYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "U32": "<u4", "U8": "|u1"}
@@ -81,8 +84,9 @@ def decode_pool(frame: bytes) -> Retrieved:
 
 
 def encode_embeddings(embeddings: Embeddings) -> bytes:
-    """(n, d) vectors as they are, and how many texts were cut."""
-    return _frame({"vectors": embeddings.vectors}, EMBEDDINGS_TYPE, truncated=str(embeddings.truncated))
+    """(n, d) vectors as they are, how many texts were cut, and the name of the encoder, if it is known."""
+    named = {} if embeddings.encoder is None else {"encoder": embeddings.encoder}
+    return _frame({"vectors": embeddings.vectors}, EMBEDDINGS_TYPE, truncated=str(embeddings.truncated), **named)
 
 
 def decode_embeddings(frame: bytes, count: int) -> Embeddings:
@@ -96,7 +100,7 @@ def decode_embeddings(frame: bytes, count: int) -> Embeddings:
     truncated = metadata.get("truncated", "")
     if not (truncated.isascii() and truncated.isdecimal() and len(truncated) < 10 and int(truncated) <= count):
         raise MalformedFrame("it does not say how many texts were cut")
-    return Embeddings(vectors, int(truncated))
+    return Embeddings(vectors, int(truncated), metadata.get("encoder"))
 
 
 def _frame(tensors: Mapping[str, NDArray[Any]], kind: str, **metadata: str) -> bytes:
@@ -112,11 +116,14 @@ def _rows(vectors: NDArray[np.floating]) -> Tensors:
     count, dimension = vectors.shape
     halves = np.empty((count, dimension), dtype="<f2")
     differs = np.zeros(count, dtype=np.bool_)
-    for rows in _blocks(count, dimension):
+
+    def convert(rows: slice) -> None:
         halves[rows] = halves_from_floats(vectors[rows])
         wrong = unit_from_halves(halves[rows]).view(np.uint32) != vectors[rows].view(np.uint32)
         if wrong.any():
             differs[rows] = wrong.any(axis=1)
+
+    _by_blocks(convert, count, dimension)
     exceptions = np.flatnonzero(differs).astype("<u4")
     if 2 * len(exceptions) > count:
         return {"vectors": vectors}
@@ -136,8 +143,11 @@ def _vectors(tensors: Tensors) -> NDArray[Any]:
     count, dimension = sent.shape
     vectors = np.empty((count, dimension), dtype=np.float32)
     lengths = np.empty(count)
-    for rows in _blocks(count, dimension):
+
+    def convert(rows: slice) -> None:
         vectors[rows], lengths[rows] = unit_rows_of(sent[rows])
+
+    _by_blocks(convert, count, dimension)
     _check_lengths(lengths, "one of its vectors")
     if "exceptions" in tensors:
         exceptions = _taken(tensors, "exceptions", np.dtype("<u4"), None)
@@ -148,9 +158,19 @@ def _vectors(tensors: Tensors) -> NDArray[Any]:
     return vectors
 
 
-def _blocks(count: int, dimension: int) -> Iterable[slice]:
+def _by_blocks(convert: Callable[[slice], None], count: int, dimension: int) -> None:
+    """Convert all rows, some blocks of them at a time: NumPy lets go of the interpreter meanwhile."""
     step = max(1, _BLOCK // dimension)
-    return (slice(start, start + step) for start in range(0, count, step))
+    blocks = [slice(start, start + step) for start in range(0, count, step)]
+    if len(blocks) == 1:
+        convert(blocks[0])
+    else:
+        list(_workers().map(convert, blocks))
+
+
+@cache
+def _workers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(MOST_WORKERS, os.cpu_count() or 1), thread_name_prefix="frame")
 
 
 def _opened(frame: bytes, kind: str) -> tuple[Tensors, dict[str, str]]:

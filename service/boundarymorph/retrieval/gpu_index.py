@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.retrieval.index import FlatView, rounding_error
-from boundarymorph.retrieval.mirror import MirroredIndex
+from boundarymorph.retrieval.mirror import BeyondDevice, MirroredIndex
 
 NATIVE_LIMIT = 2_048  # nearest that FAISS's own kernels return
 CUVS_LIMIT = 16_384  # and those of cuVS
@@ -69,8 +69,8 @@ class GpuMirror:
                 mirror.index.add(view.matrix[kept : view.count])
         return mirror
 
-    def nominate(self, view: FlatView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64] | None:
-        """As `Mirror.nominate`; None, with a warning the first time, beyond what the GPU returns at once."""
+    def nominate(self, view: FlatView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
+        """As `Mirror.nominate`. Raises BeyondDevice, logged the first time, beyond what the GPU returns at once."""
         error = rounding_error(query.size)
         # Rows that were added after this view come between its own, as dead ones do.
         with self.using:
@@ -90,7 +90,9 @@ class GpuMirror:
                 depth,
                 self.most,
             )
-        return None
+        raise BeyondDevice(
+            f"a depth of {depth:,} is beyond what FAISS, with {self.most:,} at once, can show to be whole there"
+        )
 
 
 class GpuFlatIndex(MirroredIndex[GpuMirror]):
@@ -100,13 +102,16 @@ class GpuFlatIndex(MirroredIndex[GpuMirror]):
     """
 
     def __init__(self, dimension: int, *, device: int = 0) -> None:
-        """Raises InvalidConfiguration where FAISS has no GPU support."""
+        """device: its number. Raises InvalidConfiguration where FAISS has no GPU support, or there is no such GPU."""
         self._most = limit(_faiss)
         if self._most == 0:
             raise InvalidConfiguration("this FAISS has no GPU support; install one that has, or use TorchIndex")
-        self._resources = _faiss.StandardGpuResources()
         self._device = device
-        super().__init__(dimension)
+        try:
+            self._resources = _faiss.StandardGpuResources()
+            super().__init__(dimension)
+        except RuntimeError as error:
+            raise InvalidConfiguration(f"FAISS has no GPU {device} here: {error}") from error
 
     def _mirrored(self, view: FlatView, before: tuple[FlatView, GpuMirror] | None) -> GpuMirror:
         return GpuMirror.following(view, before, self._empty)

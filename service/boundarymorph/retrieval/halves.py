@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+TOLERANCE = 1e-3  # by which the length of a stored or sent vector may differ from 1
+
 
 class UnitRows(NamedTuple):
     """(n, d) float32 rows of unit length, NaN where there was none, and (n,) float64 lengths that they had."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
@@ -22,13 +22,14 @@ class Neighbours:
     """n documents, best first.
 
     vectors: (n, d) float32 unit rows; scores: (n,) float64 inner products with the query; sequences: (n,) int64, what
-    the store's `changes` told with each, 0 where it was not told.
+    the store's `changes` told with each, 0 where it was not told; warnings: what to know of how they were found.
     """
 
     ids: list[str]
     vectors: NDArray[np.float32]
     scores: NDArray[np.float64]
     sequences: NDArray[np.int64]
+    warnings: tuple[str, ...] = ()
 
 
 Within = Collection[str] | NDArray[np.int64]
@@ -165,11 +166,17 @@ class FlatIndex:
 
 
 def scan(
-    matrix: NDArray[np.float32], alive: NDArray[np.bool_], living: int, query: NDArray[np.float32], depth: int
+    matrix: NDArray[np.float32],
+    alive: NDArray[np.bool_],
+    living: int,
+    query: NDArray[np.float32],
+    depth: int,
+    products: Callable[[NDArray[np.float32]], NDArray[np.float32]] | None = None,
 ) -> NDArray[np.int64]:
     """Rows, ascending, of living documents among which the nearest `depth` are for certain.
 
-    matrix: at least (n, d) unit rows; alive: (n,), of which `living` are True.
+    matrix: at least (n, d) unit rows; alive: (n,), of which `living` are True; products: (n,) inner products with a
+    query, where they are not simply to be computed here.
     """
     if depth >= living:
         return np.flatnonzero(alive)
@@ -177,7 +184,7 @@ def scan(
         rows = np.flatnonzero(alive)
         parts = [matrix[rows[start : start + _BLOCK]] @ query for start in range(0, len(rows), _BLOCK)]
         return rows[nominated(np.concatenate(parts), depth, rounding_error(query.size))]
-    scores = matrix[: len(alive)] @ query
+    scores = matrix[: len(alive)] @ query if products is None else products(query)
     if living < len(alive):
         scores[~alive] = -np.inf
     return nominated(scores, depth, rounding_error(query.size))

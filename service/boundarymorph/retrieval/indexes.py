@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from boundarymorph.errors import InvalidIndexName
+from boundarymorph.errors import IndexConflict, InvalidIndexName, UnknownIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.retriever import Retrieved
@@ -30,12 +30,27 @@ def check_name(name: str) -> None:
         )
 
 
+def check_same(name: str, info: StoreInfo, *, encoder: str | None, dimension: int, kind: str | None) -> None:
+    """Raises IndexConflict unless an index is as `Catalog.create` is asked for it."""
+    wanted = kind or info.kind
+    if (info.encoder, info.dimension, info.kind) != (encoder, dimension, wanted):
+        raise IndexConflict(
+            f"the index {name!r} exists with encoder {info.encoder!r}, {info.dimension} dimensions and of kind "
+            f"{info.kind!r}, not {encoder!r}, {dimension} and {wanted!r}; choose another name or delete it first"
+        )
+
+
+def unknown(name: str) -> UnknownIndex:
+    """What is raised where there is no index of a name."""
+    return UnknownIndex(f"there is no index {name!r}")
+
+
 @dataclass(frozen=True, slots=True)
 class IndexInfo:
     """An index at a glance.
 
     encoder: None for own vectors; created: UTC, ISO 8601; bytes: its files on this disk; kind: of its search structure;
-    snapshot: the newest on disk, None while the index is too small for one.
+    snapshot: the newest on disk, None while the index is too small for one; metric: what is nearest, the same for all.
     """
 
     name: str
@@ -46,6 +61,7 @@ class IndexInfo:
     bytes: int
     kind: str = "flat"
     snapshot: SnapshotInfo | None = None
+    metric: str = "cosine"
 
 
 class Index(Protocol):

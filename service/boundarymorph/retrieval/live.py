@@ -18,7 +18,7 @@ from boundarymorph.retrieval.compaction import CompactionPolicy, Compactor
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.fusion import fuse
-from boundarymorph.retrieval.index import VectorIndex, Within, exact_scores
+from boundarymorph.retrieval.index import Neighbours, VectorIndex, Within, exact_scores
 from boundarymorph.retrieval.retriever import Retrieved
 from boundarymorph.retrieval.segment import Segment, SnapshotInfo
 from boundarymorph.retrieval.segmented import SegmentedIndex
@@ -44,13 +44,18 @@ class LiveIndex:
         store: DocumentStore,
         make_vectors: Callable[[int], VectorIndex] | None = None,
         *,
+        warnings: Sequence[str] = (),
         policy: CompactionPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """make_vectors: what is searched in place of a `SegmentedIndex`; it reads snapshots, but makes none."""
+        """make_vectors: what is searched in place of a `SegmentedIndex`; it reads snapshots, but makes none.
+
+        warnings: what `retrieve` tells everyone.
+        """
         self.name = name
         self._store = store
         self._make_vectors = make_vectors
+        self._warnings = warnings
         self._catching_up = threading.Lock()
         self._sequence = 0
         self._vectors: VectorIndex | None = None
@@ -79,33 +84,29 @@ class LiveIndex:
         within: only these documents, found exactly whatever the kind of index; the pool is empty when none of them is
         there. Raises EmptyIndex, and InvalidEmbeddings for a query of another dimension or without a direction.
         """
-        return self.search_with_sequences(query, depth, within=within)[0]
+        return self._search(query, depth, within)[0]
 
     def search_with_sequences(
         self, query: ArrayLike, depth: int, *, within: Within | None = None
     ) -> tuple[Pool, NDArray[np.int64]]:
         """The same pool with the (n,) sequence numbers of its documents, by which the store finds them faster."""
-        vectors = self.refresh()
-        unit = unit_rows(np.reshape(query, (1, -1)), ["the query"])[0].astype(np.float32)
-        if len(vectors) == 0:
-            raise EmptyIndex(f"the index {self.name!r} holds no documents yet")
-        found = vectors.search(unit, depth, within=within)
-        return Pool(found.ids, found.vectors, unit, found.scores), found.sequences
+        pool, found = self._search(query, depth, within)
+        return pool, found.sequences
 
     def retrieve(
         self, query: str, embedding: ArrayLike, depth: int, filter: Filter | None = None, hybrid: bool = False
     ) -> Retrieved:
-        """As `Retriever.retrieve`, for a query whose (d,) embedding is known."""
+        """As `Index.retrieve`."""
         within = None if filter is None else self.matching(filter)
-        pool, sequences = self.search_with_sequences(embedding, depth, within=within)
+        pool, found = self._search(embedding, depth, within)
         if len(pool) == 0:
             raise InvalidInput(f"no document of the index {self.name!r} passes the filter")
         if hybrid:
             pool = self.fused(query, pool, depth, filter)
-            return Retrieved(replace(pool, features={**pool.features, "bm25": self.bm25_of(query, pool.ids)}))
-        if self.info.lexical:
-            pool = replace(pool, features={"bm25": self.bm25(query, sequences)})
-        return Retrieved(pool)
+            pool = replace(pool, features={**pool.features, "bm25": self.bm25_of(query, pool.ids)})
+        elif self._store.has_words():
+            pool = replace(pool, features={"bm25": self.bm25(query, found.sequences)})
+        return Retrieved(pool, (*self._warnings, *found.warnings))
 
     def check(self, document: Document) -> None:
         """As `Index.check`: any will do."""
@@ -116,25 +117,21 @@ class LiveIndex:
         embeddings: NDArray[np.floating],
         digests: Sequence[bytes] | None = None,
     ) -> None:
-        """Write n documents with their (n, d) embeddings; durable and visible to every later search on return.
-
-        digests: what `digests` is to answer for them, by default fingerprints of the documents and these embeddings.
-        Raises InvalidEmbeddings or InvalidInput, and then nothing is written.
-        """
+        """As `Index.upsert`."""
         if digests is None:
             digests = [fingerprint(document, row) for document, row in zip(documents, embeddings, strict=True)]
         self._store.upsert(documents, embeddings, digests)
 
     def delete(self, ids: Sequence[str]) -> int:
-        """Remove documents, durably and at once; how many of the ids were there."""
+        """As `Index.delete`."""
         return self._store.delete(ids)
 
     def documents(self, ids: Sequence[str]) -> dict[str, Document]:
-        """The documents of these ids, by id; unknown ones are left out."""
+        """As `Index.documents`."""
         return self._store.documents(ids)
 
     def characters(self, ids: Sequence[str]) -> dict[str, int]:
-        """How long title and text of these ids are together, by id; unknown ones are left out."""
+        """As `Index.characters`."""
         return self._store.characters(ids)
 
     def matching(self, filter: Filter) -> NDArray[np.int64]:
@@ -166,7 +163,7 @@ class LiveIndex:
         return Pool(kept, vectors, near.query, scores[there], {"similarity": exact_scores(vectors, near.query)})
 
     def digests(self, ids: Sequence[str]) -> dict[str, bytes]:
-        """Fingerprints of what is stored under these ids; unknown ones are left out."""
+        """As `Index.digests`."""
         return self._store.digests(ids)
 
     def refresh(self) -> VectorIndex:
@@ -182,6 +179,11 @@ class LiveIndex:
         if view is not None:
             self._compactor.consider(view, sequence)
         return vectors
+
+    def settle(self) -> None:
+        """Catch up with the store, and see the snapshot through that is due then, if one is."""
+        self.refresh()
+        self._compactor.wait()
 
     def compact(self) -> bool:
         """Have a snapshot of all that is there now, however little has changed; False when another process writes one.
@@ -217,6 +219,15 @@ class LiveIndex:
         """Release the file, and end a compaction that is under way; later calls raise UnknownIndex."""
         self._compactor.close()
         self._store.close()
+
+    def _search(self, query: ArrayLike, depth: int, within: Within | None) -> tuple[Pool, Neighbours]:
+        """As `search`, with what the vectors told."""
+        vectors = self.refresh()
+        unit = unit_rows(np.reshape(query, (1, -1)), ["the query"])[0].astype(np.float32)
+        if len(vectors) == 0:
+            raise EmptyIndex(f"the index {self.name!r} holds no documents yet")
+        found = vectors.search(unit, depth, within=within)
+        return Pool(found.ids, found.vectors, unit, found.scores), found
 
     def _begin(self) -> tuple[VectorIndex, int]:
         """What the newest snapshot holds, and the sequence number up to which it is valid."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -12,13 +13,17 @@ from numpy.typing import NDArray
 from boundarymorph.retrieval.index import FlatIndex, FlatView, Neighbours, Within, check_search
 
 
+class BeyondDevice(Exception):
+    """A search that the device cannot answer for certain, and why."""
+
+
 class Mirror(Protocol):
     """The vectors of a view on a device. `of` may share memory with the mirror before, whose searches go on."""
 
-    def nominate(self, view: FlatView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64] | None:
-        """Rows, ascending and alive, among which the nearest `depth` are for certain; None where it cannot tell.
+    def nominate(self, view: FlatView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
+        """Rows, ascending and alive, among which the nearest `depth` are for certain.
 
-        depth: less than the view's living.
+        depth: less than the view's living. Raises BeyondDevice where it cannot tell.
         """
 
 
@@ -28,7 +33,8 @@ Reflection = TypeVar("Reflection", bound=Mirror)
 class MirroredIndex(Generic[Reflection]):
     """A `VectorIndex` that is exact at any depth: a device nominates, the full vectors in this process decide.
 
-    A subclass says how a mirror follows its view. 4d bytes a document here, and what the mirror needs there.
+    Where the device cannot, this process searches, and a warning says so. A subclass says how a mirror follows its
+    view. 4d bytes a document here, and what the mirror needs there.
     """
 
     def __init__(self, dimension: int) -> None:
@@ -59,8 +65,11 @@ class MirroredIndex(Generic[Reflection]):
         view, mirror = self._state
         if depth >= view.living:
             return view.search(query, depth)
-        rows = mirror.nominate(view, query, depth)
-        return view.search(query, depth) if rows is None else view.ranked(query, depth, rows)
+        try:
+            rows = mirror.nominate(view, query, depth)
+        except BeyondDevice as reason:
+            return replace(view.search(query, depth), warnings=(f"the CPU searched, not the device: {reason}",))
+        return view.ranked(query, depth, rows)
 
     def _mirrored(self, view: FlatView, before: tuple[FlatView, Reflection] | None) -> Reflection:
         """The mirror of a view. before: the last view and its mirror; rows up to its count are the same if `numbering`

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -18,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph import errors
 from boundarymorph.errors import (
+    PROBLEM_TYPE,
     BoundaryMorphError,
     InvalidConfiguration,
     InvalidInput,
@@ -27,6 +29,7 @@ from boundarymorph.errors import (
     RetrieverFailed,
     RetrieverUnavailable,
 )
+from boundarymorph.remote.exchange import retry_after
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
@@ -39,8 +42,7 @@ KEEPALIVE = 4.0
 EXCERPT = 200  # characters of an answer that is not ours
 TEXTS = 128  # of one request for embeddings: its time should not grow with the pool
 JSON = {"Content-Type": "application/json"}
-OWN = (InvalidConfiguration, RetrieverFailed, RetrieverUnavailable)  # which no retriever says of itself
-PROBLEM = "urn:boundarymorph:problem:"
+OWN = (InvalidConfiguration, RetrieverFailed, RetrieverUnavailable)  # which are told anew, with the URL
 
 Arguments = TypeVarTuple("Arguments")
 Answer = TypeVar("Answer")
@@ -59,6 +61,8 @@ class RemoteRetriever:
         Raises InvalidConfiguration.
         """
         self.url = _base(url)
+        self.encoder: str | None = None
+        """The full name of its encoder, as it came with the last embeddings; None where none has come yet."""
         self._timeout = timeout
         self._client = httpx.AsyncClient(
             headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {}),
@@ -99,7 +103,9 @@ class RemoteRetriever:
 
     async def embed_query(self, query: str) -> NDArray[np.float32]:
         answer = await self._post("/embed/query", {"query": query})
-        vector: NDArray[np.float32] = self._read(frame.decode_embeddings, answer, 1).vectors[0]
+        encoded = self._read(frame.decode_embeddings, answer, 1)
+        self.encoder = encoded.encoder
+        vector: NDArray[np.float32] = encoded.vectors[0]
         return vector
 
     async def embed_documents(self, texts: Sequence[str]) -> Embeddings:
@@ -108,29 +114,39 @@ class RemoteRetriever:
         for part in parts:
             answer = await self._post("/embed/documents", {"texts": list(part)})
             encoded.append(await asyncio.to_thread(self._read, frame.decode_embeddings, answer, len(part)))
-        if len({part.vectors.shape[1] for part in encoded}) > 1:
+        if len({(part.vectors.shape[1], part.encoder) for part in encoded}) > 1:
             raise self._unusable("its encoder has been exchanged meanwhile")
+        self.encoder = encoded[0].encoder
         vectors = np.concatenate([part.vectors for part in encoded])
-        return Embeddings(vectors, sum(part.truncated for part in encoded))
+        return Embeddings(vectors, sum(part.truncated for part in encoded), self.encoder)
 
     async def forward(
         self, method: str, target: bytes, headers: Mapping[str, str], body: AsyncIterator[bytes] | None
     ) -> httpx.Response:
         """Pass a request on. The answer is as the retriever gave it and still to be read, and to be closed.
 
-        target: path and query of the request, percent-encoded, and not touched, whatever dots it has. There is no limit
-        to the time that it may take. Raises RetrieverUnavailable.
+        target: path and query of the request, percent-encoded, and not touched, whatever dots it has. What only reads
+        begins to be answered in the time of a request, and raises what an answer of 429 or 5xx means. For what writes
+        there is no limit to the time that it may take. Raises RetrieverUnavailable.
         """
         prefix = httpx.URL(self.url).raw_path.rstrip(b"/")
         request = self._client.build_request(
             method, self.url, headers=dict(headers), content=body, extensions={"target": prefix + target}
         )
+        if not only_reads(method, body):
+            with self._in_our_words():
+                return await self._client.send(request, stream=True)
 
         async def send() -> httpx.Response:
-            return await self._client.send(request, stream=True)
+            answer = await self._client.send(request, stream=True)
+            if _is_refusal(answer):
+                await answer.aread()
+            return answer
 
-        with self._in_our_words():
-            return await (_twice(send) if method == "GET" and body is None else send())
+        answer = await self._answer(send)
+        if _is_refusal(answer):
+            raise self._refusal(target.decode(errors="replace"), answer)
+        return answer
 
     async def check(self) -> None:
         """Have a query encoded, which shows that the key is good, and ask whether its own parts answer.
@@ -138,12 +154,7 @@ class RemoteRetriever:
         Raises what `embed_query` does.
         """
         await self.embed_query("canary")
-        try:
-            async with asyncio.timeout(self._timeout):
-                with self._in_our_words():
-                    response = await _twice(lambda: self._client.get(self.url + "/readyz"))
-        except TimeoutError as error:
-            raise RetrieverUnavailable(f"the retriever at {self.url} does not say whether it is ready") from error
+        response = await self._answer(lambda: self._client.get(self.url + "/readyz"))
         if not response.is_success:
             raise RetrieverUnavailable(f"the retriever at {self.url} is not ready: {_said(response)}")
 
@@ -151,22 +162,22 @@ class RemoteRetriever:
         await self._client.aclose()
 
     async def _post(self, path: str, body: Mapping[str, object]) -> bytes:
-        """The body of a good answer. All that is asked here can be asked again."""
+        """The body of a good answer."""
         content = _encoded(body)
-
-        async def send() -> httpx.Response:
-            return await self._client.post(self.url + path, content=content, headers=JSON)
-
-        try:
-            async with asyncio.timeout(self._timeout):
-                with self._in_our_words():
-                    response = await _twice(send)
-        except TimeoutError as error:
-            message = f"the retriever at {self.url} did not answer in {self._timeout:g} seconds"
-            raise RetrieverUnavailable(message) from error
+        response = await self._answer(lambda: self._client.post(self.url + path, content=content, headers=JSON))
         if not response.is_success:
             raise self._refusal(path, response)
         return response.content
+
+    async def _answer(self, send: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
+        """What comes in time, of what can be asked again. Raises RetrieverUnavailable."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                with self._in_our_words():
+                    return await _twice(send)
+        except TimeoutError as error:
+            message = f"the retriever at {self.url} did not answer in {self._timeout:g} seconds"
+            raise RetrieverUnavailable(message) from error
 
     @contextmanager
     def _in_our_words(self) -> Iterator[None]:
@@ -182,15 +193,17 @@ class RemoteRetriever:
         """What the retriever raised, or what its answer means."""
         status, problem = response.status_code, _problem(response)
         detail = str(problem.get("detail", ""))
-        slug = str(problem.get("type", "")).removeprefix(PROBLEM)
-        if slug == Overloaded.slug:
-            return Overloaded(detail, retry_after=_seconds(response.headers.get("retry-after")))
+        slug = str(problem.get("type", "")).removeprefix(PROBLEM_TYPE)
+        said = f"the retriever at {self.url} answered {status}: {detail or response.text[:EXCERPT]}"
+        if status == HTTPStatus.TOO_MANY_REQUESTS:
+            pause = retry_after(response.headers.get("retry-after"), time.time())
+            message = detail if slug == Overloaded.slug else said
+            return Overloaded(message, retry_after=max(1.0, pause or 0.0))
         if slug == "body-too-large":
             return LimitExceeded(f"the retriever at {self.url} takes no request of this size: {detail}")
         if (kind := _kinds().get(slug)) is not None:
             return kind(detail)
-        said = f"the retriever at {self.url} answered {status}: {detail or response.text[:EXCERPT]}"
-        if slug == "not-ready" or (not problem and status in (502, 503, 504)):
+        if slug in ("not-ready", RetrieverUnavailable.slug) or (not problem and status in (502, 503, 504)):
             return RetrieverUnavailable(said)
         if status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
             return RetrieverFailed(f"{said}; {path} is not served there: is it a retriever, and of this release?")
@@ -213,6 +226,16 @@ class RemoteRetriever:
 
     def _unusable(self, reason: str) -> RetrieverFailed:
         return RetrieverFailed(f"the answer of the retriever at {self.url} cannot be used: {reason}")
+
+
+def only_reads(method: str, body: AsyncIterator[bytes] | None) -> bool:
+    """Whether a request that is passed on may be sent again, and to another retriever."""
+    return method == "GET" and body is None
+
+
+def _is_refusal(answer: httpx.Response) -> bool:
+    """Whether it tells of the retriever rather than of what was asked for."""
+    return answer.status_code == HTTPStatus.TOO_MANY_REQUESTS or answer.is_server_error
 
 
 async def _twice(send: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
@@ -274,7 +297,7 @@ def _problem(response: httpx.Response) -> dict[str, Any]:
         body = orjson.loads(response.content)
     except orjson.JSONDecodeError:
         return {}
-    return body if isinstance(body, dict) and str(body.get("type", "")).startswith(PROBLEM) else {}
+    return body if isinstance(body, dict) and str(body.get("type", "")).startswith(PROBLEM_TYPE) else {}
 
 
 def _said(response: httpx.Response) -> str:
@@ -283,10 +306,6 @@ def _said(response: httpx.Response) -> str:
         return str(orjson.loads(response.content)["detail"])
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return f"it answered {response.status_code}"
-
-
-def _seconds(header: str | None) -> float:
-    return float(header) if header is not None and header.isdecimal() else 1.0
 
 
 @cache

@@ -19,36 +19,55 @@ from boundarymorph.errors import (
     RetrieverFailed,
     RetrieverUnavailable,
 )
+from boundarymorph.remote.fleet import OnChange, unheard
 from boundarymorph.remote.replicas import Replicas, Ticket
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.remote import RemoteRetriever
+from boundarymorph.retrieval.remote import RemoteRetriever, only_reads
 from boundarymorph.retrieval.retriever import Retrieved
 
 Answer = TypeVar("Answer")
 
 CHECK_TIMEOUT = 2.0  # seconds for a short query while others do the work
+PATIENCE = 1.0  # seconds; that a caller left before tells nothing about the retriever
 _log = logging.getLogger(__name__)
 
 
 class ReplicatedRetriever:
     """A `Retriever` in front of several, each call of which goes to the one with the fewest under way.
 
-    One that cannot be reached, breaks off or makes no sense is left alone for a while (`Replicas`), and the call goes
-    to another at once; so it does when one asks for a pause. As long as others work, one that failed is looked at
-    before it gets a call again. They must see the same documents: one directory, or one database.
+    One that cannot be reached or breaks off is left alone for a while (`Replicas`), and the call goes to another at
+    once; so it does when one asks for a pause. It also does when one makes no sense, which is held against that one as
+    soon as another has answered the same call. As long as others work, one that failed is looked at before it gets a
+    call again. They must see the same documents, one directory or one database, and run the same encoder: one that
+    tells another than the first that told its own makes no sense.
     """
 
     def __init__(
-        self, retrievers: Sequence[RemoteRetriever], *, clock: Callable[[], float] = time.monotonic, seed: int = 0
+        self,
+        retrievers: Sequence[RemoteRetriever],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        seed: int = 0,
+        on_change: OnChange = unheard,
     ) -> None:
-        """The retrievers are this one's to close. Raises InvalidConfiguration for none, or one of them twice."""
+        """The retrievers are this one's to close. on_change: called with the URL of each and whether it works, which
+        all do to begin with.
+
+        Raises InvalidConfiguration for none, or one of them twice.
+        """
         if not retrievers or len({retriever.url for retriever in retrievers}) < len(retrievers):
             raise InvalidConfiguration("retriever.url: give at least one URL, and none of them twice")
         self._retrievers = tuple(retrievers)
         self._replicas = Replicas(len(retrievers), requests=2**31, clock=clock, seed=seed)
+        self._clock = clock
+        self._on_change = on_change
+        self._works = [True] * len(retrievers)
         self._faults: list[BoundaryMorphError | None] = [None] * len(retrievers)
         self._checks: dict[int, asyncio.Task[None]] = {}
+        self._encoder: tuple[str, str] | None = None  # its name, and the retriever that told it
+        for retriever in retrievers:
+            on_change(retriever.url, True)
 
     async def retrieve(
         self,
@@ -71,21 +90,30 @@ class ReplicatedRetriever:
         return await self._ask(lambda one: one.characters(index, ids))
 
     async def embed_query(self, query: str) -> NDArray[np.float32]:
-        return await self._ask(lambda one: one.embed_query(query))
+        return await self._ask(lambda one: self._alike(one, one.embed_query(query)))
 
     async def embed_documents(self, texts: Sequence[str]) -> Embeddings:
-        return await self._ask(lambda one: one.embed_documents(texts))
+        return await self._ask(lambda one: self._alike(one, one.embed_documents(texts)))
 
     async def check(self) -> None:
         """Raises what one raises, where none answers."""
-        await self._ask(lambda one: one.check())
+        await self._ask(lambda one: self._alike(one, one.check()))
 
     async def forward(
         self, method: str, target: bytes, headers: Mapping[str, str], body: AsyncIterator[bytes] | None
     ) -> httpx.Response:
         """As of `RemoteRetriever`. What writes goes to one that works, and to no other when that breaks off."""
-        attempts = len(self._retrievers) if method == "GET" and body is None else 1
-        return await self._ask(lambda one: one.forward(method, target, headers, body), attempts)
+        if only_reads(method, body):
+            return await self._ask(lambda one: one.forward(method, target, headers, None))
+        # However long it takes, it is nothing by which to see whether that one is back.
+        index = self._replicas.pick(1)
+        if not isinstance(index, int):
+            raise self._nobody()
+        try:
+            return await self._retrievers[index].forward(method, target, headers, body)
+        except RetrieverUnavailable as failure:
+            self._eject(index, failure)
+            raise
 
     async def close(self) -> None:
         checks = list(self._checks.values())
@@ -95,64 +123,96 @@ class ReplicatedRetriever:
         for retriever in self._retrievers:
             await retriever.close()
 
-    async def _ask(self, call: Callable[[RemoteRetriever], Awaitable[Answer]], attempts: int | None = None) -> Answer:
-        """The answer of the first that gives one. Raises what it raises, or why there is none left to ask."""
+    async def _ask(self, call: Callable[[RemoteRetriever], Awaitable[Answer]]) -> Answer:
+        """The answer of the first that gives one. Raises what it raises, or why there is none left to ask.
+
+        What makes no sense may do so for the call's sake: that another has answered it tells that it does not.
+        """
         tried: set[int] = set()
-        while len(tried) < (attempts or len(self._retrievers)):
-            index = self._replicas.pick(1, tried)
-            if not isinstance(index, int):
-                break
+        failures: dict[int, RetrieverFailed] = {}
+        while isinstance(index := self._replicas.pick(1, tried), int):
             tried.add(index)
             ticket = self._replicas.begin(index, 1)
             try:
                 answer = await call(self._retrievers[index])
-            except (RetrieverUnavailable, RetrieverFailed) as failure:
+            except RetrieverFailed as failure:
+                failures[index] = failure
+            except RetrieverUnavailable as failure:
                 self._eject(index, failure)
             except Overloaded as busy:
                 self._faults[index] = busy
                 self._replicas.paused(index, busy.retry_after)
             except asyncio.CancelledError:
-                if self._replicas.missed(index):
-                    self._faults[index] = RetrieverUnavailable(
-                        f"{self._retrievers[index].url} keeps its callers waiting"
-                    )
+                self._given_up(ticket)
                 raise
             except BoundaryMorphError:
-                self._answered(ticket)
+                self._answered(ticket, failures)
                 raise
             else:
-                self._answered(ticket)
+                self._answered(ticket, failures)
                 return answer
             finally:
                 self._replicas.end(ticket)
+        if failures:
+            raise failures.popitem()[1]
         raise self._nobody()
 
-    def _answered(self, ticket: Ticket) -> None:
+    async def _alike(self, one: RemoteRetriever, encoding: Awaitable[Answer]) -> Answer:
+        """What it encodes, unless another of them encodes otherwise."""
+        answer = await encoding
+        if one.encoder is not None:
+            name, teller = self._encoder = self._encoder or (one.encoder, one.url)
+            if one.encoder != name:
+                raise RetrieverFailed(
+                    f"the retriever at {one.url} runs the encoder {one.encoder!r}, and {teller} told {name!r}; "
+                    "let all run the same, and then restart the gateway"
+                )
+        return answer
+
+    def _answered(self, ticket: Ticket, failures: Mapping[int, RetrieverFailed]) -> None:
+        """failures: of those that were asked before, by index."""
         if self._replicas.succeeded(ticket):
             self._faults[ticket.index] = None
+            if not self._works[ticket.index]:
+                _log.info("a retriever works again: %s", self._retrievers[ticket.index].url)
+                self._set_works(ticket.index, True)
+        for index, failure in failures.items():
+            self._eject(index, failure)
         for other in self._replicas.to_check():
             if other not in self._checks:
                 self._checks[other] = asyncio.ensure_future(self._check(other))
                 self._checks[other].add_done_callback(lambda _, other=other: self._checks.pop(other))  # type: ignore[misc]
 
+    def _given_up(self, ticket: Ticket) -> None:
+        """Its caller left, or the caller's time was over."""
+        if self._clock() - ticket.began >= PATIENCE and self._replicas.missed(ticket.index):
+            url = self._retrievers[ticket.index].url
+            self._eject(ticket.index, RetrieverUnavailable(f"the retriever at {url} keeps its callers waiting"))
+
     async def _check(self, index: int) -> None:
+        one = self._retrievers[index]
         try:
             async with asyncio.timeout(CHECK_TIMEOUT):
-                await self._retrievers[index].check()
+                await self._alike(one, one.check())
         except Overloaded:
             self._replicas.checked(index)
         except TimeoutError:
-            self._eject(index, RetrieverUnavailable(f"the retriever at {self._retrievers[index].url} hangs"))
+            self._eject(index, RetrieverUnavailable(f"the retriever at {one.url} hangs"))
         except BoundaryMorphError as failure:
             self._eject(index, failure)
         else:
             self._replicas.checked(index)
 
     def _eject(self, index: int, failure: BoundaryMorphError) -> None:
-        if self._faults[index] is None:
+        if self._works[index]:
             _log.warning("a retriever is left alone for now: %s", failure)
+            self._set_works(index, False)
         self._faults[index] = failure
         self._replicas.failed(index)
+
+    def _set_works(self, index: int, works: bool) -> None:
+        self._works[index] = works
+        self._on_change(self._retrievers[index].url, works)
 
     def _nobody(self) -> BoundaryMorphError:
         """Why there is none left to ask."""

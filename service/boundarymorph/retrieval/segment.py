@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from boundarymorph.retrieval.halves import unit_from_halves
 from boundarymorph.retrieval.identifiers import Identifiers
 from boundarymorph.retrieval.index import Within, among, nominated, rounding_error, scan
+from boundarymorph.retrieval.products import SharedProducts
 from boundarymorph.retrieval.structures import FaissStructure, blocks
 
 _BLOCK = 16_384
@@ -86,6 +88,7 @@ class Segment:
         self._vectors = vectors
         self._structure = structure
         self._matrix = _in_memory(vectors, info.dimension) if structure is None else structure.matrix
+        self._products = None if self._matrix is None else SharedProducts(self._matrix, lanes=os.cpu_count() or 1)
 
     @classmethod
     def empty(cls, dimension: int) -> Segment:
@@ -122,7 +125,7 @@ class Segment:
             if rows is not None:
                 return rows
         if self._matrix is not None:
-            return scan(self._matrix, alive, living, query, depth)
+            return scan(self._matrix, alive, living, query, depth, self._products)
         rows = np.flatnonzero(alive)
         scores = np.concatenate([self._vectors[rows[block]] @ query for block in blocks(len(rows), _BLOCK)])
         return rows[nominated(scores, depth, rounding_error(query.size))]

@@ -125,15 +125,14 @@ class Snapshots:
                 return
             yield True
 
-    def copy_newest(self, folder: Path) -> bool:
-        """Copy the newest sound one into a new folder, while none is written or removed; False when there is none."""
+    def copy_newest(self, folder: Path) -> None:
+        """Copy the newest sound one, if there is one, into a new folder, while none is written or removed."""
         with self.lock(wait=True):
             segment = self.newest()
             if segment is not None:
                 (folder / segment.info.name).mkdir(parents=True)
                 for path in (self.folder / segment.info.name).iterdir():
                     shutil.copyfile(path, folder / segment.info.name / path.name)
-        return segment is not None
 
     def _names(self) -> list[str]:
         """Names of all that were completed, newest first; none where the folder cannot be read."""

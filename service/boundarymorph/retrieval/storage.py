@@ -23,6 +23,12 @@ def storage_errors(trouble: str) -> Iterator[None]:
         raise kind(f"{trouble}: {error.strerror or error}") from error
 
 
+def exists(path: Path) -> bool:
+    """Whether there is a file or folder. Raises StorageUnavailable where that cannot be told."""
+    with storage_errors(str(path)):
+        return path.exists()
+
+
 def sync(path: Path) -> None:
     """Make a file, or the entries of a directory, survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -27,12 +27,14 @@ from boundarymorph.errors import (
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.fusion import Ranked
+from boundarymorph.retrieval.halves import TOLERANCE, unit_rows_of
 from boundarymorph.retrieval.lexical import WORDS_VERSION
 from boundarymorph.retrieval.lexical_index import SCHEMA as LEXICAL_SCHEMA
 from boundarymorph.retrieval.lexical_index import LexicalReader, append, bury, compact
 from boundarymorph.retrieval.lookup import SCHEMA as LOOKUP_SCHEMA
 from boundarymorph.retrieval.lookup import ids_of, last_sequence, purged, select
 from boundarymorph.retrieval.matching import MatchingReader
+from boundarymorph.retrieval.storage import exists
 from boundarymorph.selection.pool import unit_rows
 
 SCHEMA_VERSION = 2
@@ -150,12 +152,7 @@ class DocumentStore:
 
         digests: n fingerprints, for `digests` to answer later. Raises InvalidEmbeddings or InvalidInput.
         """
-        vectors = unit_rows(embeddings, [document.id for document in documents]) if documents else embeddings
-        if len(vectors) != len(documents) or (documents and vectors.shape[1] != self.info.dimension):
-            raise InvalidEmbeddings(
-                f"{len(documents)} documents of this index take embeddings of shape "
-                f"{(len(documents), self.info.dimension)}, not {vectors.shape}"
-            )
+        vectors = unit_embeddings(documents, embeddings, self.info.dimension)
         rows = [
             (
                 document.id,
@@ -275,32 +272,21 @@ class DocumentStore:
         The statistics are those of the whole store. Equal scores go by the order of writing. Raises InvalidInput when
         the store has no index of its words.
         """
+        if depth < 1:
+            raise InvalidInput(f"the depth must be at least 1, not {depth}")
         with self._transaction() as connection:
-            sequences, scores = self._best_by_words(connection, query, depth, filter)
+            self._require_words(connection)
+            among = None if filter is None else self._matched.sequences(connection, filter)
+            sequences, scores = self._words.best(connection, query, depth, among)
             ids = ids_of(connection, sequences.tolist())
         return Ranked([ids[sequence] for sequence in sequences.tolist()], scores)
-
-    def best_sequences_by_words(
-        self, query: str, depth: int, filter: Filter | None = None
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The same as (n,) sequence numbers, as `changes` gives them, and (n,) scores; looking up ids takes longer."""
-        with self._transaction() as connection:
-            return self._best_by_words(connection, query, depth, filter)
-
-    def matching(self, filter: Filter) -> list[str]:
-        """The ids of the documents whose metadata meet a filter, in the order of writing.
-
-        The first call for a filter reads all metadata; later ones only what was written since, while it is among the
-        last few that were asked for.
-        """
-        with self._transaction() as connection:
-            return self._matched.ids(connection, filter)
 
     def matching_sequences(self, filter: Filter) -> NDArray[np.int64]:
         """Ascending sequence numbers, as `changes` gives them, of all documents whose metadata meet a filter.
 
         Numbers of documents that are replaced or deleted may be among them, for those who know which ones live; that
-        saves looking up the ids.
+        saves looking up the ids. The first call for a filter reads all metadata; later ones only what was written
+        since, while it is among the last few that were asked for.
         """
         with self._transaction() as connection:
             return self._matched.sequences(connection, filter)
@@ -318,6 +304,11 @@ class DocumentStore:
                 raise CorruptIndex(f"{self.path} is damaged: {verdict}; restore it or build the index anew")
             (count,) = copy.execute("SELECT count(*) FROM documents WHERE embedding IS NOT NULL").fetchone()
         return int(count)
+
+    def has_words(self) -> bool:
+        """Whether there is an index of the words now; another process may have made it since this store was opened."""
+        with self._transaction() as connection:
+            return self._has_words(connection)
 
     def index_words(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> bool:
         """Give the store an index of its words, in one transaction; other writers wait. False where it has one.
@@ -354,24 +345,12 @@ class DocumentStore:
         if any(len(embedding) != 2 * self.info.dimension for embedding in embeddings):
             raise CorruptIndex(f"{self.path} holds embeddings that are not of its {self.info.dimension} dimensions")
         stored = np.frombuffer(b"".join(embeddings), dtype="<f2").reshape(-1, self.info.dimension)
-        vectors = stored.astype(np.float32)
-        lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))
-        if not (np.isfinite(lengths) & (lengths > 0)).all():
-            raise CorruptIndex(f"{self.path} holds an embedding without a direction")
-        vectors /= lengths[:, None].astype(np.float32)
+        vectors, lengths = unit_rows_of(stored)
+        if not (np.abs(lengths - 1) <= TOLERANCE).all():
+            raise CorruptIndex(f"{self.path} holds an embedding that is not of unit length")
         return vectors
 
-    def _best_by_words(
-        self, connection: sqlite3.Connection, query: str, depth: int, filter: Filter | None
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        if depth < 1:
-            raise InvalidInput(f"the depth must be at least 1, not {depth}")
-        self._require_words(connection)
-        among = None if filter is None else self._matched.sequences(connection, filter)
-        return self._words.best(connection, query, depth, among)
-
     def _has_words(self, connection: sqlite3.Connection) -> bool:
-        """Whether there is an index of the words now; another process may have made it."""
         row = connection.execute("SELECT value FROM meta WHERE key = 'words'").fetchone()
         version = row[0] if row else None
         if version not in (None, WORDS_VERSION):
@@ -416,7 +395,7 @@ class DocumentStore:
     def _transaction(self, kind: str = "DEFERRED") -> Iterator[sqlite3.Connection]:
         """A connection of our own for one transaction, and what SQLite says of a damaged file in our words."""
         # Another process may have deleted the index; through open connections its content would still be there.
-        if self._closed or not self.path.exists():
+        if self._closed or not exists(self.path):
             raise UnknownIndex(f"the index in {self.path} no longer exists")
         with _in_our_words(self.path):
             connection = self._connection()
@@ -449,6 +428,19 @@ def fingerprint(document: Document, embedding: NDArray[np.floating] | None = Non
     if embedding is not None:
         state.update(np.asarray(embedding, dtype="<f4").tobytes())
     return state.digest()
+
+
+def unit_embeddings(
+    documents: Sequence[Document], embeddings: NDArray[np.floating], dimension: int
+) -> NDArray[np.floating]:
+    """(n, d) unit rows for n documents of an index of d dimensions. Raises InvalidEmbeddings where they do not fit."""
+    vectors = unit_rows(embeddings, [document.id for document in documents]) if documents else embeddings
+    if len(vectors) != len(documents) or (documents and vectors.shape[1] != dimension):
+        raise InvalidEmbeddings(
+            f"{len(documents)} documents of this index take embeddings of shape {(len(documents), dimension)}, not "
+            f"{vectors.shape}"
+        )
+    return vectors
 
 
 def _json(document: Document, value: object) -> bytes:

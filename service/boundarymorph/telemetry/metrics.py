@@ -1,4 +1,5 @@
-"""Prometheus metrics: the only globals of the service. Seconds and counts, no label that a caller could make up.
+"""Prometheus metrics of the service; those of the caches are theirs. Seconds and counts, no label that a caller could
+make up.
 
 With several workers, each keeps its numbers in a file of SHARED_DIRECTORY, and whichever is asked adds them up.
 """
@@ -56,6 +57,23 @@ retriever_seconds = Histogram(
 )
 part_up = Gauge(
     "boundarymorph_part_up", "Whether a part answered its last canary.", ["part"], multiprocess_mode="livemin"
+)
+replica_up = Gauge(
+    "boundarymorph_replica_up",
+    "Whether one of the servers of a role works, as far as requests have shown.",
+    ["role", "endpoint"],
+    multiprocess_mode="livemin",
+)
+select_running = Gauge(
+    "boundarymorph_select_running", "Selections whose turn it is, at the scrape.", multiprocess_mode="livesum"
+)
+select_waiting = Gauge(
+    "boundarymorph_select_waiting",
+    "Requests for selections that are read or wait for their turn, at the scrape.",
+    multiprocess_mode="livesum",
+)
+select_refused = Counter(
+    "boundarymorph_select_refused_total", "Requests for selections that were refused, with 429, for others.", ["reason"]
 )
 cross_encoder_calls = Counter("boundarymorph_cross_encoder_calls_total", "Pairs scored for selections.")
 select_calls = Histogram("boundarymorph_select_calls", "Cross-encoder calls of a selection.", buckets=COUNTS)
@@ -155,6 +173,12 @@ class BatchMetrics:
                 gauge.remove(*self._labels)
 
 
+def observe_admission(running: Callable[[], int], waiting: Callable[[], int]) -> None:
+    """Ask, at each scrape, how many selections run and how many requests for one wait."""
+    select_running.set_function(running)
+    select_waiting.set_function(waiting)
+
+
 def observe_attempt(endpoint: str, outcome: str, seconds: float) -> None:
     """Record one attempt at a remote scorer."""
     scorer_attempt_seconds.labels(endpoint, outcome).observe(seconds)
@@ -163,6 +187,11 @@ def observe_attempt(endpoint: str, outcome: str, seconds: float) -> None:
 def observe_encoder_attempt(endpoint: str, outcome: str, seconds: float) -> None:
     """Record one attempt at a remote encoder."""
     encoder_attempt_seconds.labels(endpoint, outcome).observe(seconds)
+
+
+def observe_replica(role: str, endpoint: str, works: bool) -> None:
+    """Note that one of the servers of a role works, or that it does not."""
+    replica_up.labels(role, endpoint).set(works)
 
 
 def exposition() -> tuple[bytes, str]:

@@ -188,6 +188,42 @@ class TestFailover:
             await check(scorer, texts)
             assert server.batches == [25, 25, 25, 25]
 
+    async def test_who_is_told_that_it_is_away_and_that_it_is_back(self, caplog: pytest.LogCaptureFixture) -> None:
+        changes: list[tuple[str, bool]] = []
+        clock = Stopped()
+        caplog.set_level("INFO", logger="boundarymorph")
+        async with running(Ours(), Ours()) as servers:
+            first, second = (server.endpoint().base for server in servers)
+            async with scoring(*servers, clock=clock, on_change=lambda *change: changes.append(change)) as scorer:
+                assert changes == [(first, True), (second, True)]
+                await scorer.connect()
+                servers[0].behaviour = answer({"error": "it broke"}, 500)
+                await _within(_until_asked(servers[0], scorer, clock))
+                servers[0].behaviour = well
+                await _within(_until_asked(servers[0], scorer, clock))
+                await check(scorer)
+        assert changes[2:] == [(first, False), (first, True)]
+        assert caplog.text.count("a scorer is left alone for now") == caplog.text.count("a scorer works again") == 1
+
+    async def test_one_that_is_busy_is_there(self) -> None:
+        changes: list[tuple[str, bool]] = []
+        async with running(Ours()) as [server]:
+            async with scoring(server, on_change=lambda *change: changes.append(change)) as scorer:
+                server.script = [answer("full", 429, retry_after="0.01")]
+                await check(scorer)
+            assert changes == [(server.endpoint().base, True)]
+
+    async def test_one_that_keeps_missing_deadlines_is_away(self) -> None:
+        changes: list[tuple[str, bool]] = []
+        async with running(Ours()) as [server]:
+            async with scoring(server, timeout=0.05, on_change=lambda *change: changes.append(change)) as scorer:
+                await scorer.connect()
+                server.behaviour = hang
+                for _ in range(3):
+                    with pytest.raises(DeadlineExceeded):
+                        await scorer.score(QUERY, TEXTS)
+            assert changes == [(server.endpoint().base, works) for works in (True, False)]
+
     async def test_nobody_waits_to_see_whether_it_is_back(self) -> None:
         clock = Stopped()
         async with running(Ours(), Ours()) as [good, bad], scoring(good, bad, clock=clock) as scorer:

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Embeddings:
-    """vectors: (n, d) float32 unit rows, in the order of the texts; truncated: how many texts were cut to fit."""
+    """vectors: (n, d) float32 unit rows, in the order of the texts; truncated: how many texts were cut to fit; encoder:
+    the full name of what made them, where another process tells it."""
 
     vectors: NDArray[np.float32]
     truncated: int = 0
+    encoder: str | None = None
 
 
 class Encoder(Protocol):

@@ -13,13 +13,12 @@ from pymilvus import CollectionSchema, DataType, MilvusClient
 
 from boundarymorph.errors import (
     CorruptIndex,
-    IndexConflict,
     InvalidInput,
     RetrieverFailed,
     RetrieverUnavailable,
     UnknownIndex,
 )
-from boundarymorph.retrieval.indexes import NAME, Index, IndexInfo, check_name
+from boundarymorph.retrieval.indexes import NAME, Index, IndexInfo, check_name, check_same, unknown
 from boundarymorph.retrieval.milvus.collection import Collection
 from boundarymorph.retrieval.milvus.connection import Connection
 from boundarymorph.retrieval.milvus.existing import Existing, ExistingIndex
@@ -33,7 +32,6 @@ from boundarymorph.retrieval.milvus.index import (
 from boundarymorph.retrieval.milvus.vectors import VectorCache
 from boundarymorph.retrieval.store import StoreInfo
 
-PREFIX = "boundarymorph_"
 PROPERTY = "boundarymorph.index"
 STRUCTURES = {"flat": ("FLAT", {}), "hnsw": ("HNSW", {"M": 32, "efConstruction": 360})}
 DIMENSIONS = range(2, 32_769)
@@ -53,7 +51,7 @@ class MilvusCatalog:
         self,
         connection: Connection,
         *,
-        prefix: str = PREFIX,
+        prefix: str,
         make_cache: Callable[[int], VectorCache] | None = None,
         existing: Mapping[str, Existing] | None = None,
     ) -> None:
@@ -84,12 +82,7 @@ class MilvusCatalog:
         if not self.exists(name):
             self._build(name, encoder, dimension, kind or "flat")
         collection, info = self._describe(name)
-        wanted = kind or info.kind
-        if (info.encoder, info.dimension, info.kind) != (encoder, dimension, wanted):
-            raise IndexConflict(
-                f"the index {name!r} exists with encoder {info.encoder!r}, {info.dimension} dimensions and of kind "
-                f"{info.kind!r}, not {encoder!r}, {dimension} and {wanted!r}; choose another name or delete it first"
-            )
+        check_same(name, info, encoder=encoder, dimension=dimension, kind=kind)
         if name not in self._existing:
             self._index(collection, info.kind)
         return self.get(name)
@@ -127,7 +120,7 @@ class MilvusCatalog:
         if name in self._existing:
             raise InvalidInput(f"the index {name!r} is a collection of your own; delete it in Milvus")
         if not self.exists(name):
-            raise _unknown(name)
+            raise unknown(name)
         self._connection.call("drop_collection", self._collection_of(name))
         with self._lock:
             self._open.pop(name, None)
@@ -157,7 +150,7 @@ class MilvusCatalog:
                 return collection, StoreInfo(existing.encoder, collection.dimension, "", lexical=False)
             collection = Collection(self._connection, self._collection_of(name))
         except UnknownIndex as error:
-            raise _unknown(name) from error
+            raise unknown(name) from error
         try:
             told = orjson.loads(collection.properties[PROPERTY])
             return collection, StoreInfo(
@@ -205,7 +198,3 @@ def _schema(dimension: int) -> CollectionSchema:
     schema.add_field("bounds", DataType.JSON)
     schema.add_field("vector", DataType.FLOAT_VECTOR, dim=dimension)
     return schema
-
-
-def _unknown(name: str) -> UnknownIndex:
-    return UnknownIndex(f"there is no index {name!r}")

@@ -28,11 +28,11 @@ class Existing:
     """
 
     collection: str
-    id: str = "id"
-    vector: str = "vector"
-    text: str = "text"
-    title: str | None = None
-    encoder: str | None = None
+    id: str
+    vector: str
+    text: str
+    title: str | None
+    encoder: str | None
 
     def open(self, connection: Connection) -> Collection:
         """The collection. Raises RetrieverFailed when it lacks a field, and what `Collection` raises."""

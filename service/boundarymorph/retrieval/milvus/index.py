@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from boundarymorph.errors import InvalidEmbeddings, InvalidInput, LimitExceeded
+from boundarymorph.errors import InvalidInput, LimitExceeded
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.halves import unit_from_halves
@@ -18,8 +18,7 @@ from boundarymorph.retrieval.milvus.collection import ANSWER_BYTES, TEXTS_AT_A_T
 from boundarymorph.retrieval.milvus.searched import SearchedCollection
 from boundarymorph.retrieval.milvus.terms import expression, terms_of
 from boundarymorph.retrieval.milvus.vectors import VectorCache
-from boundarymorph.retrieval.store import StoreInfo, fingerprint
-from boundarymorph.selection.pool import unit_rows
+from boundarymorph.retrieval.store import StoreInfo, fingerprint, unit_embeddings
 
 MAX_ID_BYTES = 2_048
 MAX_TEXT_BYTES = 65_535  # of a string in Milvus
@@ -53,12 +52,7 @@ class MilvusIndex(SearchedCollection):
         """
         if not documents:
             return
-        vectors = unit_rows(embeddings, [document.id for document in documents])
-        if vectors.shape != (len(documents), self._info.dimension):
-            raise InvalidEmbeddings(
-                f"{len(documents)} documents of this index take embeddings of shape "
-                f"{(len(documents), self._info.dimension)}, not {vectors.shape}"
-            )
+        vectors = unit_embeddings(documents, embeddings, self._info.dimension)
         if digests is None:
             digests = [fingerprint(document, row) for document, row in zip(documents, embeddings, strict=True)]
         rows = {

@@ -1,0 +1,97 @@
+"""What it costs that the retriever is another process: pools of 10,000 with their vectors, there and here.
+
+python -m load_tests.bench_frame
+
+The index holds no more than the pool, so that there is next to nothing to search: what is measured is the way. Each
+query is answered in this process, and by a `boundarymorph retriever` over a socket of this machine; then the parts of
+the way on their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from boundarymorph.retrieval import frame
+from boundarymorph.retrieval.catalog import IndexCatalog
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.local import LocalRetriever
+from boundarymorph.retrieval.remote import RemoteRetriever
+from load_tests import processes, report
+from load_tests.bench_retrieval import clustered
+
+NAME = "bench"
+
+
+async def measured(folder: Path, dimension: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    catalog = IndexCatalog(folder / "indexes")
+    index = catalog.create(NAME, encoder=None, dimension=dimension, lexical=False)
+    start = 0
+    for rows in clustered(arguments.depth, dimension, 100, seed=0):
+        index.upsert([Document(f"document-{number}", "") for number in range(start, start + len(rows))], rows)
+        start += len(rows)
+    queries = next(clustered(arguments.queries, dimension, 100, seed=0, first=10**6))
+    here, there = [], []
+    with processes.retriever(folder) as server:
+        local, remote = LocalRetriever(catalog, None), RemoteRetriever(server.url)
+        for turn, query in enumerate([queries[0], *queries]):
+            begun = time.perf_counter()
+            one = await local.retrieve(NAME, "", arguments.depth, query)
+            between = time.perf_counter()
+            other = await remote.retrieve(NAME, "", arguments.depth, query)
+            ended = time.perf_counter()
+            np.testing.assert_array_equal(one.pool.embeddings, other.pool.embeddings)
+            if turn:  # the first time is a warm-up
+                here.append(between - begun)
+                there.append(ended - between)
+        await local.close()
+        await remote.close()
+    catalog.close()
+    sent = frame.encode_pool(one)
+    way = np.array(there) - np.array(here)
+    return {
+        "depth": arguments.depth,
+        "dimension": dimension,
+        "frame_MB": len(sent) / 1e6,
+        "here_p50_ms": 1e3 * float(np.percentile(here, 50)),
+        "there_p50_ms": 1e3 * float(np.percentile(there, 50)),
+        "way_p50_ms": 1e3 * float(np.percentile(way, 50)),
+        "way_p99_ms": 1e3 * float(np.percentile(way, 99)),
+        "encode_p50_ms": _milliseconds(lambda: frame.encode_pool(one), arguments.queries),
+        "decode_p50_ms": _milliseconds(lambda: frame.decode_pool(sent), arguments.queries),
+    }
+
+
+def _milliseconds(action: Callable[[], object], times: int) -> float:
+    taken = []
+    for _ in range(times):
+        begun = time.perf_counter()
+        action()
+        taken.append(time.perf_counter() - begun)
+    return 1e3 * float(np.median(taken))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--depth", type=int, default=10_000)
+    parser.add_argument("--dimensions", type=int, nargs="+", default=[384, 1024])
+    parser.add_argument("--queries", type=int, default=50)
+    arguments = parser.parse_args()
+    rows = []
+    for dimension in arguments.dimensions:
+        with tempfile.TemporaryDirectory() as folder:
+            rows.append(asyncio.run(measured(Path(folder), dimension, arguments)))
+    report.write(
+        "frame", rows, {f"there_over_here_{row['dimension']}": row["there_p50_ms"] / row["here_p50_ms"] for row in rows}
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""What it brings that searches which wait at the same time read the rows together.
+
+python -m load_tests.bench_products
+
+Threads ask for the products of one matrix with queries of their own, without a pause: together (`SharedProducts`, as a
+flat index does) and each by itself, in turn within one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from boundarymorph.models import available_cores
+from boundarymorph.retrieval.products import SharedProducts
+from load_tests import report
+
+Product = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+
+
+def per_second(product: Product, threads: int, seconds: float, dimension: int) -> float:
+    end = time.perf_counter() + seconds
+
+    def ask(number: int) -> int:
+        query = np.random.default_rng(number).standard_normal(dimension, dtype=np.float32)
+        done = 0
+        while time.perf_counter() < end:
+            product(query)
+            done += 1
+        return done
+
+    with ThreadPoolExecutor(threads) as pool:
+        return sum(pool.map(ask, range(threads))) / seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--documents", type=int, default=1_000_000)
+    parser.add_argument("--dimension", type=int, default=384)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2, 4, 8, 16])
+    parser.add_argument("--seconds", type=float, default=10.0)
+    arguments = parser.parse_args()
+    threadpool_limits(1, user_api="blas")  # as in the service
+    matrix = np.random.default_rng(0).standard_normal((arguments.documents, arguments.dimension), dtype=np.float32)
+    together = SharedProducts(matrix, lanes=available_cores())
+    rows: list[dict[str, Any]] = []
+    for threads in arguments.threads:
+        alone, shared = (
+            per_second(product, threads, arguments.seconds, arguments.dimension)
+            for product in (lambda query: matrix @ query, together)
+        )
+        rows.append({"threads": threads, "alone_per_second": alone, "together_per_second": shared})
+    ratios = {
+        f"together_over_alone_{row['threads']}": row["together_per_second"] / row["alone_per_second"] for row in rows
+    }
+    report.write("products", rows, ratios)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""What the words of an index cost: BM25 of every candidate of a pool, and hybrid retrieval, beside the search itself.
+
+python -m load_tests.bench_words --documents 1000000
+
+The texts are passages of the standard library's docstrings of 20 to 60 words, each with a number of its own; the
+vectors are few-dimensional, so that the store, and not the search, is what is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from boundarymorph.demo import docstrings
+from boundarymorph.retrieval.catalog import IndexCatalog
+from boundarymorph.retrieval.document import Document
+from load_tests import report
+from load_tests.sessions import QUERIES
+
+BATCH = 1_000
+DIMENSION = 32
+
+
+def texts(count: int, seed: int = 0) -> Iterator[str]:
+    rng = random.Random(seed)
+    words = [word for document in docstrings() for word in document.content.split()]
+    for number in range(count):
+        start, length = rng.randrange(len(words) - 60), rng.randint(20, 60)
+        yield " ".join([*words[start : start + length], f"number{number}"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--documents", type=int, default=1_000_000)
+    parser.add_argument("--depth", type=int, default=10_000)
+    parser.add_argument("--repeats", type=int, default=20, help="of each query, each with another vector")
+    arguments = parser.parse_args()
+    rng = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as folder:
+        catalog = IndexCatalog(Path(folder))
+        index = catalog.create("bench", encoder=None, dimension=DIMENSION)
+        documents = (Document(f"document-{number}", text) for number, text in enumerate(texts(arguments.documents)))
+        writing = 0.0
+        while batch := list(itertools.islice(documents, BATCH)):
+            vectors = rng.standard_normal((len(batch), DIMENSION))
+            start = time.perf_counter()
+            index.upsert(batch, vectors)
+            writing += time.perf_counter() - start
+        index.compact()
+        catalog.close()
+        size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+        index = (catalog := IndexCatalog(Path(folder))).get("bench")
+        index.search(np.ones(DIMENSION), 1)
+        rows: list[dict[str, Any]] = []
+        for query in QUERIES:
+            searching, bm25, hybrid = [], [], []
+            for _ in range(arguments.repeats):
+                vector = rng.standard_normal(DIMENSION)
+                start = time.perf_counter()
+                _, sequences = index.search_with_sequences(vector, arguments.depth)
+                searched = time.perf_counter()
+                index.bm25(query, sequences)
+                scored = time.perf_counter()
+                index.retrieve(query, vector, arguments.depth, hybrid=True)
+                hybrid.append(time.perf_counter() - scored)
+                searching.append(searched - start)
+                bm25.append(scored - searched)
+            rows.append(
+                {
+                    "query": query,
+                    "documents": arguments.documents,
+                    "depth": arguments.depth,
+                    "documents_per_second": arguments.documents / writing,
+                    "disk_MiB": size // 2**20,
+                    "search_p50_ms": 1e3 * float(np.percentile(searching, 50)),
+                    "bm25_p50_ms": 1e3 * float(np.percentile(bm25, 50)),
+                    "bm25_p99_ms": 1e3 * float(np.percentile(bm25, 99)),
+                    "hybrid_p50_ms": 1e3 * float(np.percentile(hybrid, 50)),
+                    "hybrid_p99_ms": 1e3 * float(np.percentile(hybrid, 99)),
+                }
+            )
+        catalog.close()
+    report.write("words", rows, {"slowest_bm25_p50_ms": max(row["bm25_p50_ms"] for row in rows)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""What routes ask for: the process that they are of, the caller, and the parts behind them.
+
+They are coroutines because FastAPI calls plain functions in threads, which costs time and the order of arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPBearer
+
+from boundarymorph.api.keys import Scope
+from boundarymorph.api.state import Part, State
+from boundarymorph.observed import ObservedRetriever
+from boundarymorph.retrieval.retriever import Retriever
+from boundarymorph.scoring.batching import BatchingScorer
+from boundarymorph.selector import Selector
+from boundarymorph.wiring import Gateway, Retrieval, Rooms
+
+BEARER = HTTPBearer(auto_error=False, description="an API key, where there are any")  # for the description alone
+
+
+async def state(request: Request) -> State[Part]:
+    found: State[Part] = request.app.state.boundarymorph
+    return found
+
+
+def allowed(scope: Scope) -> Callable[..., Awaitable[str]]:
+    """The dependency of a route that only keys of this scope may use, and only so often: the caller's name."""
+
+    async def caller(request: Request, _: Annotated[object, Security(BEARER)]) -> str:
+        found = await state(request)
+        name = found.keys.caller(request.headers.get("authorization"), scope)
+        request.state.decision = decision = await found.rates.take(name)
+        decision.check()
+        return name
+
+    return caller
+
+
+async def selector(request: Request) -> Selector:
+    found: State[Rooms] | State[Gateway] = request.app.state.boundarymorph
+    return found.require().selector
+
+
+async def indexes(request: Request) -> Retrieval:
+    found: State[Retrieval] = request.app.state.boundarymorph
+    return found.require()
+
+
+async def scorer(request: Request) -> BatchingScorer:
+    found: State[BatchingScorer] = request.app.state.boundarymorph
+    return found.require()
+
+
+async def retriever(request: Request) -> Retriever:
+    found: State[Retrieval] = request.app.state.boundarymorph
+    return ObservedRetriever(found.require().retriever)
+
+
+async def gateway(request: Request) -> Gateway:
+    found: State[Gateway] = request.app.state.boundarymorph
+    return found.require()
+
+
+StateOf = Annotated[State[Part], Depends(state)]
+CallerOf = Annotated[str, Depends(allowed(Scope.SELECT))]
+SelectorOf = Annotated[Selector, Depends(selector)]
+IndexesOf = Annotated[Retrieval, Depends(indexes)]
+ScorerOf = Annotated[BatchingScorer, Depends(scorer)]
+RetrieverOf = Annotated[Retriever, Depends(retriever)]
+GatewayOf = Annotated[Gateway, Depends(gateway)]

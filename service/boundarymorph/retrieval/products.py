@@ -1,0 +1,63 @@
+"""Inner products of one matrix with many queries, as they come from many threads."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from concurrent.futures import Future
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST = 16  # queries of one product: more are hardly faster together, and all wait for the last
+
+_Products = NDArray[np.float32]
+
+
+class SharedProducts:
+    """Products with queries that wait at the same time are computed together, so that the rows are read once for all.
+
+    A query that finds one of `lanes` free does not wait for others. Safe to share between threads; calls block.
+    """
+
+    def __init__(self, matrix: NDArray[np.float32], *, lanes: int) -> None:
+        """matrix: (n, d), never changed; lanes: how many products are computed at a time, each in a caller's thread."""
+        self._matrix = matrix
+        self._free = lanes
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[NDArray[np.float32], Future[_Products]]] = deque()
+
+    def __call__(self, query: NDArray[np.float32]) -> _Products:
+        """(n,) inner products with a (d,) query, summed in float32 in no particular order; the caller's to change."""
+        mine: Future[_Products] = Future()
+        with self._changed:
+            self._waiting.append((query, mine))
+        while together := self._turn(mine):
+            self._answer(together)
+        return mine.result()
+
+    def _turn(self, mine: Future[_Products]) -> list[tuple[NDArray[np.float32], Future[_Products]]]:
+        """Wait for a lane: those whose turn it is then, or none once another has taken mine along."""
+        with self._changed:
+            self._changed.wait_for(lambda: mine.running() or mine.done() or self._free)
+            if mine.running() or mine.done():
+                return []
+            self._free -= 1
+            together = [self._waiting.popleft() for _ in range(min(MOST, len(self._waiting)))]
+            for _, future in together:
+                future.set_running_or_notify_cancel()
+            return together
+
+    def _answer(self, together: list[tuple[NDArray[np.float32], Future[_Products]]]) -> None:
+        try:
+            products = np.stack([query for query, _ in together]) @ self._matrix.T
+        except BaseException as error:
+            for _, future in together:
+                future.set_exception(error)
+        else:
+            for row, (_, future) in zip(products, together, strict=True):
+                future.set_result(row)
+        finally:
+            with self._changed:
+                self._free += 1
+                self._changed.notify_all()

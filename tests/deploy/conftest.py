@@ -1,3 +1,0 @@
-from tests.api.conftest import client, settings
-
-__all__ = ["client", "settings"]

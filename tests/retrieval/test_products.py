@@ -1,0 +1,96 @@
+"""Products that are shared between threads."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from boundarymorph.retrieval.products import MOST, SharedProducts
+
+
+class Held:
+    """A matrix whose products wait until they are let go, and that counts how many queries each had."""
+
+    def __init__(self, matrix: NDArray[np.float32]) -> None:
+        self.matrix = matrix
+        self.let_go = threading.Event()
+        self.begun = threading.Semaphore(0)
+        self.together: list[int] = []
+
+    @property
+    def T(self) -> "Held":  # noqa: N802
+        return self
+
+    __array_ufunc__ = None  # so that NumPy leaves the product to us
+
+    def __rmatmul__(self, queries: NDArray[np.float32]) -> Any:
+        self.together.append(len(queries))
+        self.begun.release()
+        assert self.let_go.wait(20)
+        if np.isnan(queries).any():
+            raise FloatingPointError("nan")
+        return queries @ self.matrix.T
+
+
+def queries(count: int) -> NDArray[np.float32]:
+    return np.random.default_rng(1).standard_normal((count, 8), dtype=np.float32)
+
+
+@pytest.fixture
+def held() -> Held:
+    return Held(np.random.default_rng(0).standard_normal((300, 8), dtype=np.float32))
+
+
+def waiting(products: SharedProducts, count: int) -> None:
+    limit = threading.Event()
+    for _ in range(2000):
+        if len(products._waiting) == count:
+            return
+        limit.wait(0.01)
+    pytest.fail("they never came")
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_every_query_gets_its_own(lanes: int) -> None:
+    matrix = np.random.default_rng(0).standard_normal((500, 8), dtype=np.float32)
+    products = SharedProducts(matrix, lanes=lanes)
+    asked = queries(400)
+    with ThreadPoolExecutor(24) as threads:
+        for query, found in zip(asked, threads.map(products, asked), strict=True):
+            np.testing.assert_allclose(found, matrix @ query, atol=1e-5)
+            assert found.flags.writeable
+
+
+def test_those_that_wait_go_together(held: Held) -> None:
+    products = SharedProducts(held, lanes=2)  # type: ignore[arg-type]
+    asked = queries(2 + MOST + 3)
+    with ThreadPoolExecutor(len(asked)) as threads:
+        first = [threads.submit(products, query) for query in asked[:2]]
+        assert held.begun.acquire(timeout=20) and held.begun.acquire(timeout=20)
+        assert held.together == [1, 1]  # neither waited for the other
+        rest = [threads.submit(products, query) for query in asked[2:]]
+        waiting(products, MOST + 3)
+        held.let_go.set()
+        for query, future in zip(asked, first + rest, strict=True):
+            np.testing.assert_allclose(future.result(timeout=20), held.matrix @ query, atol=1e-5)
+    assert sorted(held.together) == [1, 1, 3, MOST]
+
+
+def test_what_goes_wrong_is_told_to_all_that_went_together(held: Held) -> None:
+    products = SharedProducts(held, lanes=1)  # type: ignore[arg-type]
+    asked = queries(4)
+    asked[2] = np.nan
+    with ThreadPoolExecutor(4) as threads:
+        first = threads.submit(products, asked[0])
+        assert held.begun.acquire(timeout=20)
+        rest = [threads.submit(products, query) for query in asked[1:]]
+        waiting(products, 3)
+        held.let_go.set()
+        np.testing.assert_allclose(first.result(timeout=20), held.matrix @ asked[0], atol=1e-5)
+        for future in rest:
+            with pytest.raises(FloatingPointError):
+                future.result(timeout=20)
+    np.testing.assert_allclose(products(asked[1]), held.matrix @ asked[1], atol=1e-5)
