@@ -88,7 +88,10 @@ class Segment:
         self._vectors = vectors
         self._structure = structure
         self._matrix = _in_memory(vectors, info.dimension) if structure is None else structure.matrix
-        self._products = None if self._matrix is None else SharedProducts(self._matrix, lanes=os.cpu_count() or 1)
+        self._products: SharedProducts | None = None
+        # Of a matrix that FAISS maps, NumPy would make an aligned copy for each product of several queries.
+        if self._matrix is not None and self._matrix.flags.aligned:
+            self._products = SharedProducts(self._matrix, lanes=os.cpu_count() or 1)
 
     @classmethod
     def empty(cls, dimension: int) -> Segment:
