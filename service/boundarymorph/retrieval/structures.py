@@ -31,7 +31,7 @@ _BLOCK = 4_096
 _CLUSTER_SAMPLE = 40  # vectors a cluster that its centre is learned from
 _CLUSTER_ROUNDS = 6
 _LINKS = 32  # of a document in the graph; twice that at its lowest level
-_HOP = 5  # what a distance along the graph costs, out of order, in distances of a scan (a million rows of 384)
+_HOP = 2  # what a distance along the graph costs, out of order, in distances of a scan
 _SCORES = 2**26  # float32 scores that a measurement may hold
 
 
