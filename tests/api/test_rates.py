@@ -18,6 +18,8 @@ from boundarymorph.api.rates import Decision, RateLimited, RateLimits
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.settings import RateLimitSettings, Settings, toml
 from tests.api.service import answer, problem, serving
+from tests.caching.conftest import server as server  # fixtures
+from tests.caching.conftest import shared_server as shared_server
 from tests.caching.servers import RedisServer, cluster_url, running_cluster, speaking
 from tests.system.service import service
 
@@ -25,20 +27,6 @@ NAMES = ("rag", "batch")
 SECRETS = {name: keys.make(name, [Scope.SELECT]) for name in NAMES}
 KEYS = tuple(str(key) for _, key in SECRETS.values())
 PATIENT = 5.0  # seconds for Redis, where it is there
-
-
-@pytest.fixture(scope="module")
-def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    yield server
-    server.kill()
-
-
-@pytest.fixture
-def server(shared_server: RedisServer) -> RedisServer:
-    with shared_server.admin() as admin:
-        admin.flushall()
-    return shared_server
 
 
 @pytest.fixture

@@ -27,6 +27,24 @@ def names(count: int, start: int = 0) -> list[str]:
     return [f"d{i}" for i in range(start, start + count)]
 
 
+def many_changes(index: VectorIndex) -> dict[str, NDArray[np.float32]]:
+    """Write and remove vectors of 6 numbers again and again; what is there then, in order of insertion."""
+    rng = np.random.default_rng(0)
+    expected: dict[str, NDArray[np.float32]] = {}
+    for step in range(300):
+        chosen = [f"d{i}" for i in rng.choice(400, size=30, replace=False)]
+        if step % 3:
+            vectors = unit(30, 6, seed=step)
+            index.upsert(chosen, vectors)
+            for id, vector in zip(chosen, vectors, strict=True):
+                expected.pop(id, None)
+                expected[id] = vector
+        else:
+            index.remove(chosen)
+            expected = {id: vector for id, vector in expected.items() if id not in chosen}
+    return expected
+
+
 class ApproximateVectorIndexContract:
     def test_what_is_found_is_ranked_by_exact_scores(self, make: Make) -> None:
         vectors, index = unit(3000, 16), make(16)
@@ -198,19 +216,8 @@ class ApproximateVectorIndexContract:
         assert not failures
 
     def test_nothing_stale_is_found_after_many_changes(self, make: Make) -> None:
-        rng, index = np.random.default_rng(0), make(6)
-        expected: dict[str, NDArray[np.float32]] = {}
-        for step in range(300):
-            chosen = [f"d{i}" for i in rng.choice(400, size=30, replace=False)]
-            if step % 3:
-                vectors = unit(30, 6, seed=step)
-                index.upsert(chosen, vectors)
-                for id, vector in zip(chosen, vectors, strict=True):
-                    expected.pop(id, None)
-                    expected[id] = vector
-            else:
-                index.remove(chosen)
-                expected = {id: vector for id, vector in expected.items() if id not in chosen}
+        index = make(6)
+        expected = many_changes(index)
         assert len(index) == len(expected)
         for query in unit(20, 6, seed=999):
             found = index.search(query, 50)
@@ -251,19 +258,8 @@ class VectorIndexContract(ApproximateVectorIndexContract):
             assert index.search(query, depth).ids == ["nearer", *names(depth - 1)]
 
     def test_it_is_the_same_after_many_changes(self, make: Make) -> None:
-        rng, index = np.random.default_rng(0), make(6)
-        expected: dict[str, NDArray[np.float32]] = {}
-        for step in range(300):
-            chosen = [f"d{i}" for i in rng.choice(400, size=30, replace=False)]
-            if step % 3:
-                vectors = unit(30, 6, seed=step)
-                index.upsert(chosen, vectors)
-                for id, vector in zip(chosen, vectors, strict=True):
-                    expected.pop(id, None)
-                    expected[id] = vector
-            else:
-                index.remove(chosen)
-                expected = {id: vector for id, vector in expected.items() if id not in chosen}
+        index = make(6)
+        expected = many_changes(index)
         query = unit(1, 6, seed=999)[0]
         scores = np.array([vector.astype(np.float64) @ query for vector in expected.values()])
         order = np.argsort(-scores, kind="stable")

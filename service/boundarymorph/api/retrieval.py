@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import orjson
@@ -19,6 +20,8 @@ from boundarymorph.api.state import Part, State
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.encoders import Embeddings
 
+JSON = "application/json"
+Route = TypeVar("Route", bound=Callable[..., Any])
 router = APIRouter(tags=["retrieval"], dependencies=[Depends(allowed(Scope.SELECT))])
 
 
@@ -53,23 +56,21 @@ class Texts(Message):
     texts: list[str]
 
 
-def _described(model: type[Message]) -> dict[str, Any]:
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": model.model_json_schema()}}}}
-
-
-def _answers(media_type: str, *statuses: int) -> dict[int | str, dict[str, Any]]:
-    schema = {"type": "string", "format": "binary"} if media_type != "application/json" else {"type": "object"}
+def _post(path: str, summary: str, model: type[Message], media_type: str, *statuses: int) -> Callable[[Route], Route]:
+    """A route that takes this model, answers this type, and has these errors besides those that all have."""
+    asked = {"required": True, "content": {JSON: {"schema": model.model_json_schema()}}}
+    schema = {"type": "string", "format": "binary"} if media_type != JSON else {"type": "object"}
     good = {"description": "Successful Response", "content": {media_type: {"schema": schema}}}
-    return {200: good, **openapi.problems(413, 422, 503, *statuses)}
+    return router.post(
+        path,
+        summary=summary,
+        openapi_extra={"requestBody": asked},
+        response_class=Response,
+        responses={200: good, **openapi.problems(413, 422, 503, *statuses)},
+    )
 
 
-@router.post(
-    "/retrieve",
-    summary="Retrieve a pool",
-    openapi_extra=_described(Retrieve),
-    response_class=Response,
-    responses=_answers(frame.POOL_TYPE, 404, 409),
-)
+@_post("/retrieve", "Retrieve a pool", Retrieve, frame.POOL_TYPE, 404, 409)
 async def retrieve(request: Request, state: StateOf, retriever: RetrieverOf) -> Response:
     """Ids, unit embeddings and scores, best first, in the safetensors format."""
     limits = state.settings.limits
@@ -86,42 +87,24 @@ async def retrieve(request: Request, state: StateOf, retriever: RetrieverOf) -> 
     return Response(await asyncio.to_thread(frame.encode_pool, retrieved), media_type=frame.POOL_TYPE)
 
 
-@router.post(
-    "/documents",
-    summary="Read documents",
-    openapi_extra=_described(Ids),
-    response_class=Response,
-    responses=_answers("application/json", 404),
-)
+@_post("/documents", "Read documents", Ids, JSON, 404)
 async def documents(request: Request, state: StateOf, retriever: RetrieverOf) -> Response:
     """Text, title and metadata of those that are there, in the order of the ids."""
     wanted = await _ids(request, state)
     found = await retriever.documents(wanted.index, wanted.ids)
-    return Response(orjson.dumps({"documents": list(found.values())}), media_type="application/json")
+    return Response(orjson.dumps({"documents": list(found.values())}), media_type=JSON)
 
 
-@router.post(
-    "/characters",
-    summary="Measure documents",
-    openapi_extra=_described(Ids),
-    response_class=Response,
-    responses=_answers("application/json", 404),
-)
+@_post("/characters", "Measure documents", Ids, JSON, 404)
 async def characters(request: Request, state: StateOf, retriever: RetrieverOf) -> Response:
     """How long title and text are together, in the order of the ids; null for those that are not there."""
     wanted = await _ids(request, state)
     found = await retriever.characters(wanted.index, wanted.ids)
     counts = [found.get(id) for id in wanted.ids]
-    return Response(orjson.dumps({"characters": counts}), media_type="application/json")
+    return Response(orjson.dumps({"characters": counts}), media_type=JSON)
 
 
-@router.post(
-    "/embed/query",
-    summary="Encode a query",
-    openapi_extra=_described(Query),
-    response_class=Response,
-    responses=_answers(frame.EMBEDDINGS_TYPE),
-)
+@_post("/embed/query", "Encode a query", Query, frame.EMBEDDINGS_TYPE)
 async def embed_query(request: Request, state: StateOf, retriever: RetrieverOf, rooms: IndexesOf) -> Response:
     """One float32 unit vector in the safetensors format, and the name of its encoder."""
     limits = state.settings.limits
@@ -132,13 +115,7 @@ async def embed_query(request: Request, state: StateOf, retriever: RetrieverOf, 
     return Response(frame.encode_embeddings(encoded), media_type=frame.EMBEDDINGS_TYPE)
 
 
-@router.post(
-    "/embed/documents",
-    summary="Encode documents",
-    openapi_extra=_described(Texts),
-    response_class=Response,
-    responses=_answers(frame.EMBEDDINGS_TYPE),
-)
+@_post("/embed/documents", "Encode documents", Texts, frame.EMBEDDINGS_TYPE)
 async def embed_documents(request: Request, state: StateOf, retriever: RetrieverOf, rooms: IndexesOf) -> Response:
     """float32 unit vectors, in the order of the texts, in the safetensors format, and the name of their encoder."""
     limits = state.settings.limits

@@ -68,20 +68,8 @@ class Effort:
         return int(np.ceil(np.exp(logarithm) - 1e-9))
 
 
-class Structure(Protocol):
-    """What a segment asks for candidates."""
-
-    def nominate(
-        self, query: NDArray[np.float32], depth: int, alive: NDArray[np.bool_], living: int
-    ) -> NDArray[np.int64] | None:
-        """At least `depth` rows, ascending and alive, that are likely the nearest; None where a scan is the better way.
-
-        query: (d,); alive: (n,), of which `living`, more than depth, are True.
-        """
-
-
 class FaissStructure:
-    """A `Structure` that FAISS searches, once it is known how hard it has to look."""
+    """What a segment asks for candidates: an index of FAISS, and how hard it has to look."""
 
     kind: ClassVar[str]
     target: ClassVar[float] = 0.99  # share of the nearest that it is made to find, on average over a sample
@@ -108,6 +96,10 @@ class FaissStructure:
     def nominate(
         self, query: NDArray[np.float32], depth: int, alive: NDArray[np.bool_], living: int
     ) -> NDArray[np.int64] | None:
+        """At least `depth` rows, ascending and alive, that are likely the nearest; None where a scan is the better way.
+
+        query: (d,); alive: (n,), of which `living`, more than depth, are True.
+        """
         assert self.effort is not None
         selected = None
         if living < len(alive):

@@ -69,7 +69,6 @@ class TrendPosterior:
             )
             for features, reweighted in product(feature_sets, (False, True))
         ]
-        self._count = len(pool)
         self._scores: dict[int, float] = {}
         self._clip = FLOOR
         self._base = 0.0  # what the members' targets are counted from, so that equal scores make exactly equal means
