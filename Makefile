@@ -6,7 +6,7 @@ SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 
 .PHONY: help setup demo serve test test-faults fuzz check check-deploy format bench-selection bench-select bench-scorer \
-	bench-retrieval bench-frame bench-words bench-products bench-failover bench-overload soak-scorer soak-index gpu-check \
+	bench-retrieval bench-frame bench-words bench-products bench-failover bench-overload soak-scorer soak-index soak-models gpu-check \
 	evaluation evaluation-options clean
 
 help:  ## this list
@@ -83,6 +83,9 @@ soak-scorer: setup  ## ten minutes at saturation, every answer checked -> build/
 
 soak-index: setup  ## five minutes of upserts and deletions under 20 readers, then 20 times kill -9 -> build/bench/soak-index.json
 	$(BIN)/python -m load_tests.soak_index $(OPTIONS)
+
+soak-models: setup  ## the state machines for an hour, with random seeds; OPTIONS="--minutes 5 --only queue"
+	$(BIN)/python -m tests.stateful.soak $(OPTIONS)
 
 bench-retrieval: setup  ## a million vectors over HTTP, every kind, beside plain FAISS and milvus-lite -> build/bench/retrieval.json
 	$(BIN)/python -m load_tests.bench_retrieval $(OPTIONS)
