@@ -1,5 +1,27 @@
-"""What every test has."""
+"""Which tests a worker of pytest-xdist takes, and in which order."""
 
 from __future__ import annotations
 
-from tests.stateful import profile as profile  # its profile is known before the command line is read
+from pathlib import Path
+
+import pytest
+
+from tests.stateful import profile as profile  # registers its profile before the command line is read
+
+TESTS = Path(__file__).parent
+TOGETHER = ("faults",)  # packages whose files share what is slow to start
+LONGEST_FIRST = ("faults", "system", "telemetry", "fuzz", "test_demo.py", "stateful")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A file is one worker's, and a package in TOGETHER too. What takes longest begins, so that no worker ends late."""
+    for item in items:
+        path = item.path.relative_to(TESTS)
+        item.add_marker(pytest.mark.xdist_group(path.parts[0] if path.parts[0] in TOGETHER else path.as_posix()))
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    first = item.path.relative_to(TESTS).parts[0]
+    return LONGEST_FIRST.index(first) if first in LONGEST_FIRST else len(LONGEST_FIRST)

@@ -14,6 +14,8 @@ from types import MappingProxyType
 
 import httpx
 
+from tests.system.forked import Forked, start
+
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("BOUNDARYMORPH_")}
 READY_SECONDS = 60.0
 
@@ -35,7 +37,7 @@ def boundarymorph(*arguments: str, data: Path) -> subprocess.CompletedProcess[st
 class Service:
     """A running service; its log is on disk."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     client: httpx.Client
     port: int
     log_file: Path
@@ -124,14 +126,24 @@ def _process(
     through: Sequence[str] = (),
 ) -> Iterator[Service]:
     port = free_port() if port is None else port
-    command = [*through, sys.executable, "-m", "boundarymorph.cli", role, "--port", str(port), *options]
+    arguments = [role, "--port", str(port), *options]
     variables = {**ENVIRONMENT, **environment}
     with (
         log_file.open("ab") as log,
-        subprocess.Popen(command, stdout=log, stderr=log, env=variables, cwd=log_file.parent) as process,
+        _started(arguments, log.fileno(), variables, log_file.parent, through) as process,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
     ):
         try:
             yield Service(process, client, port, log_file)
         finally:
             process.kill()
+
+
+def _started(
+    arguments: Sequence[str], output: int, environment: Mapping[str, str], directory: Path, through: Sequence[str]
+) -> subprocess.Popen[bytes] | Forked:
+    """A process by itself where something is to come before its imports, or where it starts others; else a fork."""
+    if not (through or "LD_PRELOAD" in environment or "--workers" in arguments):
+        return start(arguments, output=output, environment=environment, directory=directory)
+    command = [*through, sys.executable, "-m", "boundarymorph.cli", *arguments]
+    return subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=directory)

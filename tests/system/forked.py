@@ -1,0 +1,179 @@
+"""Processes that skip the imports: forked from one that has loaded the service and has no threads yet.
+
+Starting Python and importing the service takes more CPU than most tests do. `start` gives real processes, of their own
+memory, files, signals and exit code, without that.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import orjson
+
+PRELOADED = ("boundarymorph.cli", "boundarymorph.process", "boundarymorph.api.app", "boundarymorph.api.indexes")
+NUMBER = struct.Struct("!q")
+
+
+class Forked:
+    """A running process, as `subprocess.Popen` has it."""
+
+    def __init__(self, connection: socket.socket, arguments: Sequence[str]) -> None:
+        self._connection = connection
+        self.args = list(arguments)
+        self.returncode: int | None = None
+        self.pid = _number(connection)
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        return self._await(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Raises subprocess.TimeoutExpired, with timeout in seconds."""
+        code = self._await(timeout)
+        if code is None:
+            assert timeout is not None
+            raise subprocess.TimeoutExpired(self.args, timeout)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.wait()
+        self._connection.close()
+
+    def _await(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self._connection], [], [], timeout)[0]:
+            self.returncode = _number(self._connection)
+        return self.returncode
+
+
+def start(arguments: Sequence[str], *, output: int, environment: Mapping[str, str], directory: Path) -> Forked:
+    """`python -m boundarymorph.cli ARGUMENTS`, with stdout and stderr to the file descriptor `output`."""
+    client, theirs = socket.socketpair()
+    request = orjson.dumps(
+        {"arguments": list(arguments), "environment": dict(environment), "directory": str(directory)}
+    )
+    with theirs:
+        socket.send_fds(_forking(), [b"."], [theirs.fileno(), output])
+    client.sendall(NUMBER.pack(len(request)) + request)
+    return Forked(client, arguments)
+
+
+@cache
+def _forking() -> socket.socket:
+    """Where the process that forks takes requests; it ends with this one."""
+    requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.system.forked", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            cwd=Path(__file__).parents[2],
+            stdin=subprocess.DEVNULL,
+        )
+    atexit.register(process.wait)
+    atexit.register(requests.close)
+    return requests
+
+
+def _number(connection: socket.socket) -> int:
+    number: int = NUMBER.unpack(_bytes(connection, NUMBER.size))[0]
+    return number
+
+
+def _bytes(connection: socket.socket, count: int) -> bytes:
+    received = b""
+    while len(received) < count:
+        part = connection.recv(count - len(received))
+        assert part, "the process that forks others is gone"
+        received += part
+    return received
+
+
+def _serve(requests: socket.socket) -> None:
+    """Fork a watcher for each request, which forks the process, tells its id, and in the end its exit code."""
+    for module in PRELOADED:
+        importlib.import_module(module)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the watchers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(requests, 1, 2)
+        if not message:
+            return
+        if os.fork() == 0:
+            requests.close()
+            _watch(*descriptors)
+            os._exit(0)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _watch(channel: int, output: int) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    connection = socket.socket(fileno=channel)
+    request = orjson.loads(_bytes(connection, _number(connection)))
+    child = os.fork()
+    if child == 0:
+        connection.close()
+        os._exit(_run(request["arguments"], request["environment"], request["directory"], output))
+    os.close(output)
+    connection.sendall(NUMBER.pack(child))
+    _, status = os.waitpid(child, 0)
+    with contextlib.suppress(BrokenPipeError):
+        connection.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status)))
+
+
+def _run(arguments: list[str], environment: dict[str, str], directory: str, output: int) -> int:
+    from boundarymorph import cli
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    os.chdir(directory)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["boundarymorph", *arguments]
+    code: object = 0
+    try:
+        cli.main()
+    except SystemExit as ended:
+        code = ended.code
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code if isinstance(code, int) else int(code is not None)
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))
