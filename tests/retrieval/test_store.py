@@ -101,7 +101,7 @@ def test_writers_of_many_threads_and_two_stores(store: DocumentStore, reopen: Re
         np.testing.assert_allclose(stores[1].bm25(query, ids), literal_bm25(query, texts), rtol=1e-12)
 
 
-def test_readers_that_missed_forgotten_deletions_start_anew(tmp_path: Path) -> None:
+def test_readers_that_missed_forgotten_deletions_are_told_what_lives(tmp_path: Path) -> None:
     store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=8)
     store.close()
     store = DocumentStore(tmp_path / "s", tombstones_kept=3)
@@ -110,18 +110,33 @@ def test_readers_that_missed_forgotten_deletions_start_anew(tmp_path: Path) -> N
     for i in range(4):
         store.delete([str(i)])
     late = store.changes(early).sequence
+    assert not store.forgets(early)
     store.delete(["4"])
 
-    behind = store.changes(early)
-    assert behind.reset
-    assert behind.ids == [str(i) for i in range(5, 20)]
-    assert behind.deleted == ["4"]
-    keeping_up = store.changes(late)
-    assert (keeping_up.reset, keeping_up.ids, keeping_up.deleted) == (False, [], ["4"])
-    new = store.changes(0)
-    assert (new.reset, new.ids) == (False, [str(i) for i in range(5, 20)])
+    assert store.forgets(early)
+    assert not store.forgets(late)
+    assert store.living().tolist() == list(range(6, 21))
+    for after in (early, late):
+        assert (store.changes(after).ids, store.changes(after).deleted) == ([], ["4"])
+    assert store.changes(0).ids == [str(i) for i in range(5, 20)]
     assert store.count() == 15
     store.close()
+
+
+def test_what_is_read_in_one_state_does_not_change(store: DocumentStore, reopen: Reopen) -> None:
+    write(store, ["a", "b"])
+    writer = reopen()
+    with store.one_state():
+        before = store.changes(0)
+        write(writer, ["c"])
+        writer.delete(["a"])
+        with store.one_state():
+            assert store.changes(0).ids == before.ids == ["a", "b"]
+        assert store.last_sequence() == before.sequence == 2
+        assert list(store.embeddings(["a", "b", "c"])) == ["a", "b"]
+        assert matching(store, Filter({})) == ["a", "b"]
+    assert store.changes(0).ids == ["b", "c"]
+    assert matching(store, Filter({})) == ["b", "c"]
 
 
 VERSION_1 = """
