@@ -176,8 +176,9 @@ class IndexMachine(RuleBasedStateMachine):
         documents=batches,
         numbers=vectors,
         ids=some_ids,
+        change=st.sampled_from(["write", "delete", "write all again"]),
         compacting=st.booleans(),
-        after=st.integers(0, 15),
+        after=st.integers(0, 11),
     )
     def retrieve_while_another_writes(
         self,
@@ -186,6 +187,7 @@ class IndexMachine(RuleBasedStateMachine):
         documents: list[Document],
         numbers: list[int],
         ids: list[str],
+        change: str,
         compacting: bool,
         after: int,
     ) -> None:
@@ -195,10 +197,12 @@ class IndexMachine(RuleBasedStateMachine):
 
         def interrupt() -> None:
             try:
-                if ids:
+                if change == "delete":
                     self.remove(other, ids)
-                else:
+                elif change == "write" or not self.model:
                     self.write(other, documents, numbers)
+                else:
+                    self.write(other, *zip(*self.model.values(), strict=True))
                 if compacting:
                     other.compact()
                 if self.model and not index._catching_up.locked():
@@ -285,7 +289,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     def write(self, index: LiveIndex, documents: Sequence[Document], numbers: Sequence[int]) -> None:
         numbers = numbers[: len(documents)]
-        index.upsert(documents, GIVEN[numbers])
+        index.upsert(documents, GIVEN[list(numbers)])
         for document, number in zip(documents, numbers, strict=True):
             self.model.pop(document.id, None)
             self.model[document.id] = document, number
@@ -297,4 +301,4 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 TestIndex = IndexMachine.TestCase
-TestIndex.settings = draws(60, 40)
+TestIndex.settings = draws(30, 40)
