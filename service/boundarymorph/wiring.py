@@ -143,7 +143,8 @@ def build_catalog(
     from boundarymorph.retrieval.catalog import IndexCatalog
 
     try:
-        return IndexCatalog(settings.data_directory / "indexes", make_vectors, warnings=warnings)
+        folder = settings.data_directory / "indexes"
+        return IndexCatalog(folder, make_vectors, warnings=warnings, log_bytes=settings.index_log_bytes)
     except OSError as error:
         raise InvalidConfiguration(f"data_directory: {error}") from error
 

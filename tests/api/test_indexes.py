@@ -1,5 +1,6 @@
 """Indexes and documents over HTTP."""
 
+import asyncio
 import itertools
 import sqlite3
 from collections.abc import AsyncIterator, Callable
@@ -42,6 +43,11 @@ class TestIndexes:
             again = await client.put("/indexes/new", content=body)
             assert again.status_code == 200
             assert again.json() == first.json()
+
+    async def test_of_several_at_once_one_creates_it(self, client: httpx.AsyncClient) -> None:
+        for name in ("one", "two", "three"):
+            answers = await asyncio.gather(*(client.put(f"/indexes/{name}") for _ in range(6)))
+            assert sorted(each.status_code for each in answers) == [200] * 5 + [201]
 
     async def test_kinds(self, client: httpx.AsyncClient) -> None:
         for kind in ("flat", "ivf", "hnsw", "sq8"):

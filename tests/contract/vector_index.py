@@ -80,22 +80,48 @@ class ApproximateVectorIndexContract:
                 assert len(set(ids)) == len(ids) == min(depth, living)
                 assert all(int(id[1:]) >= start + 100 for id in ids)
 
-    def test_within_some_ids_the_nearest_are_found_exactly(self, make: Make) -> None:
+    def test_among_some_the_nearest_are_found_exactly(self, make: Make) -> None:
         vectors, index = unit(2000, 16), make(16)
-        index.upsert(names(2000), unit(2000, 16, seed=7))
-        index.upsert(names(2000), vectors)
+        index.upsert(names(2000), unit(2000, 16, seed=7), np.arange(1, 2001))
+        index.upsert(names(2000), vectors, np.arange(3000, 5000))
         index.remove(names(100))
-        index.upsert(names(20, 90), vectors[90:110])
+        index.upsert(names(20, 90), vectors[90:110], np.arange(6090, 6110))
         query = unit(1, 16, seed=1)[0]
         exact = vectors.astype(np.float64) @ query
         for allowed in (range(85, 95), range(0, 2000, 3), range(1999), range(2000, 2010), range(0)):
             present = np.array([row for row in allowed if 90 <= row < 2000], np.int64)
             best = present[np.argsort(-exact[present], kind="stable")]
+            within = np.sort([row + (6000 if 90 <= row < 110 else 3000) for row in allowed]).astype(np.int64)
             for depth in (1, 40, 660, 5000):
-                found = index.search(query, depth, within={f"d{row}" for row in allowed} | {"unknown"})
+                found = index.search(query, depth, within=within)
                 assert found.ids == [f"d{row}" for row in best[:depth]]
                 np.testing.assert_array_equal(found.vectors, vectors[best[:depth]])
         assert len(index.search(query, 5000).ids) == 1910
+
+    def test_a_view_never_changes(self, make: Make) -> None:
+        vectors, index = unit(2000, 16), make(16)
+        index.upsert(names(1500), vectors[:1500], np.arange(1, 1501))
+        view, query = index.view(), vectors[3]
+        within = np.arange(1, 2001, 3)
+        before = [view.search(query, depth, within=some) for depth in (5, 5000) for some in (None, within)]
+        index.remove(names(10))
+        index.upsert(names(1000, 700), unit(1000, 16, seed=7), np.arange(1501, 2501))
+        index.upsert(names(300, 1700), vectors[1700:], np.arange(2501, 2801))
+        after = [view.search(query, depth, within=some) for depth in (5, 5000) for some in (None, within)]
+        assert [found.ids for found in before] == [found.ids for found in after]
+        for one, other in zip(before, after, strict=True):
+            np.testing.assert_array_equal(one.vectors, other.vectors)
+        assert (len(view), len(index)) == (1500, 1990)
+
+    def test_strays_are_those_of_other_numbers(self, make: Make) -> None:
+        index = make(16)
+        index.upsert(names(1500), unit(1500, 16), np.arange(1, 1501))
+        index.upsert(names(20), unit(20, 16), np.arange(1501, 1521))
+        index.remove(["d30"])
+        living = np.delete(np.arange(1, 1521), [5, 24, 30, 999, 1505])  # of d5 the old one and the new one
+        assert sorted(index.view().strays(living)) == sorted(["d24", "d5", "d999"])
+        assert index.view().strays(np.arange(1, 1521)) == []
+        assert len(index.view().strays(np.empty(0, np.int64))) == 1499
 
     def test_documents_are_asked_for_by_their_sequence_numbers(self, make: Make) -> None:
         vectors, index = unit(2000, 16), make(16)

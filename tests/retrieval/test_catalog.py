@@ -110,16 +110,19 @@ def test_creating_again(catalog: IndexCatalog, other: IndexCatalog) -> None:
 
 def test_many_creating_one_index_get_the_same(tmp_path: Path) -> None:
     catalogs = [IndexCatalog(tmp_path) for _ in range(8)]
+    made: list[bool] = []
     created: list[Path] = []
 
     def create(catalog: IndexCatalog) -> None:
-        created.append(catalog.create("a", encoder=None, dimension=4).path)
+        made.append(catalog.ensure("a", encoder=None, dimension=4))
+        created.append(catalog.get("a").path)
 
     threads = [threading.Thread(target=create, args=(catalog,)) for catalog in catalogs]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    assert sorted(made) == [False] * 7 + [True]
     assert len(created) == 8
     assert len(set(created)) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["a"]

@@ -17,6 +17,7 @@ from boundarymorph.errors import IndexConflict, InvalidInput, StorageUnavailable
 from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.compaction import CompactionPolicy
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.index import FlatIndex
 from boundarymorph.retrieval.live import LiveIndex
 from boundarymorph.retrieval.segmented import SegmentedIndex, SegmentedView
@@ -102,18 +103,6 @@ def test_a_start_reads_the_snapshot_and_then_what_followed(open_index: Open) -> 
     assert index.compact()  # of nothing new
 
 
-def test_within_some_ids(open_index: Open) -> None:
-    index = open_index()
-    vectors = put(index, names(500))
-    index.compact()
-    put(index, names(10), seed=1)
-    pool = index.search(vectors[77], 3, within={"d77", "d5", "d499", "none"})
-    assert pool.ids[0] == "d77"
-    assert set(pool.ids) == {"d77", "d5", "d499"}
-    assert len(index.search(vectors[77], 3, within=["none"])) == 0
-    assert len(index.search(vectors[77], 3, within=[])) == 0
-
-
 def test_sequence_numbers_are_those_of_the_store(open_index: Open) -> None:
     index = open_index()
     put(index, names(500))
@@ -128,6 +117,7 @@ def test_sequence_numbers_are_those_of_the_store(open_index: Open) -> None:
         some = np.sort(changes.sequences[::7])
         pool, sequences = opened.search_with_sequences(unit(1, DIMENSION)[0], 10_000, within=some)
         assert sorted(sequences.tolist()) == some.tolist()
+        assert len(opened.search_with_sequences(unit(1, DIMENSION)[0], 3, within=np.empty(0, np.int64))[0]) == 0
 
 
 def test_it_compacts_itself_while_it_is_searched_and_written(open_index: Open) -> None:
@@ -245,7 +235,7 @@ def test_a_store_that_was_restored_from_an_older_copy(
     assert len(view(restored).base) == 200
 
 
-def test_forgotten_deletions_do_not_come_back(open_index: Open, path: Path) -> None:
+def test_forgotten_deletions_do_not_come_back(open_index: Open, path: Path, caplog: pytest.LogCaptureFixture) -> None:
     index, sleeping = open_index(), open_index(EAGER)
     put(index, names(400))
     index.compact()
@@ -256,8 +246,48 @@ def test_forgotten_deletions_do_not_come_back(open_index: Open, path: Path) -> N
     forgetful.close()
     for late in (sleeping, open_index(EAGER)):
         assert sorted(late.search(unit(1, DIMENSION)[0], 10**6).ids) == sorted(names(390, 10))
-        until(lambda late=late: len(view(late).base) == 390)  # type: ignore[misc]
+        assert (len(view(late).base), view(late).dead) == (400, 10)
     assert_same(sleeping, open_index(make_vectors=FlatIndex))
+    assert not caplog.records
+
+
+def test_it_answers_after_a_restart_however_much_was_deleted(path: Path) -> None:
+    """Also when the deletions are recorded no more, and the changes take many pages."""
+    writer = LiveIndex("index", DocumentStore(path, tombstones_kept=2, page=3), policy=NEVER)
+    put(writer, names(40))
+    for number in range(10):
+        writer.delete([f"d{3 * number}"])
+    started = LiveIndex("index", DocumentStore(path, page=3), policy=NEVER)
+    for index in (started, writer):
+        assert len(index.search(unit(1, DIMENSION)[0], 100)) == 30
+        index.close()
+
+
+@pytest.mark.parametrize("make_vectors", [None, FlatIndex])
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_what_matches_throughout_is_found(
+    open_index: Open, monkeypatch: pytest.MonkeyPatch, make_vectors: object, hybrid: bool
+) -> None:
+    """Another process rewrites documents, and another thread searches, after the filter has been looked up."""
+    reader, writer = open_index(make_vectors=make_vectors), open_index()
+    vectors = unit(40, DIMENSION)
+    documents = [Document(f"d{i}", "tram" if i % 2 else "violin", None, {"even": i % 2 == 0}) for i in range(40)]
+    writer.upsert(documents, vectors)
+    looked_up = DocumentStore.matching_sequences
+
+    def interrupted(store: DocumentStore, filter: Filter) -> NDArray[np.int64]:
+        found = looked_up(store, filter)
+        writer.upsert(documents[:20], vectors[:20])
+        other = threading.Thread(target=reader.search, args=(vectors[0], 1))
+        other.start()
+        other.join()
+        return found
+
+    monkeypatch.setattr(DocumentStore, "matching_sequences", interrupted)
+    for _ in range(3):
+        pool = reader.retrieve("violin", vectors[0], 100, Filter({"even": True}), hybrid).pool
+        assert sorted(pool.ids) == sorted(f"d{i}" for i in range(0, 40, 2))
+        assert (pool.features["bm25"] > 0).all()
 
 
 def test_an_index_with_vectors_of_another_make_starts_from_the_snapshot(open_index: Open) -> None:

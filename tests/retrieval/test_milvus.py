@@ -276,6 +276,19 @@ def test_creating_describing_and_deleting(catalog: MilvusCatalog, url: str, pref
     other.close()
 
 
+def test_of_two_that_make_one_index_one_is_told_that_it_did(
+    catalog: MilvusCatalog, url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = MilvusCatalog(Connection(url), prefix=prefix)
+    looks = iter([False])
+    exists = other.exists
+    monkeypatch.setattr(other, "exists", lambda name: next(looks, None) is None and exists(name))
+    assert catalog.ensure("a", encoder=None, dimension=4)
+    assert not catalog.ensure("a", encoder=None, dimension=4)
+    assert not other.ensure("a", encoder=None, dimension=4)  # it saw none when it looked
+    other.close()
+
+
 def test_what_cannot_be_created(catalog: MilvusCatalog) -> None:
     for name in ("", "A", "a/b", "_a", "a" * 65, "ä"):
         for call in (catalog.get, catalog.exists, catalog.delete):

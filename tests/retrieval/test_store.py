@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import CorruptIndex, InvalidInput, UnknownIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.store import DocumentStore, fingerprint
+from boundarymorph.retrieval.store import _LOG_PATIENCE, DocumentStore, fingerprint
 from tests.contract.document_store import DocumentStoreContract, Reopen, matching, write
 from tests.retrieval.bm25 import literal_bm25
 
@@ -101,7 +101,7 @@ def test_writers_of_many_threads_and_two_stores(store: DocumentStore, reopen: Re
         np.testing.assert_allclose(stores[1].bm25(query, ids), literal_bm25(query, texts), rtol=1e-12)
 
 
-def test_readers_that_missed_forgotten_deletions_start_anew(tmp_path: Path) -> None:
+def test_readers_that_missed_forgotten_deletions_are_told_what_lives(tmp_path: Path) -> None:
     store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=8)
     store.close()
     store = DocumentStore(tmp_path / "s", tombstones_kept=3)
@@ -110,18 +110,124 @@ def test_readers_that_missed_forgotten_deletions_start_anew(tmp_path: Path) -> N
     for i in range(4):
         store.delete([str(i)])
     late = store.changes(early).sequence
+    assert not store.forgets(early)
     store.delete(["4"])
 
-    behind = store.changes(early)
-    assert behind.reset
-    assert behind.ids == [str(i) for i in range(5, 20)]
-    assert behind.deleted == ["4"]
-    keeping_up = store.changes(late)
-    assert (keeping_up.reset, keeping_up.ids, keeping_up.deleted) == (False, [], ["4"])
-    new = store.changes(0)
-    assert (new.reset, new.ids) == (False, [str(i) for i in range(5, 20)])
+    assert store.forgets(early)
+    assert not store.forgets(late)
+    assert store.living().tolist() == list(range(6, 21))
+    for after in (early, late):
+        assert (store.changes(after).ids, store.changes(after).deleted) == ([], ["4"])
+    assert store.changes(0).ids == [str(i) for i in range(5, 20)]
     assert store.count() == 15
     store.close()
+
+
+def test_what_is_read_in_one_state_does_not_change(store: DocumentStore, reopen: Reopen) -> None:
+    write(store, ["a", "b"])
+    writer = reopen()
+    with store.one_state():
+        before = store.changes(0)
+        write(writer, ["c"])
+        writer.delete(["a"])
+        with store.one_state():
+            assert store.changes(0).ids == before.ids == ["a", "b"]
+        assert store.last_sequence() == before.sequence == 2
+        assert list(store.embeddings(["a", "b", "c"])) == ["a", "b"]
+        assert matching(store, Filter({})) == ["a", "b"]
+    assert store.changes(0).ids == ["b", "c"]
+    assert matching(store, Filter({})) == ["b", "c"]
+
+
+def log_size(store: DocumentStore) -> int:
+    return Path(f"{store.path}-wal").stat().st_size
+
+
+def test_the_log_is_emptied_once_it_is_too_long(store: DocumentStore) -> None:
+    bound = 2**19
+    writer = DocumentStore(store.path, log_bytes=bound)
+    sizes = []
+    for seed in range(60):
+        write(writer, [str(i) for i in range(20)], seed=seed)
+        sizes.append(log_size(store))
+    writer.close()
+    steps = np.diff([0, *sizes])
+    assert max(sizes) < bound <= max(sizes) + steps.max()
+    assert sizes.count(0) >= 2
+
+
+def test_the_log_is_bounded_while_reads_overlap(store: DocumentStore) -> None:
+    bound = 2**18
+    writer = DocumentStore(store.path, log_bytes=bound)
+    done, turns = threading.Event(), [threading.Semaphore(0), threading.Semaphore(0)]
+
+    def read(own: int) -> None:
+        """Until the other has begun to read, too."""
+        while not done.is_set():
+            with store.one_state():
+                store.last_sequence()
+                turns[1 - own].release()
+                turns[own].acquire(timeout=10)
+
+    readers = [threading.Thread(target=read, args=(own,)) for own in range(2)]
+    for reader in readers:
+        reader.start()
+    sizes = []
+    for seed in range(150):
+        write(writer, [str(i) for i in range(20)], seed=seed)
+        sizes.append(log_size(store))
+    done.set()
+    for turn in turns:
+        turn.release()
+    for reader in readers:
+        reader.join()
+    writer.close()
+    assert max(sizes) < 5 * bound < sum(np.maximum(np.diff(sizes), 0))
+
+
+def test_a_long_read_delays_writes_only_now_and_then(store: DocumentStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    patiences = []
+    connect = DocumentStore._connect
+
+    def impatient(self: DocumentStore, patience: float) -> sqlite3.Connection:
+        if patience == _LOG_PATIENCE:
+            patiences.append(log_size(self))
+            patience = 0.01
+        return connect(self, patience)
+
+    monkeypatch.setattr(DocumentStore, "_connect", impatient)
+    bound = 2**18
+    writer = DocumentStore(store.path, log_bytes=bound)
+    with store.one_state():
+        store.last_sequence()
+        for seed in range(60):
+            write(writer, [str(i) for i in range(20)], seed=seed)
+        assert len(patiences) >= 3
+        assert min(np.diff(patiences)) >= bound
+        grown = log_size(store)
+    while log_size(store) >= grown:
+        write(writer, ["a"])
+    assert log_size(store) == 0
+    assert store.count() == 21
+    writer.close()
+
+
+def test_what_meets_a_filter_in_an_older_state(store: DocumentStore, reopen: Reopen) -> None:
+    """Another thread has asked the same in a later state, in which some documents of this one are replaced."""
+    filter, writer = Filter({}), reopen()
+    write(store, ["a", "b"])
+    store.matching_sequences(filter)
+    write(writer, ["b", "c"])
+    with store.one_state():
+        expected = store.living()
+        for ids in (["c"], ["a", "d"], ["d", "e"]):
+            write(writer, ids)
+            later = threading.Thread(target=store.matching_sequences, args=(filter,))
+            later.start()
+            later.join()
+            assert np.isin(expected, store.matching_sequences(filter)).all()
+            assert store.matching_sequences(filter).max() <= store.last_sequence()
+    assert np.isin(store.living(), store.matching_sequences(filter)).all()
 
 
 VERSION_1 = """

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import CorruptIndex, InvalidInput
 from boundarymorph.retrieval.identifiers import Identifiers
-from boundarymorph.retrieval.index import Neighbours, Within
+from boundarymorph.retrieval.index import Neighbours, VectorView
 from boundarymorph.retrieval.segmented import SegmentedIndex
 from boundarymorph.retrieval.snapshots import Content, Snapshots
 from boundarymorph.retrieval.structures import KINDS, Effort, FaissStructure, build, check_kind, effort_of, load, save
@@ -43,8 +43,11 @@ class Compacting:
         self._index.remove(ids)
         self._compact()
 
-    def search(self, query: NDArray[np.float32], depth: int, *, within: Within | None = None) -> Neighbours:
+    def search(self, query: NDArray[np.float32], depth: int, *, within: NDArray[np.int64] | None = None) -> Neighbours:
         return self._index.search(query, depth, within=within)
+
+    def view(self) -> VectorView:
+        return self._index.view()
 
     def _compact(self) -> None:
         self._writes += 1
@@ -110,12 +113,16 @@ def test_a_flat_segment_with_changes_equals_brute_force(
     expected: dict[str, NDArray[np.float32]] = {}
     bases = unit(distinct, dimension, seed)
 
+    numbers: dict[str, int] = {}
+
     def write(ids: list[str]) -> None:
         vectors = bases[rng.integers(distinct, size=len(ids))]
-        index.upsert(ids, vectors)
-        for id, vector in zip(ids, vectors, strict=True):
+        first = max(numbers.values(), default=0) + 1
+        index.upsert(ids, vectors, np.arange(first, first + len(ids)))
+        for number, (id, vector) in enumerate(zip(ids, vectors, strict=True), start=first):
             expected.pop(id, None)
             expected[id] = vector
+            numbers[id] = number
 
     write(names(count))
     gone = [id for id in names(count) if rng.random() < removed]
@@ -125,13 +132,14 @@ def test_a_flat_segment_with_changes_equals_brute_force(
     write([f"d{number}" for number in rng.permutation(count + later)[:later]])
 
     query = unit(1, dimension, seed + 1)[0]
-    within = [id for id in names(count + later) if rng.random() < 0.5]
-    for allowed in (None, within):
+    some = [id for id in names(count + later) if rng.random() < 0.5]
+    for allowed in (None, some):
+        within = None if allowed is None else np.array(sorted(numbers[id] for id in allowed if id in numbers), np.int64)
         ids = [id for id in expected if allowed is None or id in allowed]
         vectors = np.array([expected[id] for id in ids], np.float32).reshape(-1, dimension)
         scores = np.einsum("nd,d->n", vectors, query, dtype=np.float64)
         best = np.argsort(-scores, kind="stable")[:depth]
-        found = index.search(query, depth, within=allowed)
+        found = index.search(query, depth, within=within)
         assert found.ids == [ids[row] for row in best]
         np.testing.assert_array_equal(found.scores, scores[best])
         np.testing.assert_array_equal(found.vectors, vectors[best])

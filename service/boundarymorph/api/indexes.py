@@ -67,11 +67,10 @@ async def create_index(
     if wanted.dimension is not None and wanted.dimension > state.settings.limits.dimension:
         raise LimitExceeded(f"dimension: this service takes up to {state.settings.limits.dimension:,}")
     encoder, dimension = (running, rooms.encoder.dimension) if wanted.dimension is None else (None, wanted.dimension)
-    existed = await asyncio.to_thread(rooms.catalog.exists, name)
-    await asyncio.to_thread(
-        rooms.catalog.create, name, encoder=encoder, dimension=dimension, kind=wanted.kind, lexical=wanted.lexical
+    made = await asyncio.to_thread(
+        rooms.catalog.ensure, name, encoder=encoder, dimension=dimension, kind=wanted.kind, lexical=wanted.lexical
     )
-    response.status_code = 200 if existed else 201
+    response.status_code = 201 if made else 200
     return _description(await asyncio.to_thread(rooms.catalog.describe, name))
 
 

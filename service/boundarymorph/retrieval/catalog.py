@@ -19,7 +19,7 @@ from boundarymorph.retrieval.index import VectorIndex
 from boundarymorph.retrieval.indexes import NAME, IndexInfo, check_name, check_same, unknown
 from boundarymorph.retrieval.live import LiveIndex
 from boundarymorph.retrieval.storage import exists, storage_errors, sync
-from boundarymorph.retrieval.store import DocumentStore
+from boundarymorph.retrieval.store import LOG_BYTES, DocumentStore
 from boundarymorph.retrieval.structures import check_kind
 
 _SUFFIX = ".sqlite3"
@@ -41,14 +41,17 @@ class IndexCatalog:
         make_vectors: Callable[[int], VectorIndex] | None = None,
         *,
         warnings: Sequence[str] = (),
+        log_bytes: int = LOG_BYTES,
     ) -> None:
         """make_vectors: what all indexes are searched with, whatever their kind, such as an index on an accelerator.
 
-        warnings: what everyone who retrieves is to know of how these indexes are searched.
+        warnings: what everyone who retrieves is to know of how these indexes are searched. log_bytes: as in
+        `DocumentStore`.
         """
         self._directory = directory
         self._make_vectors = make_vectors
         self._warnings = warnings
+        self._log_bytes = log_bytes
         self._lock = threading.Lock()
         self._open: dict[str, LiveIndex] = {}
         directory.mkdir(parents=True, exist_ok=True)
@@ -62,18 +65,23 @@ class IndexCatalog:
         """As `Catalog.exists`. Raises StorageUnavailable, too."""
         return exists(self._folder(name))
 
-    def create(
+    def ensure(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
-    ) -> LiveIndex:
-        """As `Catalog.create`, of one of `structures.KINDS`."""
+    ) -> bool:
+        """As `Catalog.ensure`, of one of `structures.KINDS`."""
         folder = self._folder(name)
         if kind is not None:
             check_kind(kind)
-        if not exists(folder):
-            self._build(folder, encoder, dimension, kind or "flat", lexical)
-        index = self.get(name)
-        check_same(name, index.info, encoder=encoder, dimension=dimension, kind=kind)
-        return index
+        made = not exists(folder) and self._build(folder, encoder, dimension, kind or "flat", lexical)
+        check_same(name, self.get(name).info, encoder=encoder, dimension=dimension, kind=kind)
+        return made
+
+    def create(
+        self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
+    ) -> LiveIndex:
+        """As `Catalog.create`."""
+        self.ensure(name, encoder=encoder, dimension=dimension, kind=kind, lexical=lexical)
+        return self.get(name)
 
     def get(self, name: str) -> LiveIndex:
         """As `Catalog.get`. Raises CorruptIndex and StorageUnavailable, too."""
@@ -82,7 +90,7 @@ class IndexCatalog:
             index = self._open.get(name)
             if index is None or not exists(index.path):
                 self._forget(name, forgotten)
-                store = DocumentStore(self._file(folder))
+                store = DocumentStore(self._file(folder), log_bytes=self._log_bytes)
                 index = self._open[name] = LiveIndex(name, store, self._make_vectors, warnings=self._warnings)
             return index
 
@@ -169,8 +177,8 @@ class IndexCatalog:
             raise CorruptIndex(f"{folder} should hold one {_SUFFIX} file and holds {len(files)}; restore or remove it")
         return files[0]
 
-    def _build(self, folder: Path, encoder: str | None, dimension: int, kind: str, lexical: bool) -> None:
-        """Make the index aside and move it into place, unless another process is there first."""
+    def _build(self, folder: Path, encoder: str | None, dimension: int, kind: str, lexical: bool) -> bool:
+        """Make the index aside and move it into place; False where another process is there first."""
         aside = self._directory / f".creating-{uuid4().hex}"
         with storage_errors(str(folder)), self._building():
             try:
@@ -180,8 +188,10 @@ class IndexCatalog:
                 store.close()
                 with suppress(IndexConflict):
                     self._place(folder, aside)
+                    return True
             finally:
                 shutil.rmtree(aside, ignore_errors=True)
+        return False
 
     def _place(self, folder: Path, aside: Path) -> None:
         """Move what was made aside into its place. Raises IndexConflict when that is taken, and OSError."""

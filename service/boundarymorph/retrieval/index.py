@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
@@ -32,12 +32,25 @@ class Neighbours:
     warnings: tuple[str, ...] = ()
 
 
-Within = Collection[str] | NDArray[np.int64]
-"""Some documents of an index: by their ids, or by ascending sequence numbers, which is faster for very many."""
+class VectorView(Protocol):
+    """A `VectorIndex` as it was at one moment. It never changes."""
+
+    def __len__(self) -> int:
+        """Documents in it."""
+
+    def search(self, query: NDArray[np.float32], depth: int, *, within: NDArray[np.int64] | None = None) -> Neighbours:
+        """The `depth` nearest to a (d,) unit query, or all when there are fewer; equal scores in order of insertion.
+
+        within: ascending sequence numbers; only these documents, exactly, whatever the structure, and unknown numbers
+        are ignored.
+        """
+
+    def strays(self, living: NDArray[np.int64]) -> list[str]:
+        """Ids of the documents whose sequence numbers are not among these ascending ones."""
 
 
 class VectorIndex(Protocol):
-    """Unit vectors by document id. Safe to share between threads: a search sees each call that writes whole or not."""
+    """Unit vectors by document id. Safe to share between threads: a view has each call that writes whole or not."""
 
     def __len__(self) -> int:
         """Documents in the index."""
@@ -53,11 +66,11 @@ class VectorIndex(Protocol):
     def remove(self, ids: Sequence[str]) -> None:
         """Take documents out; unknown ids are ignored."""
 
-    def search(self, query: NDArray[np.float32], depth: int, *, within: Within | None = None) -> Neighbours:
-        """The `depth` nearest to a (d,) unit query, or all when there are fewer; equal scores in order of insertion.
+    def view(self) -> VectorView:
+        """The index as it is now."""
 
-        within: only these documents, exactly, whatever the structure; unknown ids and numbers are ignored.
-        """
+    def search(self, query: NDArray[np.float32], depth: int, *, within: NDArray[np.int64] | None = None) -> Neighbours:
+        """As `VectorView.search`, of the index as it is now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +92,24 @@ class FlatView:
     def count(self) -> int:
         return len(self.alive)
 
-    def search(self, query: NDArray[np.float32], depth: int) -> Neighbours:
-        """As `VectorIndex.search`."""
+    def __len__(self) -> int:
+        return self.living
+
+    def search(self, query: NDArray[np.float32], depth: int, *, within: NDArray[np.int64] | None = None) -> Neighbours:
+        """As `VectorView.search`."""
         check_search(query, depth, self.matrix.shape[1])
-        return self.ranked(query, depth, scan(self.matrix, self.alive, self.living, query, depth))
+        view = self if within is None else self.part(within)
+        return self.ranked(query, depth, scan(self.matrix, view.alive, view.living, query, depth))
+
+    def strays(self, living: NDArray[np.int64]) -> list[str]:
+        """As `VectorView.strays`."""
+        rows = np.flatnonzero(self.alive & ~among(self.sequences[: self.count], living))
+        return [self.ids[row] for row in rows]
+
+    def part(self, within: NDArray[np.int64]) -> FlatView:
+        """Only the documents of these ascending sequence numbers."""
+        alive = self.alive & among(self.sequences[: self.count], within)
+        return replace(self, alive=alive, living=int(alive.sum()))
 
     def ranked(self, query: NDArray[np.float32], depth: int, rows: NDArray[np.int64]) -> Neighbours:
         """The best `depth` of these rows, which ascend, by their exact scores."""
@@ -137,22 +164,12 @@ class FlatIndex:
                     alive[row] = False
             self._publish(replace(now, alive=alive, living=len(self._rows)))
 
-    def search(self, query: NDArray[np.float32], depth: int, *, within: Within | None = None) -> Neighbours:
-        return self.view(within).search(query, depth)
+    def search(self, query: NDArray[np.float32], depth: int, *, within: NDArray[np.int64] | None = None) -> Neighbours:
+        return self._snapshot.search(query, depth, within=within)
 
-    def view(self, within: Within | None = None) -> FlatView:
-        """The index as it is now, or the part of it that is asked for."""
-        if within is None:
-            return self._snapshot
-        if isinstance(within, np.ndarray):
-            now = self._snapshot
-            alive = now.alive & among(now.sequences[: now.count], within)
-            return replace(now, alive=alive, living=int(alive.sum()))
-        with self._writing:
-            now = self._snapshot
-            alive = np.zeros(now.count, np.bool_)
-            alive[[self._rows[id] for id in within if id in self._rows]] = True
-        return replace(now, alive=alive, living=int(alive.sum()))
+    def view(self) -> FlatView:
+        """The index as it is now."""
+        return self._snapshot
 
     def _publish(self, view: FlatView) -> None:
         """Let searches see a new state, without its dead rows once they are as many as the living."""

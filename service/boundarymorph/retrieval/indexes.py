@@ -31,7 +31,7 @@ def check_name(name: str) -> None:
 
 
 def check_same(name: str, info: StoreInfo, *, encoder: str | None, dimension: int, kind: str | None) -> None:
-    """Raises IndexConflict unless an index is as `Catalog.create` is asked for it."""
+    """Raises IndexConflict unless an index is as `Catalog.ensure` is asked for it."""
     wanted = kind or info.kind
     if (info.encoder, info.dimension, info.kind) != (encoder, dimension, wanted):
         raise IndexConflict(
@@ -118,16 +118,21 @@ class Catalog(Protocol):
     def exists(self, name: str) -> bool:
         """Whether there is an index of this name. Raises InvalidIndexName."""
 
-    def create(
+    def ensure(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
-    ) -> Index:
-        """Make an index, or return the one that is there with the same configuration.
+    ) -> bool:
+        """Make an index unless there is one with the same configuration; whether this call made it.
 
         encoder: the name of the encoder that its text queries go through; None for an index of own vectors.
         kind: of its search structure; None takes what is there, and "flat" for a new one. lexical: whether a new one
         keeps its words, where that is possible. Raises InvalidIndexName, InvalidInput, or IndexConflict when the name
         is taken by another configuration.
         """
+
+    def create(
+        self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
+    ) -> Index:
+        """The same, and the index."""
 
     def get(self, name: str) -> Index:
         """The index of this name. Raises InvalidIndexName or UnknownIndex."""

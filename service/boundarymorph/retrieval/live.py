@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,24 +19,23 @@ from boundarymorph.retrieval.compaction import CompactionPolicy, Compactor
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.fusion import fuse
-from boundarymorph.retrieval.index import Neighbours, VectorIndex, Within, exact_scores
+from boundarymorph.retrieval.index import Neighbours, VectorIndex, VectorView, exact_scores
 from boundarymorph.retrieval.retriever import Retrieved
 from boundarymorph.retrieval.segment import Segment, SnapshotInfo
-from boundarymorph.retrieval.segmented import SegmentedIndex
+from boundarymorph.retrieval.segmented import SegmentedIndex, SegmentedView
 from boundarymorph.retrieval.snapshots import Snapshots
 from boundarymorph.retrieval.storage import storage_errors
 from boundarymorph.retrieval.store import DocumentStore, StoreInfo, fingerprint
 from boundarymorph.selection.pool import Pool, unit_rows
 
-_FORGOTTEN = "the store no longer tells what was deleted since"
-
 
 class LiveIndex:
     """A named index. Its store is the truth; before every search its vectors catch up with what was written there.
 
-    So a search sees every upsert and deletion that was acknowledged before it began, whichever process made it. A large
-    index begins with the newest snapshot instead of the whole store, and writes new ones in the background. All calls
-    block, may come from any thread, and raise UnknownIndex once the index has been deleted.
+    So a search sees every upsert and deletion that was acknowledged before it began, whichever process made it. All of
+    an answer, what the filter and the words say included, is of one state of the store. A large index begins with the
+    newest snapshot instead of the whole store, and writes new ones in the background. All calls block, may come from
+    any thread, and raise UnknownIndex once the index has been deleted.
     """
 
     def __init__(
@@ -78,34 +78,39 @@ class LiveIndex:
         """Documents in the index."""
         return self._store.count()
 
-    def search(self, query: ArrayLike, depth: int, *, within: Within | None = None) -> Pool:
+    def search(self, query: ArrayLike, depth: int) -> Pool:
         """The `depth` documents nearest to a (d,) query, or all when there are fewer.
 
-        within: only these documents, found exactly whatever the kind of index; the pool is empty when none of them is
-        there. Raises EmptyIndex, and InvalidEmbeddings for a query of another dimension or without a direction.
+        Raises EmptyIndex, and InvalidEmbeddings for a query of another dimension or without a direction.
         """
-        return self._search(query, depth, within)[0]
+        return self.search_with_sequences(query, depth)[0]
 
     def search_with_sequences(
-        self, query: ArrayLike, depth: int, *, within: Within | None = None
+        self, query: ArrayLike, depth: int, *, within: NDArray[np.int64] | None = None
     ) -> tuple[Pool, NDArray[np.int64]]:
-        """The same pool with the (n,) sequence numbers of its documents, by which the store finds them faster."""
-        pool, found = self._search(query, depth, within)
+        """The same pool with the (n,) sequence numbers of its documents, by which the store finds them faster.
+
+        within: ascending sequence numbers; only these documents, found exactly whatever the kind of index. The pool is
+        empty when none of them is there.
+        """
+        with self._one_state() as vectors:
+            pool, found = self._search(vectors, query, depth, within)
         return pool, found.sequences
 
     def retrieve(
         self, query: str, embedding: ArrayLike, depth: int, filter: Filter | None = None, hybrid: bool = False
     ) -> Retrieved:
         """As `Index.retrieve`."""
-        within = None if filter is None else self.matching(filter)
-        pool, found = self._search(embedding, depth, within)
-        if len(pool) == 0:
-            raise InvalidInput(f"no document of the index {self.name!r} passes the filter")
-        if hybrid:
-            pool = self.fused(query, pool, depth, filter)
-            pool = replace(pool, features={**pool.features, "bm25": self.bm25_of(query, pool.ids)})
-        elif self._store.has_words():
-            pool = replace(pool, features={"bm25": self.bm25(query, found.sequences)})
+        with self._one_state() as vectors:
+            within = None if filter is None else self.matching(filter)
+            pool, found = self._search(vectors, embedding, depth, within)
+            if len(pool) == 0:
+                raise InvalidInput(f"no document of the index {self.name!r} passes the filter")
+            if hybrid:
+                pool = self.fused(query, pool, depth, filter)
+                pool = replace(pool, features={**pool.features, "bm25": self.bm25_of(query, pool.ids)})
+            elif self._store.has_words():
+                pool = replace(pool, features={"bm25": self.bm25(query, found.sequences)})
         return Retrieved(pool, (*self._warnings, *found.warnings))
 
     def check(self, document: Document) -> None:
@@ -157,10 +162,8 @@ class LiveIndex:
         ids, scores = ranked.ids[:depth], ranked.scores[:depth]
         rows: dict[str, NDArray[np.floating]] = dict(zip(near.ids, near.embeddings, strict=True))
         rows |= self._store.embeddings([id for id in ids if id not in rows])
-        there = [position for position, id in enumerate(ids) if id in rows]  # the others were deleted in between
-        kept = [ids[position] for position in there]
-        vectors = np.array([rows[id] for id in kept], dtype=np.float32).reshape(-1, self.info.dimension)
-        return Pool(kept, vectors, near.query, scores[there], {"similarity": exact_scores(vectors, near.query)})
+        vectors = np.array([rows[id] for id in ids], dtype=np.float32)
+        return Pool(ids, vectors, near.query, scores, {"similarity": exact_scores(vectors, near.query)})
 
     def digests(self, ids: Sequence[str]) -> dict[str, bytes]:
         """As `Index.digests`."""
@@ -168,17 +171,9 @@ class LiveIndex:
 
     def refresh(self) -> VectorIndex:
         """Catch up with the store; the vectors as they are then. The first call reads the snapshot or the store."""
-        with self._catching_up:
-            vectors, sequence = (self._vectors, self._sequence) if self._vectors is not None else self._begin()
-            vectors, sequence, reset = self._caught_up(vectors, sequence)
-            if reset:
-                self._snapshots.refuse_all(_FORGOTTEN)
-            # Only now: a failure halfway repeats these changes, which is harmless, rather than losing some.
-            self._vectors, self._sequence = vectors, sequence
-            view = vectors.view() if isinstance(vectors, SegmentedIndex) else None
-        if view is not None:
-            self._compactor.consider(view, sequence)
-        return vectors
+        with self._one_state():
+            assert self._vectors is not None
+            return self._vectors
 
     def settle(self) -> None:
         """Catch up with the store, and see the snapshot through that is due then, if one is."""
@@ -190,15 +185,12 @@ class LiveIndex:
 
         Raises StorageFull or StorageUnavailable. An index with vectors of another make has nothing to compact.
         """
-        vectors = self.refresh()
+        self.refresh()
         self._compactor.wait()
         with self._catching_up:
-            if self._vectors is not None:
-                vectors = self._vectors
-            sequence = self._sequence
-            if not isinstance(vectors, SegmentedIndex):
+            if not isinstance(self._vectors, SegmentedIndex):
                 return False
-            view = vectors.view()
+            view, sequence = self._vectors.view(), self._sequence
         if view.base.info.sequence == sequence:
             return True
         with storage_errors(f"no snapshot of {self.name!r} could be written, and it serves on without"):
@@ -220,9 +212,25 @@ class LiveIndex:
         self._compactor.close()
         self._store.close()
 
-    def _search(self, query: ArrayLike, depth: int, within: Within | None) -> tuple[Pool, Neighbours]:
-        """As `search`, with what the vectors told."""
-        vectors = self.refresh()
+    @contextmanager
+    def _one_state(self) -> Iterator[VectorView]:
+        """The vectors as the store has them now; within the block this thread reads the store in that same state."""
+        with self._catching_up:
+            if self._vectors is None:
+                self._vectors, self._sequence = self._begin()
+        with self._store.one_state():
+            with self._catching_up:  # the state begins with the first read, so it is none that the vectors have passed
+                # A failure halfway repeats these changes, which is harmless, rather than losing some.
+                sequence = self._sequence = self._caught_up(self._vectors, self._sequence)
+                view = self._vectors.view()
+            if isinstance(view, SegmentedView):
+                self._compactor.consider(view, sequence)
+            yield view
+
+    def _search(
+        self, vectors: VectorView, query: ArrayLike, depth: int, within: NDArray[np.int64] | None
+    ) -> tuple[Pool, Neighbours]:
+        """The nearest as a pool, and as the vectors told of them."""
         unit = unit_rows(np.reshape(query, (1, -1)), ["the query"])[0].astype(np.float32)
         if len(vectors) == 0:
             raise EmptyIndex(f"the index {self.name!r} holds no documents yet")
@@ -230,9 +238,9 @@ class LiveIndex:
         return Pool(found.ids, found.vectors, unit, found.scores), found
 
     def _begin(self) -> tuple[VectorIndex, int]:
-        """What the newest snapshot holds, and the sequence number up to which it is valid."""
+        """What the newest snapshot holds, and the sequence number of the store's last change that is in it."""
         dimension = self.info.dimension
-        while (segment := self._snapshots.newest()) is not None and not self._follows(segment):
+        while (segment := self._snapshots.newest()) is not None and segment.info.sequence > self._store.last_sequence():
             self._snapshots.refuse(segment.info.name, "it is ahead of its store, which may be an older copy")
         index = SegmentedIndex(dimension, segment)
         sequence = segment.info.sequence if segment is not None else 0
@@ -243,35 +251,28 @@ class LiveIndex:
             vectors.upsert(ids, rows, sequences)
         return vectors, sequence
 
-    def _follows(self, segment: Segment) -> bool:
-        """Whether the store has come at least as far as the segment: its last row cannot lie before that."""
-        before = segment.info.sequence - 1
-        changes = self._store.changes(before, limit=1)
-        return changes.reset or changes.sequence > before
-
-    def _caught_up(self, vectors: VectorIndex, sequence: int) -> tuple[VectorIndex, int, bool]:
-        """Vectors with all that followed `sequence`, up to where that is, and whether they began from nothing."""
-        complete, reset = False, False
-        while not complete:
-            changes = self._store.changes(sequence)
-            if changes.reset:
-                reset = True
-                vectors = (self._make_vectors or SegmentedIndex)(self.info.dimension)
-            if changes.deleted:
-                vectors.remove(changes.deleted)
-            if changes.ids:
-                vectors.upsert(changes.ids, changes.vectors, changes.sequences)
-            sequence, complete = changes.sequence, changes.complete
-        return vectors, sequence, reset
+    def _caught_up(self, vectors: VectorIndex, sequence: int) -> int:
+        """Bring vectors that are as the store was after its change `sequence` to its present state; the last change."""
+        with self._store.one_state():
+            forgotten = sequence > 0 and self._store.forgets(sequence)
+            complete = False
+            while not complete:
+                changes = self._store.changes(sequence)
+                if changes.deleted:
+                    vectors.remove(changes.deleted)
+                if changes.ids:
+                    vectors.upsert(changes.ids, changes.vectors, changes.sequences)
+                sequence, complete = changes.sequence, changes.complete
+            if forgotten:
+                vectors.remove(vectors.view().strays(self._store.living()))
+        return sequence
 
     def _adopt(self, segment: Segment) -> None:
         """Search a newer segment from now on. Most of the catching up is done while searches go on with the old one."""
-        begun: VectorIndex = SegmentedIndex(self.info.dimension, segment)
-        vectors, sequence, reset = self._caught_up(begun, segment.info.sequence)
-        if reset:
-            self._snapshots.refuse(segment.info.name, _FORGOTTEN)
-            return
+        vectors = SegmentedIndex(self.info.dimension, segment)
+        sequence = self._caught_up(vectors, segment.info.sequence)
         with self._catching_up:
             now = self._vectors
             if isinstance(now, SegmentedIndex) and now.view().base.info.sequence < segment.info.sequence:
-                self._vectors, self._sequence, _ = self._caught_up(vectors, sequence)
+                self._sequence = self._caught_up(vectors, sequence)
+                self._vectors = vectors

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -14,17 +14,19 @@ from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.lookup import LIVING, last_sequence
 
 _REMAINS = 10_000
+_READS = 64
 
 
 @dataclass(slots=True)
 class _Matched:
     """What is known of a filter.
 
-    sequences: ascending, of documents written up to number `until` that met it, some of them gone since; fresh: how
-    many there were when they were last read anew.
+    sequences: ascending, of documents written up to number `until` that met it, some of them gone since; reads: the
+    last few values of `until`; fresh: how many there were when they were last read anew.
     """
 
     until: int = 0
+    reads: deque[int] = field(default_factory=lambda: deque(maxlen=_READS))
     fresh: int = 0
     sequences: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     lock: Lock = field(default_factory=Lock)
@@ -59,18 +61,29 @@ class MatchingReader:
 
 def _sequences(connection: sqlite3.Connection, filter: Filter, matched: _Matched) -> NDArray[np.int64]:
     last = last_sequence(connection)
+    if last < matched.until:  # another thread has read a later state, in which documents of this one are replaced
+        known = max((until for until in matched.reads if until <= last), default=0)
+        before = matched.sequences[: np.searchsorted(matched.sequences, known, side="right")]
+        return np.concatenate([before, _written(connection, filter, known)])
     if len(matched.sequences) > 2 * matched.fresh + _REMAINS:
         matched.until, matched.sequences = 0, np.empty(0, np.int64)
+        matched.reads.clear()
     if matched.until < last:
-        condition = filter.sql("CAST(metadata AS TEXT)")
-        found = connection.execute(
-            "SELECT sequence FROM documents INDEXED BY filtered "  # noqa: S608
-            f"WHERE {LIVING} AND sequence > ? AND {condition.text} ORDER BY sequence",
-            (matched.until, *condition.parameters),
-        )
-        written = np.fromiter((sequence for (sequence,) in found), dtype=np.int64)
+        written = _written(connection, filter, matched.until)
         if matched.until == 0:
             matched.fresh = len(written)
         matched.sequences, matched.until = np.concatenate([matched.sequences, written]), last
         matched.sequences.flags.writeable = False
-    return matched.sequences[: np.searchsorted(matched.sequences, last, side="right")]
+        matched.reads.append(last)
+    return matched.sequences
+
+
+def _written(connection: sqlite3.Connection, filter: Filter, after: int) -> NDArray[np.int64]:
+    """Ascending sequence numbers of the documents written after a number that meet a filter."""
+    condition = filter.sql("CAST(metadata AS TEXT)")
+    found = connection.execute(
+        "SELECT sequence FROM documents INDEXED BY filtered "  # noqa: S608
+        f"WHERE {LIVING} AND sequence > ? AND {condition.text} ORDER BY sequence",
+        (after, *condition.parameters),
+    )
+    return np.fromiter((sequence for (sequence,) in found), dtype=np.int64)

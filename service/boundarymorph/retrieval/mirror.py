@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.retrieval.index import FlatIndex, FlatView, Neighbours, Within, check_search
+from boundarymorph.retrieval.index import FlatIndex, FlatView, Neighbours, check_search
 
 
 class BeyondDevice(Exception):
@@ -30,6 +30,32 @@ class Mirror(Protocol):
 Reflection = TypeVar("Reflection", bound=Mirror)
 
 
+@dataclass(frozen=True, slots=True)
+class MirroredView(Generic[Reflection]):
+    """A `VectorView` whose searches a device nominates for. flat: the vectors here; mirror: those on the device."""
+
+    flat: FlatView
+    mirror: Reflection
+
+    def __len__(self) -> int:
+        return len(self.flat)
+
+    def search(self, query: NDArray[np.float32], depth: int, *, within: NDArray[np.int64] | None = None) -> Neighbours:
+        """As `VectorView.search`; documents that are asked for by number are searched here."""
+        if within is not None or depth >= len(self):
+            return self.flat.search(query, depth, within=within)
+        check_search(query, depth, self.flat.matrix.shape[1])
+        try:
+            rows = self.mirror.nominate(self.flat, query, depth)
+        except BeyondDevice as reason:
+            return replace(self.flat.search(query, depth), warnings=(f"the CPU searched, not the device: {reason}",))
+        return self.flat.ranked(query, depth, rows)
+
+    def strays(self, living: NDArray[np.int64]) -> list[str]:
+        """As `VectorView.strays`."""
+        return self.flat.strays(living)
+
+
 class MirroredIndex(Generic[Reflection]):
     """A `VectorIndex` that is exact at any depth: a device nominates, the full vectors in this process decide.
 
@@ -41,7 +67,7 @@ class MirroredIndex(Generic[Reflection]):
         self._dimension = dimension
         self._flat = FlatIndex(dimension)
         self._writing = threading.Lock()
-        self._state = (self._flat.view(), self._mirrored(self._flat.view(), None))
+        self._view = MirroredView(self._flat.view(), self._mirrored(self._flat.view(), None))
 
     def __len__(self) -> int:
         return len(self._flat)
@@ -58,18 +84,12 @@ class MirroredIndex(Generic[Reflection]):
             self._flat.remove(ids)
             self._publish()
 
-    def search(self, query: NDArray[np.float32], depth: int, *, within: Within | None = None) -> Neighbours:
-        check_search(query, depth, self._dimension)
-        if within is not None:
-            return self._flat.search(query, depth, within=within)
-        view, mirror = self._state
-        if depth >= view.living:
-            return view.search(query, depth)
-        try:
-            rows = mirror.nominate(view, query, depth)
-        except BeyondDevice as reason:
-            return replace(view.search(query, depth), warnings=(f"the CPU searched, not the device: {reason}",))
-        return view.ranked(query, depth, rows)
+    def search(self, query: NDArray[np.float32], depth: int, *, within: NDArray[np.int64] | None = None) -> Neighbours:
+        return self._view.search(query, depth, within=within)
+
+    def view(self) -> MirroredView[Reflection]:
+        """The index as it is now."""
+        return self._view
 
     def _mirrored(self, view: FlatView, before: tuple[FlatView, Reflection] | None) -> Reflection:
         """The mirror of a view. before: the last view and its mirror; rows up to its count are the same if `numbering`
@@ -78,4 +98,4 @@ class MirroredIndex(Generic[Reflection]):
 
     def _publish(self) -> None:
         view = self._flat.view()
-        self._state = (view, self._mirrored(view, self._state))
+        self._view = MirroredView(view, self._mirrored(view, (self._view.flat, self._view.mirror)))

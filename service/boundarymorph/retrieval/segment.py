@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.retrieval.halves import unit_from_halves
 from boundarymorph.retrieval.identifiers import Identifiers
-from boundarymorph.retrieval.index import Within, among, nominated, rounding_error, scan
+from boundarymorph.retrieval.index import nominated, rounding_error, scan
 from boundarymorph.retrieval.products import SharedProducts
 from boundarymorph.retrieval.structures import FaissStructure, blocks
 
@@ -104,11 +104,9 @@ class Segment:
     def __len__(self) -> int:
         return len(self._vectors)
 
-    def rows(self, wanted: Within) -> NDArray[np.int64]:
+    def rows(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Rows of those of these documents that are here."""
-        if isinstance(wanted, np.ndarray):
-            return np.flatnonzero(among(self.sequences, wanted))
-        return self.ids.rows(wanted) if len(self) else np.empty(0, np.int64)
+        return self.ids.rows(ids) if len(self) else np.empty(0, np.int64)
 
     def vectors(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """(n, d) unit rows."""

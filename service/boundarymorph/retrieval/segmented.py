@@ -13,7 +13,7 @@ from boundarymorph.retrieval.index import (
     FlatIndex,
     FlatView,
     Neighbours,
-    Within,
+    among,
     check_search,
     check_vectors,
     exact_scores,
@@ -46,9 +46,11 @@ class SegmentedView:
     def __len__(self) -> int:
         return self.living + self.recent.living
 
-    def search(self, query: NDArray[np.float32], depth: int) -> Neighbours:
-        """As `VectorIndex.search`; the base's structure may miss some of the nearest, unless `exactly`."""
+    def search(self, query: NDArray[np.float32], depth: int, *, within: NDArray[np.int64] | None = None) -> Neighbours:
+        """As `VectorView.search`; the base's structure may miss some of the nearest, unless `exactly`."""
         check_search(query, depth, self.base.info.dimension)
+        if within is not None:
+            return self.part(within).search(query, depth)
         recent = self.recent
         old = self.base.nominate(query, depth, self.alive, self.living, exactly=self.exactly)
         new = scan(recent.matrix, recent.alive, recent.living, query, depth)
@@ -61,6 +63,16 @@ class SegmentedView:
         ids[~of_base] = [recent.ids[row] for row in new[best[~of_base] - len(old)]]
         sequences = np.concatenate([self.base.sequences[old], recent.sequences[new]])
         return Neighbours(ids.tolist(), vectors[best], scores[best], sequences[best])
+
+    def strays(self, living: NDArray[np.int64]) -> list[str]:
+        """As `VectorView.strays`."""
+        rows = np.flatnonzero(self.alive & ~among(self.base.sequences, living))
+        return self.base.ids.at(rows) + self.recent.strays(living)
+
+    def part(self, within: NDArray[np.int64]) -> SegmentedView:
+        """Only the documents of these ascending sequence numbers, to be searched exactly."""
+        alive = self.alive & among(self.base.sequences, within)
+        return SegmentedView(self.base, alive, int(alive.sum()), self.recent.part(within), exactly=True)
 
     def blocks(self) -> Iterator[Block]:
         """All documents in order of insertion, some thousands at a time."""
@@ -104,19 +116,12 @@ class SegmentedIndex:
             self._recent.remove(ids)
             self._publish_without(ids)
 
-    def search(self, query: NDArray[np.float32], depth: int, *, within: Within | None = None) -> Neighbours:
-        return self.view(within).search(query, depth)
+    def search(self, query: NDArray[np.float32], depth: int, *, within: NDArray[np.int64] | None = None) -> Neighbours:
+        return self._view.search(query, depth, within=within)
 
-    def view(self, within: Within | None = None) -> SegmentedView:
-        """The index as it is now, or the part of it that is asked for, to be searched exactly."""
-        if within is None:
-            return self._view
-        with self._writing:
-            now, recent = self._view, self._recent.view(within)
-        rows = now.base.rows(within)
-        alive = np.zeros(len(now.base), np.bool_)
-        alive[rows] = now.alive[rows]
-        return SegmentedView(now.base, alive, int(alive[rows].sum()), recent, exactly=True)
+    def view(self) -> SegmentedView:
+        """The index as it is now."""
+        return self._view
 
     def _publish_without(self, ids: Sequence[str]) -> None:
         """Let searches see what was written, and the base's documents of these ids no more."""

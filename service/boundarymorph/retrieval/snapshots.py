@@ -87,12 +87,6 @@ class Snapshots:
         _log.warning("snapshot %s of %s is not used: %s", name, self._store, reason)
         self._refused.add(name)
 
-    def refuse_all(self, reason: str) -> None:
-        """Pass over every snapshot that is there now."""
-        for name in self._names():
-            if name not in self._refused:
-                self.refuse(name, reason)
-
     def write(self, content: Content, *, seed: int = 0, checkpoint: Checkpoint = lambda: None) -> str:
         """Make a snapshot with its structure, and remove all but the last ones; its name. To be called under `lock`.
 

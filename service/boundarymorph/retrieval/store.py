@@ -7,7 +7,7 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,13 +31,16 @@ from boundarymorph.retrieval.halves import TOLERANCE, unit_rows_of
 from boundarymorph.retrieval.lexical import WORDS_VERSION
 from boundarymorph.retrieval.lexical_index import SCHEMA as LEXICAL_SCHEMA
 from boundarymorph.retrieval.lexical_index import LexicalReader, append, bury, compact
+from boundarymorph.retrieval.lookup import LIVING, ids_of, last_sequence, purged, select
 from boundarymorph.retrieval.lookup import SCHEMA as LOOKUP_SCHEMA
-from boundarymorph.retrieval.lookup import ids_of, last_sequence, purged, select
 from boundarymorph.retrieval.matching import MatchingReader
 from boundarymorph.retrieval.storage import exists
 from boundarymorph.selection.pool import unit_rows
 
 SCHEMA_VERSION = 2
+LOG_BYTES = 8 * 2**20
+_LOG_PATIENCE = 2.0  # seconds that a write waits for reads to leave the log
+_PATIENCE = 30.0  # and for another writer
 _APPLICATION = 0x424D4F52
 _DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _TROUBLE = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
@@ -77,13 +80,11 @@ class StoreInfo:
 class Changes:
     """What happened after a sequence number.
 
-    reset: deletions that the reader has not seen are forgotten, so it must start from nothing and these changes.
     ids, vectors: documents written, in order of writing, with (n, d) float32 unit rows. sequences: (n,) int64, the
     number of each of these writes. deleted: ids that are gone. sequence: where the next look starts. complete: whether
     there was no more to tell at the time.
     """
 
-    reset: bool
     ids: list[str]
     vectors: NDArray[np.float32]
     deleted: list[str]
@@ -104,11 +105,21 @@ class DocumentStore:
     there is no room to write.
     """
 
-    def __init__(self, path: Path, *, tombstones_kept: int = 10_000) -> None:
-        """Open an existing store. Raises UnknownIndex or CorruptIndex."""
+    def __init__(
+        self, path: Path, *, tombstones_kept: int = 10_000, page: int = 10_000, log_bytes: int = LOG_BYTES
+    ) -> None:
+        """Open an existing store. Raises UnknownIndex or CorruptIndex.
+
+        tombstones_kept: deletions that readers can still be told of one by one; page: how many `changes` tells at a
+        time; log_bytes: size of SQLite's write-ahead log from which on a write empties it.
+        """
         self.path = path
         self._tombstones_kept = tombstones_kept
+        self._page = page
+        self._log_bytes = log_bytes
+        self._log_due = log_bytes
         self._writing = threading.Lock()
+        self._held = threading.local()
         self._idle: deque[sqlite3.Connection] = deque()
         self._closed = False
         self._words = LexicalReader()
@@ -164,7 +175,7 @@ class DocumentStore:
             )
             for document, vector, digest in zip(documents, vectors.astype("<f2"), digests, strict=True)
         ]
-        with self._writing, self._transaction("IMMEDIATE") as connection:
+        with self._write() as connection:
             lexical = self._has_words(connection)
             replaced = [row[0] for row in select(connection, "sequence", [row[0] for row in rows])] if lexical else []
             before = last_sequence(connection)
@@ -182,7 +193,7 @@ class DocumentStore:
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove documents; how many of the ids were there."""
-        with self._writing, self._transaction("IMMEDIATE") as connection:
+        with self._write() as connection:
             rows = select(connection, "id, sequence", ids)
             present = [id for id, _ in rows]
             before = last_sequence(connection)
@@ -220,24 +231,58 @@ class DocumentStore:
             (tombstones,) = connection.execute("SELECT count(*) FROM documents WHERE embedding IS NULL").fetchone()
         return int(rows) - int(tombstones)
 
-    def changes(self, after: int, *, limit: int = 10_000) -> Changes:
-        """Up to `limit` writes and deletions that followed sequence number `after`; 0 stands for the beginning."""
+    @contextmanager
+    def one_state(self) -> Iterator[None]:
+        """Let this thread read the store in one state within the block: the one that its first read finds.
+
+        SQLite cannot empty its log of what was written since, so a block should last no longer than a search.
+        """
         with self._transaction() as connection:
-            reset = 0 < after < purged(connection)
+            before, self._held.connection = self._reading(), connection
+            try:
+                yield
+            finally:
+                self._held.connection = before
+
+    def changes(self, after: int) -> Changes:
+        """Writes and deletions that followed sequence number `after`, a page of them; 0 stands for the beginning.
+
+        Deletions are recorded for a time only; see `forgets`.
+        """
+        with self._transaction() as connection:
             rows = connection.execute(
                 "SELECT sequence, id, embedding FROM documents WHERE sequence > ? ORDER BY sequence LIMIT ?",
-                (0 if reset else after, limit),
+                (after, self._page),
             ).fetchall()
+            complete = len(rows) < self._page
+            sequence = last_sequence(connection) if complete else rows[-1][0]
         written = [row for row in rows if row[2] is not None]
         return Changes(
-            reset=reset,
             ids=[id for _, id, _ in written],
             vectors=self._vectors([embedding for *_, embedding in written]),
             deleted=[id for _, id, embedding in rows if embedding is None],
-            sequence=rows[-1][0] if rows else after,
-            complete=len(rows) < limit,
+            sequence=sequence,
+            complete=complete,
             sequences=np.array([sequence for sequence, *_ in written], dtype=np.int64),
         )
+
+    def forgets(self, after: int) -> bool:
+        """Whether `changes` no longer tells of every deletion after this number; then `living` tells what is left."""
+        with self._transaction() as connection:
+            return after < purged(connection)
+
+    def living(self) -> NDArray[np.int64]:
+        """Ascending sequence numbers of all documents."""
+        with self._transaction() as connection:
+            rows = connection.execute(
+                f"SELECT sequence FROM documents INDEXED BY filtered WHERE {LIVING} ORDER BY sequence"  # noqa: S608
+            )
+            return np.fromiter((sequence for (sequence,) in rows), dtype=np.int64)
+
+    def last_sequence(self) -> int:
+        """The number of the latest write or deletion; 0 for none."""
+        with self._transaction() as connection:
+            return last_sequence(connection)
 
     def embeddings(self, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         """The (d,) unit vectors of these documents, by id and in their order; unknown ones are left out."""
@@ -316,7 +361,7 @@ class DocumentStore:
         Processes that have the store open use it from then on, too. on_progress: called with the documents that are
         done and those that there are.
         """
-        with self._writing, self._transaction("IMMEDIATE") as connection:
+        with self._write() as connection:
             if self._has_words(connection):
                 return False
             (total,) = connection.execute("SELECT count(*) FROM documents WHERE embedding IS NOT NULL").fetchone()
@@ -392,11 +437,43 @@ class DocumentStore:
         )
 
     @contextmanager
+    def _write(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that writes, and then the log emptied if it has grown too long."""
+        with self._writing:
+            with self._transaction("IMMEDIATE") as connection:
+                yield connection
+            self._bound_log()
+
+    def _bound_log(self) -> None:
+        """Empty the write-ahead log once it is too long, which waits for the reads that are under way.
+
+        SQLite starts its log anew only when nobody reads it. While reads overlap there is no such moment, unless a
+        checkpoint makes it: the reads that come meanwhile go to the database itself. Where a read outlasts the
+        patience, as that of a backup does, the log may grow by as much again before the next attempt.
+        """
+        size = _size(Path(f"{self.path}-wal"))
+        if size < self._log_due:
+            return
+        emptied = False
+        with suppress(sqlite3.Error), closing(self._connect(_LOG_PATIENCE)) as connection:
+            (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            emptied = not busy
+        self._log_due = self._log_bytes if emptied else size + self._log_bytes
+
+    def _reading(self) -> sqlite3.Connection | None:
+        """The connection of the state that this thread reads; None outside of `one_state`."""
+        connection: sqlite3.Connection | None = getattr(self._held, "connection", None)
+        return connection
+
+    @contextmanager
     def _transaction(self, kind: str = "DEFERRED") -> Iterator[sqlite3.Connection]:
         """A connection of our own for one transaction, and what SQLite says of a damaged file in our words."""
         # Another process may have deleted the index; through open connections its content would still be there.
         if self._closed or not exists(self.path):
             raise UnknownIndex(f"the index in {self.path} no longer exists")
+        if kind == "DEFERRED" and (held := self._reading()) is not None:
+            yield held
+            return
         with _in_our_words(self.path):
             connection = self._connection()
             try:
@@ -414,9 +491,14 @@ class DocumentStore:
         try:
             return self._idle.pop()
         except IndexError:
-            pass
+            return self._connect(_PATIENCE)
+
+    def _connect(self, patience: float) -> sqlite3.Connection:
+        """A new connection that waits this many seconds for the locks of others."""
         location = f"{self.path.absolute().as_uri()}?mode=rw"
-        connection = sqlite3.connect(location, uri=True, timeout=30, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(
+            location, uri=True, timeout=patience, isolation_level=None, check_same_thread=False
+        )
         connection.execute("PRAGMA synchronous=FULL")
         return connection
 
@@ -441,6 +523,14 @@ def unit_embeddings(
             f"{vectors.shape}"
         )
     return vectors
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file; 0 where there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _json(document: Document, value: object) -> bytes:

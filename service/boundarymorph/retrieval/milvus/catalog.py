@@ -70,21 +70,27 @@ class MilvusCatalog:
         check_name(name)
         return name in self._existing or bool(self._connection.call("has_collection", self._collection_of(name)))
 
-    def create(
+    def ensure(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
-    ) -> Index:
-        """As `Catalog.create`. What an interrupted call of it left undone is done by the next. No words are kept."""
+    ) -> bool:
+        """As `Catalog.ensure`. What an interrupted call of it left undone is done by the next. No words are kept."""
         check_name(name)
         if kind is not None and kind not in STRUCTURES:
             raise InvalidInput(f"in Milvus an index is of the kind {' or '.join(STRUCTURES)}, not {kind!r}")
         if dimension not in DIMENSIONS:
             raise InvalidInput(f"Milvus takes {DIMENSIONS[0]} to {DIMENSIONS[-1]:,} dimensions, not {dimension}")
-        if not self.exists(name):
-            self._build(name, encoder, dimension, kind or "flat")
+        ours = None if self.exists(name) else self._build(name, encoder, dimension, kind or "flat")
         collection, info = self._describe(name)
         check_same(name, info, encoder=encoder, dimension=dimension, kind=kind)
         if name not in self._existing:
             self._index(collection, info.kind)
+        return info.created == ours  # Milvus answers two that make the same collection alike
+
+    def create(
+        self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
+    ) -> Index:
+        """As `Catalog.create`."""
+        self.ensure(name, encoder=encoder, dimension=dimension, kind=kind, lexical=lexical)
         return self.get(name)
 
     def get(self, name: str) -> Index:
@@ -162,9 +168,10 @@ class MilvusCatalog:
                 "milvus.prefix, or name it in milvus.collections"
             ) from error
 
-    def _build(self, name: str, encoder: str | None, dimension: int, kind: str) -> None:
-        """Make the collection, unless another process is there first."""
-        told = {"encoder": encoder, "created": datetime.now(UTC).isoformat(), "kind": kind}
+    def _build(self, name: str, encoder: str | None, dimension: int, kind: str) -> str:
+        """Make the collection, unless another process is there first; when it was created if it is this one."""
+        created = datetime.now(UTC).isoformat()
+        told = {"encoder": encoder, "created": created, "kind": kind}
         try:
             self._connection.call(
                 "create_collection",
@@ -176,6 +183,7 @@ class MilvusCatalog:
         except RetrieverUnavailable:
             if not self.exists(name):
                 raise
+        return created
 
     def _index(self, collection: Collection, kind: str) -> None:
         if not self._connection.call("list_indexes", collection.name):

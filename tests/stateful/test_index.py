@@ -1,0 +1,304 @@
+"""An index under two readers, as two processes have it, against a dictionary of its documents.
+
+Everything is tiny: changes are read three at a time, two deletions are remembered, and a few documents are worth a
+snapshot. Some reads are interrupted: just before one of their SQL statements another process writes. Such an answer
+must be the one from before the write or the one from after it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from boundarymorph.errors import EmptyIndex, InvalidInput
+from boundarymorph.retrieval import backups
+from boundarymorph.retrieval.compaction import CompactionPolicy
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.filters import Filter
+from boundarymorph.retrieval.fusion import fuse
+from boundarymorph.retrieval.halves import unit_rows_of
+from boundarymorph.retrieval.index import FlatIndex
+from boundarymorph.retrieval.live import LiveIndex
+from boundarymorph.retrieval.store import DocumentStore
+from boundarymorph.selection.pool import unit_rows
+from tests.contract.vector_index import unit
+from tests.retrieval.bm25 import literal_bm25
+from tests.stateful.profile import draws
+
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # where fsync costs nothing
+DIMENSION = 4
+IDS = [f"d{number}" for number in range(12)]
+GIVEN = unit(6, DIMENSION)
+VECTORS = unit_rows_of(unit_rows(GIVEN, IDS[:6]).astype("<f2"))[0]  # as they come back
+QUERIES = unit(3, DIMENSION, seed=1)
+WORDS = ["tram", "violin", "rain"]
+POLICIES = [CompactionPolicy(least=4, share=0.2, pause=0), CompactionPolicy(least=10**9)]
+
+texts = st.lists(st.sampled_from(WORDS), max_size=3).map(" ".join)
+tenants = st.sampled_from([{"tenant": "a"}, {"tenant": "b"}, {}])
+batches = st.lists(
+    st.builds(lambda id, text, metadata: Document(id, text, None, metadata), st.sampled_from(IDS), texts, tenants),
+    min_size=1,
+    max_size=8,
+)
+vectors = st.lists(st.integers(0, len(VECTORS) - 1), min_size=8, max_size=8)
+some_ids = st.lists(st.sampled_from([*IDS, "unknown"]), max_size=4)
+readers = st.integers(0, 1)
+
+
+@dataclass(frozen=True)
+class Question:
+    query: int
+    words: str
+    depth: int
+    wanted: dict[str, Any] | None
+    hybrid: bool
+
+    @property
+    def filter(self) -> Filter | None:
+        return None if self.wanted is None else Filter(self.wanted)
+
+
+questions = st.builds(
+    Question,
+    st.integers(0, len(QUERIES) - 1),
+    st.lists(st.sampled_from(WORDS), min_size=1, max_size=2, unique=True).map(" ".join),
+    st.sampled_from([1, 3, 6, 100]),
+    st.sampled_from([None, None, {"tenant": "a"}, {"tenant": "b"}, {"not": {"tenant": "a"}}]),
+    st.booleans(),
+)
+
+Answer = tuple[list[str], list[list[float]], dict[str, list[float]]]
+NOTHING: Answer = ([], [], {})
+Model = dict[str, tuple[Document, int]]
+"""Documents and the numbers of their vectors, in the order of writing."""
+
+
+def expected(model: Model, question: Question, lexical: bool) -> Answer:
+    ids, query = list(model), QUERIES[question.query].astype(np.float64)
+    rows = VECTORS[[vector for _, vector in model.values()]]
+    similar = dict(zip(ids, np.einsum("nd,d->n", rows, query).tolist(), strict=True))
+    by_words = dict(zip(ids, literal_bm25(question.words, [d.text for d, _ in model.values()]), strict=True))
+    met = [id for id in ids if question.filter is None or question.filter.matches(model[id][0].metadata)]
+    found = sorted(met, key=lambda id: -similar[id])[: question.depth]
+    features = {}
+    if question.hybrid and lexical:
+        best = sorted((id for id in met if by_words[id]), key=lambda id: -by_words[id])
+        found = fuse([found, best[: question.depth]]).ids[: question.depth]
+        features["similarity"] = [similar[id] for id in found]
+    if lexical:
+        features["bm25"] = [by_words[id] for id in found]
+    return (found, VECTORS[[model[id][1] for id in found]].tolist(), features) if found else NOTHING
+
+
+def same(one: Answer, other: Answer) -> bool:
+    if one[:2] != other[:2] or one[2].keys() != other[2].keys():
+        return False
+    return all(np.allclose(one[2][name], other[2][name], rtol=1e-9, atol=1e-12) for name in one[2])
+
+
+class InterruptedStore(DocumentStore):
+    """Runs `interrupt` just before the SQL statement of number `after`, and refuses to be asked without an end."""
+
+    interrupt: Callable[[], None] | None = None
+    after = 0
+    asked = 0
+
+    def _connection(self) -> Any:
+        connection = super()._connection()
+        connection.set_trace_callback(self._before)
+        return connection
+
+    def _before(self, statement: str) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # a compaction
+        self.after -= 1
+        if self.interrupt is not None and self.after < 0:
+            interrupt, self.interrupt = self.interrupt, None
+            interrupt()
+
+    def changes(self, *arguments: Any, **options: Any) -> Any:
+        self.asked += 1
+        assert self.asked < 200, "it reads the changes for ever"
+        return super().changes(*arguments, **options)
+
+
+class IndexMachine(RuleBasedStateMachine):
+    @initialize(lexical=st.booleans(), device=st.booleans())
+    def make(self, lexical: bool, device: bool) -> None:
+        """device: the second reader searches a `VectorIndex` that writes no snapshots."""
+        self.folder = Path(tempfile.mkdtemp(prefix="index-", dir=MEMORY))
+        self.path = self.folder / "index.sqlite3"
+        DocumentStore.create(self.path, encoder=None, dimension=DIMENSION, lexical=lexical).close()
+        self.device = device
+        self.lexical = lexical
+        self.model: Model = {}
+        self.copies: list[tuple[Path, Model, bool]] = []
+        self.made = 0
+        self.indexes = [self.open(0), self.open(1)]
+        self.write(self.indexes[0], [Document(id, WORDS[0]) for id in IDS], [0] * len(IDS))
+
+    def open(self, reader: int) -> LiveIndex:
+        store = InterruptedStore(self.path, tombstones_kept=2, page=3, log_bytes=2**16)
+        make_vectors = FlatIndex if reader and self.device else None
+        return LiveIndex("index", store, make_vectors, policy=POLICIES[reader])
+
+    def teardown(self) -> None:
+        for index in getattr(self, "indexes", []):
+            index.close()
+        shutil.rmtree(getattr(self, "folder", ""), ignore_errors=True)
+
+    @rule(reader=readers, documents=batches, numbers=vectors)
+    def upsert(self, reader: int, documents: list[Document], numbers: list[int]) -> None:
+        self.write(self.indexes[reader], documents, numbers)
+
+    @rule(reader=readers, ids=some_ids)
+    def delete(self, reader: int, ids: list[str]) -> None:
+        self.remove(self.indexes[reader], ids)
+
+    @rule(reader=readers, question=questions)
+    def retrieve(self, reader: int, question: Question) -> None:
+        answer = self.ask(reader, question)
+        assert same(answer, expected(self.model, question, self.lexical)), answer
+
+    @rule(
+        reader=readers,
+        question=questions,
+        documents=batches,
+        numbers=vectors,
+        ids=some_ids,
+        change=st.sampled_from(["write", "delete", "write all again"]),
+        compacting=st.booleans(),
+        after=st.integers(0, 11),
+    )
+    def retrieve_while_another_writes(
+        self,
+        reader: int,
+        question: Question,
+        documents: list[Document],
+        numbers: list[int],
+        ids: list[str],
+        change: str,
+        compacting: bool,
+        after: int,
+    ) -> None:
+        """The writer is another process; the reader's other threads search as soon as it has written."""
+        index, other, store = self.indexes[reader], self.indexes[1 - reader], self.store(reader)
+        before, failures = dict(self.model), []
+
+        def interrupt() -> None:
+            try:
+                if change == "delete":
+                    self.remove(other, ids)
+                elif change == "write" or not self.model:
+                    self.write(other, documents, numbers)
+                else:
+                    self.write(other, *zip(*self.model.values(), strict=True))
+                if compacting:
+                    other.compact()
+                if self.model and not index._catching_up.locked():
+                    index.search(QUERIES[0], 1)
+            except BaseException as failure:  # which SQLite would not pass on
+                failures.append(failure)
+
+        store.after, store.interrupt = after, interrupt
+        answer = self.ask(reader, question)
+        store.interrupt = None
+        assert not failures
+        either = [expected(model, question, self.lexical) for model in (before, self.model)]
+        assert same(answer, either[0]) or same(answer, either[1]), (answer, *either)
+
+    @rule(reader=readers)
+    def count_and_texts(self, reader: int) -> None:
+        index = self.indexes[reader]
+        assert index.count() == len(self.model)
+        assert index.documents(IDS) == {id: self.model[id][0] for id in IDS if id in self.model}
+        lengths = {id: len(document.text) for id, (document, _) in self.model.items()}
+        assert index.characters(IDS) == lengths
+
+    @rule(reader=readers)
+    def settle(self, reader: int) -> None:
+        self.indexes[reader].settle()
+
+    @rule(reader=readers)
+    def compact(self, reader: int) -> None:
+        self.indexes[reader].compact()
+
+    @rule(reader=readers)
+    def restart(self, reader: int) -> None:
+        self.indexes[reader].close()
+        self.indexes[reader] = self.open(reader)
+
+    @precondition(lambda self: not self.lexical)
+    @rule(reader=readers)
+    def index_words(self, reader: int) -> None:
+        assert self.indexes[reader].index_words()
+        self.lexical = True
+
+    @precondition(lambda self: len(self.copies) < 3)
+    @rule(reader=readers)
+    def back_up(self, reader: int) -> None:
+        target = self.folder / f"copy-{len(self.copies)}"
+        assert self.indexes[reader].back_up(target).count == len(self.model)
+        self.copies.append((target, dict(self.model), self.lexical))
+
+    @precondition(lambda self: self.copies)
+    @rule(data=st.data())
+    def restore(self, data: st.DataObject) -> None:
+        """Both go on with an older copy, elsewhere."""
+        target, model, lexical = data.draw(st.sampled_from(self.copies))
+        for index in self.indexes:
+            index.close()
+        self.made += 1
+        self.path = self.folder / f"restored-{self.made}" / "index.sqlite3"
+        backups.unpack(target, self.path.parent, self.path.name)
+        self.model, self.lexical = dict(model), lexical
+        self.indexes = [self.open(0), self.open(1)]
+
+    @invariant()
+    def every_snapshot_can_be_used(self) -> None:
+        assert not any(index._snapshots._refused for index in getattr(self, "indexes", []))
+
+    def store(self, reader: int) -> InterruptedStore:
+        store = self.indexes[reader]._store
+        assert isinstance(store, InterruptedStore)
+        return store
+
+    def ask(self, reader: int, question: Question) -> Answer:
+        self.store(reader).asked = 0
+        query, hybrid = QUERIES[question.query], question.hybrid and self.lexical
+        try:
+            pool = self.indexes[reader].retrieve(question.words, query, question.depth, question.filter, hybrid).pool
+        except EmptyIndex:
+            return NOTHING
+        except InvalidInput as error:
+            if "passes the filter" not in str(error):
+                raise
+            return NOTHING
+        features = {name: list(map(float, values)) for name, values in pool.features.items()}
+        return list(pool.ids), pool.embeddings.tolist(), features
+
+    def write(self, index: LiveIndex, documents: Sequence[Document], numbers: Sequence[int]) -> None:
+        numbers = numbers[: len(documents)]
+        index.upsert(documents, GIVEN[list(numbers)])
+        for document, number in zip(documents, numbers, strict=True):
+            self.model.pop(document.id, None)
+            self.model[document.id] = document, number
+
+    def remove(self, index: LiveIndex, ids: Sequence[str]) -> None:
+        assert index.delete(ids) == len(set(ids) & self.model.keys())
+        for id in ids:
+            self.model.pop(id, None)
+
+
+TestIndex = IndexMachine.TestCase
+TestIndex.settings = draws(30, 40)
