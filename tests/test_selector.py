@@ -13,6 +13,7 @@ from boundarymorph.caching.memory import MemoryScoreCache
 from boundarymorph.caching.scorer import CachingScorer
 from boundarymorph.caching.scores import Remembered
 from boundarymorph.errors import (
+    BoundaryMorphError,
     DeadlineExceeded,
     Overloaded,
     RetrieverFailed,
@@ -226,13 +227,13 @@ class TestLessThanWanted:
         ],
     )
     @pytest.mark.parametrize("first", [0, 2])
-    async def test_the_set_as_far_as_it_is_known(self, error: Exception, reason: str, first: int) -> None:
+    async def test_the_set_as_far_as_it_is_known(self, error: BoundaryMorphError, reason: str, first: int) -> None:
         selector = Selector(FakeRetriever(), Trouble(error, first))
         result = await selector.select(task(budget=20, batch_size=2))
         assert result.status == ("partial" if first else "retrieval_only")
         assert result.stop_reason == reason
         assert len(result.history) == 2 * first
-        assert any(str(error) in warning for warning in result.warnings)
+        assert any(error.public in warning for warning in result.warnings)
         as_wanted = await Selector(FakeRetriever(), SeededScorer()).select(task(budget=2 * first, batch_size=2))
         np.testing.assert_array_equal(result.selection.documents, as_wanted.selection.documents)
         if not first:
@@ -267,7 +268,9 @@ class TestLessThanWanted:
             (Overloaded("nobody answers"), "overloaded"),
         ],
     )
-    async def test_a_retriever_that_fails_on_the_way(self, error: Exception, reason: str, fetches: int) -> None:
+    async def test_a_retriever_that_fails_on_the_way(
+        self, error: BoundaryMorphError, reason: str, fetches: int
+    ) -> None:
         class Leaving(FakeRetriever):
             async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
                 nonlocal fetches
@@ -284,7 +287,7 @@ class TestLessThanWanted:
         assert result.stop_reason == reason
         assert len(result.history) == 2 * asked
         assert len(result.selection.documents) == 12
-        assert any("nobody answers" in warning for warning in result.warnings)
+        assert any(error.public in warning for warning in result.warnings)
         fetches = asked
         with pytest.raises(type(error)):
             await selector.select(replace(wanted, degrade=False))

@@ -1,6 +1,7 @@
 """Errors that a caller can act on. They are raised where they are noticed and become HTTP once, in `api.problems`.
 
 `slug` is the stable name that ends up in a problem's `type`; the message says what is wrong and what to do about it.
+Messages are for operators and may name hosts or quote other servers; `public` is what callers read.
 """
 
 from typing import ClassVar
@@ -9,9 +10,18 @@ PROBLEM_TYPE = "urn:boundarymorph:problem:"  # what the type of a problem begins
 
 
 class BoundaryMorphError(Exception):
-    """Base of every error that is part of the interface."""
+    """Base of every error that is part of the interface.
+
+    public: what a caller may read; the message, where neither the error nor its kind says otherwise.
+    """
 
     slug: ClassVar[str] = "internal-error"
+    summary: ClassVar[str | None] = None
+    """In place of the message, for callers, where messages tell of other servers."""
+
+    def __init__(self, message: str = "", *, public: str | None = None) -> None:
+        super().__init__(message)
+        self.public = public or self.summary or message
 
 
 class InvalidInput(BoundaryMorphError, ValueError):
@@ -94,8 +104,8 @@ class Overloaded(BoundaryMorphError):
 
     slug = "overloaded"
 
-    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, retry_after: float = 1.0, public: str | None = None) -> None:
+        super().__init__(message, public=public)
         self.retry_after = retry_after
 
 
@@ -115,24 +125,28 @@ class ScorerUnavailable(BoundaryMorphError):
     """No scorer can be reached, or none is able to work now; another try may succeed."""
 
     slug = "scorer-unavailable"
+    summary = "no scorer is able to work now; try again later"
 
 
 class ScorerFailed(BoundaryMorphError):
     """The scorer refuses its caller or gives answers that cannot be used; another try will not help."""
 
     slug = "scorer-failed"
+    summary = "the scorer refuses the request, or gives answers that cannot be used"
 
 
 class RetrieverUnavailable(BoundaryMorphError):
     """The retriever cannot be reached, or is not able to work now; another try may succeed."""
 
     slug = "retriever-unavailable"
+    summary = "no retriever is able to work now; try again later"
 
 
 class RetrieverFailed(BoundaryMorphError):
     """The retriever gives answers that cannot be used; another try will not help."""
 
     slug = "retriever-failed"
+    summary = "the retriever refuses the request, or gives answers that cannot be used"
 
 
 class MalformedFrame(RetrieverFailed):
@@ -145,12 +159,14 @@ class EncoderUnavailable(BoundaryMorphError):
     """No encoder can be reached, or none is able to work now; another try may succeed."""
 
     slug = "encoder-unavailable"
+    summary = "no encoder is able to work now; try again later"
 
 
 class EncoderFailed(BoundaryMorphError):
     """The encoder refuses its caller or gives vectors that cannot be used; another try will not help."""
 
     slug = "encoder-failed"
+    summary = "the encoder refuses the request, or gives answers that cannot be used"
 
 
 class InvalidConfiguration(BoundaryMorphError):

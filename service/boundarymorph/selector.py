@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -29,10 +30,11 @@ from boundarymorph.errors import (
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Retriever
-from boundarymorph.scoring.scorer import Scorer
+from boundarymorph.scoring.scorer import Scorer, model_changed
 from boundarymorph.selection import Observation, Pool, Selection, SelectionSession, StopReason, capacity_of
 from boundarymorph.selection.methods import DEFAULT, METHODS
 
+log = logging.getLogger(__name__)
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 
@@ -200,6 +202,7 @@ class Selector:
         documents: dict[str, Document] = {}
         gone: set[int] = set()
         truncated = 0
+        models: set[str] = set()
         interruption: Interruption | None = None
         remembered: Mapping[bytes, Remembered] | None = None
         known: Mapping[int, float] = {}
@@ -214,7 +217,7 @@ class Selector:
                         remembered = await self._memory.recall(task.query)
                         known = await self._known(task, pool, remembered, documents)
             except tuple(INTERRUPTIONS) as error:
-                warnings.append(f"scores known from earlier requests were not used: {error}")
+                warnings.append(_shortfall("scores known from earlier requests were not used", error))
         with watch.stage("select"):
             session, asked = await self._in_thread(_begin, pool, task, lengths, known)
         while asked.size:
@@ -227,13 +230,13 @@ class Selector:
                     gone.update(position for position in asked.tolist() if pool.ids[position] not in documents)
                 with watch.stage("score"):
                     wanted = [documents.get(pool.ids[position]) for position in asked]
-                    scores, cut = await self._score(task, wanted, remembered)
+                    scores, cut = await self._score(task, wanted, remembered, models)
                     truncated += cut
             except tuple(INTERRUPTIONS) as error:
                 interruption = _interruption(error)
                 if not task.degrade and interruption != Interruption.DEADLINE:
                     raise
-                warnings.append(f"not all of the budget was spent: {error}")
+                warnings.append(_shortfall("not all of the budget was spent", error))
                 break
             with watch.stage("select"):
                 asked = await self._in_thread(_advance, session, asked, scores, task.batch_size)
@@ -251,7 +254,7 @@ class Selector:
                 if not task.degrade and new != Interruption.DEADLINE:
                     raise
                 interruption = interruption or new
-                warnings.append(f"not all texts could be read: {error}")
+                warnings.append(_shortfall("not all texts could be read", error))
 
         if gone:
             warnings.append(f"{len(gone)} documents were deleted from the index meanwhile and left out")
@@ -299,6 +302,7 @@ class Selector:
         task: SelectionTask,
         documents: Sequence[Document | None],
         remembered: Mapping[bytes, Remembered] | None,
+        models: set[str],
     ) -> tuple[NDArray[np.float64], int]:
         values = np.full(len(documents), GONE)
         present = [position for position, document in enumerate(documents) if document is not None]
@@ -313,6 +317,10 @@ class Selector:
         else:
             ids = [document.id for document in documents if document is not None]
             scores = await self._memory.score(task.query, texts, deadline=deadline, documents=ids, recalled=remembered)
+        if scores.model is not None:
+            models.add(scores.model)
+        if len(models) > 1:  # whose scores do not compare
+            raise model_changed()
         values[present] = scores.values
         return values, scores.truncated
 
@@ -366,6 +374,13 @@ def _end(session: SelectionSession) -> tuple[Selection, float]:
 def _expected_loss(session: SelectionSession) -> float:
     """At most 1: before the first scores, next to nothing may be believed relevant, and any loss is many times that."""
     return min(1.0, session.expected_loss())
+
+
+def _shortfall(what: str, error: BoundaryMorphError) -> str:
+    """A warning for the caller. The log gets what the caller may not read."""
+    if error.public != str(error):
+        log.warning("%s: %s", what, error)
+    return f"{what}: {error.public}"
 
 
 def _interruption(error: Exception) -> Interruption:

@@ -381,7 +381,7 @@ class TestLessThanWanted:
         assert [document["retrieval_rank"] for document in body["documents"]] == [1, 2, 3, 4, 5]
         assert all(document["source"] == "posterior" for document in body["documents"])
         refused = await client.post("/select", json=self.REQUEST | {"on_failure": "error"})
-        assert "nobody answers" in problem(refused, 503, "scorer-unavailable")
+        assert "no scorer is able" in problem(refused, 503, "scorer-unavailable")
         sample = 'boundarymorph_selections_total{status="retrieval_only",stop_reason="scorer_unavailable"}'
         assert sample in (await client.get("/metrics")).text
 

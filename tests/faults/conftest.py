@@ -55,6 +55,7 @@ def rogue() -> Iterator[Server]:
 def _front(directory: Path, indexes: Role, rogue: Server) -> Iterator[Role]:
     folder, port = directory / "front", free_port()
     folder.mkdir()
+    (folder / "boundarymorph.toml").write_text("[scorer]\nattempt_seconds = 1")
     options = ("--retriever-url", indexes.service.url, "--scorer-url", rogue.endpoint().base)
     role = Role(lambda ready: service(folder / "data", *options, port=port, ready=ready))
     yield role

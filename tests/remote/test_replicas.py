@@ -1,14 +1,11 @@
-"""Which server is next: choice, ejection, pauses, and what holds after any history."""
+"""Which server is next: choice, ejection, pauses."""
 
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from boundarymorph.remote.replicas import LONGEST_HOLD, MISSES, MOST_BACKOFF, Replicas, Ticket, Wait
+from boundarymorph.remote.replicas import LONGEST_HOLD, MISSES, Replicas, Wait
 
-ROUNDING = 1e-9
 DOWN = Wait(busy=False, hold=None)
 
 
@@ -150,13 +147,37 @@ def test_a_pause_is_not_shortened(clock: Clock) -> None:
     assert replicas.paused(0, 1.0) == 5.0
 
 
-def test_missed_deadlines_in_a_row_are_a_failure(clock: Clock) -> None:
+def test_callers_who_wait_in_vain_have_a_server_checked_and_asked_last(clock: Clock) -> None:
+    replicas = Replicas(2, clock=clock)
+    replicas.begin(1, 9)
+    for verdict in (replicas.checked, lambda index: replicas.succeeded(replicas.begin(index, 0))):
+        for _ in range(MISSES - 1):
+            replicas.missed(0)
+        assert (replicas.to_check(), replicas.pick(1)) == ([], 0)
+        replicas.missed(0)
+        assert (replicas.to_check(), replicas.pick(1)) == ([0], 1)
+        assert replicas.pick(1, exclude={1}) == 0, "where nobody else can, it may be asked"
+        verdict(0)
+        assert (replicas.to_check(), replicas.pick(1)) == ([], 0)
+    assert replicas.any_works()
+
+
+def test_callers_are_counted_anew_after_a_pause(clock: Clock) -> None:
     replicas = Replicas(1, clock=clock)
-    for _ in range(3):
-        assert [replicas.missed(0) for _ in range(MISSES - 1)] == [False] * (MISSES - 1)
-        replicas.succeeded(replicas.begin(0, 1))
-    assert [replicas.missed(0) for _ in range(MISSES)][-1]
-    assert replicas.pick(1) == DOWN
+    for _ in range(MISSES):
+        replicas.missed(0)
+    replicas.paused(0, 0.1)
+    clock.now += 1
+    assert replicas.to_check() == []
+
+
+def test_a_failure_ends_a_pause(clock: Clock) -> None:
+    replicas = Replicas(1, clock=clock)
+    replicas.paused(0, 9.0)
+    replicas.failed(0)
+    assert not replicas.any_works()
+    clock.now += 1
+    assert replicas.pick(1) == 0
 
 
 def test_no_more_is_under_way_than_a_server_takes(clock: Clock) -> None:
@@ -170,65 +191,3 @@ def test_no_more_is_under_way_than_a_server_takes(clock: Clock) -> None:
     replicas.end(large)
     replicas.end(small)
     assert replicas.pick(11) == 0, "what is too much for any moment is at least tried alone"
-
-
-EVENTS = st.one_of(
-    st.tuples(st.just("ask"), st.integers(1, 8)),
-    st.tuples(st.sampled_from(["success", "failure", "miss", "cancel", "check"]), st.integers(0, 20)),
-    st.tuples(st.just("pause"), st.one_of(st.none(), st.floats(0, 100))),
-    st.tuples(st.just("time"), st.floats(0, 3)),
-)
-
-
-@settings(max_examples=200, deadline=None)
-@given(count=st.integers(1, 4), events=st.lists(EVENTS, max_size=60), seed=st.integers(0, 9))
-def test_after_any_history(count: int, events: list[tuple[str, float]], seed: int) -> None:
-    clock = Clock()
-    replicas = Replicas(count, requests=4, clock=clock, seed=seed)
-    for index in range(count):
-        replicas.limit(index, 16)
-    under_way: list[Ticket] = []
-    down: dict[int, float] = {}
-    for kind, value in events:
-        if kind == "time":
-            clock.now += value
-        elif kind == "ask":
-            choice = replicas.pick(int(value))
-            if isinstance(choice, int):
-                assert clock.now >= down.get(choice, 0.0)
-                there = [ticket for ticket in under_way if ticket.index == choice]
-                if choice in down:
-                    assert not any(ticket.trial for ticket in there), "one request is the trial"
-                else:
-                    assert len(there) < 4 and (not there or sum(ticket.texts for ticket in there) + value <= 16)
-                under_way.append(replicas.begin(choice, int(value)))
-                assert under_way[-1].trial == (choice in down)
-            else:
-                assert choice.busy or choice.hold or len(down) == count
-                assert not choice.busy or under_way
-                assert choice.hold is None or 0 < choice.hold <= LONGEST_HOLD + ROUNDING
-        elif kind == "check":
-            for index in replicas.to_check():
-                assert index in down
-                replicas.checked(index)
-        elif under_way:
-            ticket = under_way.pop(int(value or 0) % len(under_way))
-            replicas.end(ticket)
-            if kind == "success" and replicas.succeeded(ticket):
-                assert ticket.began >= down.pop(ticket.index, 0.0)
-            elif kind == "failure":
-                replicas.failed(ticket.index)
-                down[ticket.index] = clock.now
-            elif kind == "pause":
-                assert 0 <= replicas.paused(ticket.index, value) <= LONGEST_HOLD + ROUNDING
-                down[ticket.index] = clock.now
-            elif kind == "miss" and replicas.missed(ticket.index):
-                down[ticket.index] = clock.now
-        wait = replicas.wait()
-        assert wait is not None and 0 <= wait <= LONGEST_HOLD + ROUNDING
-    clock.now += LONGEST_HOLD + MOST_BACKOFF
-    for ticket in under_way:
-        replicas.end(ticket)
-    assert isinstance(replicas.pick(1), int), "every server is tried again in the end"
-    assert replicas.pick(1, exclude=range(count)) == DOWN
-    assert replicas.wait(exclude=range(count)) is None

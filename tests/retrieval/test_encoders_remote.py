@@ -220,9 +220,35 @@ class TestWhatItIs:
             server.script = [answer({"error": "CUDA error"}, 500)]
             with pytest.raises(EncoderUnavailable):
                 await encoder.encode_query("x")
+            assert encoder.name.startswith("a@")
             clock.now += 10
-            with pytest.raises(EncoderFailed, match=r"serves b@"):
+            await encoder.encode_query("x")
+            assert encoder.name.startswith("b@") and encoder.identity == encoder.name
+
+    async def test_the_model_changes_and_its_prompts_and_dimension_with_it(self) -> None:
+        async with running(Tei("intfloat/multilingual-e5-large")) as [server], encoding(server) as encoder:
+            await encoder.encode_query("x")
+            server.wire = Tei("plain", dimension=16)
+            server.drop_idle()
+            with pytest.raises(EncoderUnavailable, match="serve another model since this request began"):
                 await encoder.encode_query("x")
+            assert encoder.identity is None and encoder.dimension == 32, "no vector of the new one is known yet"
+            np.testing.assert_allclose(await encoder.encode_query("x"), vector_of("x", 16), rtol=0, atol=1e-7)
+            assert encoder.identity == encoder.name and encoder.name.startswith("plain@") and encoder.dimension == 16
+
+    async def test_the_vectors_of_a_call_are_of_one_model(self) -> None:
+        async with running(Tei("a", most=512)) as [server], encoding(server) as encoder:
+            await encoder.connect()
+
+            async def change(reply: Reply) -> Reply:
+                server.wire = Tei("b", most=512)
+                return reply
+
+            server.script = [change, reset]
+            with pytest.raises(EncoderUnavailable, match="another model since this request began"):
+                await encoder.encode_documents([f"text {n}" for n in range(DOCUMENTS + 1)])
+            await check(encoder)
+            assert encoder.name.startswith("b@")
 
     async def test_vectors_of_another_length(self) -> None:
         async with running(Tei()) as [server], encoding(server) as encoder:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+import ipaddress
+from typing import Annotated
 
-from boundarymorph.api.dependencies import StateOf
+from fastapi import APIRouter, Request, Response, Security
+
+from boundarymorph.api.dependencies import BEARER, StateOf
+from boundarymorph.api.keys import Forbidden, Scope, Unauthenticated
 from boundarymorph.api.schemas import Health, PartHealth, Ready
+from boundarymorph.api.state import Part, State
 from boundarymorph.telemetry import metrics
 
 router = APIRouter(tags=["operations"])
@@ -18,9 +23,19 @@ async def livez() -> Health:
 
 
 @router.get("/readyz", summary="Can it serve?", responses={503: {"model": Ready, "description": "Not now"}})
-async def readyz(state: StateOf, response: Response) -> Ready:
+async def readyz(request: Request, state: StateOf, response: Response, _: Annotated[object, Security(BEARER)]) -> Ready:
     """200 once the models are loaded, as long as each part behind the process answers its canaries, and until it is
-    told to stop. A gateway whose scorer is away says so here, and goes on answering by what it has."""
+    told to stop. A gateway whose scorer is away says so here, and goes on answering by what it has.
+
+    Anyone may ask. What is wrong in detail, which names hosts and paths, is for a key of scope `admin`, or where there
+    are no keys for callers on the same machine."""
+    ready = _readiness(state)
+    if ready.status != "ok":
+        response.status_code = 503
+    return ready if _may_read_details(request, state) else _without_details(ready)
+
+
+def _readiness(state: State[Part]) -> Ready:
     parts = {}
     missing = None
     if state.readiness is not None:
@@ -29,16 +44,30 @@ async def readyz(state: StateOf, response: Response) -> Ready:
             name: PartHealth(status="ok" if part.answers else "away", since=part.since, detail=part.detail)
             for name, part in state.readiness.parts.items()
         }
-    if state.ready and not state.draining and missing is None:
-        return Ready(status="ok", parts=parts)
-    response.status_code = 503
     if state.failure is not None:
         return Ready(status="failed", detail=state.failure, parts=parts)
     if state.draining:
         return Ready(status="draining", detail="finishing what is under way", parts=parts)
-    if state.ready:
-        return Ready(status="unready", detail=missing, parts=parts)
-    return Ready(status="starting", detail=state.waiting)
+    if not state.ready:
+        return Ready(status="starting", detail=state.trouble or state.waiting)
+    return Ready(status="ok" if missing is None else "unready", detail=missing, parts=parts)
+
+
+def _without_details(ready: Ready) -> Ready:
+    away = [name for name, part in ready.parts.items() if part.status == "away"]
+    parts = {name: part.model_copy(update={"detail": None}) for name, part in ready.parts.items()}
+    detail = f"no answer from: {', '.join(away)}" if ready.status == "unready" else None
+    return Ready(status=ready.status, detail=detail, parts=parts)
+
+
+def _may_read_details(request: Request, state: State[Part]) -> bool:
+    try:
+        state.keys.caller(request.headers.get("authorization"), Scope.ADMIN)
+        return bool(state.keys) or (
+            request.client is not None and ipaddress.ip_address(request.client.host).is_loopback
+        )
+    except (Unauthenticated, Forbidden, ValueError):
+        return False
 
 
 @router.get("/metrics", summary="Prometheus metrics", response_class=Response)

@@ -96,7 +96,8 @@ def install(app: FastAPI) -> None:
 
 def of(request: Request, error: errors.BoundaryMorphError) -> Problem:
     """An error of ours as problem details."""
-    return _problem(request, _status(error), error.slug, str(error))
+    _log(error)
+    return _problem(request, _status(error), error.slug, error.public)
 
 
 def unexpected(request: Request) -> JSONResponse:
@@ -140,8 +141,7 @@ def _status(error: errors.BoundaryMorphError) -> HTTPStatus:
 async def _typed(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, errors.BoundaryMorphError)
     status = _status(error)
-    if status in (HTTPStatus.INTERNAL_SERVER_ERROR, HTTPStatus.BAD_GATEWAY):
-        log.error("%s: %s", error.slug, error)
+    _log(error)
     seconds = error.retry_after if isinstance(error, errors.Overloaded) else 1.0
     again = status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS)
     headers = {"Retry-After": str(math.ceil(seconds))} if again else None
@@ -149,7 +149,15 @@ async def _typed(request: Request, error: Exception) -> JSONResponse:
         headers = {"WWW-Authenticate": "Bearer"}
     if status == HTTPStatus.REQUEST_TIMEOUT:
         headers = {"Connection": "close"}  # the rest of the body may come at any time
-    return respond(request, status, error.slug, str(error), headers=headers)
+    return respond(request, status, error.slug, error.public, headers=headers)
+
+
+def _log(error: errors.BoundaryMorphError) -> None:
+    """What is for operators: what is broken, and what callers may not read."""
+    if _status(error) in (HTTPStatus.INTERNAL_SERVER_ERROR, HTTPStatus.BAD_GATEWAY):
+        log.error("%s: %s", error.slug, error)
+    elif error.public != str(error):
+        log.warning("%s: %s", error.slug, error)
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:

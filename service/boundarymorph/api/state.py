@@ -50,8 +50,8 @@ class State(Generic[Built]):
     """A process from its start to its end.
 
     built: what it serves, as soon as that stands; ready: a canary came back, and nothing broke since; readiness: of the
-    parts behind it, from then on; waiting: for what; failure: why there is nothing to wait for; draining: it was told
-    to stop; listen_when_ready: its door stays closed until then.
+    parts behind it, from then on; waiting: for what, as callers read it; trouble: the same for operators; failure: why
+    there is nothing to wait for; draining: it was told to stop; listen_when_ready: its door stays closed until then.
     """
 
     settings: Settings
@@ -59,6 +59,7 @@ class State(Generic[Built]):
     built: Built | None = None
     ready: bool = False
     waiting: str = "the models are loading"
+    trouble: str | None = None
     failure: str | None = None
     draining: bool = False
     listen_when_ready: bool = False
@@ -107,7 +108,9 @@ class State(Generic[Built]):
     def require(self) -> Built:
         """Raises NotReady before the canary has come back, and after a breakdown."""
         if self.built is None or not self.ready:
-            raise NotReady(self.failure or f"{self.waiting}; try again in a second")
+            if self.failure is not None:
+                raise NotReady("the service could not start, or broke; its log says why")
+            raise NotReady(f"{self.waiting}; try again in a second")
         return self.built
 
     async def may_listen(self) -> None:
@@ -123,7 +126,7 @@ class State(Generic[Built]):
             except NOT_YET as error:
                 if self.failure is not None:
                     raise
-                self.waiting = str(error)
+                self.waiting, self.trouble = error.public, str(error)
                 log.warning("not ready: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
 

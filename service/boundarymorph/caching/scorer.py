@@ -11,9 +11,17 @@ from boundarymorph.caching import metrics
 from boundarymorph.caching.keys import digest
 from boundarymorph.caching.read_through import ReadThrough
 from boundarymorph.caching.scores import Remembered, ScoreCache
-from boundarymorph.scoring.scorer import Scorer, Scores
+from boundarymorph.scoring.scorer import Scorer, Scores, model_changed
 
 _Key = tuple[str, str, bytes]
+
+
+class _Recalled(dict[bytes, Remembered]):
+    """What is known of a query, and the model whose scores these are."""
+
+    def __init__(self, model: str, scores: Mapping[bytes, Remembered]) -> None:
+        super().__init__(scores)
+        self.model = model
 
 
 class CachingScorer:
@@ -50,8 +58,8 @@ class CachingScorer:
         await self._scorer.check()
 
     async def recall(self, query: str) -> Mapping[bytes, Remembered]:
-        model = self._identity()
-        return {} if model is None else await self._scores.recall(model, query)
+        model, name = self._identity(), self._scorer.name
+        return {} if model is None else _Recalled(name, await self._scores.recall(model, query))
 
     async def score(
         self,
@@ -64,7 +72,9 @@ class CachingScorer:
     ) -> Scores:
         if self._closed:
             raise RuntimeError("the scorer is closed")
-        model = self._identity()
+        model, name = self._identity(), self._scorer.name
+        if isinstance(recalled, _Recalled) and recalled.model != name:
+            raise model_changed()
         if model is None or not texts:
             return await self._scorer.score(query, texts, deadline=deadline)
         known_as = model
@@ -79,7 +89,10 @@ class CachingScorer:
         async def compute(missing: Sequence[_Key]) -> Sequence[Remembered]:
             asked = [texts[places[key]] for key in missing]
             ids = None if documents is None else [documents[places[key]] for key in missing]
-            return _each(await self._scorer.score(query, asked, deadline=deadline), asked, ids)
+            scores = await self._scorer.score(query, asked, deadline=deadline)
+            if self._scorer.name != name:
+                raise model_changed()
+            return _each(scores, asked, ids)
 
         async def write(computed: Mapping[_Key, Remembered]) -> None:
             if self._identity() == known_as:
@@ -88,7 +101,7 @@ class CachingScorer:
 
         scores = await self._through.get(keys, read=read, compute=compute, write=write, deadline=deadline)
         values = np.array([score.score for score in scores], dtype=np.float64)
-        return Scores(values, sum(score.truncated for score in scores))
+        return Scores(values, sum(score.truncated for score in scores), model=name)
 
     async def close(self) -> None:
         """Finish writing, then close the scorer."""

@@ -20,6 +20,8 @@ from boundarymorph.remote.urls import Endpoint
 from boundarymorph.remote.wire import Answer, Description, Unusable
 
 ATTEMPTS = 3  # of a chunk, and one more for each server: repetition must not add much to an overload
+CALLS = 3  # of which the first two may be lost to a change of the model
+CANARY = "canary"
 SHARE = 4  # a call may take one in so many of all connections
 GRACE = 0.05  # seconds after the deadline in which a request's own timer tells which server it waited for
 
@@ -29,6 +31,10 @@ Observer = Callable[[str, Outcome, float], None]
 
 class Flawed(Refused):
     """The server's answer cannot be used."""
+
+
+class Exchanged(Misfit):
+    """The server serves another model than it said."""
 
 
 class Options(TypedDict, total=False):
@@ -69,7 +75,15 @@ class RemoteModel:
         """
         self._role = role
         self._fleet = Fleet(
-            endpoints, role, api_key=api_key, connections=connections, clock=clock, seed=seed, on_change=on_change
+            endpoints,
+            role,
+            api_key=api_key,
+            connections=connections,
+            clock=clock,
+            seed=seed,
+            try_out=self._try_out,
+            patience=attempt_timeout,
+            on_change=on_change,
         )
         self._timeout, self._attempt_timeout = timeout, attempt_timeout
         self._side_by_side = max(1, connections // SHARE)
@@ -78,7 +92,7 @@ class RemoteModel:
 
     @property
     def identity(self) -> str | None:
-        """The model as its server names it; None before one has answered."""
+        """The model in use, as its servers name it; None before one has answered. It can change."""
         return self._fleet.identity
 
     @property
@@ -98,14 +112,14 @@ class RemoteModel:
         self._fleet.check_open()
 
     async def call(self, context: str, texts: Sequence[str], *, deadline: float | None = None) -> Answer:
-        """The results of n texts, at least one, all of them or an error. context: as of `Dialect.request`.
+        """The results of n texts, at least one, all of one model, or an error. context: as of `Dialect.request`.
 
         Raises DeadlineExceeded, Overloaded, InvalidInput for text that is not Unicode, or what the role does.
         """
         moment = Deadline(self._clock() + self._timeout if deadline is None else deadline, self._clock)
         try:
             async with asyncio.timeout(moment.remaining() + GRACE):
-                return _joined(await self._chunks(context, texts, moment))
+                return await self._of_one_model(context, texts, moment)
         except DeadlineExceeded:
             raise
         except TimeoutError as timeout:
@@ -115,6 +129,14 @@ class RemoteModel:
 
     async def close(self) -> None:
         await self._fleet.close()
+
+    async def _of_one_model(self, context: str, texts: Sequence[str], deadline: Deadline) -> Answer:
+        """All results, asked for again where the servers changed their model meanwhile."""
+        for _ in range(CALLS):
+            answers = await self._chunks(context, texts, deadline)
+            if len({answer.served for answer in answers}) == 1:
+                return _joined(answers)
+        raise self._role.unavailable(f"the {self._role.name}s change their model again and again")
 
     async def _chunks(self, context: str, texts: Sequence[str], deadline: Deadline) -> list[Answer]:
         await self._fleet.connect_once(deadline)
@@ -157,6 +179,12 @@ class RemoteModel:
                     return answer
                 except Busy as busy:
                     self._fleet.pause(index, busy)
+                except Exchanged as exchanged:
+                    if index in asked_again:
+                        self._fleet.eject(index, exchanged)
+                        tried.add(index)
+                    asked_again.add(index)
+                    self._fleet.forget(index)
                 except Misfit as misfit:
                     self._fleet.eject(index, misfit)
                     tried.add(index)
@@ -168,6 +196,7 @@ class RemoteModel:
                 except Unavailable as failure:
                     if failure.stale and not paid and index not in asked_again:
                         asked_again.add(index)
+                        self._fleet.forget(index)
                         continue
                     self._fleet.eject(index, failure)
                     if failure.carried_out and paid:
@@ -178,9 +207,17 @@ class RemoteModel:
             raise next(iter(flaws.values()))
         raise self._fleet.nobody()
 
+    async def _try_out(self, index: int, deadline: Deadline) -> bool:
+        """Ask a server for the results of one short text, unless requests there are paid for; whether that was done."""
+        description = await self._fleet.describe(index, deadline)
+        if self._fleet.endpoints[index].dialect.paid:
+            return False
+        await self._attempt(index, description, CANARY, [CANARY], deadline)
+        return True
+
     async def _ask(self, index: int, context: str, texts: Sequence[str], deadline: Deadline) -> Answer:
         """The results of one server, in several requests where it takes fewer texts than the others."""
-        description = await self._fleet.describe(index, deadline)
+        description = await self._fleet.describe_fitting(index, deadline)
         parts = chunks(context, texts, description.texts, self._fleet.most_bytes)
         return _joined([await self._attempt(index, description, context, part, deadline) for part in parts])
 
@@ -220,13 +257,14 @@ class RemoteModel:
             answer = endpoint.dialect.read(body, len(texts))
         except Unusable as flaw:
             raise Flawed(f"{endpoint.base} gives unusable {self._role.results}: {flaw}") from flaw
-        if answer.served not in (None, description.name):
-            raise Misfit(f"{endpoint.base} {self._role.done} with {answer.served}, not with {description.name}")
-        return Answer(answer.values, answer.truncated + request.cut)
+        served = answer.served or (await self._fleet.describe(index, deadline, confirm=True)).name
+        if served != description.name:
+            raise Exchanged(f"{endpoint.base} {self._role.done} with {served}, not with {description.name}")
+        return Answer(answer.values, answer.truncated + request.cut, description.name)
 
 
 def _joined(answers: Sequence[Answer]) -> Answer:
     if len({answer.values.shape[1:] for answer in answers}) > 1:
         raise Refused("the servers give results of different lengths; let all of them serve the same model")
     values = np.concatenate([answer.values for answer in answers])
-    return Answer(values, sum(answer.truncated for answer in answers))
+    return Answer(values, sum(answer.truncated for answer in answers), answers[0].served)

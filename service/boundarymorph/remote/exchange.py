@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+from collections import Counter
 from email.utils import parsedate_to_datetime
 from functools import cache
 from http import HTTPStatus
@@ -67,6 +68,7 @@ class Exchange:
             if not (self._key.isascii() and self._key.isprintable()) or " " in self._key:
                 raise InvalidConfiguration("the key of a server holds characters that no header may")
             headers["Authorization"] = f"Bearer {self._key}"
+        self._opened: Counter[str] = Counter()
         self._client = httpx.AsyncClient(
             headers=headers,
             verify=_trust(),
@@ -83,6 +85,10 @@ class Exchange:
     async def close(self) -> None:
         await self._client.aclose()
 
+    def opened(self, endpoint: Endpoint) -> int:
+        """How many connections to a server there have been. There may be another server behind each."""
+        return self._opened[endpoint.base]
+
     async def send(self, endpoint: Endpoint, path: str, body: bytes | None, seconds: float) -> bytes:
         """POST the body, or GET without one; the body of the answer.
 
@@ -93,7 +99,9 @@ class Exchange:
 
         async def trace(event: str, _: dict[str, Any]) -> None:
             nonlocal fresh
-            fresh = fresh or event == "connection.connect_tcp.started"
+            if event == "connection.connect_tcp.started":
+                fresh = True
+                self._opened[endpoint.base] += 1
 
         request = self._client.build_request(
             "GET" if body is None else "POST", endpoint.base + path, content=body, extensions={"trace": trace}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 BACKOFF = 0.25  # seconds after the first failure, doubled with each further one
 MOST_BACKOFF = 2.0  # seconds
 LONGEST_HOLD = 60.0  # seconds, whatever a server asks for
-MISSES = 3  # deadlines missed in a row that tell a server that hangs from a caller in a hurry
+MISSES = 3  # callers in a row whose time ended before an answer came, after which a server should be checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class _Replica:
     held: bool = False  # the last thing known of it is that it asked for a pause
     fault_at: float = 0.0
     failures: int = 0
-    misses: int = 0
+    misses: int = 0  # callers in a row whose time ended before it answered
 
 
 class Replicas:
@@ -53,6 +53,10 @@ class Replicas:
 
     One that failed is left alone for a while, and so is one that asked for it; after that it gets a single request
     until that has succeeded. As long as others do the work, one that failed should be checked before it gets any.
+
+    A caller's deadline says something about the caller only. Where several in a row end without an answer, the server
+    is asked after all others and should be checked; what comes of the check decides.
+
     clock: seconds; seed: of the choice among equals.
     """
 
@@ -74,7 +78,7 @@ class Replicas:
         known = [(index, replica) for index, replica in enumerate(self._replicas) if index not in exclude]
         free = [index for index, replica in known if now >= replica.free_at and self._has_room(index, texts)]
         if free:
-            sound = [index for index in free if not self._replicas[index].ejected or self._replicas[index].checked]
+            sound = [index for index in free if self._is_sound(self._replicas[index])]
             least = min(self._replicas[index].texts for index in sound or free)
             return self._random.choice([index for index in sound or free if self._replicas[index].texts == least])
         holds = [replica.free_at - now for _, replica in known if replica.held and replica.free_at > now]
@@ -87,17 +91,24 @@ class Replicas:
         return max(0.0, min(times) - self._clock()) if times else None
 
     def to_check(self) -> list[int]:
-        """Those that failed a while ago and that nobody has looked at since."""
+        """Those that failed a while ago, or let several callers in a row wait in vain, and that are not being tried."""
         now = self._clock()
         return [
             index
             for index, replica in enumerate(self._replicas)
-            if replica.ejected and not replica.checked and now >= replica.free_at and replica.trials == 0
+            if not self._is_sound(replica) and now >= replica.free_at and replica.trials == 0
         ]
 
     def checked(self, index: int) -> None:
-        """One that failed seems to be back: it may be tried even where others do the work."""
-        self._replicas[index].checked = True
+        """Nothing more speaks against it: it may be tried even where others do the work."""
+        replica = self._replicas[index]
+        replica.checked, replica.misses = replica.ejected, 0
+
+    def readmit(self, index: int) -> None:
+        """What was held against it holds no longer."""
+        replica = self._replicas[index]
+        replica.ejected = replica.checked = replica.held = False
+        replica.free_at, replica.failures, replica.misses = 0.0, 0, 0
 
     def any_works(self) -> bool:
         """Whether the last thing known of one of them is not a failure."""
@@ -125,8 +136,7 @@ class Replicas:
         replica.misses = 0
         if ticket.began < replica.fault_at or (replica.held and now < replica.free_at):
             return False
-        replica.ejected = replica.checked = replica.held = False
-        replica.free_at, replica.failures = 0.0, 0
+        self.readmit(ticket.index)
         return True
 
     def failed(self, index: int) -> None:
@@ -145,16 +155,17 @@ class Replicas:
             seconds = replica.free_at - now if now < replica.free_at else self._backoff(replica)
         replica.free_at = max(replica.free_at, now + min(seconds, LONGEST_HOLD))
         replica.ejected, replica.checked, replica.held = False, False, True
-        replica.fault_at = now
+        replica.fault_at, replica.misses = now, 0
         return replica.free_at - now
 
-    def missed(self, index: int) -> bool:
-        """It had not answered when the caller's deadline came, which may be its fault; whether it is taken to be."""
+    def missed(self, index: int) -> None:
+        """A caller's time ended before it answered."""
         self._replicas[index].misses += 1
-        if self._replicas[index].misses < MISSES:
-            return False
-        self.failed(index)
-        return True
+
+    @staticmethod
+    def _is_sound(replica: _Replica) -> bool:
+        """Whether it may get work that others can do as well."""
+        return (not replica.ejected or replica.checked) and replica.misses < MISSES
 
     def _has_room(self, index: int, texts: int) -> bool:
         replica, most_texts = self._replicas[index], self._most_texts[index]

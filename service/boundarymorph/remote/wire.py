@@ -29,7 +29,7 @@ class Request:
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
     """values: (n, ...) in the order of the texts; truncated: how many the server says that it cut; served: the name
-    that the server gives for what answered, where it tells."""
+    of the model that answered, None where it is not told."""
 
     values: NDArray[Any]
     truncated: int = 0

@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from boundarymorph.errors import InvalidInput, LimitExceeded
+from boundarymorph.errors import IndexConflict, InvalidInput, LimitExceeded
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.retrieval.indexes import Index
@@ -185,7 +185,7 @@ async def _write(index: Index, encoder: Encoder | None, batch: Sequence[Entry], 
     if not changed:
         return
     documents = [entry.document for entry, _ in changed.values()]
-    vectors, truncated = await _embed([entry for entry, _ in changed.values()], encoder, index.info.dimension)
+    vectors, truncated = await _embed([entry for entry, _ in changed.values()], encoder, index)
     await asyncio.to_thread(index.upsert, documents, vectors, [digest for _, digest in changed.values()])
     updated = len(known.keys() & changed.keys())
     report.added += len(changed) - updated
@@ -193,9 +193,9 @@ async def _write(index: Index, encoder: Encoder | None, batch: Sequence[Entry], 
     report.truncated += truncated
 
 
-async def _embed(entries: Sequence[Entry], encoder: Encoder | None, dimension: int) -> tuple[NDArray[np.float32], int]:
+async def _embed(entries: Sequence[Entry], encoder: Encoder | None, index: Index) -> tuple[NDArray[np.float32], int]:
     """(n, d) vectors, given or encoded, and how many texts were cut."""
-    vectors = np.empty((len(entries), dimension), dtype=np.float32)
+    vectors = np.empty((len(entries), index.info.dimension), dtype=np.float32)
     without = []
     for row, entry in enumerate(entries):
         if entry.embedding is None:
@@ -205,6 +205,10 @@ async def _embed(entries: Sequence[Entry], encoder: Encoder | None, dimension: i
     if encoder is None or not without:
         return vectors, 0
     encoded = await encoder.encode_documents([entries[row].document.content for row in without])
+    if encoder.name != index.info.encoder:  # its servers have changed their model meanwhile
+        raise IndexConflict(
+            f"the encoder is {encoder.name!r} now, and the index {index.name!r} was built with {index.info.encoder!r}"
+        )
     vectors[without] = encoded.vectors
     return vectors, encoded.truncated
 

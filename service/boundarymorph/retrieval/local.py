@@ -47,6 +47,7 @@ class LocalRetriever:
         if query_embedding is None:
             self._refuse_other_encoder(found)
             query_embedding = await self.embed_query(query)
+            self._refuse_other_encoder(found)  # its servers may have changed their model meanwhile
         return await self._in_thread(found.retrieve, query, query_embedding, depth, wanted, hybrid)
 
     async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:

@@ -198,9 +198,10 @@ class RemoteRetriever:
         if status == HTTPStatus.TOO_MANY_REQUESTS:
             pause = retry_after(response.headers.get("retry-after"), time.time())
             message = detail if slug == Overloaded.slug else said
-            return Overloaded(message, retry_after=max(1.0, pause or 0.0))
+            public = detail if slug == Overloaded.slug else "the retriever has too much to do; try again later"
+            return Overloaded(message, retry_after=max(1.0, pause or 0.0), public=public)
         if slug == "body-too-large":
-            return LimitExceeded(f"the retriever at {self.url} takes no request of this size: {detail}")
+            return LimitExceeded(f"the retriever takes no request of this size: {detail}")
         if (kind := _kinds().get(slug)) is not None:
             return kind(detail)
         if slug in ("not-ready", RetrieverUnavailable.slug) or (not problem and status in (502, 503, 504)):

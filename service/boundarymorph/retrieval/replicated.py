@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -28,8 +29,6 @@ from boundarymorph.retrieval.retriever import Retrieved
 
 Answer = TypeVar("Answer")
 
-CHECK_TIMEOUT = 2.0  # seconds for a short query while others do the work
-PATIENCE = 1.0  # seconds; that a caller left before tells nothing about the retriever
 _log = logging.getLogger(__name__)
 
 
@@ -39,8 +38,8 @@ class ReplicatedRetriever:
     One that cannot be reached or breaks off is left alone for a while (`Replicas`), and the call goes to another at
     once; so it does when one asks for a pause. It also does when one makes no sense, which is held against that one as
     soon as another has answered the same call. As long as others work, one that failed is looked at before it gets a
-    call again. They must see the same documents, one directory or one database, and run the same encoder: one that
-    tells another than the first that told its own makes no sense.
+    call again, and so is one that several callers in a row gave up. They must see the same documents, one directory or
+    one database, and run the same encoder, that of most of those that answer: one that runs another makes no sense.
     """
 
     def __init__(
@@ -60,12 +59,13 @@ class ReplicatedRetriever:
             raise InvalidConfiguration("retriever.url: give at least one URL, and none of them twice")
         self._retrievers = tuple(retrievers)
         self._replicas = Replicas(len(retrievers), requests=2**31, clock=clock, seed=seed)
-        self._clock = clock
         self._on_change = on_change
+        self._closed = False
         self._works = [True] * len(retrievers)
         self._faults: list[BoundaryMorphError | None] = [None] * len(retrievers)
         self._checks: dict[int, asyncio.Task[None]] = {}
-        self._encoder: tuple[str, str] | None = None  # its name, and the retriever that told it
+        self._encoder: str | None = None
+        self._run: list[str | None] = [None] * len(retrievers)  # the encoders of those that answer
         for retriever in retrievers:
             on_change(retriever.url, True)
 
@@ -116,6 +116,7 @@ class ReplicatedRetriever:
             raise
 
     async def close(self) -> None:
+        self._closed = True
         checks = list(self._checks.values())
         for check in checks:
             check.cancel()
@@ -133,6 +134,7 @@ class ReplicatedRetriever:
         while isinstance(index := self._replicas.pick(1, tried), int):
             tried.add(index)
             ticket = self._replicas.begin(index, 1)
+            given_up = False
             try:
                 answer = await call(self._retrievers[index])
             except RetrieverFailed as failure:
@@ -142,8 +144,8 @@ class ReplicatedRetriever:
             except Overloaded as busy:
                 self._faults[index] = busy
                 self._replicas.paused(index, busy.retry_after)
-            except asyncio.CancelledError:
-                self._given_up(ticket)
+            except asyncio.CancelledError:  # its caller left, or the caller's time was over
+                given_up = True
                 raise
             except BoundaryMorphError:
                 self._answered(ticket, failures)
@@ -153,6 +155,9 @@ class ReplicatedRetriever:
                 return answer
             finally:
                 self._replicas.end(ticket)
+                if given_up:
+                    self._replicas.missed(index)
+                    self._check_doubtful()
         if failures:
             raise failures.popitem()[1]
         raise self._nobody()
@@ -160,44 +165,48 @@ class ReplicatedRetriever:
     async def _alike(self, one: RemoteRetriever, encoding: Awaitable[Answer]) -> Answer:
         """What it encodes, unless another of them encodes otherwise."""
         answer = await encoding
-        if one.encoder is not None:
-            name, teller = self._encoder = self._encoder or (one.encoder, one.url)
-            if one.encoder != name:
-                raise RetrieverFailed(
-                    f"the retriever at {one.url} runs the encoder {one.encoder!r}, and {teller} told {name!r}; "
-                    "let all run the same, and then restart the gateway"
-                )
+        self._run[self._retrievers.index(one)] = one.encoder
+        self._elect()
+        if one.encoder not in (None, self._encoder):
+            raise RetrieverFailed(
+                f"the retriever at {one.url} runs the encoder {one.encoder!r}, and others run {self._encoder!r}; "
+                "let all run the same"
+            )
         return answer
+
+    def _elect(self) -> None:
+        """Go by the encoder of most of those that answer, and rather by the present one than another of as many."""
+        votes = Counter(name for name in self._run if name is not None)
+        chosen = max(votes, key=lambda name: (votes[name], name == self._encoder), default=self._encoder)
+        before, self._encoder = self._encoder, chosen
+        if before in (None, chosen):
+            return
+        _log.warning("the retrievers run another encoder from now on: %s, no longer %s", chosen, before)
+        for index, name in enumerate(self._run):
+            if name == chosen and isinstance(self._faults[index], RetrieverFailed):
+                self._replicas.readmit(index)
+                self._note_works(index)
 
     def _answered(self, ticket: Ticket, failures: Mapping[int, RetrieverFailed]) -> None:
         """failures: of those that were asked before, by index."""
         if self._replicas.succeeded(ticket):
-            self._faults[ticket.index] = None
-            if not self._works[ticket.index]:
-                _log.info("a retriever works again: %s", self._retrievers[ticket.index].url)
-                self._set_works(ticket.index, True)
+            self._note_works(ticket.index)
         for index, failure in failures.items():
             self._eject(index, failure)
-        for other in self._replicas.to_check():
-            if other not in self._checks:
-                self._checks[other] = asyncio.ensure_future(self._check(other))
-                self._checks[other].add_done_callback(lambda _, other=other: self._checks.pop(other))  # type: ignore[misc]
+        self._check_doubtful()
 
-    def _given_up(self, ticket: Ticket) -> None:
-        """Its caller left, or the caller's time was over."""
-        if self._clock() - ticket.began >= PATIENCE and self._replicas.missed(ticket.index):
-            url = self._retrievers[ticket.index].url
-            self._eject(ticket.index, RetrieverUnavailable(f"the retriever at {url} keeps its callers waiting"))
+    def _check_doubtful(self) -> None:
+        for index in self._replicas.to_check():
+            if index not in self._checks and not self._closed:
+                self._checks[index] = asyncio.ensure_future(self._check(index))
+                self._checks[index].add_done_callback(lambda _, index=index: self._checks.pop(index))  # type: ignore[misc]
 
     async def _check(self, index: int) -> None:
         one = self._retrievers[index]
         try:
-            async with asyncio.timeout(CHECK_TIMEOUT):
-                await self._alike(one, one.check())
+            await self._alike(one, one.check())
         except Overloaded:
             self._replicas.checked(index)
-        except TimeoutError:
-            self._eject(index, RetrieverUnavailable(f"the retriever at {one.url} hangs"))
         except BoundaryMorphError as failure:
             self._eject(index, failure)
         else:
@@ -209,6 +218,15 @@ class ReplicatedRetriever:
             self._set_works(index, False)
         self._faults[index] = failure
         self._replicas.failed(index)
+        if isinstance(failure, RetrieverUnavailable):
+            self._run[index] = None
+            self._elect()
+
+    def _note_works(self, index: int) -> None:
+        self._faults[index] = None
+        if not self._works[index]:
+            _log.info("a retriever works again: %s", self._retrievers[index].url)
+            self._set_works(index, True)
 
     def _set_works(self, index: int, works: bool) -> None:
         self._works[index] = works
@@ -220,7 +238,9 @@ class ReplicatedRetriever:
         reasons = "; ".join(map(str, faults)) or "no retriever may be asked now"
         pauses = [fault.retry_after for fault in faults if isinstance(fault, Overloaded)]
         if pauses:
-            return Overloaded(reasons, retry_after=min(pauses))
+            return Overloaded(
+                reasons, retry_after=min(pauses), public="the retrievers have too much to do; try again later"
+            )
         if faults and all(isinstance(fault, RetrieverFailed) for fault in faults):
             return RetrieverFailed(reasons)
         return RetrieverUnavailable(reasons)

@@ -7,13 +7,23 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.errors import ScorerUnavailable
+
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """values: (n,) float64 in [0, 1], in the order of the texts; truncated: how many pairs were cut to fit."""
+    """values: (n,) float64 in [0, 1], in the order of the texts; truncated: how many pairs were cut to fit; model: the
+    name of the one that gave them, None where it cannot change."""
 
     values: NDArray[np.float64]
     truncated: int = 0
+    model: str | None = None
+
+
+def model_changed() -> ScorerUnavailable:
+    """The error of a request some of whose scores are of one model and some of another, which do not compare."""
+    message = "the scorer serves another model since this request began; try again"
+    return ScorerUnavailable(message, public=message)
 
 
 class Scorer(Protocol):

@@ -23,6 +23,8 @@ from boundarymorph.retrieval.encoders.recipe import known_recipe
 
 DOCUMENTS = 256  # of a call that share one timeout
 
+_QUERY, _DOCUMENT = 0, 1
+_CHANGED = "the encoder's servers serve another model since this request began; try again"
 _ROLE = Role("encoder", "vectors", "encoded", EncoderUnavailable, EncoderFailed)
 _SPELLING = Spelling("an encoder", None, DIALECTS, ", ".join(f"{name}://" for name in DIALECTS))
 
@@ -51,6 +53,7 @@ class RemoteEncoder:
     """An `Encoder` over HTTP, in front of one server or several that serve the same model.
 
     Name and dimension are known once it is connected, or has encoded a text; before that they raise EncoderUnavailable.
+    They are those of the model that gave the last vectors, so who encodes for an index compares them afterwards.
     """
 
     def __init__(
@@ -72,26 +75,25 @@ class RemoteEncoder:
             raise InvalidConfiguration("the dimension of an encoder must be at least 1")
         self._query_prompt, self._document_prompt = query_prompt, document_prompt
         self._kept = dimension
-        self._width: int | None = None  # of what the servers give
+        self._known: tuple[str, int] | None = None  # the model that gave the last vectors, and their length
         self._model = RemoteModel(endpoints, _ROLE, **options)
 
     @property
     def identity(self) -> str | None:
-        """The name, or None before a server has told what it is."""
-        return None if self._model.identity is None or self._width is None else self.name
+        """The name, or None where a server is yet to tell what it is, and after the servers changed their model."""
+        return None if self._known is None or self._known[0] != self._model.identity else self.name
 
     @property
     def name(self) -> str:
         """The model as its server names it, and a hash of the prompts and the dimension."""
-        query, document = self._prompts()
+        model, _ = self._reached()
+        query, document = self._prompts(model)
         told = json.dumps({"query": query, "document": document, "dimension": self.dimension}, sort_keys=True)
-        return f"{self._model.name}/{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+        return f"{model}/{hashlib.sha256(told.encode()).hexdigest()[:8]}"
 
     @property
     def dimension(self) -> int:
-        if self._width is None:
-            raise EncoderUnavailable("no encoder has been reached yet, and only its server knows what it is")
-        return self._kept or self._width
+        return self._kept or self._reached()[1]
 
     async def connect(self) -> None:
         """Ask all servers side by side what they are, and one for a vector; one that fits is enough.
@@ -100,7 +102,7 @@ class RemoteEncoder:
         """
         self._model.check_open()
         await self._model.connect()
-        await self._encode(["probe"], None)
+        await self._encode(_QUERY, ["probe"], None)
 
     async def check(self) -> None:
         """Let a canary through. Raises what `encode_query` does."""
@@ -109,20 +111,21 @@ class RemoteEncoder:
     async def encode_query(self, text: str, *, deadline: float | None = None) -> NDArray[np.float32]:
         """As `Encoder.encode_query`. deadline: on the clock, after which it raises DeadlineExceeded."""
         await self._be_connected()
-        vectors, _ = await self._encode([self._prompts()[0] + text], deadline)
+        vectors, _ = await self._encode(_QUERY, [text], deadline)
         vector: NDArray[np.float32] = vectors[0]
         return vector
 
     async def encode_documents(self, texts: Sequence[str]) -> Embeddings:
         await self._be_connected()
-        prompt = self._prompts()[1]
-        vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
-        truncated = 0
+        parts, truncated, models = [np.empty((0, self.dimension), dtype=np.float32)], 0, set[str]()
         for start in range(0, len(texts), DOCUMENTS):
-            part = [prompt + text for text in texts[start : start + DOCUMENTS]]
-            vectors[start : start + len(part)], cut = await self._encode(part, None)
+            vectors, cut = await self._encode(_DOCUMENT, texts[start : start + DOCUMENTS], None)
+            parts.append(vectors)
             truncated += cut
-        return Embeddings(vectors, truncated)
+            models.add(self._reached()[0])
+            if len(models) > 1:
+                raise EncoderUnavailable(_CHANGED, public=_CHANGED)
+        return Embeddings(np.concatenate(parts[1:] or parts), truncated)
 
     async def close(self) -> None:
         await self._model.close()
@@ -130,26 +133,34 @@ class RemoteEncoder:
     async def _be_connected(self) -> None:
         """The prompts depend on the model, and the shape of nothing on the dimension."""
         self._model.check_open()
-        if self._width is None:
+        if self._known is None:
             await self.connect()
 
-    async def _encode(self, texts: Sequence[str], deadline: float | None) -> tuple[NDArray[np.float32], int]:
+    async def _encode(self, kind: int, texts: Sequence[str], deadline: float | None) -> tuple[NDArray[np.float32], int]:
         """(n, d) unit rows of at least one text, and how many the server says that it cut."""
-        answer = await self._model.call("", texts, deadline=deadline)
+        prompt = self._prompts(self._model.name)[kind]
+        answer = await self._model.call("", [prompt + text for text in texts], deadline=deadline)
+        if answer.served != self._model.name or self._prompts(self._model.name)[kind] != prompt:
+            raise EncoderUnavailable(_CHANGED, public=_CHANGED)
         width = answer.values.shape[1]
-        if self._width not in (None, width):
-            raise EncoderFailed(f"{self._model.name} gives {width} dimensions now, and gave {self._width} before")
+        if self._known is not None and self._known[0] == answer.served and self._known[1] != width:
+            raise EncoderFailed(f"{self._model.name} gives {width} dimensions now, and gave {self._known[1]} before")
         if self._kept is not None and self._kept > width:
             raise EncoderFailed(f"{self._model.name} gives {width} dimensions, fewer than the {self._kept} to be kept")
         rows = unit_rows(answer.values[:, : self._kept])
         if not np.isfinite(rows).all():
             raise EncoderFailed(f"{self._model.name} gave a vector without a direction")
-        self._width = width
+        self._known = self._model.name, width
         return rows, answer.truncated
 
-    def _prompts(self) -> tuple[str, str]:
+    def _reached(self) -> tuple[str, int]:
+        if self._known is None:
+            raise EncoderUnavailable("no encoder has been reached yet, and only its server knows what it is")
+        return self._known
+
+    def _prompts(self, model: str) -> tuple[str, str]:
         """Of queries and of documents."""
-        family = known_recipe(self._model.name)
+        family = known_recipe(model)
         return (
             family.query if self._query_prompt is None else self._query_prompt,
             family.document if self._document_prompt is None else self._document_prompt,

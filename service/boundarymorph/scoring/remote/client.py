@@ -25,7 +25,7 @@ class RemoteScorer:
 
     @property
     def identity(self) -> str | None:
-        """The model as its server names it; None before one has answered."""
+        """The model in use, as its servers name it; None before one has answered. It can change."""
         return self._model.identity
 
     @property
@@ -48,7 +48,7 @@ class RemoteScorer:
         if not texts:
             return Scores(np.empty(0))
         answer = await self._model.call(query, texts, deadline=deadline)
-        return Scores(answer.values, answer.truncated)
+        return Scores(answer.values, answer.truncated, model=answer.served)
 
     async def close(self) -> None:
         await self._model.close()

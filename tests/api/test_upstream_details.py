@@ -1,0 +1,174 @@
+"""What is told of the servers behind a service: the reason to callers, the whole of it to operators."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import httpx
+import pytest
+
+from boundarymorph.api.app import create_app
+from boundarymorph.api.keys import Scope, make
+from boundarymorph.api.readiness import Readiness
+from boundarymorph.errors import RetrieverUnavailable, ScorerUnavailable
+from boundarymorph.scoring.remote.client import RemoteScorer
+from boundarymorph.selector import Selector
+from boundarymorph.settings import CacheSettings, RetrieverSettings, ScorerSettings, Settings
+from boundarymorph.telemetry import logs
+from boundarymorph.wiring import Rooms, build_gateway
+from tests.api.service import client_of, fake_rooms, problem, ready, serving, texts
+from tests.scoring.remote.servers import Behaviour, Ours, Server, answer, hang, reset, running
+
+SECRET = "what-only-the-upstream-says"
+REQUEST = {"query": "q", "pool": texts(8), "k": 2, "budget": 4, "deadline_ms": 300}
+
+
+@asynccontextmanager
+async def scored_by(server: Server, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    def build(settings: Settings, on_lost: Callable[[], None]) -> Rooms:
+        rooms = fake_rooms(settings)
+        scorer = RemoteScorer([server.endpoint()])
+        return Rooms(rooms.catalog, rooms.encoder, rooms.retriever, scorer, Selector(rooms.retriever, scorer))
+
+    async with serving(Settings(data_directory=tmp_path), build) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        reset,
+        hang,
+        answer({"error": SECRET}, 500),
+        answer(SECRET.encode(), 502),
+        answer({"error": SECRET}, 429, retry_after="30"),
+        answer({"error": SECRET}, 401),
+        answer({"error": SECRET}, 422),
+        answer({"scores": [SECRET], "model": "stand-in"}),
+        answer(SECRET.encode()),
+    ],
+)
+async def test_callers_read_nothing_of_a_scorer(
+    behaviour: Behaviour, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = list[str | None]()
+
+    class WithId(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            if record.name in ("boundarymorph.selector", "boundarymorph.api.problems"):
+                ids.append(logs.request_id.get())
+            return True
+
+    caplog.handler.addFilter(WithId())
+    caplog.set_level("WARNING", "boundarymorph")
+    async with running(Ours()) as [server], scored_by(server, tmp_path) as client:
+        server.behaviour = behaviour
+        private = (str(server.port), "127.0.0.1", "http://", SECRET)
+        headers = {"X-Request-ID": "asked-so"}
+        degraded = await client.post("/select", json=REQUEST, headers=headers)
+        assert degraded.json()["status"] == "retrieval_only"
+        assert any("scorer" in warning for warning in degraded.json()["warnings"])
+        streamed = await client.post("/select", json=REQUEST, headers=headers | {"Accept": "text/event-stream"})
+        assert "retrieval_only" in streamed.text
+        refused = await client.post("/select", json=REQUEST | {"on_failure": "error"}, headers=headers)
+        for response in (degraded, streamed, refused):
+            assert not [word for word in private if word in response.text], response.text
+        told = " ".join(record.getMessage() for record in caplog.records if record.name == "boundarymorph.selector")
+        assert f"127.0.0.1:{server.port}" in told
+        assert set(ids) == {"asked-so"}
+
+
+async def test_nor_of_a_retriever(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with running(Ours()) as [server]:
+        url = f"http://127.0.0.1:{server.port}"
+        settings = Settings(
+            data_directory=tmp_path,
+            retriever=RetrieverSettings(url=(url,)),
+            scorer=ScorerSettings(url=("http://127.0.0.1:1",)),
+            cache=CacheSettings(enabled=False),
+        )
+
+        class Warm:
+            """A gateway that does not wait for what is behind it."""
+
+            def __init__(self) -> None:
+                self.real = build_gateway(settings)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self.real, name)
+
+            async def check(self) -> None:
+                pass
+
+        app = create_app(settings, build=lambda *_: Warm())  # type: ignore[arg-type]
+        async with client_of(app) as client:
+            await ready(client)
+            response = await client.post("/select", json={"query": "q", "index": "i", "k": 1, "budget": 1})
+            detail = problem(response, 502, "retriever-failed")
+            assert "retriever" in detail and str(server.port) not in response.text
+        assert url in caplog.text
+
+
+async def test_who_reads_what_is_wrong(tmp_path: Path) -> None:
+    admin, admin_key = make("root", {Scope.ADMIN})
+    reader, reader_key = make("app", {Scope.SELECT, Scope.WRITE})
+    away = ScorerUnavailable("http://10.0.0.5:8081 cannot be reached")
+
+    async def canary(deadline: float) -> None:
+        raise away
+
+    def application(keys: tuple[str, ...]) -> Any:
+        app = create_app(Settings(data_directory=tmp_path, keys=keys), build=fake_rooms)
+        return app, app.state.boundarymorph
+
+    app, state = application((str(admin_key), str(reader_key)))
+    async with client_of(app) as client:
+        await ready(client)
+        state.readiness = Readiness({"scorer": canary}, interval=1, timeout=1)
+        await state.readiness.ask()
+        full = await client.get("/readyz", headers={"Authorization": f"Bearer {admin}"})
+        assert full.json()["detail"] == f"scorer: {away}"
+        assert full.json()["parts"]["scorer"]["detail"] == str(away)
+        for headers in ({}, {"Authorization": f"Bearer {reader}"}, {"Authorization": "Bearer nonsense"}):
+            brief = await client.get("/readyz", headers=headers)
+            assert brief.status_code == full.status_code == 503
+            assert brief.json() == full.json() | {
+                "detail": "no answer from: scorer",
+                "parts": {"scorer": full.json()["parts"]["scorer"] | {"detail": None}},
+            }
+        state.failure = "/data/models is gone"
+        assert (await client.get("/readyz")).json()["detail"] is None
+
+    app, state = application(())
+    async with client_of(app) as client:
+        await ready(client)
+        state.readiness = Readiness({"scorer": canary}, interval=1, timeout=1)
+        await state.readiness.ask()
+        assert "10.0.0.5" in (await client.get("/readyz")).text
+    for host, told in (("127.0.0.1", True), ("::1", True), ("10.1.2.3", False), ("testclient", False)):
+        transport = httpx.ASGITransport(app, client=(host, 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as elsewhere:
+            assert ("10.0.0.5" in (await elsewhere.get("/readyz")).text) == told
+
+
+async def test_a_service_that_waits_names_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = asyncio.Event()
+
+    class Elsewhere:
+        canaries: ClassVar[dict[str, Any]] = {}
+
+        async def check(self) -> None:
+            asked.set()
+            raise RetrieverUnavailable("the retriever at http://10.0.0.5:8082 cannot be reached")
+
+        async def close(self) -> None:
+            pass
+
+    app = create_app(Settings(data_directory=tmp_path), build=lambda *_: Elsewhere())  # type: ignore[arg-type]
+    async with client_of(app) as client:
+        await asked.wait()
+        assert "no retriever is able to work now" in problem(await client.get("/indexes"), 503, "not-ready")
+        assert "10.0.0.5" in (await client.get("/readyz")).text

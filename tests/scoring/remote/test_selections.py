@@ -1,0 +1,72 @@
+"""Selections over a remote scorer: callers in a hurry beside others, and a model that changes on the way."""
+
+import asyncio
+import time
+
+import numpy as np
+import pytest
+
+from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.caching.scorer import CachingScorer
+from boundarymorph.errors import DeadlineExceeded
+from boundarymorph.retrieval.candidates import GivenCandidates
+from boundarymorph.retrieval.document import Document
+from boundarymorph.scoring.remote.client import RemoteScorer
+from boundarymorph.scoring.scorer import Scorer
+from boundarymorph.selector import SelectionResult, SelectionTask, Selector
+from tests.retrieval.fakes import vector_of
+from tests.scoring.remote.servers import Ours, Reply, running, slow
+from tests.test_selector import FakeRetriever
+
+DOCUMENTS = [Document(f"d{number}", f"text {number}") for number in range(12)]
+CANDIDATES = GivenCandidates(
+    DOCUMENTS, np.stack([vector_of(document.text) for document in DOCUMENTS]), query_embedding=vector_of("query")
+)
+
+
+async def selected(selector: Selector, *, budget: int = 1, reuse: bool = True) -> SelectionResult:
+    deadline = time.monotonic() + 60
+    return await selector.select(SelectionTask("query", CANDIDATES, budget, 3, deadline=deadline, reuse=reuse))
+
+
+async def test_callers_in_a_hurry_take_nothing_from_the_others() -> None:
+    """The scorer answers in 50 ms. Some callers give it 20."""
+    async with running(Ours()) as [server]:
+        scorer = RemoteScorer([server.endpoint()])
+        selector = Selector(FakeRetriever(), scorer)
+        assert (await selected(selector)).status == "complete"
+        server.behaviour = slow(0.05)
+        for _ in range(4):
+            for _ in range(5):
+                with pytest.raises(DeadlineExceeded):
+                    await scorer.score("query", ["text"], deadline=time.monotonic() + 0.02)
+            later = await asyncio.gather(*(selected(selector) for _ in range(10)))
+            assert [result.status for result in later] == ["complete"] * 10
+        await selector.close()
+        await scorer.close()
+
+
+@pytest.mark.parametrize("caching", [False, True])
+@pytest.mark.parametrize("reuse", [False, True])
+async def test_the_scores_of_a_selection_are_of_one_model(caching: bool, reuse: bool) -> None:
+    async with running(Ours("a")) as [server]:
+        remote = RemoteScorer([server.endpoint()])
+        await remote.connect()
+        scorer: Scorer = remote
+        if caching:
+            scorer = CachingScorer(remote, MemoryScoreCache(1_000_000), identity=lambda: remote.identity)
+        selector = Selector(FakeRetriever(), scorer)
+
+        async def change(reply: Reply) -> Reply:
+            server.wire = Ours("b")
+            return reply
+
+        server.script = [change]
+        result = await selected(selector, budget=4, reuse=reuse)
+        assert (result.status, result.stop_reason) == ("partial", "scorer_unavailable")
+        assert len(result.history) == 1, "the one score of the old model, and none of the new one"
+        assert any("another model" in warning for warning in result.warnings)
+        after = await selected(selector, budget=4, reuse=reuse)
+        assert (after.status, after.reused, len(after.history)) == ("complete", 0, 4)
+        await selector.close()
+        await scorer.close()

@@ -1,0 +1,187 @@
+"""A remote scorer in front of simulated servers that die, hang, are busy and change their model, in virtual time."""
+
+import asyncio
+import hashlib
+import selectors
+from typing import Any
+
+import orjson
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from boundarymorph.errors import DeadlineExceeded, Overloaded, ScorerFailed, ScorerUnavailable
+from boundarymorph.remote.client import GRACE
+from boundarymorph.remote.exchange import Busy, Unavailable
+from boundarymorph.remote.urls import Endpoint
+from boundarymorph.scoring.remote.client import RemoteScorer
+from boundarymorph.scoring.remote.urls import parse
+from tests.stateful.profile import draws
+
+ATTEMPT = 1.0  # seconds that a request may take by itself
+LATENCY = 0.05  # seconds that a server takes
+HURRY, PATIENCE = 0.02, 8.0  # seconds that callers wait
+TEXTS = [f"text {number}" for number in range(6)]
+STATES = ["well", "dead", "hangs", "frozen", "busy", "broken"]  # one that is frozen does not describe itself either
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Where there is nothing to do, the time of the next thing comes at once."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        loop = self
+
+        class Selector(selectors.DefaultSelector):
+            def select(self, timeout: float | None = None) -> Any:
+                assert timeout is not None, "all wait, and nothing will ever happen"
+                loop.now += timeout
+                return super().select(0)
+
+        super().__init__(Selector())
+
+    def time(self) -> float:
+        return self.now
+
+
+def score_of(model: str, text: str) -> float:
+    return hashlib.blake2b(f"{model} {text}".encode()).digest()[0] / 255
+
+
+class Server:
+    """What Text Embeddings Inference would answer; opened: connections, of which each restart needs a new one."""
+
+    def __init__(self, model: str) -> None:
+        self.state, self.model = "well", model
+        self.opened, self.connected = 0, False
+
+    async def answer(self, path: str, body: bytes | None) -> bytes:
+        if self.state == "dead":
+            self.connected = False
+            raise Unavailable("cannot be reached", carried_out=False)
+        if not self.connected:
+            self.connected = True
+            self.opened += 1
+        if self.state == "frozen" or (self.state == "hangs" and body is not None):
+            await asyncio.Event().wait()
+        if body is None:
+            return orjson.dumps({"model_id": self.model, "max_client_batch_size": 4})
+        model = self.model
+        await asyncio.sleep(LATENCY)
+        if self.state == "busy":
+            raise Busy("full", 0.3)
+        if self.state != "well" or not self.connected:
+            raise Unavailable("it broke")
+        texts = orjson.loads(body)["texts"]
+        return orjson.dumps([{"index": i, "score": score_of(model, text)} for i, text in enumerate(texts)])
+
+
+class Exchange:
+    """In place of the connections."""
+
+    def __init__(self, servers: dict[str, Server]) -> None:
+        self.servers, self.closed = servers, False
+
+    def opened(self, endpoint: Endpoint) -> int:
+        return self.servers[endpoint.base].opened
+
+    async def send(self, endpoint: Endpoint, path: str, body: bytes | None, seconds: float) -> bytes:
+        async with asyncio.timeout(seconds):
+            return await self.servers[endpoint.base].answer(path, body)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class FleetMachine(RuleBasedStateMachine):
+    """settled: nothing has changed for so long that what works must be known."""
+
+    @initialize(count=st.integers(1, 3), seed=st.integers(0, 9))
+    def start(self, count: int, seed: int) -> None:
+        self.loop = VirtualLoop()
+        endpoints = [parse(f"tei://server{number}:1") for number in range(count)]
+        self.servers = [Server("a") for _ in range(count)]
+        self.scorer = RemoteScorer(
+            endpoints, timeout=PATIENCE, attempt_timeout=ATTEMPT, clock=self.loop.time, seed=seed
+        )
+        fleet: Any = self.scorer._model._fleet
+        self.loop.run_until_complete(fleet._exchange.close())
+        self.works = dict.fromkeys((endpoint.base for endpoint in endpoints), True)
+        fleet._exchange = Exchange({one.base: server for one, server in zip(endpoints, self.servers, strict=True)})
+        fleet._on_change = self.works.__setitem__
+        self.settled = True
+
+    @rule(data=st.data(), state=st.sampled_from(STATES))
+    def becomes(self, data: Any, state: str) -> None:
+        server = data.draw(st.sampled_from(self.servers))
+        if state != server.state:
+            server.state, self.settled = state, False
+
+    @rule(data=st.data(), model=st.sampled_from(["a", "b"]), restarts=st.booleans())
+    def changes_its_model(self, data: Any, model: str, restarts: bool) -> None:
+        server = data.draw(st.sampled_from(self.servers))
+        if model != server.model:
+            server.model, server.connected, self.settled = model, False, False
+            if restarts:
+                server.state = "dead"
+
+    @rule(seconds=st.sampled_from([0.1, 0.5, 3.0]))
+    def time_goes_on(self, seconds: float) -> None:
+        self.loop.run_until_complete(asyncio.sleep(seconds))
+
+    @rule(waits=st.lists(st.sampled_from([HURRY, 0.2, PATIENCE]), min_size=1, max_size=6))
+    def ask(self, waits: list[float]) -> None:
+        """Several callers at a time."""
+
+        async def all_of_them() -> list[bool]:
+            return await asyncio.gather(*(self._call(seconds) for seconds in waits))
+
+        answered = self.loop.run_until_complete(all_of_them())
+        if self.settled and any(server.state == "well" for server in self.servers):
+            wanted = [done for done, seconds in zip(answered, waits, strict=True) if seconds == PATIENCE]
+            assert all(wanted), "a caller with time was told that nobody works"
+
+    @rule()
+    def settle(self) -> None:
+        """After some time, in which callers come and go, all is known."""
+
+        async def some_time() -> None:
+            for _ in range(16):
+                await asyncio.gather(self._call(PATIENCE), self._call(HURRY))
+                await asyncio.sleep(0.5)
+
+        self.loop.run_until_complete(some_time())
+        self.settled = True
+        well = [server for server in self.servers if server.state == "well"]
+        if well:
+            votes = [server.model for server in well]
+            assert votes.count(str(self.scorer.identity)) >= 1, "no server that works serves the model in use"
+            if all(server.state in ("well", "dead", "broken", "frozen") for server in self.servers):
+                assert votes.count(str(self.scorer.identity)) * 2 >= len(votes), "most serve another model"
+        for server, works in zip(self.servers, self.works.values(), strict=True):
+            if server.state == "well" and server.model == self.scorer.identity:
+                assert works, "a server that works is said to be away"
+
+    async def _call(self, seconds: float) -> bool:
+        """Whether it got its scores, by the deadline and all of one model."""
+        deadline = self.loop.time() + seconds
+        try:
+            scores = await self.scorer.score("q", TEXTS, deadline=deadline)
+        except (DeadlineExceeded, Overloaded, ScorerUnavailable, ScorerFailed):
+            return False
+        finally:
+            assert self.loop.time() <= deadline + GRACE + 1e-6, "it waited beyond its deadline"
+        assert scores.values.tolist() == [score_of(str(scores.model), text) for text in TEXTS]
+        return True
+
+    def teardown(self) -> None:
+        if not hasattr(self, "loop"):
+            return
+        self.loop.run_until_complete(asyncio.sleep(3 * ATTEMPT + PATIENCE))
+        replicas: Any = self.scorer._model._fleet._replicas
+        assert all(one.requests == one.texts == one.trials == 0 for one in replicas._replicas)
+        self.loop.run_until_complete(self.scorer.close())
+        self.loop.close()
+
+
+TestFleet = FleetMachine.TestCase
+TestFleet.settings = draws(40, 20)
