@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import random
+import subprocess
 import sys
 import time
 from pathlib import Path
-
-import pytest
 
 from tests.stateful.profile import SOAK
 
@@ -23,15 +22,21 @@ def main() -> int:
     while time.monotonic() < end:
         seed = random.SystemRandom().randrange(2**32)
         print(f"pass {passes + 1}, seed {seed}", flush=True)
-        code = pytest.main(
-            [
-                str(Path(__file__).parent),
-                *("--hypothesis-profile", SOAK, "--hypothesis-seed", str(seed)),
-                *("--timeout", "0", "--exitfirst", "-n", "2", "-k", options.only),
-            ]
-        )
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            str(Path(__file__).parent),
+            "--exitfirst",
+            "--timeout",
+            "0",
+            "-n",
+            "2",
+        ]
+        command += ["--hypothesis-profile", SOAK, "--hypothesis-seed", str(seed), "-k", options.only]
+        code = subprocess.run(command, check=False).returncode
         if code:
-            return int(code)
+            return code
         passes += 1
     print(f"{passes} passes, no failure")
     return 0
