@@ -80,13 +80,94 @@ async def test_a_busy_caller_lets_others_pass() -> None:
     assert visitors.order == ["a1", "a2", "b1", "a3", "a4"]
 
 
-async def test_priority_before_fairness() -> None:
+async def test_priority_orders_the_requests_of_one_caller() -> None:
     visitors = Visitors(Admission(running=1, waiting=9))
-    for name, caller, priority in (("now", "a", 0), ("low", "b", -1), ("same", "b", 0), ("high", "a", 5)):
-        visitors.send(name, caller, priority=priority)
+    for name, priority in (("now", 0), ("low", -1), ("same", 0), ("high", 5)):
+        visitors.send(name, priority=priority)
     await settle()
     await visitors.leave("now", "high", "same", "low")
     assert visitors.order == ["now", "high", "same", "low"]
+
+
+async def test_priority_is_worth_nothing_against_other_callers() -> None:
+    """They take turns, however urgent the requests of one of them."""
+    visitors = Visitors(Admission(running=1, waiting=99))
+    urgent = [f"a{number}" for number in range(20)]
+    others = [f"b{number}" for number in range(5)]
+    for name in urgent:
+        visitors.send(name, "a", priority=9)
+    for name in others:
+        visitors.send(name, "b")
+    await settle()
+    for _ in range(25):
+        await visitors.leave(visitors.order[-1])
+    assert visitors.order[:10] == [name for pair in zip(urgent, others, strict=False) for name in pair]
+    assert sorted(visitors.order) == sorted(urgent + others)
+
+
+async def test_callers_take_turns_whoever_came_first() -> None:
+    visitors = Visitors(Admission(running=1, waiting=9))
+    for name in ("a1", "a2", "a3", "b1", "b2"):
+        visitors.send(name, name[0])
+    await settle()
+    await visitors.leave("a1", "b1", "a2", "b2", "a3")
+    assert visitors.order == ["a1", "b1", "a2", "b2", "a3"]
+
+
+@pytest.mark.parametrize(("seconds", "admitted"), [(2.0, True), (1.99, False)])
+async def test_requests_of_another_caller_are_no_reason_for_a_refusal(seconds: float, admitted: bool) -> None:
+    """One runs and eight wait, each a second; the first of another caller is next, and one that follows it third."""
+    clock = Clock()
+    visitors = Visitors(Admission(running=1, waiting=19, clock=clock))
+    for number in range(9):
+        visitors.send(f"a{number}", "a", priority=9)
+    await settle()
+    first = visitors.send("b1", "b", deadline=clock.now + seconds)
+    await settle()
+    assert first.done() != admitted
+    if admitted:
+        second = visitors.send("b2", "b", deadline=clock.now + 5.99)
+        third = visitors.send("b3", "b", deadline=clock.now + 6.0)
+        await settle()
+        assert [second.done(), third.done()] == [True, False]
+        second.exception()
+        third.cancel()
+    else:
+        with pytest.raises(Overloaded, match="too late"):
+            await first
+
+
+async def test_so_many_of_one_caller_and_no_more() -> None:
+    before = REGISTRY.get_sample_value("boundarymorph_select_refused_total", {"reason": "key"}) or 0
+    visitors = Visitors(Admission(running=1, waiting=9, of_caller=2))
+    tasks = [visitors.send(name, name[0]) for name in ("a1", "a2", "a3", "b1")]
+    await settle()
+    assert [task.done() for task in tasks] == [False, False, True, False]
+    with pytest.raises(Overloaded, match=r"2 selections under way, as many as limits\.key_sessions"):
+        await tasks[2]
+    assert REGISTRY.get_sample_value("boundarymorph_select_refused_total", {"reason": "key"}) == before + 1
+    await visitors.leave("a1", "b1")
+    visitors.send("a4", "a")
+    await settle()
+    await visitors.leave("a2", "a4")
+    assert visitors.order == ["a1", "b1", "a2", "a4"]
+    assert visitors.admission.inside == 0
+
+
+async def test_a_deadline_that_came_while_threads_were_busy_is_not_too_late_for_a_turn() -> None:
+    """There is room: what came too late is the request itself, after it was read."""
+
+    def refused(reason: str) -> float:
+        return REGISTRY.get_sample_value("boundarymorph_select_refused_total", {"reason": reason}) or 0
+
+    too_late, deadline = refused("too_late"), refused("deadline")
+    clock = Clock()
+    visitors = Visitors(Admission(running=1, waiting=9, clock=clock))
+    late = visitors.send("late", deadline=clock.now - 0.1)
+    with pytest.raises(Overloaded, match="before the request was read"):
+        await late
+    assert (refused("too_late"), refused("deadline")) == (too_late, deadline + 1)
+    assert visitors.admission.inside == 0
 
 
 async def test_who_gives_up_leaves_no_gap() -> None:
@@ -206,8 +287,8 @@ class TestRoomForOthers:
             await tasks["a4"]
         assert error.value.retry_after >= 1
         assert (visitors.admission.inside, visitors.admission.running, visitors.admission.waiting) == (4, 1, 3)
-        await visitors.leave("a1", "a2", "a3", "b1")
-        assert visitors.order == ["a1", "a2", "a3", "b1"]
+        await visitors.leave("a1", "b1", "a2", "a3")
+        assert visitors.order == ["a1", "b1", "a2", "a3"]
         assert (visitors.admission.inside, visitors.admission.running) == (0, 0)
 
     async def test_until_the_difference_is_less_than_two(
