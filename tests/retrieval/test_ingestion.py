@@ -35,7 +35,7 @@ async def stream(*chunks: bytes) -> AsyncIterator[bytes]:
         yield chunk
 
 
-async def parse(*chunks: bytes, dimension: int = 2, **options: int) -> list[Entry | BadLine]:
+async def parse(*chunks: bytes, dimension: int = 2, **options: Any) -> list[Entry | BadLine]:
     return [entry async for entry in parse_ndjson(stream(*chunks), dimension, **options)]
 
 

@@ -89,6 +89,7 @@ def _application(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await state.work.close()
         if state.built is not None:
             await state.built.close()
         await state.rates.close()

@@ -42,6 +42,8 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
     """
     limits = settings.limits
     seconds = settings.deadline_seconds if request.deadline_ms is None else request.deadline_ms / 1e3
+    longest = math.floor(1e3 * limits.deadline_seconds)
+    bound("deadline_ms", math.ceil(request.deadline_ms or 0), longest, "ms (limits.deadline_seconds)")
     task = SelectionTask(
         query=request.query,
         candidates=_candidates(request, settings),
