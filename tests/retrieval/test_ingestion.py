@@ -76,7 +76,7 @@ class TestParsing:
             b'{"id": 7, "text": "", "title": "two", "metadata": {"k": [1]}, "embedding": [3, -4.0]}'
         )
         first, second = entries
-        assert first == Entry(1, Document("a", "one"))
+        assert first == Entry(1, Document("a", "one"), unknown=("extra",))
         assert isinstance(second, Entry)
         assert (second.line, second.document) == (4, Document("7", "", "two", {"k": [1]}))
         assert second.embedding is not None

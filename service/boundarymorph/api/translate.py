@@ -193,7 +193,8 @@ def _decode(block: VectorBlock, field: str, limits: Limits) -> NDArray[np.floati
     expected = ITEM_BYTES[block.dtype] * math.prod(block.shape)
     if len(raw) != expected:
         raise InvalidEmbeddings(
-            f"{field}.data has {len(raw):,} bytes where {block.dtype} of shape {block.shape} take {expected:,}"
+            f"{field}.data has {len(raw):,} bytes where {block.dtype} of shape {block.shape} take {expected:,}; "
+            f"is {field}.dtype right? It is float16 unless it says float32"
         )
     return np.frombuffer(raw, dtype=np.dtype(block.dtype).newbyteorder("<")).reshape(block.shape)
 

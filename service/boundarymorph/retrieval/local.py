@@ -82,5 +82,5 @@ class LocalRetriever:
         if built_with != running:
             raise InvalidInput(
                 f"the index {index.name!r} was built with the encoder {built_with!r} and this service runs "
-                f"{running!r}; send a query_embedding or build the index anew"
+                f"{'no encoder' if running is None else repr(running)}; send a query_embedding or build the index anew"
             )
