@@ -105,6 +105,48 @@ async def test_priority_is_worth_nothing_against_other_callers() -> None:
     assert sorted(visitors.order) == sorted(urgent + others)
 
 
+async def test_who_has_fewer_running_is_next_even_if_its_last_turn_was_later() -> None:
+    visitors = Visitors(Admission(running=2, waiting=9))
+    for name in ("a1", "c1", "b1", "a2", "b2"):
+        visitors.send(name, name[0])
+        await settle()
+    await visitors.leave("c1", "b1")
+    assert visitors.order == ["a1", "c1", "b1", "b2"]
+    await visitors.leave("a1", "b2", "a2")
+    assert visitors.order[-1] == "a2"
+
+
+async def test_room_is_not_passed_back_and_forth_between_two() -> None:
+    """With two of one caller inside and one of the other, nobody makes room."""
+    visitors = Visitors(Admission(running=1, waiting=2))
+    tasks = [visitors.send(name, name[0]) for name in ("b1", "a1", "a2", "b2")]
+    await settle()
+    assert [task.done() for task in tasks] == [False, False, False, True]
+    with pytest.raises(Overloaded, match="in hand already"):
+        await tasks[3]
+    await visitors.leave("b1", "a1", "a2")
+
+
+async def test_what_turns_took_lately_is_what_the_next_is_expected_to_take() -> None:
+    """A second each at first; one of eleven seconds makes it two, a tenth of the new one and nine of the old."""
+    clock = Clock()
+    visitors = Visitors(Admission(running=1, waiting=9, clock=clock))
+    slow = visitors.send("slow")
+    await settle()
+    clock.now += 11
+    await visitors.leave("slow")
+    await slow
+    visitors.send("running")
+    await settle()
+    for seconds, refused in ((3.99, True), (4.0, False)):
+        task = visitors.send(str(seconds), deadline=clock.now + seconds)
+        await settle()
+        assert task.done() == refused
+        task.exception() if refused else task.cancel()
+    await settle()
+    await visitors.leave("running")
+
+
 async def test_callers_take_turns_whoever_came_first() -> None:
     visitors = Visitors(Admission(running=1, waiting=9))
     for name in ("a1", "a2", "a3", "b1", "b2"):
@@ -135,6 +177,22 @@ async def test_requests_of_another_caller_are_no_reason_for_a_refusal(seconds: f
     else:
         with pytest.raises(Overloaded, match="too late"):
             await first
+
+
+@pytest.mark.parametrize(("seconds", "refused"), [(1.99, True), (2.0, False)])
+async def test_others_who_have_as_many_running_may_come_first(seconds: float, refused: bool) -> None:
+    """One of each runs and three of the other caller wait: one of these comes first, and turns take half a second."""
+    clock = Clock()
+    visitors = Visitors(Admission(running=2, waiting=9, clock=clock))
+    for name in ("a1", "b1", "a2", "a3", "a4"):
+        visitors.send(name, name[0])
+        await settle()
+    task = visitors.send("b2", "b", deadline=clock.now + seconds)
+    await settle()
+    assert task.done() == refused
+    if refused:
+        with pytest.raises(Overloaded, match=r"in about 1\.0 s, too late"):
+            await task
 
 
 async def test_so_many_of_one_caller_and_no_more() -> None:

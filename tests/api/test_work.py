@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 import httpx
 import orjson
@@ -25,6 +25,8 @@ from boundarymorph.retrieval.live import LiveIndex
 from boundarymorph.settings import Limits, Settings, WorkSettings
 from tests.api.service import NDJSON, answer, client_of, fake_retrieval, fake_rooms, problem, ready, texts
 
+Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
 SECONDS = 30.0  # after which a test has failed
 
 
@@ -253,7 +255,7 @@ class TestArrays:
             return loads(text)
 
         async with filled(Settings(data_directory=tmp_path)) as client:
-            monkeypatch.setattr(ingestion.orjson, "loads", noted)
+            monkeypatch.setattr("boundarymorph.retrieval.ingestion.orjson.loads", noted)
             documents = [{"id": str(i), "text": "t" * 500, "embedding": [1.0, 2, 3, i]} for i in range(3_000)]
             for content, headers in (
                 (orjson.dumps(documents), {"content-type": "application/json"}),
@@ -271,7 +273,7 @@ class TestArrays:
         with ThreadPoolExecutor(1) as threads:
             steps = 0
 
-            async def run(function: Callable[..., Any], *args: Any) -> Any:
+            async def run(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
                 nonlocal steps
                 steps += 1
                 return await asyncio.get_running_loop().run_in_executor(threads, function, *args)
@@ -315,7 +317,7 @@ asyncio.run(main())
         settings = Settings(data_directory=tmp_path, limits=Limits(dimension=100))
         long = "[" + ", ".join(map(str, range(40_000))) + "]"
         async with filled(settings) as client:
-            pool = [{"text": f'he said \\"{long}'}, {"text": long, "embedding": [1.0] * 100}, {"text": f'"{long}\\'}]
+            pool: list[dict[str, Any]] = [{"text": f'he said \\"{long}'}, {"text": long}, {"text": f'"{long}\\'}]
             pool = [document | {"embedding": [1.0] * 100} for document in pool]
             request = {"query": "q", "query_embedding": [2] * 100, "pool": pool, "budget": 0, "k": 1}
             answer(await client.post("/select", json=request))

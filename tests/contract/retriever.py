@@ -58,13 +58,11 @@ class RetrieverContract:
             ({"line": "4"}, ["the filter compares 'line' with a string, and no document has a string there"]),
             ({"not": {"line": {"lt": 9}}, "page": {"gt": 1}}, ["the filter compares 'page' with a number, and no"]),
         ):
-            for hybrid in (False, True):
-                found = await retriever.retrieve("trams", "violin", 3, filter=filter, hybrid=hybrid)
-                assert (len(found.pool), found.pool.embeddings.shape[0], len(found.pool.scores)) == (0, 0, 0)
-                said = list(found.warnings)
-                assert said[said.index(nothing) :][: 1 + len(reasons)][0] == nothing
-                assert len(said) == 1 + len(reasons)
-                assert all(text.startswith(reason) for text, reason in zip(said[1:], reasons, strict=True))
+            found = await retriever.retrieve("trams", "violin", 3, filter=filter)
+            assert (len(found.pool), len(found.pool.embeddings), len(found.pool.scores)) == (0, 0, 0)
+            said = list(found.warnings)
+            assert said[0] == nothing
+            assert all(text.startswith(reason) for text, reason in zip(said[1:], reasons, strict=True))
 
     async def test_own_vectors(self, retriever: Retriever) -> None:
         pool = (await retriever.retrieve("own", "", 2, query_embedding=[0, 0, 9, 1])).pool
