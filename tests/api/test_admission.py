@@ -349,6 +349,19 @@ class TestRoomForOthers:
         assert visitors.order == ["a1", "b1", "a2", "a3"]
         assert (visitors.admission.inside, visitors.admission.running) == (0, 0)
 
+    async def test_one_that_its_client_leaves_in_the_same_moment_is_cancelled(
+        self, full: tuple[Visitors, dict[str, asyncio.Task[None]]]
+    ) -> None:
+        visitors, tasks = full
+        visitors.send("b1", "b")
+        await asyncio.sleep(0)
+        assert tasks["a4"].cancelling() == 1
+        tasks["a4"].cancel()
+        await settle()
+        assert tasks["a4"].cancelled()
+        await visitors.leave("a1", "b1", "a2", "a3")
+        assert visitors.admission.inside == 0
+
     async def test_until_the_difference_is_less_than_two(
         self, full: tuple[Visitors, dict[str, asyncio.Task[None]]]
     ) -> None:
