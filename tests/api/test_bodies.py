@@ -201,6 +201,24 @@ class TestBytesInHand:
                 assert accepted.is_success, accepted.text
             assert hand.total == 0
 
+    async def test_are_counted_before_they_are_read_where_their_number_is_declared(self, tmp_path: Path) -> None:
+        app = create_app(Settings(data_directory=tmp_path), build=fake_rooms)
+        hand: BytesInHand = app.state.boundarymorph.bytes_in_hand
+        read = False
+
+        async def body() -> AsyncIterator[bytes]:
+            nonlocal read
+            read = True
+            yield b" " * 100
+
+        async with client_of(app) as client:
+            await ready(client)
+            with hand.of_request() as others:
+                others(2**30 - 99)
+                refused = await client.post("/select", content=body(), headers={"content-length": "100"})
+                problem(refused, 429, "overloaded")
+                assert not read
+
     async def test_are_given_back_whatever_becomes_of_the_request(self, tmp_path: Path) -> None:
         app = create_app(Settings(data_directory=tmp_path), build=fake_rooms)
         hand: BytesInHand = app.state.boundarymorph.bytes_in_hand
