@@ -19,6 +19,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from boundarymorph import supervisor
+from boundarymorph.api.protocol import ProblemProtocol
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import logs, metrics, tracing
@@ -102,6 +103,7 @@ def _serve(
         app,
         host=settings.host,
         port=settings.port,
+        http=ProblemProtocol,
         log_config=None,
         access_log=False,  # the middleware logs each request, with its id
         timeout_graceful_shutdown=settings.grace_seconds,

@@ -198,6 +198,9 @@ class Selector:
             async with self._before(task.deadline):
                 retrieved = await task.candidates.retrieve(self._retriever, task.query)
         pool, warnings = retrieved.pool, list(retrieved.warnings)
+        if not len(pool):
+            yield _nothing(pool, warnings, watch)
+            return
 
         documents: dict[str, Document] = {}
         gone: set[int] = set()
@@ -338,6 +341,14 @@ class Selector:
 
     async def _in_thread(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
+
+
+def _nothing(pool: Pool, warnings: Sequence[str], watch: Stopwatch) -> SelectionResult:
+    """The result for an empty pool: an empty set."""
+    empty = Selection(np.empty(0, np.intp), np.empty(0), np.empty(0), np.empty(0, np.bool_))
+    return SelectionResult(
+        pool, empty, [], 0, Status.COMPLETE, StopReason.NOTHING_TO_DECIDE, 0.0, 0, {}, 0, watch.read(), warnings
+    )
 
 
 def _begin(

@@ -28,6 +28,13 @@ BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")  # of TOML
 
 
 SESSIONS, SESSIONS_A_CORE = 64, 4
+DEFAULTS_WITHIN = {  # by setting, which of the limits it is within
+    "budget": "budget",
+    "k": "k",
+    "depth": "pool",
+    "batch_size": "batch_size",
+    "deadline_seconds": "deadline_seconds",
+}
 
 
 class Limits(BaseModel, extra="forbid"):
@@ -50,6 +57,10 @@ class Limits(BaseModel, extra="forbid"):
         description="selections at a time; if unset 64, with the embedded cross-encoder here 4 a core over all workers",
     )
     waiting: int = Field(192, ge=0, description="requests for selections that may wait for their turn")
+    key_sessions: int | None = Field(
+        None, ge=1, description="selections of one key at a time, running and waiting; no bound of its own if unset"
+    )
+    deadline_seconds: float = Field(600.0, ge=0.001, description="longest deadline_ms of a selection")
     texts: int = Field(512, ge=1, description="texts in one call of a scorer")
     bytes_in_hand: int = Field(2**30, ge=1024, description="HTTP bodies of all requests under way together")
 
@@ -173,6 +184,21 @@ class RateLimitSettings(BaseModel, extra="forbid"):
         return self
 
 
+class WorkSettings(BaseModel, extra="forbid"):
+    """Blocking work of one process by its kind: threads, and how many calls may wait for one before 429."""
+
+    parsing_threads: int = Field(2, ge=1, description="that read large requests and write large answers")
+    parsing_waiting: int = Field(512, ge=0)
+    search_threads: int | None = Field(
+        None, ge=1, description="that search indexes for selections; if unset 16, with Milvus milvus.connections"
+    )
+    search_waiting: int = Field(512, ge=0)
+    read_threads: int = Field(4, ge=1, description="that list and describe indexes and read single documents")
+    read_waiting: int = Field(64, ge=0)
+    write_threads: int = Field(4, ge=1, description="that create, fill and delete indexes")
+    write_waiting: int = Field(60, ge=0, description="uploads count among these from their beginning to their end")
+
+
 class TraceSettings(BaseModel, extra="forbid"):
     """Spans of OpenTelemetry, sent nowhere unless there is a url. The rest is in the standard OTEL_* variables."""
 
@@ -246,6 +272,9 @@ class Settings(BaseSettings):
     batch_size: int = Field(5, ge=1, description="documents a round where a request names none")
     deadline_seconds: float = Field(60.0, gt=0, description="of a request that names no deadline of its own")
     body_seconds: float = Field(60.0, gt=0, description="that a body may take to arrive, except of a streamed upload")
+    event_seconds: float = Field(
+        30.0, gt=0, description="that a client may take to read one event of a stream before it is hung up on"
+    )
     method: str = Field(methods.DEFAULT, description="how to select where a request does not say")
     auto_budget: int = Field(200, ge=0, description='calls at most where a request says "auto", within the limit')
     auto_settle: float = Field(0.02, gt=0, lt=1, description='expected loss at which "auto" stops')
@@ -258,6 +287,7 @@ class Settings(BaseSettings):
     log_format: Literal["text", "json"] = Field("text", description="of the lines on stderr")
     cache: CacheSettings = Field(default_factory=CacheSettings)
     rate_limits: RateLimitSettings = Field(default_factory=RateLimitSettings)
+    work: WorkSettings = Field(default_factory=WorkSettings)
     ready_interval_seconds: float = Field(10.0, gt=0, description="between canaries to the parts behind /readyz")
     ready_timeout_seconds: float = Field(5.0, gt=0, description="that a part may take to answer one")
     traces: TraceSettings = Field(default_factory=TraceSettings)
@@ -276,7 +306,7 @@ class Settings(BaseSettings):
     def _defaults_within_limits(self) -> Self:
         if self.method not in methods.METHODS:
             raise ValueError(f"method is {self.method!r}, not one of {', '.join(methods.METHODS)}")
-        for name, limit in (("budget", "budget"), ("k", "k"), ("depth", "pool"), ("batch_size", "batch_size")):
+        for name, limit in DEFAULTS_WITHIN.items():
             default, most = getattr(self, name), getattr(self.limits, limit)
             if default > most:
                 raise ValueError(f"{name} is {default:,}, over limits.{limit}, which is {most:,}")

@@ -224,7 +224,8 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
     encoder = caches.before_encoder(bare, _identity(bare))
     threadpool_limits(1, user_api="blas")  # of what is loaded by now
     threads = LOCAL_THREADS if settings.milvus.url is None else settings.milvus.connections
-    retriever = LocalRetriever(catalog, encoder, threads=threads)
+    work = settings.work
+    retriever = LocalRetriever(catalog, encoder, threads=work.search_threads or threads, waiting=work.search_waiting)
     canaries = {**_encoder_canaries(settings, bare), "indexes": canary_of_indexes(catalog)}
     return Retrieval(catalog, encoder, retriever, caches=caches, canaries=canaries)
 

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from starlette.types import ASGIApp
 
 from boundarymorph.api.app import create_app
+from boundarymorph.api.protocol import ProblemProtocol
 from boundarymorph.api.state import Build
 from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.local import LocalRetriever
@@ -47,7 +48,9 @@ async def on_socket(app: ASGIApp) -> AsyncIterator[str]:
     # Of a socket that names its protocol asyncio turns Nagle's algorithm off, as it does of those that uvicorn opens.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as door:
         door.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+        server = uvicorn.Server(
+            uvicorn.Config(app, http=ProblemProtocol, log_level="error", timeout_graceful_shutdown=1)
+        )
         serving = asyncio.create_task(server.serve(sockets=[door]))
         async with asyncio.timeout(30):
             while not server.started:  # noqa: ASYNC110 - it tells nobody else

@@ -80,13 +80,152 @@ async def test_a_busy_caller_lets_others_pass() -> None:
     assert visitors.order == ["a1", "a2", "b1", "a3", "a4"]
 
 
-async def test_priority_before_fairness() -> None:
+async def test_priority_orders_the_requests_of_one_caller() -> None:
     visitors = Visitors(Admission(running=1, waiting=9))
-    for name, caller, priority in (("now", "a", 0), ("low", "b", -1), ("same", "b", 0), ("high", "a", 5)):
-        visitors.send(name, caller, priority=priority)
+    for name, priority in (("now", 0), ("low", -1), ("same", 0), ("high", 5)):
+        visitors.send(name, priority=priority)
     await settle()
     await visitors.leave("now", "high", "same", "low")
     assert visitors.order == ["now", "high", "same", "low"]
+
+
+async def test_priority_is_worth_nothing_against_other_callers() -> None:
+    """They take turns, however urgent the requests of one of them."""
+    visitors = Visitors(Admission(running=1, waiting=99))
+    urgent = [f"a{number}" for number in range(20)]
+    others = [f"b{number}" for number in range(5)]
+    for name in urgent:
+        visitors.send(name, "a", priority=9)
+    for name in others:
+        visitors.send(name, "b")
+    await settle()
+    for _ in range(25):
+        await visitors.leave(visitors.order[-1])
+    assert visitors.order[:10] == [name for pair in zip(urgent, others, strict=False) for name in pair]
+    assert sorted(visitors.order) == sorted(urgent + others)
+
+
+async def test_who_has_fewer_running_is_next_even_if_its_last_turn_was_later() -> None:
+    visitors = Visitors(Admission(running=2, waiting=9))
+    for name in ("a1", "c1", "b1", "a2", "b2"):
+        visitors.send(name, name[0])
+        await settle()
+    await visitors.leave("c1", "b1")
+    assert visitors.order == ["a1", "c1", "b1", "b2"]
+    await visitors.leave("a1", "b2", "a2")
+    assert visitors.order[-1] == "a2"
+
+
+async def test_room_is_not_passed_back_and_forth_between_two() -> None:
+    """With two of one caller inside and one of the other, nobody makes room."""
+    visitors = Visitors(Admission(running=1, waiting=2))
+    tasks = [visitors.send(name, name[0]) for name in ("b1", "a1", "a2", "b2")]
+    await settle()
+    assert [task.done() for task in tasks] == [False, False, False, True]
+    with pytest.raises(Overloaded, match="in hand already"):
+        await tasks[3]
+    await visitors.leave("b1", "a1", "a2")
+
+
+async def test_what_turns_took_lately_is_what_the_next_is_expected_to_take() -> None:
+    """A second each at first; one of eleven seconds makes it two, a tenth of the new one and nine of the old."""
+    clock = Clock()
+    visitors = Visitors(Admission(running=1, waiting=9, clock=clock))
+    slow = visitors.send("slow")
+    await settle()
+    clock.now += 11
+    await visitors.leave("slow")
+    await slow
+    visitors.send("running")
+    await settle()
+    for seconds, refused in ((3.99, True), (4.0, False)):
+        task = visitors.send(str(seconds), deadline=clock.now + seconds)
+        await settle()
+        assert task.done() == refused
+        task.exception() if refused else task.cancel()
+    await settle()
+    await visitors.leave("running")
+
+
+async def test_callers_take_turns_whoever_came_first() -> None:
+    visitors = Visitors(Admission(running=1, waiting=9))
+    for name in ("a1", "a2", "a3", "b1", "b2"):
+        visitors.send(name, name[0])
+    await settle()
+    await visitors.leave("a1", "b1", "a2", "b2", "a3")
+    assert visitors.order == ["a1", "b1", "a2", "b2", "a3"]
+
+
+@pytest.mark.parametrize(("seconds", "admitted"), [(2.0, True), (1.99, False)])
+async def test_requests_of_another_caller_are_no_reason_for_a_refusal(seconds: float, admitted: bool) -> None:
+    """One runs and eight wait, each a second; the first of another caller is next, and one that follows it third."""
+    clock = Clock()
+    visitors = Visitors(Admission(running=1, waiting=19, clock=clock))
+    for number in range(9):
+        visitors.send(f"a{number}", "a", priority=9)
+    await settle()
+    first = visitors.send("b1", "b", deadline=clock.now + seconds)
+    await settle()
+    assert first.done() != admitted
+    if admitted:
+        second = visitors.send("b2", "b", deadline=clock.now + 5.99)
+        third = visitors.send("b3", "b", deadline=clock.now + 6.0)
+        await settle()
+        assert [second.done(), third.done()] == [True, False]
+        second.exception()
+        third.cancel()
+    else:
+        with pytest.raises(Overloaded, match="too late"):
+            await first
+
+
+@pytest.mark.parametrize(("seconds", "refused"), [(1.99, True), (2.0, False)])
+async def test_others_who_have_as_many_running_may_come_first(seconds: float, refused: bool) -> None:
+    """One of each runs and three of the other caller wait: one of these comes first, and turns take half a second."""
+    clock = Clock()
+    visitors = Visitors(Admission(running=2, waiting=9, clock=clock))
+    for name in ("a1", "b1", "a2", "a3", "a4"):
+        visitors.send(name, name[0])
+        await settle()
+    task = visitors.send("b2", "b", deadline=clock.now + seconds)
+    await settle()
+    assert task.done() == refused
+    if refused:
+        with pytest.raises(Overloaded, match=r"in about 1\.0 s, too late"):
+            await task
+
+
+async def test_so_many_of_one_caller_and_no_more() -> None:
+    before = REGISTRY.get_sample_value("boundarymorph_select_refused_total", {"reason": "key"}) or 0
+    visitors = Visitors(Admission(running=1, waiting=9, of_caller=2))
+    tasks = [visitors.send(name, name[0]) for name in ("a1", "a2", "a3", "b1")]
+    await settle()
+    assert [task.done() for task in tasks] == [False, False, True, False]
+    with pytest.raises(Overloaded, match=r"2 selections under way, as many as limits\.key_sessions"):
+        await tasks[2]
+    assert REGISTRY.get_sample_value("boundarymorph_select_refused_total", {"reason": "key"}) == before + 1
+    await visitors.leave("a1", "b1")
+    visitors.send("a4", "a")
+    await settle()
+    await visitors.leave("a2", "a4")
+    assert visitors.order == ["a1", "b1", "a2", "a4"]
+    assert visitors.admission.inside == 0
+
+
+async def test_a_deadline_that_came_while_threads_were_busy_is_not_too_late_for_a_turn() -> None:
+    """There is room: what came too late is the request itself, after it was read."""
+
+    def refused(reason: str) -> float:
+        return REGISTRY.get_sample_value("boundarymorph_select_refused_total", {"reason": reason}) or 0
+
+    too_late, deadline = refused("too_late"), refused("deadline")
+    clock = Clock()
+    visitors = Visitors(Admission(running=1, waiting=9, clock=clock))
+    late = visitors.send("late", deadline=clock.now - 0.1)
+    with pytest.raises(Overloaded, match="before the request was read"):
+        await late
+    assert (refused("too_late"), refused("deadline")) == (too_late, deadline + 1)
+    assert visitors.admission.inside == 0
 
 
 async def test_who_gives_up_leaves_no_gap() -> None:
@@ -206,9 +345,22 @@ class TestRoomForOthers:
             await tasks["a4"]
         assert error.value.retry_after >= 1
         assert (visitors.admission.inside, visitors.admission.running, visitors.admission.waiting) == (4, 1, 3)
-        await visitors.leave("a1", "a2", "a3", "b1")
-        assert visitors.order == ["a1", "a2", "a3", "b1"]
+        await visitors.leave("a1", "b1", "a2", "a3")
+        assert visitors.order == ["a1", "b1", "a2", "a3"]
         assert (visitors.admission.inside, visitors.admission.running) == (0, 0)
+
+    async def test_one_that_its_client_leaves_in_the_same_moment_is_cancelled(
+        self, full: tuple[Visitors, dict[str, asyncio.Task[None]]]
+    ) -> None:
+        visitors, tasks = full
+        visitors.send("b1", "b")
+        await asyncio.sleep(0)
+        assert tasks["a4"].cancelling() == 1
+        tasks["a4"].cancel()
+        await settle()
+        assert tasks["a4"].cancelled()
+        await visitors.leave("a1", "b1", "a2", "a3")
+        assert visitors.admission.inside == 0
 
     async def test_until_the_difference_is_less_than_two(
         self, full: tuple[Visitors, dict[str, asyncio.Task[None]]]

@@ -15,7 +15,6 @@ import pytest
 from fastapi import FastAPI
 from pydantic import ValidationError
 
-from boundarymorph.api import select
 from boundarymorph.api.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.api.bodies import BytesInHand
 from boundarymorph.errors import Overloaded
@@ -88,15 +87,12 @@ class TestTime:
 
 
 class TestReadersWhoStop:
-    async def test_are_hung_up_on(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """Of events of half a megabyte each, none is read."""
-        monkeypatch.setattr(select, "READING", 0.2)
+    async def test_are_hung_up_on(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        """Of events of half a megabyte each, none is read: the turn is free long before the deadline."""
         pool = [{"id": f"{number:0512}", "text": f"text {number}"} for number in range(1_010)]
-        request = {"query": "q", "pool": pool, "budget": 60, "batch_size": 1, "k": 1_000, "deadline_ms": 3_000}
+        request = {"query": "q", "pool": pool, "budget": 60, "batch_size": 1, "k": 1_000, "deadline_ms": 600_000}
         body = orjson.dumps(request)
-        app = create_app(Settings(data_directory=tmp_path), build=fake_rooms)
+        app = create_app(Settings(data_directory=tmp_path, event_seconds=0.2), build=fake_rooms)
         state = app.state.boundarymorph
         async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
             await ready(client)
@@ -204,6 +200,24 @@ class TestBytesInHand:
                 accepted = await send(client)
                 assert accepted.is_success, accepted.text
             assert hand.total == 0
+
+    async def test_are_counted_before_they_are_read_where_their_number_is_declared(self, tmp_path: Path) -> None:
+        app = create_app(Settings(data_directory=tmp_path), build=fake_rooms)
+        hand: BytesInHand = app.state.boundarymorph.bytes_in_hand
+        read = False
+
+        async def body() -> AsyncIterator[bytes]:
+            nonlocal read
+            read = True
+            yield b" " * 100
+
+        async with client_of(app) as client:
+            await ready(client)
+            with hand.of_request() as others:
+                others(2**30 - 99)
+                refused = await client.post("/select", content=body(), headers={"content-length": "100"})
+                problem(refused, 429, "overloaded")
+                assert not read
 
     async def test_are_given_back_whatever_becomes_of_the_request(self, tmp_path: Path) -> None:
         app = create_app(Settings(data_directory=tmp_path), build=fake_rooms)

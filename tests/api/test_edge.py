@@ -1,11 +1,14 @@
 """What every route has in common at the edge: methods, types, origins, secrets, and how it describes its refusals."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
+import orjson
 import pytest
 from fastapi import FastAPI
 from openapi_spec_validator import validate
@@ -14,7 +17,19 @@ from boundarymorph.api import keys
 from boundarymorph.api.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.api.keys import Scope
 from boundarymorph.settings import RetrieverSettings, Settings
-from tests.api.service import answer, problem, serving, texts
+from tests.api.service import (
+    answer,
+    block,
+    client_of,
+    fake_retrieval,
+    fake_rooms,
+    on_socket,
+    problem,
+    ready,
+    serving,
+    texts,
+)
+from tests.api.test_retrieval import fake_gateway
 
 SECRET, KEY = keys.make("rag", list(Scope))
 GATEWAY = RetrieverSettings(url="http://127.0.0.1:1")
@@ -26,11 +41,11 @@ class TestMethods:
         ("path", "allowed"),
         [
             ("/select", "POST"),
-            ("/indexes", "GET"),
-            ("/indexes/texts", "DELETE, GET, PUT"),
+            ("/indexes", "GET, HEAD"),
+            ("/indexes/texts", "DELETE, GET, HEAD, PUT"),
             ("/indexes/texts/documents", "DELETE, POST"),
-            ("/indexes/texts/documents/d0", "DELETE, GET"),
-            ("/livez", "GET"),
+            ("/indexes/texts/documents/d0", "DELETE, GET, HEAD"),
+            ("/livez", "GET, HEAD"),
         ],
     )
     async def test_all_of_a_path_are_named(self, client: httpx.AsyncClient, path: str, allowed: str) -> None:
@@ -38,6 +53,146 @@ class TestMethods:
             refused = await client.request(method, path)
             problem(refused, 405, "method-not-allowed")
             assert refused.headers["allow"] == allowed
+
+    @pytest.mark.parametrize(
+        ("path", "status"),
+        [
+            ("/livez", 200),
+            ("/readyz", 200),
+            ("/metrics", 200),
+            ("/openapi.json", 200),
+            ("/indexes", 200),
+            ("/indexes/texts", 200),
+            ("/indexes/texts/documents/d0", 200),
+            ("/indexes/none", 404),
+            ("/select", 405),
+        ],
+    )
+    async def test_head_is_answered_as_get_without_the_body(
+        self, client: httpx.AsyncClient, path: str, status: int
+    ) -> None:
+        get, head = await client.get(path), await client.head(path)
+        assert (head.status_code, head.content) == (status, b"")
+        assert (get.status_code, bool(get.content)) == (status, True)
+        assert head.headers["content-type"] == get.headers["content-type"]
+        if path != "/metrics":  # which has counted the first of them
+            assert head.headers["content-length"] == get.headers["content-length"]
+
+    async def test_head_on_a_socket_leaves_the_connection_in_order(self, tmp_path: Path) -> None:
+        async with (
+            on_socket(create_app(Settings(data_directory=tmp_path), build=fake_rooms)) as url,
+            httpx.AsyncClient(base_url=url, limits=httpx.Limits(max_connections=1)) as client,
+        ):
+            await ready(client)
+            for _ in range(3):
+                assert (await client.head("/livez")).status_code == 200
+                assert answer(await client.get("/livez"))["status"] == "ok"
+            counted = (await client.get("/metrics")).text
+            assert 'http_request_duration_seconds_count{method="HEAD",route="/livez",status="200"} ' in counted
+
+
+class TestMalformedHttp:
+    @pytest.mark.parametrize("sent", [b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nbad header\r\n\r\n"])
+    async def test_is_a_problem_too(self, tmp_path: Path, sent: bytes) -> None:
+        async with on_socket(create_app(Settings(data_directory=tmp_path), build=fake_rooms)) as url:
+            parts = urlsplit(url)
+            reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+            writer.write(sent)
+            async with asyncio.timeout(30):
+                head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            writer.close()
+            status, *headers = head.decode().split("\r\n")
+            assert status == "HTTP/1.1 400 Bad Request"
+            assert {"content-type: application/problem+json", f"content-length: {len(body)}"} <= set(headers)
+            problem = orjson.loads(body)
+            assert (problem["type"], problem["status"]) == ("urn:boundarymorph:problem:malformed-http", 400)
+
+
+class TestUnknownNames:
+    @pytest.mark.parametrize(
+        ("method", "path"),
+        [
+            ("POST", "/select"),
+            ("POST", "/indexes/texts/documents"),
+            ("GET", "/indexes"),
+            ("GET", "/indexes/texts/documents/d0"),
+            ("DELETE", "/indexes/texts"),
+        ],
+    )
+    async def test_of_the_query_are_refused(self, client: httpx.AsyncClient, method: str, path: str) -> None:
+        refused = await client.request(method, f"{path}?stirct=true")
+        assert "'stirct'" in problem(refused, 422, "invalid-input")
+        assert (await client.get("/indexes/texts")).is_success
+
+    async def test_of_the_query_at_a_gateway_too(self, tmp_path: Path) -> None:
+        retriever = create_retriever_app(Settings(data_directory=tmp_path), build=fake_retrieval)
+        async with on_socket(retriever) as behind:
+            settings = Settings(retriever=RetrieverSettings(url=behind))
+            async with client_of(create_app(settings, build=fake_gateway)) as client:
+                await ready(client)
+                answer(await client.put("/indexes/texts"))
+                path = "/indexes/texts/documents"
+                problem(await client.post(f"{path}?stirct=1", json=texts(1)), 422, "invalid-input")
+                problem(await client.get("/indexes?strict=true"), 422, "invalid-input")
+                assert answer(await client.post(f"{path}?strict=true", json=texts(1)))["added"] == 1
+
+    async def test_of_uploaded_documents_are_told(self, client: httpx.AsyncClient) -> None:
+        documents = [{"id": 1, "text": "a", "titel": "A"}, {"id": 2, "text": "b"}, {"id": 3, "text": "c", "titel": "C"}]
+        path = "/indexes/texts/documents"
+        for content, kind in (
+            (orjson.dumps(documents), "application/json"),
+            (b"\n".join(map(orjson.dumps, documents)), "application/x-ndjson"),
+        ):
+            headers = {"content-type": kind}
+            strict = await client.post(f"{path}?strict=true", content=content, headers=headers)
+            assert "line 1: unknown field 'titel'" in problem(strict, 422, "invalid-input")
+            report = answer(await client.post(path, content=content, headers=headers))
+            assert (report["added"] + report["unchanged"], report["unknown_fields"]) == (3, {"titel": 2})
+
+    async def test_of_uploads_at_most_a_hundred(self, client: httpx.AsyncClient) -> None:
+        documents = [{"id": n, "text": "a", f"field {n} {'x' * 200}": n} for n in range(101)]
+        unknown = answer(await client.post("/indexes/texts/documents", json=documents))["unknown_fields"]
+        assert len(unknown) == 100
+        assert max(map(len, unknown)) == 100
+
+
+class TestIds:
+    async def test_may_be_integers_everywhere(self, client: httpx.AsyncClient) -> None:
+        pool = [{"id": 7, "text": "a"}, {"id": "8", "text": "b"}, {"id": -(2**63), "text": "c"}]
+        found = answer(await client.post("/select", json=BODY | {"pool": pool, "k": 3}))
+        assert {document["id"] for document in found["documents"]} == {"7", "8", str(-(2**63))}
+        answer(await client.post("/indexes/texts/documents", json=[{"id": 7, "text": "a"}]))
+        removed = await client.request("DELETE", "/indexes/texts/documents", json={"ids": [7, "7", "d0"]})
+        assert answer(removed)["deleted"] == 2
+
+    @pytest.mark.parametrize("id", [True, 1.5, 2**64, -(2**63) - 1, "", "x" * 513, [1]])
+    async def test_that_are_none(self, client: httpx.AsyncClient, id: object) -> None:
+        pool = [{"id": id, "text": "a"}]
+        assert "id" in problem(await client.post("/select", json=BODY | {"pool": pool}), 422, "invalid-input")
+
+    async def test_of_one_pool_are_unique_as_strings(self, client: httpx.AsyncClient) -> None:
+        pool = [{"id": 7, "text": "a"}, {"id": "7", "text": "b"}]
+        problem(await client.post("/select", json=BODY | {"pool": pool}), 422, "duplicate-ids")
+
+
+class TestBlocks:
+    async def test_of_another_dtype_say_so(self, client: httpx.AsyncClient) -> None:
+        given = block([[1.0, 2.0]], "float32")
+        del given["dtype"]
+        pool = {"documents": [{"text": "a"}], "embeddings": given}
+        refused = await client.post("/select", json=BODY | {"pool": pool, "query_embedding": [1, 0]})
+        assert "pool.embeddings.dtype" in problem(refused, 422, "invalid-embeddings")
+
+
+class TestMessages:
+    async def test_say_what_an_index_has_in_words(self, client: httpx.AsyncClient) -> None:
+        told = problem(await client.put("/indexes/own", json={"dimension": 3}), 409, "index-conflict")
+        assert "with its users' own vectors, 4 dimensions" in told and "None" not in told
+        told = problem(await client.put("/indexes/own"), 409, "index-conflict")
+        assert "with the encoder 'seeded" in told and "None" not in told
+        wrong = {"query": "q", "index": "own", "query_embedding": [1, 2]}
+        told = problem(await client.post("/select", json=wrong), 422, "invalid-embeddings")
+        assert told == "the index takes queries of 4 dimensions, not 2"
 
 
 class TestTypes:

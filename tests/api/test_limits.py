@@ -115,6 +115,8 @@ CASES = {
     ),
     "sessions": Case(2, at_a_time, 429, "overloaded", others=(("waiting", 0),)),
     "waiting": Case(1, at_a_time, 429, "overloaded", others=(("sessions", 2),), total=3),
+    "key_sessions": Case(2, at_a_time, 429, "overloaded", others=(("sessions", 4),)),
+    "deadline_seconds": Case(3, select(deadline_ms=lambda size: 1_000 * size)),
     "texts": Case(3, to_score),
     "bytes_in_hand": Case(2_048, bodies_at_a_time, 429, "overloaded", others=(("body_bytes", 1_536),)),
 }
@@ -128,7 +130,9 @@ def test_none_is_forgotten() -> None:
 async def test_at_it_and_over_it(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     limits = Limits.model_validate({name: case.value, **dict(case.others)})
-    settings = Settings(data_directory=tmp_path, budget=0, k=1, depth=1, batch_size=1, limits=limits)
+    settings = Settings(
+        data_directory=tmp_path, budget=0, k=1, depth=1, batch_size=1, deadline_seconds=3, limits=limits
+    )
     if case.send is at_a_time:
         settings = settings.model_copy(update={"budget": 1})
     most = case.total or case.value

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from prometheus_client import REGISTRY
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from boundarymorph.api import keys
 from boundarymorph.api.keys import Scope
@@ -21,7 +21,6 @@ from tests.api.service import answer, problem, serving
 from tests.caching.conftest import server as server  # fixtures
 from tests.caching.conftest import shared_server as shared_server
 from tests.caching.servers import RedisServer, cluster_url, running_cluster, speaking
-from tests.system.service import service
 
 NAMES = ("rag", "batch")
 SECRETS = {name: keys.make(name, [Scope.SELECT]) for name in NAMES}
@@ -220,26 +219,32 @@ class TestService:
             problem(await client.get("/indexes"), 429, "rate-limited")
 
 
-class TestProcesses:
-    def test_share_a_limit_as_long_as_there_is_redis(self, tmp_path: Path) -> None:
+class TestServices:
+    async def test_share_a_limit_as_long_as_there_is_redis(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         redis = RedisServer(tmp_path / "redis")
-        limits = f'[rate_limits]\ndefault = "6/hour"\nurl = "{redis.url}"\ntimeout_seconds = {PATIENT}\n'
-        (tmp_path / "boundarymorph.toml").write_text(limits)
+        limits = RateLimitSettings(default="6/hour", url=SecretStr(redis.url), timeout_seconds=PATIENT)
         try:
-            with service(tmp_path / "one") as one, service(tmp_path / "two") as two:
+            async with (
+                serving(Settings(data_directory=tmp_path / "one", rate_limits=limits)) as one,
+                serving(Settings(data_directory=tmp_path / "two", rate_limits=limits)) as two,
+            ):
 
-                def statuses(requests: int) -> list[int]:
+                async def statuses(requests: int) -> list[int]:
                     return [
-                        running.client.get("/indexes").status_code for _ in range(requests) for running in (one, two)
+                        (await client.get("/indexes")).status_code for _ in range(requests) for client in (one, two)
                     ]
 
-                assert statuses(4) == [200] * 6 + [429] * 2
+                before = unshared()
+                assert await statuses(4) == [200] * 6 + [429] * 2
+                assert unshared() == before
                 redis.kill()
-                assert statuses(8) == [200] * 12 + [429] * 4
-                for running in (one, two):
-                    assert running.metric("boundarymorph_rate_limit_unshared_total") == 8
-                    assert "rate limits are counted in this process for a while" in running.log
-                    assert "Traceback" not in running.log
+                assert await statuses(8) == [200] * 12 + [429] * 4
+                assert unshared() == before + 16
+                told = [message for message in caplog.messages if "counted in this process for a while" in message]
+                assert len(told) == 2
+                assert "Traceback" not in caplog.text
         finally:
             redis.kill()
 

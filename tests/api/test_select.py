@@ -458,9 +458,28 @@ class TestWords:
             hybrid = await select(stored, index="words", k=20, budget=2, filter=filter, hybrid=True)
             assert set(ids(hybrid)) == expected
         nothing = {"query": "q", "index": "words", "filter": {"year": 1900}}
-        assert "passes the filter" in problem(await stored.post("/select", json=nothing), 422, "invalid-input")
         for bad in ({"year": {"near": 3}}, {"and": 3}, 7):
             problem(await stored.post("/select", json=nothing | {"filter": bad}), 422, "invalid-input")
+
+    @pytest.mark.parametrize(
+        "more", [{}, {"hybrid": True}, {"max_tokens": 100}, {"budget": "auto"}, {"return_documents": True}]
+    )
+    async def test_a_filter_that_nothing_passes_has_an_empty_answer(
+        self, stored: httpx.AsyncClient, more: dict[str, Any]
+    ) -> None:
+        request = {"query": "q", "index": "words", "explain": True, **more}
+        body = answer(await stored.post("/select", json=request | {"filter": {"year": 1900}}))
+        assert (body["documents"], body["pool_size"], body["rounds"], body["status"]) == ([], 0, [], "complete")
+        assert body["stop_reason"] == "nothing_to_decide"
+        assert body["warnings"] == ["no document passes the filter"]
+        assert (body["usage"]["cross_encoder_calls"], body["expected_loss"]) == (0, 0)
+        body = answer(await stored.post("/select", json=request | {"filter": {"year": "2000"}}))
+        assert body["documents"] == []
+        assert body["warnings"][1:] == ["the filter compares 'year' with a string, and no document has a string there"]
+        events = await stored.post(
+            "/select", json=request | {"filter": {"year": 1900}}, headers={"accept": "text/event-stream"}
+        )
+        assert [line for line in events.text.splitlines() if line.startswith("event")] == ["event: selection"]
 
     async def test_hybrid_candidates_come_by_their_words_too(self, stored: httpx.AsyncClient) -> None:
         """The fake encoder understands nothing, so that words alone can bring the strings to the top."""

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from boundarymorph.errors import InvalidInput, StorageFull, UnknownIndex
+from boundarymorph.retrieval import ingestion
 from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import OnnxEncoder
@@ -35,7 +36,7 @@ async def stream(*chunks: bytes) -> AsyncIterator[bytes]:
         yield chunk
 
 
-async def parse(*chunks: bytes, dimension: int = 2, **options: int) -> list[Entry | BadLine]:
+async def parse(*chunks: bytes, dimension: int = 2, **options: Any) -> list[Entry | BadLine]:
     return [entry async for entry in parse_ndjson(stream(*chunks), dimension, **options)]
 
 
@@ -76,7 +77,7 @@ class TestParsing:
             b'{"id": 7, "text": "", "title": "two", "metadata": {"k": [1]}, "embedding": [3, -4.0]}'
         )
         first, second = entries
-        assert first == Entry(1, Document("a", "one"))
+        assert first == Entry(1, Document("a", "one"), unknown=("extra",))
         assert isinstance(second, Entry)
         assert (second.line, second.document) == (4, Document("7", "", "two", {"k": [1]}))
         assert second.embedding is not None
@@ -333,3 +334,51 @@ class TestIngesting:
         query = await encoder.encode_query("public transport timetable")
         assert index.search(query, 1).ids == ["tram"]
         await encoder.close()
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+class TestArrays:
+    """Taken apart by brackets, commas and strings, an array holds what orjson finds in the whole."""
+
+    @settings(max_examples=200, deadline=None)
+    @given(values=st.lists(JSON, max_size=5), indent=st.booleans())
+    async def test_elements_are_those_of_the_whole(self, values: list[object], indent: bool) -> None:
+        body = orjson.dumps(values, option=orjson.OPT_INDENT_2 if indent else 0)
+        assert [orjson.loads(element) for element in ingestion._elements(body)] == values
+
+    @settings(max_examples=1_000, deadline=None)
+    @given(body=st.lists(st.sampled_from([*'[]{},:"\\ 1a', "\n", '"a"', '{"a":1}', "\\u"]), max_size=12).map("".join))
+    async def test_what_is_refused_is_what_orjson_refuses(self, body: str) -> None:
+        given = f"[{body}".encode()
+        try:
+            expected = len(orjson.loads(given))
+        except orjson.JSONDecodeError:
+            with pytest.raises(InvalidInput):
+                [entry async for entry in parse_array(given, 2)]
+        else:
+            assert len([entry async for entry in parse_array(given, 2)]) == expected
+
+    async def test_one_element_too_long_is_skipped(self) -> None:
+        long = {"id": "long", "text": "t" * 100}
+        body = orjson.dumps([{"id": "a", "text": "a"}, long, {"id": "b", "text": "b"}])
+        size = len(orjson.dumps(long))
+        for limit, reason in ((size, None), (size - 1, BadLine(2, f"longer than {size - 1} bytes"))):
+            found = [entry async for entry in parse_array(body, 2, max_line_bytes=limit)]
+            assert len(found) == 3
+            assert (found[1] == reason) == (reason is not None)
+
+    async def test_nothing_comes_of_an_array_that_breaks_off_late(self) -> None:
+        body = orjson.dumps([{"id": str(number), "text": "t" * 100} for number in range(5_000)])
+        for wrong in (body[:-1], body[:-2] + b"]", body + b"]", body[:-1] + b",]"):
+            with pytest.raises(InvalidInput):
+                await anext(parse_array(wrong, 2))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -38,17 +40,29 @@ class _Waiter:
 class Admission:
     """At most `running` requests at a time, and `waiting` more that have come in.
 
-    Of those that wait, the one of the highest priority is next, among equals the one whose caller has the fewest
-    running, among equals the first. Where there is no room, the newest that had no turn, of the caller with the most
-    inside, makes room for a request whose caller has at least two fewer.
+    Between callers, the one with the fewest running has the next turn, among equals the one whose last turn is the
+    longest ago. Among one caller's own requests it is the one of the highest priority, then the first. Where there is
+    no room, the newest that had no turn, of the caller with the most inside, makes room for a request whose caller has
+    at least two fewer.
     """
 
-    def __init__(self, *, running: int, waiting: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        running: int,
+        waiting: int,
+        of_caller: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """of_caller: requests of one caller at a time, running and waiting together; None for no bound of its own."""
         self._most_running = running
         self._most_inside = running + waiting
+        self._most_of_caller = of_caller
         self._clock = clock
         self._visits: list[Visit] = []
         self._running: Counter[str] = Counter()
+        self._turns = itertools.count(1)
+        self._last_turn: dict[str, int] = {}  # by caller; callers are the configured keys, so it stays small
         self._waiters: list[_Waiter] = []
         self._seconds = 1.0  # that a turn took lately
 
@@ -73,6 +87,13 @@ class Admission:
 
         Raises Overloaded where there is no room, and when it makes room for another: the task is then cancelled.
         """
+        own = sum(visit.caller == caller for visit in self._visits)
+        if self._most_of_caller is not None and own >= self._most_of_caller:
+            raise _refused(
+                "key",
+                f"this key has {own} selections under way, as many as limits.key_sessions allows; try again later",
+                self._seconds,
+            )
         if self.inside >= self._most_inside and not self._make_room(caller):
             raise _refused(
                 "full",
@@ -104,14 +125,18 @@ class Admission:
 
         Raises Overloaded: at once, where the turn is expected too late to be of use, or when the deadline comes first.
         """
-        wait = self._expected_wait(priority)
-        if deadline is not None and wait > PATIENCE * (deadline - self._clock()):
+        wait = self._expected_wait(visit.caller, priority)
+        left = math.inf if deadline is None else deadline - self._clock()
+        if left <= 0:
+            raise _refused("deadline", "the deadline came before the request was read; try again later", wait)
+        if wait > PATIENCE * left:
             raise _refused(
                 "too_late",
                 f"its turn would come in about {wait:.1f} s, too late for its deadline; try again later",
                 wait,
             )
         await self._wait(_Waiter(visit, priority), deadline)
+        self._last_turn[visit.caller] = next(self._turns)
         start = self._clock()
         try:
             yield
@@ -131,11 +156,14 @@ class Admission:
         chosen.task.cancel()
         return True
 
-    def _expected_wait(self, priority: int) -> float:
+    def _expected_wait(self, caller: str, priority: int) -> float:
         """Seconds until the turn of a request that comes now, if turns go on to take as long as lately."""
         if self.running < self._most_running:
             return 0.0
-        before = sum(waiter.priority >= priority for waiter in self._waiters)
+        own = sum(waiter.visit.caller == caller and waiter.priority >= priority for waiter in self._waiters)
+        others = Counter(waiter.visit.caller for waiter in self._waiters if waiter.visit.caller != caller)
+        level = self._running[caller] + own + 1  # turns that this caller has had by then; nobody gets ahead of that
+        before = own + sum(min(count, max(0, level - self._running[other])) for other, count in others.items())
         return (before + 1) / self._most_running * self._seconds
 
     async def _wait(self, waiter: _Waiter, deadline: float | None) -> None:
@@ -153,7 +181,7 @@ class Admission:
                 raise _refused(
                     "deadline",
                     "the deadline came before the request's turn did; try again later",
-                    self._expected_wait(waiter.priority),
+                    self._expected_wait(waiter.visit.caller, waiter.priority),
                 ) from None
             raise
 
@@ -162,9 +190,14 @@ class Admission:
             there = [waiter for waiter in self._waiters if not (waiter.turn.done() or waiter.visit.pushed_out)]
             if not there:  # the others are giving up
                 return
-            chosen = min(there, key=lambda waiter: (-waiter.priority, self._running[waiter.visit.caller]))
+            caller = min(
+                (waiter.visit.caller for waiter in there),
+                key=lambda caller: (self._running[caller], self._last_turn.get(caller, 0)),
+            )
+            own = (waiter for waiter in there if waiter.visit.caller == caller)
+            chosen = max(own, key=lambda waiter: waiter.priority)
             self._waiters.remove(chosen)
-            self._running[chosen.visit.caller] += 1
+            self._running[caller] += 1
             chosen.visit.had_turn = True
             chosen.turn.set_result(None)
 

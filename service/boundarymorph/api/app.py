@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from boundarymorph import __version__, wiring
 from boundarymorph.api import forward, openapi, operations, problems, retrieval, score, select
-from boundarymorph.api.middleware import Observed, RateLimitHeaders, Unexpected, UntilEnd
+from boundarymorph.api.middleware import HeadAsGet, Observed, RateLimitHeaders, Unexpected, UntilEnd
 from boundarymorph.api.state import Build, Built, Part, State
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.settings import Settings
@@ -89,6 +89,7 @@ def _application(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await state.work.close()
         if state.built is not None:
             await state.built.close()
         await state.rates.close()
@@ -106,6 +107,7 @@ def _application(
     problems.install(app)
     openapi.install(app)
     app.add_middleware(Unexpected)
+    app.add_middleware(HeadAsGet)
     app.add_middleware(UntilEnd)
     app.add_middleware(RateLimitHeaders)
     app.add_middleware(Observed)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import Request
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from boundarymorph.api.state import State
 
 LARGE = 2**17  # bytes of a body that is not parsed on the event loop
+_STRING_OR_NUMBERS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|\[[-+0-9.eE, \t\r\n]*+', re.DOTALL)
 Result = TypeVar("Result")
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -81,11 +84,11 @@ async def read(request: Request, state: State[Any]) -> bytes:
 
 
 async def parsed(request: Request, state: State[Any], model: type[Model]) -> Model:
-    """The body as a model. Raises what `read` does, and pydantic's ValidationError."""
+    """The body as a model. Raises what `read` does, LimitExceeded, Overloaded, and pydantic's ValidationError."""
     body = await read(request, state)
     if len(body) < LARGE:
         return model.model_validate_json(body)
-    return await asyncio.to_thread(model.model_validate_json, body)
+    return await state.work.parsing.run(_parse, model, body, state.settings.limits.dimension)
 
 
 def bound(field: str, value: int, limit: int, unit: str) -> None:
@@ -94,10 +97,36 @@ def bound(field: str, value: int, limit: int, unit: str) -> None:
         raise LimitExceeded(f"{field}: over this service's limit of {limit:,} {unit}: {value:,}")
 
 
+def check_lists(body: bytes, limit: int) -> None:
+    """Raises LimitExceeded for a JSON body with a list of more than so many numbers: unparsed, it is a tenth as large.
+
+    Small bodies pass: what is wrong with them is told better once they are parsed.
+    """
+    if len(body) < LARGE or not any(
+        body.count(b",", *found.span()) >= limit for found in _numbers(2 * limit + 1).finditer(body)
+    ):
+        return
+    for found in _STRING_OR_NUMBERS.finditer(body):  # it may have been in a text
+        if body[found.start()] == ord("[") and body.count(b",", *found.span()) >= limit:
+            raise LimitExceeded(
+                f"the body has a list of more numbers than embeddings may have here, {limit:,} (limits.dimension)"
+            )
+
+
 async def chunks(request: Request) -> AsyncIterator[bytes]:
     """The body as it comes, for uploads of any size."""
     async for chunk in request.stream():
         yield chunk
+
+
+def streamed(request: Request, state: State[Any], held: int) -> AsyncIterator[bytes]:
+    """The body as it comes. held: bytes of it that are kept in memory at a time; so many, or all of it if it is
+    declared to be shorter, are in hand until the request has ended. Raises Overloaded."""
+    declared = request.headers.get("content-length", "")
+    size = min(held, int(declared)) if declared.isdecimal() else held
+    take = request.state.until_end.enter_context(state.bytes_in_hand.of_request())
+    take(min(size, state.settings.limits.bytes_in_hand))
+    return chunks(request)
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
@@ -127,6 +156,17 @@ async def hang_up(receive: Receive) -> None:
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _parse(model: type[Model], body: bytes, dimension: int) -> Model:
+    check_lists(body, dimension)
+    return model.model_validate_json(body)
+
+
+@cache
+def _numbers(characters: int) -> re.Pattern[bytes]:
+    """What a JSON list of numbers begins with, if it is at least so long."""
+    return re.compile(rb"\[[-+0-9.eE, \t\r\n]{%d,}+" % characters)
 
 
 def _too_large(limit: int) -> BodyTooLarge:

@@ -13,6 +13,7 @@ from fastapi.security import HTTPBearer
 
 from boundarymorph.api.keys import Scope
 from boundarymorph.api.state import Part, State
+from boundarymorph.errors import InvalidInput
 from boundarymorph.observed import ObservedRetriever
 from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.scoring.batching import BatchingScorer
@@ -35,9 +36,22 @@ def allowed(scope: Scope) -> Callable[..., Awaitable[str]]:
         name = found.keys.caller(request.headers.get("authorization"), scope)
         request.state.decision = decision = await found.rates.take(name)
         decision.check()
+        _refuse_unknown_parameters(request)
         return name
 
     return caller
+
+
+def _refuse_unknown_parameters(request: Request) -> None:
+    """Raises InvalidInput for a query parameter that the route does not have."""
+    route = request.scope["route"]
+    described = (route.openapi_extra or {}).get("parameters", ())
+    known = {field.alias for field in route.dependant.query_params} | {parameter["name"] for parameter in described}
+    if unknown := sorted(set(request.query_params) - known):
+        raise InvalidInput(
+            f"there is no query parameter {unknown[0]!r} here; "
+            + (f"there is {', '.join(sorted(known))}" if known else "there are none")
+        )
 
 
 async def selector(request: Request) -> Selector:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -30,8 +30,18 @@ from boundarymorph.api.schemas import (
 )
 from boundarymorph.api.state import Part, State
 from boundarymorph.errors import BoundaryMorphError, InvalidInput, LimitExceeded
-from boundarymorph.retrieval.indexes import IndexInfo
-from boundarymorph.retrieval.ingestion import BadLine, Entry, IngestReport, ingesting, parse_array, parse_ndjson
+from boundarymorph.executors import Run
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.indexes import Catalog, IndexInfo
+from boundarymorph.retrieval.ingestion import (
+    BATCH_BYTES,
+    BadLine,
+    Entry,
+    IngestReport,
+    ingesting,
+    parse_array,
+    parse_ndjson,
+)
 from boundarymorph.retrieval.pace import Pace
 from boundarymorph.telemetry import metrics
 
@@ -42,9 +52,9 @@ PROGRESS_SECONDS, PROGRESS_SHARE = 1.0, 0.01
 
 
 @router.get("", dependencies=READ, summary="List the indexes", responses=openapi.problems(503))
-async def list_indexes(rooms: IndexesOf) -> IndexList:
+async def list_indexes(state: StateOf, rooms: IndexesOf) -> IndexList:
     """All indexes by name."""
-    found = await asyncio.to_thread(rooms.catalog.list)
+    found = await state.work.read.run(rooms.catalog.list)
     return IndexList(indexes=[_description(info) for info in found])
 
 
@@ -67,25 +77,26 @@ async def create_index(
     if wanted.dimension is not None and wanted.dimension > state.settings.limits.dimension:
         raise LimitExceeded(f"dimension: this service takes up to {state.settings.limits.dimension:,}")
     encoder, dimension = (running, rooms.encoder.dimension) if wanted.dimension is None else (None, wanted.dimension)
-    made = await asyncio.to_thread(
+    ensure = partial(
         rooms.catalog.ensure, name, encoder=encoder, dimension=dimension, kind=wanted.kind, lexical=wanted.lexical
     )
-    response.status_code = 201 if made else 200
-    return _description(await asyncio.to_thread(rooms.catalog.describe, name))
+    with state.work.write.place() as run:
+        response.status_code = 201 if await run(ensure) else 200
+        return _description(await run(rooms.catalog.describe, name))
 
 
 @router.get("/{name}", dependencies=READ, summary="Describe an index", responses=openapi.problems(404, 422, 503))
-async def describe_index(name: str, rooms: IndexesOf) -> IndexDescription:
+async def describe_index(name: str, state: StateOf, rooms: IndexesOf) -> IndexDescription:
     """How many documents it holds, of which dimension, from which encoder."""
-    return _description(await asyncio.to_thread(rooms.catalog.describe, name))
+    return _description(await state.work.read.run(rooms.catalog.describe, name))
 
 
 @router.delete(
     "/{name}", dependencies=ADMIN, status_code=204, summary="Delete an index", responses=openapi.problems(404, 422, 503)
 )
-async def delete_index(name: str, rooms: IndexesOf) -> None:
+async def delete_index(name: str, state: StateOf, rooms: IndexesOf) -> None:
     """Remove the index with all its documents."""
-    await asyncio.to_thread(rooms.catalog.delete, name)
+    await state.work.write.run(rooms.catalog.delete, name)
 
 
 @router.post(
@@ -106,9 +117,10 @@ async def upsert_documents(
     """NDJSON of any length, streamed, or a JSON array. A document has `id`, `text` and optionally `title`, `metadata`
     and `embedding`; one of a known id replaces it, an unchanged one costs nothing. Bad lines are skipped and listed.
     With `Accept: application/x-ndjson`, a line with the progress now and then, and the report as the last one."""
-    index = await asyncio.to_thread(rooms.catalog.get, name)
-    entries = await _entries(request, index.info.dimension, state)
-    reports = _measured(ingesting(index, rooms.encoder, entries, strict=strict))
+    run = request.state.until_end.enter_context(state.work.write.place())
+    index = await run(rooms.catalog.get, name)
+    entries = await _entries(request, index.info.dimension, state, run)
+    reports = _measured(ingesting(index, rooms.encoder, entries, strict=strict, run=run))
     report = await anext(reports)
     if NDJSON[0] in request.headers.get("accept", ""):
         return _WhileUploading(_lines(request, report, reports), media_type=NDJSON[0])
@@ -127,8 +139,7 @@ async def upsert_documents(
 async def delete_documents(name: str, request: Request, state: StateOf, rooms: IndexesOf) -> DeleteReport:
     """Gone for every search that begins after the answer."""
     wanted = await bodies.parsed(request, state, DeleteDocuments)
-    index = await asyncio.to_thread(rooms.catalog.get, name)
-    return DeleteReport(deleted=await asyncio.to_thread(index.delete, wanted.ids))
+    return DeleteReport(deleted=await state.work.write.run(_delete, rooms.catalog, name, wanted.ids))
 
 
 @router.get(
@@ -137,10 +148,9 @@ async def delete_documents(name: str, request: Request, state: StateOf, rooms: I
     summary="Read a document",
     responses=openapi.problems(404, 422, 503),
 )
-async def read_document(name: str, id: str, rooms: IndexesOf) -> StoredDocument:
+async def read_document(name: str, id: str, state: StateOf, rooms: IndexesOf) -> StoredDocument:
     """Its text, title and metadata."""
-    index = await asyncio.to_thread(rooms.catalog.get, name)
-    document = (await asyncio.to_thread(index.documents, [id])).get(id)
+    document = await state.work.read.run(_document, rooms.catalog, name, id)
     if document is None:
         raise UnknownDocument(f"the index {name!r} holds no document {id!r}")
     return StoredDocument(id=id, text=document.text, title=document.title, metadata=dict(document.metadata))
@@ -152,12 +162,19 @@ async def read_document(name: str, id: str, rooms: IndexesOf) -> StoredDocument:
     summary="Delete a document",
     responses=openapi.problems(404, 422, 503),
 )
-async def delete_document(name: str, id: str, rooms: IndexesOf) -> DeleteReport:
+async def delete_document(name: str, id: str, state: StateOf, rooms: IndexesOf) -> DeleteReport:
     """404 if it was not there. Of ids like `..`, which clients resolve as paths, delete the list instead."""
-    index = await asyncio.to_thread(rooms.catalog.get, name)
-    if not await asyncio.to_thread(index.delete, [id]):
+    if not await state.work.write.run(_delete, rooms.catalog, name, [id]):
         raise UnknownDocument(f"the index {name!r} holds no document {id!r}")
     return DeleteReport(deleted=1)
+
+
+def _document(catalog: Catalog, name: str, id: str) -> Document | None:
+    return catalog.get(name).documents([id]).get(id)
+
+
+def _delete(catalog: Catalog, name: str, ids: Sequence[str]) -> int:
+    return catalog.get(name).delete(ids)
 
 
 class _WhileUploading(StreamingResponse):
@@ -224,12 +241,14 @@ def _finished(report: IngestReport) -> UploadReport:
     return UploadReport.model_validate(report, from_attributes=True)
 
 
-async def _entries(request: Request, dimension: int, state: State[Part]) -> AsyncIterator[Entry | BadLine]:
+async def _entries(request: Request, dimension: int, state: State[Part], run: Run) -> AsyncIterator[Entry | BadLine]:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    longest = state.settings.limits.line_bytes
     if media_type in NDJSON:
-        return parse_ndjson(bodies.chunks(request), dimension, max_line_bytes=state.settings.limits.line_bytes)
+        chunks = bodies.streamed(request, state, longest + BATCH_BYTES)
+        return parse_ndjson(chunks, dimension, max_line_bytes=longest, run=run)
     if media_type == "application/json":
-        return parse_array(await bodies.read(request, state), dimension)
+        return parse_array(await bodies.read(request, state), dimension, max_line_bytes=longest, run=run)
     raise UnsupportedMediaType("send documents as application/x-ndjson, one a line, or as an application/json array")
 
 

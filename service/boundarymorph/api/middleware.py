@@ -105,6 +105,27 @@ class UntilEnd:
             await self._app(scope, receive, send)
 
 
+class HeadAsGet:
+    """ASGI middleware: a HEAD request is answered as GET is, without the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+
+        async def without_body(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        asked = {**scope, "method": "GET"}
+        try:
+            await self._app(asked, receive, without_body)
+        finally:
+            scope.update({"route": asked["route"]} if "route" in asked else {})  # which the metrics want to know
+
+
 class Unexpected:
     """ASGI middleware, the innermost: an exception that is no problem of ours is logged with its request's id, and is
     the answer where none has begun; otherwise it is raised on."""

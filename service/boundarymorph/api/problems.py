@@ -199,7 +199,10 @@ def _methods(request: Request) -> list[str]:
     return [
         method
         for method in HTTPMethod
-        if any(route.matches({**request.scope, "method": str(method)})[0] is Match.FULL for route in routes)
+        if any(
+            route.matches({**request.scope, "method": "GET" if method == "HEAD" else str(method)})[0] is Match.FULL
+            for route in routes
+        )
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeVar
@@ -84,7 +83,7 @@ async def retrieve(request: Request, state: StateOf, retriever: RetrieverOf) -> 
         wanted.index, wanted.query, wanted.depth, vector, filter=wanted.filter, hybrid=wanted.hybrid
     )
     retrieved = await bodies.while_connected(request, found)
-    return Response(await asyncio.to_thread(frame.encode_pool, retrieved), media_type=frame.POOL_TYPE)
+    return Response(await state.work.parsing.run(frame.encode_pool, retrieved), media_type=frame.POOL_TYPE)
 
 
 @_post("/documents", "Read documents", Ids, JSON, 404)
@@ -124,7 +123,7 @@ async def embed_documents(request: Request, state: StateOf, retriever: Retriever
     bodies.bound("texts", max(map(len, wanted.texts), default=0), limits.text_characters, "characters")
     encoded = await bodies.while_connected(request, retriever.embed_documents(wanted.texts))
     named = replace(encoded, encoder=rooms.encoder.name)
-    return Response(await asyncio.to_thread(frame.encode_embeddings, named), media_type=frame.EMBEDDINGS_TYPE)
+    return Response(await state.work.parsing.run(frame.encode_embeddings, named), media_type=frame.EMBEDDINGS_TYPE)
 
 
 async def _ids(request: Request, state: State[Part]) -> Ids:

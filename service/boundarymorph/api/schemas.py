@@ -34,7 +34,7 @@ class VectorBlock(Message):
 
     data: str = Field(description="base64 of the bytes")
     shape: list[Annotated[int, Field(ge=1)]] = Field(min_length=1, max_length=2, description="[N, d], or [d]")
-    dtype: Literal["float16", "float32"] = "float16"
+    dtype: Literal["float16", "float32"] = Field("float16", description="type of the numbers in 'data'")
 
 
 def _form(vector: object) -> Literal["numbers", "block"]:
@@ -56,10 +56,22 @@ def _calls(budget: object) -> object:
 Budget = Annotated[Annotated[int, Field(ge=0)] | Literal["auto"], BeforeValidator(_calls)]
 
 
-class PoolDocument(Message):
-    """One candidate. The id is its position where it has none."""
+def _decimal(id: object) -> object:
+    """An integer id as the string that an upload makes of it."""
+    return str(id) if isinstance(id, int) and not isinstance(id, bool) and -(2**63) <= id < 2**64 else id
 
-    id: str | None = Field(None, min_length=1, max_length=512)
+
+Id = Annotated[
+    str,
+    Field(min_length=1, max_length=512),
+    BeforeValidator(_decimal, json_schema_input_type=Annotated[str, Field(min_length=1, max_length=512)] | int),
+]
+
+
+class PoolDocument(Message):
+    """One candidate. The id is its position where it has none; an integer is taken as its decimal digits."""
+
+    id: Id | None = None
     text: str
     title: str | None = None
     embedding: list[float] | None = Field(None, description="encoded by the service if absent")
@@ -306,7 +318,7 @@ class IndexList(BaseModel):
 
 
 class UploadedDocument(BaseModel):
-    """A document as an upload takes it; other fields are ignored."""
+    """A document as an upload takes it; other fields are counted in the report, and refused where it is strict."""
 
     id: Annotated[str, Field(min_length=1, max_length=512)] | int
     text: str
@@ -341,6 +353,9 @@ class UploadReport(BaseModel):
     skipped: int
     truncated: int = Field(description="documents cut to the encoder's maximum length to be embedded")
     problems: list[UploadProblem] = Field(description="the first of what was skipped")
+    unknown_fields: dict[str, int] = Field(
+        description="fields that mean nothing here, and how many documents had them: perhaps misspelt ones"
+    )
 
 
 class UploadProgress(BaseModel):
@@ -358,7 +373,7 @@ class UploadProgress(BaseModel):
 class DeleteDocuments(Message):
     """Ids to delete; unknown ones are ignored."""
 
-    ids: list[str]
+    ids: list[Id]
 
 
 class DeleteReport(BaseModel):

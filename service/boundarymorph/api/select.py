@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from functools import partial
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
-from starlette.types import Receive, Scope, Send
+from starlette.requests import ClientDisconnect
+from starlette.types import Message, Receive, Scope, Send
 
 from boundarymorph.api import bodies, openapi, problems
 from boundarymorph.api.dependencies import CallerOf, SelectorOf, StateOf
@@ -25,7 +26,6 @@ from boundarymorph.telemetry import metrics
 router = APIRouter(tags=["selection"])
 STATUS_HEADER = "X-BoundaryMORPH-Status"
 EVENTS = "text/event-stream"
-READING = 30.0  # seconds after the deadline in which a client has to have read all events
 
 
 @router.post(
@@ -47,15 +47,15 @@ async def select(
         with watch.stage("receive"):
             body = await bodies.read(request, state)
         with watch.stage("parse"):
-            wanted, task = await asyncio.to_thread(_parse, body, state.settings, arrival)
+            wanted, task = await state.work.parsing.run(_parse, body, state.settings, arrival)
         turn = state.admission.turn(visit, priority=wanted.priority, deadline=task.deadline)
         answer = partial(response_of, task=task, explain=wanted.explain)
         if EVENTS in request.headers.get("accept", ""):
             steps = selector.steps(task, watch)
             first = await bodies.while_connected(request, _begun(steps, watch, turn, held))
             kept = held.pop_all()
-            assert task.deadline is not None
-            return _Events(_events(request, first, steps, kept, answer), kept, task.deadline + READING)
+            events = _events(request, first, steps, kept, answer)
+            return _Events(events, kept, state.settings.event_seconds)
 
         result = await bodies.while_connected(request, _selected(selector, task, watch, turn))
     _measure(result)
@@ -87,21 +87,26 @@ async def _begun(
 class _Events(StreamingResponse):
     """Events, and what is held at most until they have been sent or nobody listens any more.
 
-    end: the moment, on `time.monotonic()`, when a client that has not read them all is hung up on.
+    seconds: that a client may take to read one of them; then it is hung up on.
     """
 
-    def __init__(self, events: AsyncIterator[bytes], held: AsyncExitStack, end: float) -> None:
+    def __init__(self, events: AsyncIterator[bytes], held: AsyncExitStack, seconds: float) -> None:
         super().__init__(events, media_type=EVENTS)
         self._held = held
-        self._end = end
+        self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._held:
+        async def in_time(message: Message) -> None:
             try:
-                async with asyncio.timeout(self._end - time.monotonic()):
-                    await super().__call__(scope, receive, send)
+                async with asyncio.timeout(self._seconds):
+                    await send(message)
             except TimeoutError:
                 await bodies.hang_up(receive)
+                raise ClientDisconnect from None
+
+        async with self._held:
+            with suppress(ClientDisconnect):
+                await super().__call__(scope, receive, in_time)
 
 
 async def _events(
@@ -129,6 +134,7 @@ def _event(name: str, content: BaseModel) -> bytes:
 
 
 def _parse(body: bytes, settings: Settings, arrival: float) -> tuple[SelectRequest, SelectionTask]:
+    bodies.check_lists(body, settings.limits.dimension)
     wanted = SelectRequest.model_validate_json(body)
     return wanted, task_of(wanted, settings, arrival)
 

@@ -22,7 +22,8 @@ from boundarymorph.errors import (
     RetrieverUnavailable,
     ScorerUnavailable,
 )
-from boundarymorph.settings import Settings
+from boundarymorph.executors import BoundedExecutor
+from boundarymorph.settings import Settings, WorkSettings
 from boundarymorph.telemetry import tracing
 from boundarymorph.wiring import Canary
 
@@ -39,6 +40,32 @@ class Part(Protocol):
 
     async def close(self) -> None:
         """Release everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The threads of a process's blocking work by its kind; those that search are the retriever's own.
+
+    parsing: large bodies of requests and answers; read: what is known of indexes, and their documents; write: uploads,
+    from the parsing of their documents on, and other changes to indexes.
+    """
+
+    parsing: BoundedExecutor
+    read: BoundedExecutor
+    write: BoundedExecutor
+
+    @classmethod
+    def of(cls, settings: WorkSettings) -> Work:
+        return cls(
+            BoundedExecutor("parsing", threads=settings.parsing_threads, waiting=settings.parsing_waiting),
+            BoundedExecutor("read", threads=settings.read_threads, waiting=settings.read_waiting),
+            BoundedExecutor("write", threads=settings.write_threads, waiting=settings.write_waiting),
+        )
+
+    async def close(self) -> None:
+        """Wait for the calls that run, and release the threads."""
+        for executor in (self.parsing, self.read, self.write):
+            await executor.close()
 
 
 Built = TypeVar("Built", bound=Part)
@@ -68,6 +95,7 @@ class State(Generic[Built]):
     rates: RateLimits = field(init=False)
     admission: Admission = field(init=False)
     bytes_in_hand: BytesInHand = field(init=False)
+    work: Work = field(init=False)
 
     def __post_init__(self) -> None:
         """Raises InvalidConfiguration for malformed keys and rate limits."""
@@ -76,8 +104,12 @@ class State(Generic[Built]):
         self.rates = RateLimits(
             self.settings.rate_limits, self.keys.callers, url=None if redis is None else redis.get_secret_value()
         )
-        self.admission = Admission(running=self.settings.sessions, waiting=self.settings.limits.waiting)
-        self.bytes_in_hand = BytesInHand(self.settings.limits.bytes_in_hand)
+        limits = self.settings.limits
+        self.admission = Admission(
+            running=self.settings.sessions, waiting=limits.waiting, of_caller=limits.key_sessions
+        )
+        self.bytes_in_hand = BytesInHand(limits.bytes_in_hand)
+        self.work = Work.of(self.settings.work)
 
     async def live(self, build: Build[Built], canaries: Callable[[Built], Mapping[str, Canary]]) -> None:
         """Start, and from then on ask the parts whether they are still there."""

@@ -42,6 +42,8 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
     """
     limits = settings.limits
     seconds = settings.deadline_seconds if request.deadline_ms is None else request.deadline_ms / 1e3
+    longest = math.floor(1e3 * limits.deadline_seconds)
+    bound("deadline_ms", math.ceil(request.deadline_ms or 0), longest, "ms (limits.deadline_seconds)")
     task = SelectionTask(
         query=request.query,
         candidates=_candidates(request, settings),
@@ -191,7 +193,8 @@ def _decode(block: VectorBlock, field: str, limits: Limits) -> NDArray[np.floati
     expected = ITEM_BYTES[block.dtype] * math.prod(block.shape)
     if len(raw) != expected:
         raise InvalidEmbeddings(
-            f"{field}.data has {len(raw):,} bytes where {block.dtype} of shape {block.shape} take {expected:,}"
+            f"{field}.data has {len(raw):,} bytes where {block.dtype} of shape {block.shape} take {expected:,}; "
+            f"is {field}.dtype right? It is float16 unless it says float32"
         )
     return np.frombuffer(raw, dtype=np.dtype(block.dtype).newbyteorder("<")).reshape(block.shape)
 

@@ -133,9 +133,9 @@ def _rows(vectors: NDArray[np.floating]) -> Tensors:
 
 
 def _vectors(tensors: Tensors) -> NDArray[Any]:
-    """(N, d) unit rows, N and d at least 1."""
+    """(N, d) unit rows, d at least 1."""
     sent = _taken(tensors, "vectors", None, None)
-    if sent.ndim != 2 or 0 in sent.shape or sent.dtype.kind != "f":
+    if sent.ndim != 2 or not sent.shape[1] or sent.dtype.kind != "f":
         raise MalformedFrame(f"its vectors are {sent.dtype} of {sent.shape}")
     if sent.dtype != np.float16:
         _check_unit(sent, "one of its vectors")

@@ -231,7 +231,7 @@ def exact_scores(vectors: NDArray[np.float32], query: NDArray[np.float32]) -> ND
 def check_search(query: NDArray[np.float32], depth: int, dimension: int) -> None:
     """Raises InvalidEmbeddings or InvalidInput when no index of this dimension can answer."""
     if query.shape != (dimension,):
-        raise InvalidEmbeddings(f"the index takes queries of {dimension} dimensions, not {query.shape}")
+        raise InvalidEmbeddings(f"the index takes queries of {dimension} dimensions, not {query.size}")
     if depth < 1:
         raise InvalidInput(f"the depth must be at least 1, not {depth}")
 

@@ -35,9 +35,13 @@ def check_same(name: str, info: StoreInfo, *, encoder: str | None, dimension: in
     wanted = kind or info.kind
     if (info.encoder, info.dimension, info.kind) != (encoder, dimension, wanted):
         raise IndexConflict(
-            f"the index {name!r} exists with encoder {info.encoder!r}, {info.dimension} dimensions and of kind "
-            f"{info.kind!r}, not {encoder!r}, {dimension} and {wanted!r}; choose another name or delete it first"
+            f"the index {name!r} exists {_with(info.encoder)}, {info.dimension} dimensions and of kind {info.kind!r}, "
+            f"not {_with(encoder)}, {dimension} and {wanted!r}; choose another name or delete it first"
         )
+
+
+def _with(encoder: str | None) -> str:
+    return "with its users' own vectors" if encoder is None else f"with the encoder {encoder!r}"
 
 
 def unknown(name: str) -> UnknownIndex:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from boundarymorph.errors import EmptyIndex, InvalidInput
+from boundarymorph.errors import EmptyIndex
 from boundarymorph.retrieval import backups
 from boundarymorph.retrieval.backups import BackupInfo
 from boundarymorph.retrieval.compaction import CompactionPolicy, Compactor
@@ -104,8 +104,8 @@ class LiveIndex:
         with self._one_state() as vectors:
             within = None if filter is None else self.matching(filter)
             pool, found = self._search(vectors, embedding, depth, within)
-            if len(pool) == 0:
-                raise InvalidInput(f"no document of the index {self.name!r} passes the filter")
+            if len(pool) == 0:  # nothing passes the filter
+                return Retrieved(pool, (*self._warnings, *found.warnings))
             if hybrid:
                 pool = self.fused(query, pool, depth, filter)
                 pool = replace(pool, features={**pool.features, "bm25": self.bm25_of(query, pool.ids)})

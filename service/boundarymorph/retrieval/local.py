@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar, TypeVarTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.errors import InvalidInput
+from boundarymorph.executors import BoundedExecutor
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.indexes import Catalog, Index
+from boundarymorph.retrieval.mismatches import mismatches
 from boundarymorph.retrieval.retriever import Retrieved
-
-Arguments = TypeVarTuple("Arguments")
-Result = TypeVar("Result")
 
 
 class LocalRetriever:
-    """A `Retriever` over the indexes of a catalog. Searches run in its own threads, off the event loop.
+    """A `Retriever` over the indexes of a catalog. Searches run in its own threads, off the event loop; what comes when
+    `threads` of them run and `waiting` more wait is Overloaded.
 
     The catalog and the encoder stay their owner's to close. encoder: None where every index has its own vectors.
     """
 
-    def __init__(self, catalog: Catalog, encoder: Encoder | None, *, threads: int = 4) -> None:
+    def __init__(self, catalog: Catalog, encoder: Encoder | None, *, threads: int = 4, waiting: int = 512) -> None:
         self._catalog = catalog
         self._encoder = encoder
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="retriever")
+        self._executor = BoundedExecutor("search", threads=threads, waiting=waiting)
 
     async def retrieve(
         self,
@@ -43,20 +42,24 @@ class LocalRetriever:
         hybrid: bool = False,
     ) -> Retrieved:
         wanted = None if filter is None else Filter(filter)
-        found = await self._in_thread(self._catalog.get, index)
+        found = await self._executor.run(self._catalog.get, index)
         if query_embedding is None:
             self._refuse_other_encoder(found)
             query_embedding = await self.embed_query(query)
             self._refuse_other_encoder(found)  # its servers may have changed their model meanwhile
-        return await self._in_thread(found.retrieve, query, query_embedding, depth, wanted, hybrid)
+        retrieved = await self._executor.run(found.retrieve, query, query_embedding, depth, wanted, hybrid)
+        if wanted is None or len(retrieved.pool):
+            return retrieved
+        reasons = await self._executor.run(mismatches, found, query_embedding, wanted)
+        return replace(retrieved, warnings=(*retrieved.warnings, "no document passes the filter", *reasons))
 
     async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
-        found = await self._in_thread(self._catalog.get, index)
-        return await self._in_thread(found.documents, ids)
+        found = await self._executor.run(self._catalog.get, index)
+        return await self._executor.run(found.documents, ids)
 
     async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
-        found = await self._in_thread(self._catalog.get, index)
-        return await self._in_thread(found.characters, ids)
+        found = await self._executor.run(self._catalog.get, index)
+        return await self._executor.run(found.characters, ids)
 
     async def embed_query(self, query: str) -> NDArray[np.float32]:
         return await self._required_encoder().encode_query(query)
@@ -65,7 +68,7 @@ class LocalRetriever:
         return await self._required_encoder().encode_documents(texts)
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._executor.shutdown)
+        await self._executor.close()
 
     def _required_encoder(self) -> Encoder:
         if self._encoder is None:
@@ -80,8 +83,5 @@ class LocalRetriever:
         if built_with != running:
             raise InvalidInput(
                 f"the index {index.name!r} was built with the encoder {built_with!r} and this service runs "
-                f"{running!r}; send a query_embedding or build the index anew"
+                f"{'no encoder' if running is None else repr(running)}; send a query_embedding or build the index anew"
             )
-
-    async def _in_thread(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)

@@ -41,9 +41,10 @@ class Retriever(Protocol):
         index keeps words.
 
         query_embedding: (d,), used as it is in place of encoding the query; an index of own vectors needs it. filter:
-        only documents whose metadata pass it (`filters`). hybrid: those nearest and the best by words, ranked together.
+        only documents whose metadata pass it (`filters`); where none does the pool is empty, and a warning says so.
+        hybrid: those nearest and the best by words, ranked together.
         Raises UnknownIndex, EmptyIndex, InvalidEmbeddings, or InvalidInput for a malformed filter, and when the index
-        cannot take text queries, keeps no words for a hybrid search, or has nothing that passes the filter.
+        cannot take text queries or keeps no words for a hybrid search.
         """
 
     async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:

@@ -86,6 +86,11 @@ rate_limited = Counter(
 rate_limit_unshared = Counter(
     "boundarymorph_rate_limit_unshared_total", "Requests counted in this process because Redis did not answer."
 )
+work_refused = Counter(
+    "boundarymorph_work_refused_total",
+    "Calls of blocking work that were refused because as many were under way or waited, by kind.",
+    ["kind"],
+)
 truncated_pairs = Counter("boundarymorph_truncated_pairs_total", "Scored pairs cut to fit the cross-encoder.")
 ingested = Counter("boundarymorph_ingested_documents_total", "Uploaded documents by what became of them.", ["outcome"])
 

@@ -50,10 +50,8 @@ class SearchedCollection(ABC):
         check_search(unit, depth, self._info.dimension)
         expression = "" if filter is None else self._expression(filter)
         ids, vectors = self._nearest(unit, min(depth, SEARCH_LIMIT), expression)
-        if not ids:
-            if self.count() == 0:
-                raise EmptyIndex(f"the index {self._name!r} holds no documents yet")
-            raise InvalidInput(f"no document of the index {self._name!r} passes the filter")
+        if not ids and self.count() == 0:
+            raise EmptyIndex(f"the index {self._name!r} holds no documents yet")
         warnings = []
         if depth > SEARCH_LIMIT == len(ids):
             warnings.append(f"Milvus finds no more than {SEARCH_LIMIT:,} documents at once, not {depth:,}")

@@ -1,0 +1,91 @@
+"""Threads for blocking work: one bounded set for each kind of work, so that none waits for another kind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import copy_context
+from typing import Any, Protocol, TypeVar, TypeVarTuple
+
+from boundarymorph.errors import Overloaded
+from boundarymorph.telemetry import metrics
+
+Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
+
+
+class Run(Protocol):
+    """Calls a function in another thread and awaits its result."""
+
+    async def __call__(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result: ...
+
+
+async def in_default_thread(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
+    """The `Run` of a program that does one thing at a time: the event loop's own threads, without a bound."""
+    return await asyncio.to_thread(function, *args)
+
+
+class BoundedExecutor:
+    """At most `threads` calls at a time, and `waiting` more; what comes beyond is refused at once.
+
+    kind: of work, which names it in messages, metrics and in the settings `work.{kind}_threads` and
+    `work.{kind}_waiting`. A call whose caller has gone keeps its place until its thread is free again.
+    """
+
+    def __init__(self, kind: str, *, threads: int, waiting: int) -> None:
+        self._kind = kind
+        self._most = threads + waiting
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=kind)
+        self._lock = threading.Lock()
+        self._taken = 0
+
+    @property
+    def taken(self) -> int:
+        """Places that are taken: calls that run or wait, and those that `place` keeps."""
+        return self._taken
+
+    async def run(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
+        """Call the function in a thread. Raises Overloaded when all places are taken, and what the function raises."""
+        with self.place() as run:
+            return await run(function, *args)
+
+    @contextmanager
+    def place(self) -> Iterator[Run]:
+        """Keep one place for several calls, one after the other: none of them is refused. Raises Overloaded."""
+        self._take()
+        latest: Future[Any] | None = None
+
+        async def run(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
+            nonlocal latest
+            context = copy_context()
+            latest = future = self._threads.submit(lambda: context.run(function, *args))
+            return await asyncio.wrap_future(future)
+
+        try:
+            yield run
+        finally:
+            if latest is None:
+                self._give_back()
+            else:
+                latest.add_done_callback(self._give_back)
+
+    async def close(self) -> None:
+        """Wait for the calls that run; those that have not begun are cancelled."""
+        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+
+    def _take(self) -> None:
+        with self._lock:
+            if self._taken >= self._most:
+                metrics.work_refused.labels(self._kind).inc()
+                raise Overloaded(
+                    f"{self._taken} calls of the kind '{self._kind}' are under way or wait, as many as "
+                    f"work.{self._kind}_threads and work.{self._kind}_waiting allow; try again later"
+                )
+            self._taken += 1
+
+    def _give_back(self, _: object = None) -> None:
+        with self._lock:
+            self._taken -= 1

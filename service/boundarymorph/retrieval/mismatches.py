@@ -1,0 +1,39 @@
+"""Why a filter may match nothing: it compares a field with a type of value that no document has there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from numpy.typing import ArrayLike
+
+from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Filter, Not
+from boundarymorph.retrieval.indexes import Index
+
+MOST_LOOKS = 5  # searches for documents that have the type, each as cheap as one for a single document
+ANY_VALUE: dict[str, object] = {"text": {"gte": ""}, "number": {"gte": -sys.float_info.max}}
+
+
+def mismatches(index: Index, embedding: ArrayLike, filter: Filter) -> list[str]:
+    """A warning for each field that the filter compares with a string or a number where no document has one.
+
+    embedding: (d,), any that the index can be searched with. Of the fields the first MOST_LOOKS are looked at.
+    """
+    compared = sorted({(".".join(part.path), part.type) for part in _comparisons(filter.condition)})
+    warnings = []
+    for field, type in [pair for pair in compared if pair[1] in ANY_VALUE][:MOST_LOOKS]:
+        if not len(index.retrieve("", embedding, 1, Filter({field: ANY_VALUE[type]})).pool):
+            noun = "string" if type == "text" else "number"
+            warnings.append(f"the filter compares {field!r} with a {noun}, and no document has a {noun} there")
+    return warnings
+
+
+def _comparisons(condition: Condition) -> Iterator[Compare]:
+    match condition:
+        case AllOf(parts) | AnyOf(parts):
+            for part in parts:
+                yield from _comparisons(part)
+        case Not(part):
+            yield from _comparisons(part)
+        case Compare():
+            yield condition
