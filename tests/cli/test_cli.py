@@ -330,7 +330,7 @@ class TestKeys:
         made = run("key", "rag", "--scope", "select", "--scope", "write")
         assert made.code == 0
         (_, secret), (_, line) = (text.split() for text in made.out.splitlines())
-        assert KeyRing([line]).caller(f"Bearer {secret}", Scope.WRITE) == "rag"
+        assert KeyRing([line]).caller(f"Bearer {secret}").within(Scope.WRITE).name == "rag"
 
     def test_scopes_that_do_not_exist(self, run: Run) -> None:
         refused = run("key", "rag", "--scope", "root")

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
 from boundarymorph.api import bodies, openapi, problems
-from boundarymorph.api.dependencies import CallerOf, SelectorOf, StateOf
+from boundarymorph.api.dependencies import CallerOf, SelectorOf, StateOf, permitted
 from boundarymorph.api.schemas import SelectRequest, SelectResponse
 from boundarymorph.api.translate import event_of, response_of, task_of
 from boundarymorph.errors import BoundaryMorphError
@@ -48,6 +48,8 @@ async def select(
             body = await bodies.read(request, state)
         with watch.stage("parse"):
             wanted, task = await asyncio.to_thread(_parse, body, state.settings, arrival)
+        if wanted.index is not None:
+            permitted(request).require(wanted.index)
         turn = state.admission.turn(visit, priority=wanted.priority, deadline=task.deadline)
         answer = partial(response_of, task=task, explain=wanted.explain)
         if EVENTS in request.headers.get("accept", ""):
