@@ -152,7 +152,7 @@ def test_what_waits_in_any_worker_is_seen_and_a_second_sigterm_does_not_wait(tmp
         running.process.send_signal(signal.SIGTERM)
         until(lambda: running.client.get("/readyz").status_code == 503)
         assert running.client.get("/readyz").json()["status"] == "draining"
-        assert running.stop() == 0
+        assert running.stop() == 128 + signal.SIGTERM
 
 
 def test_workers_that_cannot_start_end_the_service(tmp_path: Path) -> None:

@@ -83,7 +83,8 @@ async def parse_ndjson(
 ) -> AsyncIterator[Entry | BadLine]:
     """One JSON object a line, in UTF-8; holds no more than a chunk and a line in memory. Blank lines are ignored.
 
-    Fields: id (string or integer), text, title, metadata (object), embedding (`dimension` numbers); others are ignored.
+    Fields: id (string or integer; or `_id`, as in BEIR), text, title, metadata (object), embedding (`dimension`
+    numbers); others are ignored.
     """
     async for number, line, end in _lines(chunks, max_line_bytes):
         if len(line) > max_line_bytes:
@@ -270,7 +271,7 @@ class _RecordError(Exception):
 
 
 def _id(record: dict[str, Any]) -> str:
-    value = record.get("id")
+    value = record.get("id", record.get("_id"))
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise _RecordError("id must be a string or an integer of at most 64 bits")
     id = str(value)
