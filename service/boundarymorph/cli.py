@@ -421,6 +421,8 @@ def select(
     }
     request = SelectRequest.model_validate({"query": query, "index": index, "return_documents": not as_json, **given})
 
+    task_of(request, settings, time.monotonic())  # what is over a limit is told before any model is loaded
+
     async def answer() -> SelectResponse:
         rooms = wiring.build(settings) if not settings.retriever.url else wiring.build_gateway(settings)
         try:

@@ -286,7 +286,7 @@ class TestIndexes:
     def test_an_interrupted_build_goes_on(
         self, run: Run, source: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        count = 600
+        count = 300
         lines = (orjson.dumps({"id": n, "text": f"the number {n} " * 10}) for n in range(count))
         source.write_bytes(b"\n".join(lines))
         command = [sys.executable, "-m", "boundarymorph.cli", "index", "build", "many", "--from", str(source)]

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -60,20 +61,21 @@ def shared_directories(running: Service) -> list[str]:
     ]
 
 
+@pytest.fixture(scope="module")
+def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Where a scorer and a retriever are, for the gateways of all tests."""
+    directory = tmp_path_factory.mktemp("behind")
+    with scorer(directory / "scorer.log") as scores, retriever(directory / "data") as pools:
+        yield scores.url, pools.url
+
+
 @pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[Service]:
+def gateway(tmp_path: Path, behind: tuple[str, str]) -> Iterator[Service]:
     """Two workers, in front of a scorer and a retriever."""
-    for folder in ("front", "behind"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "front" / "boundarymorph.toml").write_text('log_format = "json"')
-    behind = tmp_path / "behind"
-    with (
-        scorer(behind / "scorer.log") as scores,
-        retriever(behind / "data") as pools,
-        service(
-            tmp_path / "front" / "data", "--workers", "2", "--scorer-url", scores.url, "--retriever-url", pools.url
-        ) as front,
-    ):
+    (tmp_path / "boundarymorph.toml").write_text('log_format = "json"')
+    scores, pools = behind
+    options = ("--workers", "2", "--scorer-url", scores, "--retriever-url", pools)
+    with service(tmp_path / "data", *options) as front:
         until(lambda: len(workers(front)) == 2)
         yield front
 
@@ -190,15 +192,14 @@ def test_traces_without_their_extra_are_told_before_any_worker(monkeypatch: pyte
         process.serve(create_app, settings, "test")
 
 
-def test_a_port_in_use(gateway: Service, tmp_path: Path) -> None:
-    with service(tmp_path / "data", "--workers", "2", port=gateway.port, ready=False) as second:
-        assert second.process.wait(timeout=30) == 3
-        assert "in use" in second.log and "Traceback" not in second.log
+def test_a_port_in_use(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as first:
+        port = first.getsockname()[1]
+        with service(tmp_path / "data", "--workers", "2", port=port, ready=False) as second:
+            assert second.process.wait(timeout=30) == 3
+            assert "in use" in second.log and "Traceback" not in second.log
 
 
-def test_no_worker_outlives_its_supervisor(tmp_path: Path) -> None:
-    (tmp_path / "boundarymorph.toml").write_text('log_format = "json"')
-    with service(tmp_path / "data", "--workers", "2") as running:
-        until(lambda: len(workers(running)) == 2)
-        running.process.kill()
-        until(lambda: not workers(running))
+def test_no_worker_outlives_its_supervisor(gateway: Service) -> None:
+    gateway.process.kill()
+    until(lambda: not workers(gateway))
