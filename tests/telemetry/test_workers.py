@@ -122,7 +122,7 @@ def test_what_two_workers_count_adds_up_and_one_may_die(gateway: Service) -> Non
 
 
 def test_sigterm_lets_all_finish(gateway: Service) -> None:
-    slow = REQUEST | {"pool": [{"text": f"the number {n} " * 40} for n in range(60)], "budget": 40, "batch_size": 20}
+    slow = REQUEST | {"pool": [{"text": f"the number {n} " * 40} for n in range(60)], "budget": 20, "batch_size": 10}
     with ThreadPoolExecutor(4) as threads:
         running = [
             threads.submit(httpx.post, f"{gateway.url}/select", json=slow | {"query": f"numbers {n}"}, timeout=60)
