@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--dimensions", type=int, nargs="+", default=[384, 1024])
     parser.add_argument("--queries", type=int, default=50)
     arguments = parser.parse_args()
-    rows = []
+    rows = report.Rows("frame")
     for dimension in arguments.dimensions:
         with tempfile.TemporaryDirectory() as folder:
             rows.append(uvloop.run(measured(Path(folder), dimension, arguments)))  # as uvicorn runs a gateway
@@ -94,4 +94,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    report.run(main)

@@ -12,7 +12,6 @@ import argparse
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +49,7 @@ def main() -> None:
     threadpool_limits(1, user_api="blas")  # as in the service
     matrix = np.random.default_rng(0).standard_normal((arguments.documents, arguments.dimension), dtype=np.float32)
     together = SharedProducts(matrix, lanes=available_cores())
-    rows: list[dict[str, Any]] = []
+    rows = report.Rows("products")
     for threads in arguments.threads:
         alone, shared = (
             per_second(product, threads, arguments.seconds, arguments.dimension)
@@ -64,4 +63,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    report.run(main)

@@ -237,7 +237,7 @@ def main() -> None:
         f"--{name}={getattr(arguments, name)}"
         for name in ("documents", "dimension", "clusters", "depth", "queries", "seed")
     ]
-    rows: list[dict[str, Any]] = []
+    rows = report.Rows("retrieval")
     unlike = {"own_MiB": 0, "mapped_MiB": 0, "in_order": True, "told_recall": 1.0}  # what milvus does not tell
     for kind in arguments.kinds:
         with tempfile.TemporaryDirectory() as folder:
@@ -252,4 +252,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    report.run(main)

@@ -40,15 +40,14 @@ def main() -> None:
 
     folder = weights.minilm(BUILD / "minilm")
     texts = passages(arguments.pairs)
-    bare_rows, bare = _bare(folder, texts, arguments.device, arguments.precision)
-    rows, ratios = list(bare_rows), {}
+    rows, ratios = report.Rows("scorer"), {}
+    bare = _bare(rows, folder, texts, arguments.device, arguments.precision)
     options = ["--model", str(folder), "--device", arguments.device, "--precision", arguments.precision]
     with scorer(options) as server:
-        ours = _under_load(server.url, texts, arguments.sessions, arguments.seconds)
+        ours = _under_load(rows, "boundarymorph", server.url, texts, bare, arguments)
     with infinity.serving(infinity.environment(BUILD / "infinity"), folder, PORT) as url:
-        theirs = _under_load(url.replace("http", "infinity"), texts, arguments.sessions, arguments.seconds)
+        theirs = _under_load(rows, "infinity", url.replace("http", "infinity"), texts, bare, arguments)
     for sessions in arguments.sessions:
-        rows += [_row("boundarymorph", ours[sessions], bare), _row("infinity", theirs[sessions], bare)]
         ratios[f"utilisation_at_{sessions}"] = ours[sessions].pairs_per_second / bare
         ratios[f"over_infinity_at_{sessions}"] = ours[sessions].pairs_per_second / theirs[sessions].pairs_per_second
     report.write("scorer", rows, ratios)
@@ -67,21 +66,24 @@ def _row(server: str, measured: Any, bare: float) -> dict[str, Any]:
     }
 
 
-def _bare(folder: Path, texts: Sequence[str], device: str, precision: Precision) -> tuple[list[dict[str, Any]], float]:
-    """Rows of both forward passes, and the most pairs a second among them.
+def _bare(rows: report.Rows, folder: Path, texts: Sequence[str], device: str, precision: Precision) -> float:
+    """The most pairs a second of both forward passes, which get their rows.
 
     Plain transformers run with all threads in one batch, then, as ours do, with batches side by side, one on each core.
     """
     plain, features = _plain(folder, texts)
     kinds: list[tuple[str, Callable[[Any], Any], Sequence[Any], int]] = [("transformers", plain, features, 1)]
-    rows = [_bare_row(*kinds[0], batch) for batch in BATCHES]
+    for batch in BATCHES:
+        rows.append(_bare_row(*kinds[0], batch))
     ours = TransformerCrossEncoder.load(str(folder), device=device, precision=precision)  # one thread a batch from here
     kinds = [
         ("transformers, side by side", plain, features, ours.lanes),
         ("our forward", ours.run, sorted(ours.tokenize(QUERIES[0], texts), key=len), ours.lanes),
     ]
-    rows += [_bare_row(*kind, batch) for kind in kinds for batch in BATCHES]
-    return rows, max(row["pairs_per_second"] for row in rows)
+    for kind in kinds:
+        for batch in BATCHES:
+            rows.append(_bare_row(*kind, batch))
+    return max(float(row["pairs_per_second"]) for row in rows)
 
 
 def _plain(folder: Path, texts: Sequence[str]) -> tuple[Callable[[Any], Any], Sequence[Any]]:
@@ -117,11 +119,17 @@ def _bare_row(what: str, run: Callable[[Any], Any], pairs: Sequence[Any], lanes:
     }
 
 
-def _under_load(url: str, texts: Sequence[str], sessions: Sequence[int], seconds: float) -> dict[int, Any]:
+def _under_load(
+    rows: report.Rows, name: str, url: str, texts: Sequence[str], bare: float, arguments: argparse.Namespace
+) -> dict[int, Any]:
     async def measure() -> dict[int, Any]:
+        measured: dict[int, Any] = {}
         remote = RemoteScorer([parse(url)], timeout=600, attempt_timeout=600, connections=256)
         try:
-            return {count: await load(remote, texts, count, seconds) for count in sessions}
+            for count in arguments.sessions:
+                measured[count] = await load(remote, texts, count, arguments.seconds)
+                rows.append(_row(name, measured[count], bare))
+            return measured
         finally:
             await remote.close()
 
@@ -129,4 +137,4 @@ def _under_load(url: str, texts: Sequence[str], sessions: Sequence[int], seconds
 
 
 if __name__ == "__main__":
-    main()
+    report.run(main)

@@ -41,7 +41,7 @@ def main() -> None:
 
     os.environ["BOUNDARYMORPH_CACHE__ENABLED"] = "false"  # of the service: every repetition is to be scored
     texts = passages(arguments.pool, arguments.words)
-    rows = []
+    rows = report.Rows("select")
     with tempfile.TemporaryDirectory() as directory, service(Path(directory)) as client:
         for dimension, method, batch_size in itertools.product(
             arguments.dimensions, arguments.methods, arguments.batch_sizes
@@ -94,4 +94,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    report.run(main)

@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
 
-    rows = []
+    rows = report.Rows("selection")
     for dimension in arguments.dimensions:
         pool, scores = clustered(arguments.pool, dimension, arguments.seed, np.float32)
         start = time.perf_counter()
@@ -84,4 +84,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    report.run(main)

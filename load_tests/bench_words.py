@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -59,7 +58,7 @@ def main() -> None:
         size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
         index = (catalog := IndexCatalog(Path(folder))).get("bench")
         index.search(np.ones(DIMENSION), 1)
-        rows: list[dict[str, Any]] = []
+        rows = report.Rows("words")
         for query in QUERIES:
             searching, bm25, hybrid = [], [], []
             for _ in range(arguments.repeats):
@@ -92,4 +91,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    report.run(main)

@@ -6,6 +6,7 @@ python -m load_tests.evaluation_options TABLES --out build/evaluation-options
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from boundarymorph.evaluation import options, plots, tables
 from boundarymorph.evaluation.options import Row
 from boundarymorph.selection.methods import METHODS
+from load_tests import report
 
 ALL = "mean of tables"
 PACKED = ("count", "count+root", "count+density", "tokens")
@@ -40,25 +42,37 @@ def main() -> None:
     found: dict[str, list[Row]] = orjson.loads(raw.read_bytes()) if raw.exists() else {}
     console = Console()
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    stopped = False
     with Progress(*columns, console=console) as progress:
-        for name in filter(None, given.studies.split(",")):
-            found[name] = []
-            for path in paths:
-                table = tables.read(path)
-                task = progress.add_task(f"{name}: {table.name}", total=-(-len(table) // given.every))
-                rows = options.STUDIES[name](table, given.every, lambda task=task: progress.advance(task))  # type: ignore[misc]
-                found[name] += [{"table": table.name, **row} for row in rows]
-            raw.write_bytes(orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY))
+        try:
+            for name in filter(None, given.studies.split(",")):
+                measured: list[Row] = []
+                for path in paths:
+                    table = tables.read(path)
+                    task = progress.add_task(f"{name}: {table.name}", total=-(-len(table) // given.every))
+                    rows = options.STUDIES[name](table, given.every, lambda task=task: progress.advance(task))  # type: ignore[misc]
+                    measured += [{"table": table.name, **row} for row in rows]
+                found[name] = measured
+                raw.write_bytes(orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY))
+                console.print(_section(name, SUMMARIES[name](measured)), markup=False, highlight=False, soft_wrap=True)
+        except KeyboardInterrupt:
+            stopped = True
     figures = {name: SUMMARIES[name](found[name]) for name in SUMMARIES if name in found}
-    text = "\n\n".join(f"## {TITLES[name]}\n\n{_grid(rows)}" for name, rows in figures.items()) + "\n"
+    text = "\n\n".join(_section(name, rows) for name, rows in figures.items()) + "\n"
     (given.out / "options.json").write_bytes(
         orjson.dumps(figures, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     )
     (given.out / "options.md").write_text("# Options of a session, measured\n\n" + text, encoding="utf-8")
     if "settle" in figures:
         plots.settling(given.out / "plots" / "settle.png", *_curves(found["settle"], figures["settle"]))
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
     console.print(f"written to {given.out}", highlight=False)
+    if stopped:
+        console.print("stopped: the studies that were not finished are as they were before", highlight=False)
+        sys.exit(report.STOPPED)
+
+
+def _section(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    return f"## {TITLES[name]}\n\n{_grid(rows)}"
 
 
 TITLES = {

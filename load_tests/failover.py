@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import itertools
 import time
-from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -40,7 +39,7 @@ def main() -> None:
     )
 
 
-async def _run(first: Server, second: Server, texts: list[str], sessions: int) -> list[dict[str, Any]]:
+async def _run(first: Server, second: Server, texts: list[str], sessions: int) -> report.Rows:
     remote = RemoteScorer([parse(first.url), parse(second.url)])
     finished: list[float] = []
     failed = 0
@@ -58,7 +57,7 @@ async def _run(first: Server, second: Server, texts: list[str], sessions: int) -
                 finished.append(time.perf_counter() - start)
 
     running = [asyncio.create_task(session(QUERIES[number % len(QUERIES)])) for number in range(sessions)]
-    rows = []
+    rows = report.Rows("failover")
     with contextlib.ExitStack() as stack:
         for window in range(7):
             finished.clear()
@@ -87,4 +86,4 @@ async def _run(first: Server, second: Server, texts: list[str], sessions: int) -
 
 
 if __name__ == "__main__":
-    main()
+    report.run(main)

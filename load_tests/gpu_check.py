@@ -90,7 +90,7 @@ def _search(arguments: argparse.Namespace) -> None:
             index.upsert([f"d{start + row}" for row in range(len(rows))], rows)
     queries = _unit(rng, SEARCHES, dimension)
     found: dict[str, list[list[str]]] = {}
-    table: list[dict[str, Any]] = []
+    table = report.Rows("gpu-search")
     for name, index in indexes.items():
         index.search(queries[0], arguments.depth)
         ids, seconds = [], []
@@ -121,7 +121,7 @@ def _correctness(name: str, folder: Path, arguments: argparse.Namespace) -> None
     pairs = _pairs(min(64, arguments.pairs), seed=1)
     expected = np.concatenate([reference.run([pair]) for pair in pairs])
     reference.close()
-    rows = []
+    rows = report.Rows(f"gpu-correctness-{name}")
     for precision in ("fp32", *arguments.precisions):
         model = _load(folder, arguments.device, precision)
         alone = np.concatenate([model.run([pair]) for pair in pairs])
@@ -146,7 +146,7 @@ def _correctness(name: str, folder: Path, arguments: argparse.Namespace) -> None
 def _latency(name: str, folder: Path, arguments: argparse.Namespace) -> None:
     """Milliseconds of one call."""
     model = _load(folder, arguments.device, arguments.precisions[0])
-    rows = []
+    rows = report.Rows(f"gpu-latency-{name}")
     for count, tokens in ((1, 128), (1, 512), (ROUND, 128), (ROUND, 512), (32, 128)):
         pairs = _pairs(count, seed=2, lengths=(tokens - QUERY_TOKENS, tokens - QUERY_TOKENS))
         rows.append(
@@ -168,11 +168,12 @@ def _throughput(name: str, folder: Path, arguments: argparse.Namespace) -> None:
     """Pairs a second by batch tokens, one at a time, without sharing, and with padding."""
     pairs, precision = _pairs(arguments.pairs, seed=3, queries=8), arguments.precisions[0]
     common = arguments.batch_tokens[len(arguments.batch_tokens) // 2]
-    rows = []
+    rows = report.Rows(f"gpu-throughput-{name}")
     for variant, options in VARIANTS.items():
         model = _load(folder, arguments.device, precision, **options)
         sizes = [1, *arguments.batch_tokens] if variant == "packed" else [common]
-        rows += [_rate(name, variant, model, pairs, size, arguments.device) for size in sizes]
+        for size in sizes:
+            rows.append(_rate(name, variant, model, pairs, size, arguments.device))
         model.close()
     packed = {row["batch_tokens"]: row["pairs_per_second"] for row in rows if row["variant"] == "packed"}
     others = {row["variant"]: row["pairs_per_second"] for row in rows if row["variant"] != "packed"}
@@ -322,4 +323,4 @@ SHAPES = {
 
 
 if __name__ == "__main__":
-    main()
+    report.run(main)

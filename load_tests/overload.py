@@ -139,17 +139,17 @@ class Clients:
             self.failures.append(what)
 
 
-async def _run(server: Server, arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, float]]:
+async def _run(server: Server, arguments: argparse.Namespace) -> tuple[report.Rows, dict[str, float]]:
     limits = httpx.Limits(max_connections=arguments.clients)
     async with httpx.AsyncClient(base_url=server.url, timeout=120, limits=limits) as client:
         texts = await _fill(client, arguments.documents)
         queries = _queries(texts)
         capacity = await _capacity(Clients(client, arguments, queries), arguments)
-        print(f"capacity: {capacity:.1f} requests a second")
+        print(f"capacity: {capacity:.1f} requests a second", flush=True)
         clients = Clients(client, arguments, queries)
         rate = arguments.times * capacity / arguments.clients
         running = [asyncio.create_task(_client(clients, rate, number)) for number in range(arguments.clients)]
-        rows = []
+        rows = report.Rows("overload")
         for number in range(1, max(1, round(arguments.minutes)) + 1):
             clients.minute = Minute()
             done, _ = await asyncio.wait(
@@ -227,4 +227,4 @@ def _quantile(values: Sequence[float], share: float) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    report.run(main)

@@ -1,6 +1,7 @@
-"""How every benchmark reports: a table on the terminal and the same numbers as build/bench/NAME.json."""
+"""How every benchmark reports: each row as it is measured, then a table, and all of it in build/bench/NAME.json."""
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,32 @@ from rich.console import Console
 from rich.table import Table
 
 RESULTS = Path("build/bench")
+STOPPED = 130  # the exit code after Ctrl-C, as a shell has it
+
+
+class Rows(list[Mapping[str, Any]]):
+    """The rows of a benchmark. Each is printed and written as it is appended, so that a run may be stopped at any time.
+
+    The file says `"complete": false` until `write` has written all of it.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        super().append(row)
+        _save(self._name, self, {}, complete=False)
+        print("  ".join(f"{key} {_shown(value)}" for key, value in row.items() if value != ""), flush=True)
+
+
+def run(main: Callable[[], None]) -> None:
+    """Run a benchmark; Ctrl-C ends it without a traceback."""
+    try:
+        main()
+    except KeyboardInterrupt:
+        print(f"stopped; what was measured by then is in {RESULTS}", flush=True)
+        sys.exit(STOPPED)
 
 
 def write(name: str, rows: Sequence[Mapping[str, Any]], ratios: Mapping[str, float]) -> None:
@@ -22,10 +49,16 @@ def write(name: str, rows: Sequence[Mapping[str, Any]], ratios: Mapping[str, flo
     console.print(table)
     for key, value in ratios.items():
         console.print(f"{key}: {value:.3g}")
+    console.print(f"written to {_save(name, rows, ratios, complete=True)}")
+
+
+def _save(name: str, rows: Sequence[Mapping[str, Any]], ratios: Mapping[str, float], *, complete: bool) -> Path:
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_bytes(orjson.dumps({"rows": rows, "ratios": ratios}, option=orjson.OPT_INDENT_2))
-    console.print(f"written to {path}")
+    results = {"complete": complete, "rows": list(rows), "ratios": ratios}
+    partial = path.with_suffix(".partial")  # so that what is stopped in the middle of writing leaves a whole file
+    partial.write_bytes(orjson.dumps(results, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY))
+    return partial.replace(path)
 
 
 def _shown(value: object) -> str:

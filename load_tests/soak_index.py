@@ -10,7 +10,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -87,7 +87,7 @@ class Outcome:
     """rows: one each `row_seconds`; wrong: answers that were not right; kills: how many there were, and how many writes
     that these cut off were there afterwards."""
 
-    rows: list[dict[str, Any]]
+    rows: Sequence[Mapping[str, Any]]
     wrong: list[str]
     kills: int
     cut_off: int
@@ -100,12 +100,13 @@ def vector(id: str, version: int) -> NDArray[np.float32]:
     return (drawn / np.linalg.norm(drawn)).astype(np.float32)
 
 
-def run(plan: Plan, directory: Path) -> Outcome:
-    """Raises whatever a request fails with while nothing is killed."""
+def run(plan: Plan, directory: Path, rows: list[Mapping[str, Any]] | None = None) -> Outcome:
+    """Raises whatever a request fails with while nothing is killed. rows: gets one as each is measured."""
+    rows = [] if rows is None else rows
     rng, ledger = random.Random(plan.seed), Ledger()
     ids = [f"d{number}" for number in range(plan.documents)]
     with retriever(directory) as server:
-        rows = asyncio.run(_soak(server, plan, ids, ledger))
+        asyncio.run(_soak(server, plan, ids, ledger, rows))
     cut_off: list[list[str]] = []
     total = there = 0
     for kill in range(plan.kills + 1):
@@ -158,7 +159,7 @@ class _Writer:
         return orjson.dumps({"id": id, "text": text, "embedding": vector(id, version).tolist()})
 
 
-async def _soak(server: Server, plan: Plan, ids: Sequence[str], ledger: Ledger) -> list[dict[str, Any]]:
+async def _soak(server: Server, plan: Plan, ids: Sequence[str], ledger: Ledger, rows: list[Mapping[str, Any]]) -> None:
     counts: Counter[str] = Counter()
     times: list[float] = []
     writers = [_Writer(server, ids[start :: plan.writers], ledger, counts, start) for start in range(plan.writers)]
@@ -185,7 +186,7 @@ async def _soak(server: Server, plan: Plan, ids: Sequence[str], ledger: Ledger) 
 
     running = [asyncio.create_task(write(writer)) for writer in writers]
     running += [asyncio.create_task(read(remote, seed)) for seed, remote in enumerate(remotes)]
-    rows, begun = [], time.monotonic()
+    begun = time.monotonic()
     while (passed := time.monotonic() - begun) < plan.seconds:
         await asyncio.wait(
             running, timeout=min(plan.row_seconds, plan.seconds - passed), return_when=asyncio.FIRST_EXCEPTION
@@ -213,7 +214,6 @@ async def _soak(server: Server, plan: Plan, ids: Sequence[str], ledger: Ledger) 
     await asyncio.gather(*running)
     await asyncio.gather(*(writer.close() for writer in writers), *(remote.close() for remote in remotes))
     await _settle(server, ids, ledger, [])
-    return rows
 
 
 async def _compacted_at(server: Server) -> int:
@@ -303,7 +303,7 @@ def main() -> None:
         kills=arguments.kills,
     )
     with TemporaryDirectory() as directory:
-        outcome = run(plan, Path(directory))
+        outcome = run(plan, Path(directory), report.Rows("soak-index"))
     for wrong in outcome.wrong[:20]:
         print(wrong)
     report.write(
@@ -321,4 +321,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    report.run(main)

@@ -55,7 +55,7 @@ def main() -> None:
 
 async def _soak(
     server: Server, truth: dict[tuple[str, str], Any], texts: list[str], sessions: int, minutes: int
-) -> list[dict[str, Any]]:
+) -> report.Rows:
     rng = random.Random(1)
     counts: Counter[str] = Counter()
     remote = RemoteScorer([parse(server.url)], connections=sessions)
@@ -72,7 +72,7 @@ async def _soak(
             counts.update({"pairs": len(chosen), "wrong": wrong})
 
     running = [asyncio.create_task(session()) for _ in range(sessions)]
-    rows = []
+    rows = report.Rows("soak-scorer")
     async with httpx.AsyncClient(base_url=server.url) as client:
         for minute in range(1, minutes + 1):
             counts.clear()
@@ -113,4 +113,4 @@ def _resident_bytes(process: int) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    report.run(main)

@@ -1,5 +1,8 @@
 """The benchmarks that nobody here can run for real still run."""
 
+import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,6 +11,8 @@ import pytest
 import torch
 
 from load_tests import gpu_check
+
+REPOSITORY = Path(__file__).parents[1]
 
 
 def test_the_gpu_check_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,3 +39,22 @@ def test_the_gpu_check_says_when_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "argv", ["gpu_check"])
     with pytest.raises(SystemExit, match="no GPU here"):
         gpu_check.main()
+
+
+def test_a_benchmark_that_is_stopped_has_told_what_it_has(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "load_tests.bench_selection", "--pool", "200", "--dimensions", "8"]
+    command += ["--repeats", "1", "--k", "5", "--budgets", *["5"] * 10_000]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        first = running.stdout.readline()
+        running.send_signal(signal.SIGINT)
+        rest, errors = running.communicate(timeout=60)
+    assert first.startswith("pool 200  dimension 8  budget 5  ")
+    assert (running.returncode, errors) == (130, "")
+    assert rest.splitlines()[-1] == "stopped; what was measured by then is in build/bench"
+    results = orjson.loads((tmp_path / "build/bench/selection.json").read_bytes())
+    assert results["complete"] is False
+    assert len(results["rows"]) - len(rest.splitlines()) in (0, 1)  # the last may be written and not printed

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.settings import Limits, Settings, toml
+from boundarymorph.settings import MASK, Limits, Settings, toml
 
 NAMED = ('precision = "fp32"', 'device = "cpu"', 'instruction = "x"', "batch_tokens = 9", "trust_remote_code = true")
 CHOSEN = ('query_prompt = "q: "', 'document_prompt = "d: "', "dimension = 9")
@@ -123,6 +123,74 @@ def test_bad_environment(monkeypatch: pytest.MonkeyPatch, variable: str, value: 
         Settings.load()
 
 
+class TestVariablesThatAreNoSettings:
+    @pytest.mark.parametrize(
+        ("variable", "near"),
+        [
+            ("BOUNDARYMORPH_KEY", "BOUNDARYMORPH_KEYS"),
+            ("boundarymorph_key", "BOUNDARYMORPH_KEYS"),
+            ("BOUNDARYMORPH_LIMITS__BUDGTE", "BOUNDARYMORPH_LIMITS__BUDGET"),
+            ("BOUNDARYMORPH_LIMITS_BUDGET", "BOUNDARYMORPH_LIMITS__BUDGET"),
+            ("BOUNDARYMORPH_SCORER__APIKEY", "BOUNDARYMORPH_SCORER__API_KEY"),
+            ("BOUNDARYMORPH_CONFG", "`boundarymorph config`"),
+            ("BOUNDARYMORPH_PORT__X", "BOUNDARYMORPH_PORT"),
+            ("BOUNDARYMORPH_", "`boundarymorph config`"),
+        ],
+    )
+    def test_are_refused(self, monkeypatch: pytest.MonkeyPatch, variable: str, near: str) -> None:
+        monkeypatch.setenv(variable, "1")
+        with pytest.raises(InvalidConfiguration, match=f"there is no setting {variable}; .*{near}"):
+            Settings.load()
+
+    def test_all_are_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("BOUNDARYMORPH_KEY", "secret")
+        monkeypatch.setenv("BOUNDARYMORPH_PROT", "1")
+        with pytest.raises(InvalidConfiguration, match=r"_KEY; .*_KEYS\?; .*_PROT; .*_PORT\?$") as raised:
+            Settings.load()
+        assert "secret" not in str(raised.value)
+
+    @pytest.mark.parametrize(
+        ("variable", "value"),
+        [
+            ("BOUNDARYMORPH_CHAT_KEY", "secret"),
+            ("BOUNDARYMORPH_RATE_LIMITS__KEYS__RAG", "1/second"),
+            ("BOUNDARYMORPH_RATE_LIMITS__KEYS", '{"rag": "1/second"}'),
+            ("BOUNDARYMORPH_MILVUS__COLLECTIONS__PAPERS__COLLECTION", "Papers"),
+            ("BOUNDARYMORPH_SCORER_SERVICE_HOST", "10.0.0.1"),  # these are of Kubernetes
+            ("BOUNDARYMORPH_SCORER_SERVICE_PORT_HTTP", "80"),
+            ("BOUNDARYMORPH_SCORER_PORT", "tcp://10.0.0.1:80"),
+            ("BOUNDARYMORPH_SCORER_PORT_80_TCP_ADDR", "10.0.0.1"),
+        ],
+    )
+    def test_others_are_not(self, monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+        monkeypatch.setenv(variable, value)
+        Settings.load()
+
+
+class TestKeys:
+    ONE, TWO = f"rag:select,write:{'0f' * 32}", f"ops:admin:{'a' * 64}:photos,team-*"
+
+    @pytest.mark.parametrize("between", [" ", "\n", ",", ", ", " , "])
+    def test_as_a_plain_list(self, monkeypatch: pytest.MonkeyPatch, between: str) -> None:
+        for first, second in ((self.ONE, self.TWO), (self.TWO, self.ONE)):
+            monkeypatch.setenv("BOUNDARYMORPH_KEYS", f"{first}{between}{second}\n")
+            assert Settings.load().keys == (first, second)
+
+    @pytest.mark.parametrize(
+        ("text", "keys"),
+        [("", ()), (ONE, (ONE,)), (f'["{ONE}", "{TWO}"]', (ONE, TWO)), ("[]", ()), ("nonsense", ("nonsense",))],
+    )
+    def test_alone_or_as_json(self, monkeypatch: pytest.MonkeyPatch, text: str, keys: tuple[str, ...]) -> None:
+        monkeypatch.setenv("BOUNDARYMORPH_KEYS", text)
+        assert Settings.load().keys == keys
+
+    @pytest.mark.parametrize("text", ["[", "[1]"])
+    def test_what_is_no_list(self, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+        monkeypatch.setenv("BOUNDARYMORPH_KEYS", text)
+        with pytest.raises(InvalidConfiguration, match="keys"):
+            Settings.load()
+
+
 def test_a_file_that_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.toml").write_bytes(b"\xff\xfe")
     monkeypatch.setenv("BOUNDARYMORPH_CONFIG", str(tmp_path / "a.toml"))
@@ -142,6 +210,22 @@ def test_what_is_shown_loads_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     write(tmp_path / "a.toml", toml(given.masked()), monkeypatch)
     assert Settings.load() == given
     assert set(tomllib.loads(toml(given.masked()))) == set(Settings.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://redis:6379/0", True),
+        ("redis+cluster://a:1,b:2", True),
+        ("redis://redis:6379?db=1", True),
+        ("redis://:hunter2@redis:6379", False),
+        ("redis://:hun/ter2@redis:6379", False),
+        ("redis://redis:6379?db=1&password=hunter2", False),
+    ],
+)
+def test_a_url_is_a_secret_if_it_holds_one(url: str, shown: bool) -> None:
+    masked = Settings.load(cache={"url": url}).masked()
+    assert masked["cache"]["url"] == (url if shown else MASK)
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import sys
 import time
+import zlib
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NoReturn, cast
 
+import orjson
 import typer
 from pydantic import ValidationError
 from rich.console import Console
@@ -17,12 +21,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from boundarymorph import __version__
-from boundarymorph.errors import BoundaryMorphError
+from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration, InvalidInput
 from boundarymorph.settings import Settings, mistakes, toml
 
 if TYPE_CHECKING:
     from boundarymorph.retrieval.catalog import IndexCatalog
     from boundarymorph.retrieval.encoders import Encoder
+    from boundarymorph.retrieval.indexes import Catalog
     from boundarymorph.scoring.scorer import Scorer
 
 app = typer.Typer(
@@ -31,7 +36,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-index = typer.Typer(help="Build, list and delete the indexes of this machine. A running service sees every change.")
+index = typer.Typer(
+    help="Build, list and delete indexes: those of this machine, or in Milvus where milvus.url is set. A running "
+    "service sees every change."
+)
 app.add_typer(index, name="index", no_args_is_help=True)
 console = Console(emoji=False)
 SCORER_PORT, RETRIEVER_PORT = 8081, 8082  # so that all run on one machine
@@ -42,7 +50,30 @@ MilvusUrl = Annotated[
     str | None,
     typer.Option(help="Milvus that holds the indexes: http:// or a file PATH.db.", show_default="this machine"),
 ]
+GZIP = b"\x1f\x8b"  # what such a file begins with
 LogLevel = Annotated[str | None, typer.Option(help="critical, error, warning, info or debug.", show_default="info")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def _source(path: Path) -> Path:
+    """A file that is there, or - for standard input."""
+    if str(path) != "-" and not path.is_file():
+        raise typer.BadParameter(f"file {str(path)!r} does not exist, or is a directory")
+    return path
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()
@@ -160,6 +191,10 @@ def key(
     scope: Annotated[
         list[str] | None, typer.Option(help="select, write or admin; repeatable.", show_default="select")
     ] = None,
+    index: Annotated[
+        list[str] | None,
+        typer.Option(help="Index that it is for, or the beginning of its name and *; repeatable.", show_default="all"),
+    ] = None,
 ) -> None:
     """Make an API key: the secret, which is shown once, and the line for the setting `keys`."""
     from boundarymorph.api import keys
@@ -168,7 +203,7 @@ def key(
     unknown = set(scopes) - set(keys.Scope)
     if unknown:
         _fail(f"there is no scope {', '.join(sorted(unknown))}; there are {', '.join(keys.Scope)}")
-    secret, made = keys.make(name, [keys.Scope(value) for value in scopes])
+    secret, made = keys.make(name, [keys.Scope(value) for value in scopes], index or [])
     typer.echo(f"secret  {secret}\nkeys    {made}")
 
 
@@ -178,7 +213,10 @@ def build_index(
     source: Annotated[
         Path,
         typer.Option(
-            "--from", exists=True, dir_okay=False, help="NDJSON: id, text, optional title, metadata, embedding."
+            "--from",
+            callback=_source,
+            help="NDJSON, gzipped or not: id (or _id, as in BEIR), text, optional title, metadata, embedding; - reads "
+            "standard input.",
         ),
     ],
     strict: Annotated[bool, typer.Option(help="Write nothing at all if any line is bad.")] = False,
@@ -197,40 +235,53 @@ def build_index(
     """Add or replace documents. What is there unchanged is not embedded again, so an interrupted build just goes on."""
     from boundarymorph import terminal, wiring
     from boundarymorph.retrieval.ingestion import IngestReport, ingest, parse_ndjson
+    from boundarymorph.retrieval.live import LiveIndex
 
     settings = Settings.load(data_directory=data_directory)
 
     async def build() -> IngestReport:
-        if dimension is not None:
-            return await fill(None, dimension)
-        encoder = wiring.build_encoder(settings)
-        try:
-            await encoder.check()
-            return await fill(encoder, encoder.dimension)
-        finally:
-            await encoder.close()
+        with _indexes(settings) as catalog:
+            if dimension is not None:
+                return await fill(catalog, None, dimension)
+            encoder = wiring.build_encoder(settings)
+            try:
+                await encoder.check()
+                return await fill(catalog, encoder, encoder.dimension)
+            finally:
+                await encoder.close()
 
-    async def fill(encoder: Encoder | None, size: int) -> IngestReport:
-        with _indexes(data_directory) as catalog:
-            made_by = None if encoder is None else encoder.name
-            live = catalog.create(name, encoder=made_by, dimension=size, kind=kind, lexical=words)
-            entries = parse_ndjson(_read(source), size, max_line_bytes=settings.limits.line_bytes)
-            with terminal.ingestion(console, name, source.stat().st_size) as tell:
-                report = await ingest(live, encoder, entries, strict=strict, on_progress=tell)
-            await asyncio.to_thread(live.settle)  # so that services start from a search snapshot
-            return report
+    async def fill(catalog: Catalog, encoder: Encoder | None, size: int) -> IngestReport:
+        made_by = None if encoder is None else encoder.name
+        existed = catalog.exists(name)
+        live = catalog.create(name, encoder=made_by, dimension=size, kind=kind, lexical=words)
+        try:
+            with _opened(source) as (stream, length):
+                entries = parse_ndjson(_chunks(stream, source), size, max_line_bytes=settings.limits.line_bytes)
+                with terminal.ingestion(console, name, length) as tell:
+                    report = await ingest(live, encoder, entries, strict=strict, on_progress=tell)
+            if isinstance(live, LiveIndex):
+                await asyncio.to_thread(live.settle)  # so that services start from a search snapshot
+        finally:
+            with suppress(BoundaryMorphError):  # what keeps it from being removed is told already
+                if not existed and not live.count():
+                    catalog.delete(name)
+        return report
 
     start = time.monotonic()
     report = asyncio.run(build())
     terminal.print_ingestion(console, name, report, time.monotonic() - start)
     if report.skipped and not (report.added or report.updated or report.unchanged):
-        raise typer.Exit(1)
+        _fail(f"no line of {_named(source)} is a usable document; a new index is not kept without any")
+    if not report.documents:
+        console.print(f"{_named(source)} is empty; a new index is not kept without documents", highlight=False)
 
 
 @index.command("list")
 def list_indexes(data_directory: DataDirectory = None) -> None:
     """The indexes by name."""
-    with _indexes(data_directory) as catalog:
+    from boundarymorph import terminal
+
+    with _indexes(Settings.load(data_directory=data_directory)) as catalog:
         infos = catalog.list()
     columns = ("name", "documents", "dimension", "kind", "encoder", "bytes", "created")
     table = Table(*columns, box=None, pad_edge=False)
@@ -238,7 +289,7 @@ def list_indexes(data_directory: DataDirectory = None) -> None:
         encoder = info.encoder or "own vectors"
         size = (f"{info.count:,}", str(info.dimension), info.kind)
         table.add_row(info.name, *size, encoder, f"{info.bytes:,}", info.created)
-    Console(width=None if console.is_terminal else 200).print(table)
+    terminal.print_whole(console, table)
 
 
 @index.command("info")
@@ -246,7 +297,7 @@ def describe_index(
     name: Annotated[str, typer.Argument(help="Name of the index.")], data_directory: DataDirectory = None
 ) -> None:
     """One index, with its search snapshot and the recall of its search structure, measured on its own vectors."""
-    with _indexes(data_directory) as catalog:
+    with _indexes(Settings.load(data_directory=data_directory)) as catalog:
         info = catalog.describe(name)
     rows = [
         ("documents", f"{info.count:,}"),
@@ -269,7 +320,7 @@ def compact_index(
     name: Annotated[str, typer.Argument(help="Name of the index.")], data_directory: DataDirectory = None
 ) -> None:
     """Write a search snapshot of all that is there now. Services do this by themselves as an index grows."""
-    with _indexes(data_directory) as catalog:
+    with _local_indexes(data_directory, "index compact") as catalog:
         done = catalog.get(name).compact()
     console.print(f"{name} {'compacted' if done else 'is being compacted by another process'}", highlight=False)
 
@@ -281,7 +332,7 @@ def index_words(
     """Index the words of an index that was made without, for BM25 and hybrid search. All or nothing; writers wait."""
     from boundarymorph import terminal
 
-    with _indexes(data_directory) as catalog, terminal.progress(console) as progress:
+    with _local_indexes(data_directory, "index words") as catalog, terminal.progress(console) as progress:
         bar = progress.add_task(f"words of {name}", total=None)
         made = catalog.get(name).index_words(
             lambda done, total: progress.update(bar, completed=done, total=total),
@@ -297,7 +348,7 @@ def snapshot_index(
 ) -> None:
     """Copy a whole index, as it is at one moment, into a folder with checksums, for `index restore`. Services go on
     reading and writing. It is not the search snapshot that `index info` shows, which is a part of the index."""
-    with _indexes(data_directory) as catalog:
+    with _local_indexes(data_directory, "index snapshot") as catalog:
         copy = catalog.get(name).back_up(target)
     console.print(
         f"{name}: {copy.count:,} documents, {copy.bytes:,} bytes in {target}",
@@ -315,7 +366,7 @@ def restore_index(
     data_directory: DataDirectory = None,
 ) -> None:
     """Bring an index back from its copy, once all of it is seen to be sound. A running service sees it at once."""
-    with _indexes(data_directory) as catalog:
+    with _local_indexes(data_directory, "index restore") as catalog:
         info = catalog.restore(name, source, replace=replace)
     console.print(f"{name}: {info.count:,} documents restored", highlight=False)
 
@@ -325,7 +376,7 @@ def delete_index(
     name: Annotated[str, typer.Argument(help="Name of the index.")], data_directory: DataDirectory = None
 ) -> None:
     """Remove an index with all its documents."""
-    with _indexes(data_directory) as catalog:
+    with _indexes(Settings.load(data_directory=data_directory)) as catalog:
         catalog.delete(name)
     console.print(f"{name} deleted", highlight=False)
 
@@ -342,6 +393,13 @@ def select(
     method: Annotated[
         str | None, typer.Option(help="trend, or boundarymorph: the paper's.", show_default="trend")
     ] = None,
+    filter: Annotated[
+        str | None,
+        typer.Option(help='Only documents whose metadata pass it, as JSON: {"year": {"$gte": 2020}}.'),
+    ] = None,
+    hybrid: Annotated[
+        bool, typer.Option("--hybrid", help="Candidates by vectors and by words, ranked together.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what POST /select answers.")] = False,
     data_directory: DataDirectory = None,
 ) -> None:
@@ -358,8 +416,12 @@ def select(
         "depth": depth,
         "batch_size": batch_size,
         "method": method,
+        "filter": None if filter is None else _json_object("--filter", filter),
+        "hybrid": hybrid,
     }
     request = SelectRequest.model_validate({"query": query, "index": index, "return_documents": not as_json, **given})
+
+    task_of(request, settings, time.monotonic())  # what is over a limit is told before any model is loaded
 
     async def answer() -> SelectResponse:
         rooms = wiring.build(settings) if not settings.retriever.url else wiring.build_gateway(settings)
@@ -378,7 +440,7 @@ def select(
 
 @app.command()
 def config() -> None:
-    """Print the settings in force, secrets masked, as the TOML that a configuration file takes."""
+    """Print the settings in force as a configuration file. Secrets are left out, with a comment in their place."""
     typer.echo(toml(Settings.load().masked()), nl=False)
 
 
@@ -479,21 +541,73 @@ def _fail(message: str) -> NoReturn:
 
 
 @contextmanager
-def _indexes(data_directory: Path | None) -> Iterator[IndexCatalog]:
-    """The indexes of this machine, open for a command."""
+def _indexes(settings: Settings) -> Iterator[Catalog]:
+    """The indexes that a service with these settings has, open for a command. Raises InvalidConfiguration."""
     from boundarymorph import wiring
 
-    catalog = wiring.build_catalog(Settings.load(data_directory=data_directory))
+    if settings.retriever.url:
+        raise InvalidConfiguration(
+            f"retriever.url is set: the indexes are at {', '.join(settings.retriever.url)}; run this command where "
+            "that retriever runs, or use the routes under /indexes"
+        )
+    # On this machine commands search on the CPU, whatever search_device is, and so write search snapshots.
+    catalog = wiring.build_catalog(settings) if settings.milvus.url is None else wiring.build_indexes(settings)
     try:
         yield catalog
     finally:
         catalog.close()
 
 
-async def _read(path: Path) -> AsyncIterator[bytes]:
-    with path.open("rb") as file:
-        while chunk := await asyncio.to_thread(file.read, 1 << 18):
+@contextmanager
+def _local_indexes(data_directory: Path | None, command: str) -> Iterator[IndexCatalog]:
+    """The indexes of this machine, for a command that only these have. Raises InvalidConfiguration."""
+    settings = Settings.load(data_directory=data_directory)
+    if settings.milvus.url is not None:
+        raise InvalidConfiguration(
+            f"milvus.url is set: the indexes are in Milvus, and `{command}` is for indexes on this machine only"
+        )
+    with _indexes(settings) as catalog:
+        yield cast("IndexCatalog", catalog)
+
+
+def _json_object(option: str, text: str) -> dict[str, Any]:
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(f"{option} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InvalidInput(f"{option} must be a JSON object")
+    return value
+
+
+def _named(source: Path) -> str:
+    return "standard input" if str(source) == "-" else str(source)
+
+
+@contextmanager
+def _opened(source: Path) -> Iterator[tuple[BinaryIO, int | None]]:
+    """What a file holds, unpacked, and how many bytes that is, if it can be known beforehand."""
+    if str(source) == "-":
+        file, length = cast(BufferedReader, sys.stdin.buffer), None
+    else:
+        file, length = source.open("rb"), source.stat().st_size
+    with file:
+        if file.peek(len(GZIP)).startswith(GZIP):
+            with gzip.open(file) as unpacked:
+                yield cast(BinaryIO, unpacked), None
+        else:
+            yield file, length
+
+
+async def _chunks(stream: BinaryIO, source: Path) -> AsyncIterator[bytes]:
+    """Raises InvalidInput for a damaged gzip file."""
+    try:
+        while chunk := await asyncio.to_thread(stream.read, 1 << 18):
             yield chunk
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InvalidInput(
+            f"{_named(source)} is a damaged gzip file: {error}; what came before the damage is written, unless --strict"
+        ) from error
 
 
 if __name__ == "__main__":

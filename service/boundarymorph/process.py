@@ -43,7 +43,8 @@ def serve(create: Create, settings: Settings, name: str) -> int:
     exit code is 1.
 
     The first SIGTERM or SIGINT makes it unready, lets it work on for drain_seconds, then stops listening and gives what
-    runs grace_seconds to finish. A second one ends it at once.
+    runs grace_seconds to finish. The exit code is 0 if all of it did, and 1 if requests had to be broken off. A second
+    signal N ends it at once with 128 + N.
 
     Raises InvalidConfiguration for an address that others can reach, without keys, for traces without the extra, and as
     `create` does.
@@ -70,6 +71,8 @@ def serve(create: Create, settings: Settings, name: str) -> int:
             partial(_work, create, settings, name, listener),
             settings.workers,
             patience=settings.drain_seconds + settings.grace_seconds + LAST_SECONDS,
+            restarts=settings.worker_restarts,
+            window=settings.worker_restart_seconds,
             on_death=metrics.forget_worker,
         )
     finally:
@@ -114,7 +117,7 @@ def _serve(
         server.run(None if listener is None else [listener])
     finally:
         end_traces()
-    return 1 if failed or not server.started else 0
+    return 1 if failed or server.broken_off or not server.started else 0
 
 
 def _trace(url: str | None, name: str) -> Callable[[], None]:
@@ -141,18 +144,22 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 class _DrainingServer(uvicorn.Server):
-    """A server that is unready for a while before it stops listening."""
+    """A server that is unready for a while before it stops listening.
+
+    broken_off: whether requests were still running when its grace time was over.
+    """
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, drain_seconds: float) -> None:
         super().__init__(config)
         self._app = app
         self._drain_seconds = drain_seconds
         self._exit_at: float | None = None
+        self.broken_off = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The signal handler."""
         if self._exit_at is not None:
-            os._exit(0)  # an end in order would wait for threads, such as one whose disk hangs
+            os._exit(128 + sig)  # an end in order would wait for threads, such as one whose disk hangs
         self._app.state.boundarymorph.draining = True
         self._exit_at = time.monotonic() + self._drain_seconds
 
@@ -161,6 +168,12 @@ class _DrainingServer(uvicorn.Server):
         if self._exit_at is not None and time.monotonic() >= self._exit_at:
             self.should_exit = True
         return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let requests finish, and cancel those that do not in time."""
+        running = set(self.server_state.tasks)
+        await super().shutdown(sockets)
+        self.broken_off = any(task.cancelling() for task in running)
 
 
 def _is_loopback(host: str) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from tomllib import TOMLDecodeError
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_origin
 
 import orjson
 from pydantic import BaseModel, BeforeValidator, Field, SecretStr, ValidationError, model_validator
@@ -22,9 +23,16 @@ from pydantic_settings import (
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.selection import methods
 
+PREFIX = "BOUNDARYMORPH_"
 CONFIG_VARIABLE = "BOUNDARYMORPH_CONFIG"
+OTHER_VARIABLES = (CONFIG_VARIABLE, "BOUNDARYMORPH_CHAT_KEY")  # which are no settings
+# Kubernetes sets these in every pod for a Service whose name begins with "boundarymorph".
+SERVICE_LINK = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)", re.IGNORECASE)
+SERVICE_LINK_URL = re.compile(r"(tcp|udp|sctp)://")
 DEFAULT_CONFIG = Path("boundarymorph.toml")
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")  # of TOML
+MASK = "********"
+_SECRET_PARAMETER = re.compile(r"(?i)[?&][^=&]*(pass|key|token|secret|auth|sig)[^=&]*=")  # of a URL
 
 
 SESSIONS, SESSIONS_A_CORE = 64, 4
@@ -82,6 +90,22 @@ def _listed(value: object) -> object:
 
 
 Urls = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
+
+# A comma also separates scopes and indexes within a key, so only one that a whole key follows separates keys.
+_BETWEEN_KEYS = re.compile(r"\s*,\s*(?=[A-Za-z0-9][A-Za-z0-9._-]*:[a-z,]+:[0-9a-f]{64}(?![0-9a-f]))|,?\s+")
+
+
+def _listed_keys(value: object) -> object:
+    """Keys separated by spaces, line ends or commas, or a JSON list of them."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if text.startswith("["):
+        return orjson.loads(text)
+    return [key for key in _BETWEEN_KEYS.split(text) if key]
+
+
+Keys = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed_keys)]
 
 
 class ModelSettings(BaseModel, extra="forbid"):
@@ -282,7 +306,9 @@ class Settings(BaseSettings):
     retriever: RetrieverSettings = Field(default_factory=RetrieverSettings)
     milvus: MilvusSettings = Field(default_factory=MilvusSettings)
     scorer: ScorerSettings = Field(default_factory=ScorerSettings)
-    keys: tuple[str, ...] = Field((), description="NAME:SCOPES:SHA256, as `boundarymorph key` prints them")
+    keys: Keys = Field(
+        (), description="NAME:SCOPES:SHA256 or NAME:SCOPES:SHA256:INDEXES, as `boundarymorph key` prints"
+    )
     without_keys: bool = Field(False, description="serve without keys on an address that others can reach")
     log_format: Literal["text", "json"] = Field("text", description="of the lines on stderr")
     cache: CacheSettings = Field(default_factory=CacheSettings)
@@ -292,6 +318,8 @@ class Settings(BaseSettings):
     ready_timeout_seconds: float = Field(5.0, gt=0, description="that a part may take to answer one")
     traces: TraceSettings = Field(default_factory=TraceSettings)
     workers: int = Field(1, ge=1, le=256, description="processes that answer on one port, each with models of its own")
+    worker_restarts: int = Field(5, ge=0, description="of one worker within worker_restart_seconds; one more ends all")
+    worker_restart_seconds: float = Field(300.0, gt=0, description="after which the death of a worker is forgotten")
     drain_seconds: float = Field(0.0, ge=0, description="after SIGTERM: unready, but still open to new requests")
     grace_seconds: int = Field(30, ge=1, description="after that: what is running may finish")
     limits: Limits = Field(default_factory=Limits)
@@ -335,7 +363,12 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, **overrides: Any) -> Self:
-        """Read the settings; overrides that are None do not count. Raises InvalidConfiguration, naming each mistake."""
+        """Read the settings; overrides that are None do not count.
+
+        Raises InvalidConfiguration, naming each mistake, a BOUNDARYMORPH_* variable that is no setting included.
+        """
+        if unknown := _unknown_variables():
+            raise InvalidConfiguration(f"bad settings: {'; '.join(unknown)}")
         try:
             return cls(**{name: value for name, value in overrides.items() if value is not None})
         except ValidationError as error:
@@ -346,8 +379,9 @@ class Settings(BaseSettings):
             raise InvalidConfiguration(f"bad settings: {error}") from None
 
     def masked(self) -> dict[str, Any]:
-        """All values as plain data, secrets replaced by asterisks."""
-        return _plain(self)
+        """All values as plain data, secrets, and URLs that hold one, replaced by MASK."""
+        shown: dict[str, Any] = _plain(self)
+        return shown
 
 
 def mistakes(error: ValidationError) -> str:
@@ -358,18 +392,71 @@ def mistakes(error: ValidationError) -> str:
     )
 
 
-def toml(values: Mapping[str, Any], path: str = "") -> str:
-    """Flat values first, then one table each for the nested ones; unset values as comments."""
+def toml(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:
+    """What `masked` gives, as a file that loads again: flat values first, then one table each for the nested ones.
+
+    Unset values are comments, and so are secrets, which are not shown.
+    """
     lines, tables = [], []
     for given, value in values.items():
-        name = given if BARE_KEY.fullmatch(given) else orjson.dumps(given).decode()
+        name = _quoted(given)
         if isinstance(value, Mapping):
-            tables.append(f"\n[{path}{name}]\n{toml(value, f'{path}{name}.')}")
+            inner = (*path, given)
+            tables.append(f"\n[{'.'.join(map(_quoted, inner))}]\n{toml(value, inner)}")
         elif value is None:
             lines.append(f"# {name} is unset\n")
+        elif value == MASK:
+            variable = PREFIX + "__".join((*path, given)).upper()
+            lines.append(f"# {name} is a secret and not shown; set {variable}\n")
         else:
-            lines.append(f"{name} = {orjson.dumps(value).decode()}\n")
+            lines.append(f"{name} = {_toml_value(value)}\n")
     return "".join(lines + tables)
+
+
+def _quoted(name: str) -> str:
+    return name if BARE_KEY.fullmatch(name) else _toml_value(name)
+
+
+def _toml_value(value: object) -> str:
+    """JSON is TOML, but for the one control character that JSON does not escape."""
+    return orjson.dumps(value).decode().replace("\x7f", "\\u007f")
+
+
+def _unknown_variables() -> list[str]:
+    """What is wrong with each variable of the environment that begins like a setting's and is none."""
+    known = [name.upper() for name in _variables(Settings)]
+    found = []
+    for variable, value in sorted(os.environ.items()):
+        prefix, name = variable[: len(PREFIX)].upper(), variable[len(PREFIX) :].upper()
+        if prefix != PREFIX or prefix + name in OTHER_VARIABLES or _is_setting(Settings, name.split("__")):
+            continue
+        if SERVICE_LINK.fullmatch(variable) or SERVICE_LINK_URL.match(value):
+            continue
+        near = get_close_matches(name, known, n=1, cutoff=0.7)
+        hint = f"; did you mean {PREFIX}{near[0]}?" if near else "; `boundarymorph config` lists the settings"
+        found.append(f"there is no setting {variable}{hint}")
+    return found
+
+
+def _is_setting(model: type[BaseModel], parts: list[str]) -> bool:
+    """Whether these parts of a variable's name lead to a field, or into one whose names are the user's."""
+    field = model.model_fields.get(parts[0].lower())
+    if field is None:
+        return False
+    inner = field.annotation
+    if len(parts) == 1 or get_origin(inner) is dict:
+        return True
+    return isinstance(inner, type) and issubclass(inner, BaseModel) and _is_setting(inner, parts[1:])
+
+
+def _variables(model: type[BaseModel]) -> Iterator[str]:
+    """What follows the prefix in the variables of all settings."""
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from (f"{name}__{rest}" for rest in _variables(inner))
+        else:
+            yield name
 
 
 def _config_file() -> Path | None:
@@ -382,17 +469,26 @@ def _config_file() -> Path | None:
     return path
 
 
-def _plain(model: BaseModel) -> dict[str, Any]:
-    shown: dict[str, Any] = {}
-    for name in type(model).model_fields:
-        value = getattr(model, name)
-        match value:
-            case BaseModel():
-                shown[name] = _plain(value)
-            case SecretStr():
-                shown[name] = "********" if value.get_secret_value() else ""
-            case Path():
-                shown[name] = str(value)
-            case _:
-                shown[name] = value
-    return shown
+def _plain(value: object, name: str = "") -> Any:
+    match value:
+        case BaseModel():
+            return {inner: _plain(getattr(value, inner), inner) for inner in type(value).model_fields}
+        case Mapping():
+            return {inner: _plain(held) for inner, held in value.items()}
+        case SecretStr():
+            text = value.get_secret_value()
+            return text if not text or (name == "url" and not _holds_secret(text)) else MASK
+        case Path():
+            return str(value)
+        case tuple():
+            return MASK if any(isinstance(held, str) and _holds_secret(held) for held in value) else list(value)
+        case str():
+            return MASK if _holds_secret(value) else value
+        case _:
+            return value
+
+
+def _holds_secret(text: str) -> bool:
+    """Whether this is a URL that may hold a password: before its host, or in its query."""
+    _, separator, rest = text.partition("://")
+    return bool(separator) and ("@" in rest or _SECRET_PARAMETER.search(rest) is not None)

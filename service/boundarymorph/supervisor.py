@@ -1,4 +1,4 @@
-"""Several worker processes: started, told to stop, and replaced when they die."""
+"""Several worker processes: started, told to stop, and replaced when they are killed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,113 @@ import os
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from multiprocessing import connection
 from multiprocessing.context import SpawnProcess
 
 TICK = 0.1  # seconds within which a signal is passed on
-RESTART_SECONDS = 1.0  # before a dead worker is replaced, so that one that dies at once does not keep the machine busy
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before a killed worker is replaced; doubled with each death of it
+RESTARTS, RESTART_SECONDS = 5, 300.0
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Actions:
+    """What is to be done now. start: workers by number; kill and terminate: of all that run."""
+
+    start: list[int] = field(default_factory=list)
+    terminate: bool = False
+    kill: bool = False
+
+
+class Policy:
+    """Which of several workers are to run, and when all is over. It knows neither processes nor a clock.
+
+    A worker that dies is replaced after a pause, which doubles with each of its deaths in the last `window` seconds.
+    The first that dies more than `restarts` times within these ends all, and so does one that ends by itself with an
+    error, as its successor would do so again.
+    """
+
+    def __init__(
+        self, workers: int, *, patience: float, restarts: int = RESTARTS, window: float = RESTART_SECONDS
+    ) -> None:
+        """patience: seconds after the first signal until the workers that still run are killed."""
+        self.code = 0
+        self._patience = patience
+        self._restarts = restarts
+        self._window = window
+        self._deaths: list[deque[float]] = [deque() for _ in range(workers)]
+        self._due = dict.fromkeys(range(workers), float("-inf"))  # of those that do not run: when they are to
+        self._running: set[int] = set()
+        self._signals = self._passed_on = 0
+        self._kill_at = float("inf")
+
+    @property
+    def stopping(self) -> bool:
+        return self._signals > 0
+
+    @property
+    def over(self) -> bool:
+        return self.stopping and not self._running
+
+    def signal(self, number: int, now: float) -> None:
+        """SIGTERM or SIGINT has come. The first lets all workers finish; a later one does not wait for them."""
+        if self.stopping:
+            self.code = self.code or 128 + number
+        self._stop(now)
+
+    def ended(self, worker: int, code: int, now: float) -> None:
+        """A worker has ended. code: of its exit; negative for the signal that killed it."""
+        self._running.remove(worker)
+        if self.stopping:
+            in_order = code in (0, -signal.SIGTERM)  # the latter of one that was still starting
+            self.code = self.code or (0 if in_order else max(1, code))
+        elif code > 0:
+            log.error("worker %d has ended with %d, and so does the service", worker, code)
+            self.code = code
+            self._stop(now)
+        else:
+            self._died(worker, code, now)
+
+    def actions(self, now: float) -> Actions:
+        """What is to be done now; it counts as done."""
+        actions = Actions()
+        if self.stopping:
+            actions.terminate = self._signals > self._passed_on
+            self._passed_on += actions.terminate
+            if now >= self._kill_at and self._running:
+                log.error("%d workers have not ended in time and are killed", len(self._running))
+                self.code, self._kill_at, actions.kill = self.code or 1, float("inf"), True
+            return actions
+        actions.start = [worker for worker, due in self._due.items() if now >= due]
+        for worker in actions.start:
+            del self._due[worker]
+            self._running.add(worker)
+        return actions
+
+    def _died(self, worker: int, code: int, now: float) -> None:
+        deaths = self._deaths[worker]
+        deaths.append(now)
+        while deaths[0] <= now - self._window:
+            deaths.popleft()
+        if len(deaths) > self._restarts:
+            log.error(
+                "worker %d has died (%d), %d times in %g s: it is not replaced any more, and the service ends",
+                *(worker, code, len(deaths), self._window),
+            )
+            self.code = 1
+            self._stop(now)
+            return
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (len(deaths) - 1))
+        log.warning("worker %d has died (%d); another one takes its place in %g s", worker, code, pause)
+        self._due[worker] = now + pause
+
+    def _stop(self, now: float) -> None:
+        if not self.stopping:
+            self._kill_at = now + self._patience
+        self._signals += 1
 
 
 def supervise(
@@ -22,73 +122,65 @@ def supervise(
     workers: int,
     *,
     patience: float,
+    restarts: int = RESTARTS,
+    window: float = RESTART_SECONDS,
     on_death: Callable[[int], None] = lambda pid: None,
 ) -> int:
     """Run `work` in so many processes until SIGTERM or SIGINT, which each of them gets as SIGTERM; the exit code.
 
-    work: picklable; told whether it takes the place of one that died; its result is the exit code of its process. A
-    worker that is killed is replaced. One that ends with an error would do so again, and ends all with its code.
-    patience: seconds after the first signal until those that are still there are killed. on_death: called with the
-    process id of each that has ended.
+    work: picklable; whether it takes the place of one that was killed; its result is the exit code of its process.
+    patience, restarts, window: as `Policy` has them. on_death: called with the process id of each that has ended.
+
+    The code is 0 if all workers have ended in order, 128 + N after a second signal N, 1 if workers had to be killed or
+    were killed too often, else that of the first worker which ended with an error.
     """
-    return _Supervisor(work, patience, on_death).run(workers)
+    policy = Policy(workers, patience=patience, restarts=restarts, window=window)
+    return _Supervisor(work, policy, on_death).run()
 
 
 class _Supervisor:
-    def __init__(self, work: Callable[[bool], int], patience: float, on_death: Callable[[int], None]) -> None:
+    """Does what a policy says, with real processes."""
+
+    def __init__(self, work: Callable[[bool], int], policy: Policy, on_death: Callable[[int], None]) -> None:
         self._work = work
-        self._patience = patience
+        self._policy = policy
         self._on_death = on_death
-        self._workers: list[SpawnProcess] = []
-        self._due: list[float] = []  # when dead ones are replaced
-        self._signals = 0
-        self._code = 0
+        self._processes: dict[int, SpawnProcess] = {}
+        self._started: set[int] = set()
 
-    def run(self, workers: int) -> int:
+    def run(self) -> int:
+        received: list[int] = []
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._note)
-        for _ in range(workers):
-            self._start(again=False)
-        passed_on, kill_at = 0, float("inf")
-        while self._workers or not self._signals:
-            connection.wait([worker.sentinel for worker in self._workers], TICK)
+            signal.signal(number, lambda number, frame: received.append(number))
+        while not self._policy.over:
+            while received:
+                self._policy.signal(received.pop(0), time.monotonic())
+            actions = self._policy.actions(time.monotonic())
+            for worker in actions.start:
+                self._start(worker)
+            for process in self._processes.values():
+                if actions.terminate:
+                    process.terminate()
+                if actions.kill:
+                    process.kill()
+            connection.wait([process.sentinel for process in self._processes.values()], TICK)
             self._bury()
-            if self._signals > passed_on:
-                if not passed_on:
-                    kill_at = time.monotonic() + self._patience
-                passed_on += 1
-                for worker in self._workers:
-                    worker.terminate()
-            if time.monotonic() >= kill_at:
-                log.error("%d workers have not ended in time and are killed", len(self._workers))
-                self._code, kill_at = 1, float("inf")
-                for worker in self._workers:
-                    worker.kill()
-            while not self._signals and self._due and time.monotonic() >= self._due[0]:
-                self._due.pop(0)
-                self._start(again=True)
-        return self._code
+        return self._policy.code
 
-    def _note(self, number: int, frame: object) -> None:
-        self._signals += 1
-
-    def _start(self, *, again: bool) -> None:
-        worker = multiprocessing.get_context("spawn").Process(target=_run, args=(self._work, again), daemon=True)
-        worker.start()
-        self._workers.append(worker)
+    def _start(self, worker: int) -> None:
+        again = worker in self._started
+        process = multiprocessing.get_context("spawn").Process(target=_run, args=(self._work, again), daemon=True)
+        process.start()
+        self._started.add(worker)
+        self._processes[worker] = process
 
     def _bury(self) -> None:
-        for worker in [worker for worker in self._workers if worker.exitcode is not None]:
-            self._workers.remove(worker)
-            assert worker.pid is not None and worker.exitcode is not None
-            self._on_death(worker.pid)
-            if worker.exitcode > 0:
-                log.error("worker %d has ended with %d, and so does the service", worker.pid, worker.exitcode)
-                self._code = worker.exitcode
-                self._signals = max(1, self._signals)
-            elif not self._signals:
-                log.warning("worker %d has died (%d); another one takes its place", worker.pid, worker.exitcode)
-                self._due.append(time.monotonic() + RESTART_SECONDS)
+        for worker, process in list(self._processes.items()):
+            if process.exitcode is not None:
+                del self._processes[worker]
+                assert process.pid is not None
+                self._on_death(process.pid)
+                self._policy.ended(worker, process.exitcode, time.monotonic())
 
 
 def _run(work: Callable[[bool], int], again: bool) -> None:

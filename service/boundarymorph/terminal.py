@@ -37,9 +37,10 @@ def progress(console: Console) -> Progress:
 
 @contextmanager
 def ingestion(
-    console: Console, name: str, total: int, clock: Callable[[], float] = time.monotonic
+    console: Console, name: str, total: int | None, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Callable[[IngestReport], None]]:
-    """Tell how an upload of `total` bytes goes, whenever what this gives is called with the report so far.
+    """Tell how an upload of `total` bytes, or of nobody knows how many, goes, whenever what this gives is called with
+    the report so far.
 
     At a terminal it is a bar, elsewhere a line every LINE_SECONDS.
     """
@@ -54,7 +55,7 @@ def ingestion(
                 bar.update(task, completed=report.position, told=_told(report, pace))
 
             yield draw
-            bar.update(task, completed=total)
+            bar.update(task, total=total or 1, completed=total or 1)
         return
     last = clock()
 
@@ -63,8 +64,8 @@ def ingestion(
         pace.observe(report.documents, report.position)
         if clock() - last >= LINE_SECONDS:
             last = clock()
-            share = report.position / max(1, total)
-            console.print(f"indexing {name}: {share:.0%}, {_told(report, pace)}", highlight=False, soft_wrap=True)
+            share = "" if total is None else f"{report.position / max(1, total):.0%}, "
+            console.print(f"indexing {name}: {share}{_told(report, pace)}", highlight=False, soft_wrap=True)
 
     yield write
 
@@ -85,6 +86,12 @@ def print_ingestion(console: Console, name: str, report: IngestReport, seconds: 
         )
     if report.skipped > len(report.problems):
         console.print(f"  and {report.skipped - len(report.problems):,} more", highlight=False)
+
+
+def print_whole(console: Console, table: Table) -> None:
+    """Print a table with all of every cell, where need be wider than the console: no figure is cut off."""
+    table.width = console.measure(table, options=console.options.update(max_width=10_000)).maximum
+    console.print(table, soft_wrap=True)
 
 
 def print_selection(console: Console, query: str, answer: Mapping[str, Any]) -> None:

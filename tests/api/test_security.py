@@ -10,9 +10,12 @@ import httpx
 import orjson
 import pytest
 from prometheus_client import REGISTRY
+from starlette.types import Message, Receive, Send
+from starlette.types import Scope as AsgiScope
 
 from boundarymorph.api import keys
 from boundarymorph.api.keys import Scope
+from boundarymorph.api.middleware import Observed
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.settings import Limits, Settings
 from boundarymorph.telemetry import logs
@@ -101,6 +104,62 @@ class TestEveryAnswer:
         assert (line["method"], line["path"], line["status"]) == ("POST", "/select", 422)
         assert line["seconds"] > 0
         assert "private" not in caplog.text
+
+    @pytest.mark.parametrize(
+        ("path", "logged"),
+        [
+            ("/indexes/x%0aINFO:%20%20%20%20%20POST%20/select%20200", None),
+            ("/indexes/x%0D%0a%1b[31m", None),
+            ("/indexes/a%2Fb/documents/%E2%82%AC", None),
+            ("/indexes/\u20ac", "/indexes/%E2%82%AC"),
+        ],
+    )
+    async def test_is_logged_with_its_path_as_it_came(
+        self, client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture, path: str, logged: str | None
+    ) -> None:
+        with caplog.at_level(logging.INFO, "boundarymorph.access"):
+            await client.get(path)
+        (record,) = [record for record in caplog.records if record.name == "boundarymorph.access"]
+        text, line = logs.Lines().format(record), orjson.loads(logs.JsonLines().format(record))
+        assert line["path"] == (logged or path)
+        assert f" GET {logged or path} 4" in text
+        assert text.isprintable()
+
+    async def test_is_logged_without_what_cannot_be_printed(self, caplog: pytest.LogCaptureFixture) -> None:
+        """As a server that is less strict than h11 may pass it on."""
+        with caplog.at_level(logging.INFO, "boundarymorph.access"):
+            scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/a", "headers": []}
+            for given in ({"raw_path": b"/a \r\n\xff\x1b"}, {"path": "/a \n\u20ac"}):
+                await Observed(_silent)(scope | given, _nothing, _ignored)
+        paths = [orjson.loads(logs.JsonLines().format(record))["path"] for record in caplog.records]
+        assert paths == ["/a%20%0D%0A%FF%1B", "/a%20%0A%E2%82%AC"]
+
+    async def test_is_logged_with_its_caller(self, locked: httpx.AsyncClient, caplog: pytest.LogCaptureFixture) -> None:
+        with caplog.at_level(logging.INFO, "boundarymorph.access"):
+            for headers, status in (
+                (bearer(Scope.WRITE), 201),
+                (bearer(Scope.SELECT), 403),
+                ({"authorization": "Bearer bm_wrong"}, 401),
+            ):
+                assert (await locked.put("/indexes/x", headers=headers)).status_code == status
+        records = [record for record in caplog.records if record.name == "boundarymorph.access"]
+        lines = [orjson.loads(logs.JsonLines().format(record)) for record in records]
+        assert [(line["status"], line["caller"]) for line in lines] == [(201, "write"), (403, "select"), (401, None)]
+        texts_ = [logs.Lines().format(record) for record in records]
+        assert [text.rpartition(" ms ")[2] for text in texts_] == ["write", "select", "-"]
+        assert "bm_wrong" not in caplog.text
+
+
+async def _silent(scope: AsgiScope, receive: Receive, send: Send) -> None:
+    """An application that answers nothing."""
+
+
+async def _nothing() -> Message:
+    return {"type": "http.disconnect"}
+
+
+async def _ignored(message: Message) -> None:
+    pass
 
 
 class Small:

@@ -1,5 +1,6 @@
 """The commands as a user meets them: what they print, where, and with which exit code."""
 
+import gzip
 import os
 import signal
 import subprocess
@@ -7,8 +8,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from io import StringIO
+from io import BufferedReader, BytesIO, StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import orjson
@@ -95,8 +97,9 @@ def test_help(run: Run, command: list[str]) -> None:
     assert outcome.err == ""
 
 
-def test_version(run: Run) -> None:
-    assert run("version") == Outcome(0, f"{__version__}\n", "")
+@pytest.mark.parametrize("argument", ["version", "--version"])
+def test_version(run: Run, argument: str) -> None:
+    assert run(argument) == Outcome(0, f"{__version__}\n", "")
 
 
 @pytest.mark.parametrize(
@@ -154,6 +157,30 @@ class TestConfig:
         assert expected.limits.k == 77
         assert run("config").out == outcome.out
 
+    def test_secrets_are_left_out_and_all_else_loads(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        given = {
+            "CACHE__URL": "redis://redis:6379/1",
+            "RATE_LIMITS__URL": "rediss://user:hunter2@redis:6379",
+            "SCORER__API_KEY": "hunter2",
+            "MILVUS__TOKEN": "see://hunter2",
+            "MILVUS__URL": "http://milvus:19530",
+            "SCORER__URL": '["http://a:1", "tei://hunter2:x@b"]',
+            "MILVUS__COLLECTIONS": '{"a b": {"collection": "x\\u007f"}}',
+        }
+        for name, value in given.items():
+            monkeypatch.setenv(f"BOUNDARYMORPH_{name}", value)
+        outcome = run("config")
+        expected = Settings.load()
+        assert "hunter2" not in outcome.out and "****" not in outcome.out
+        secrets = ("RATE_LIMITS__URL", "SCORER__API_KEY", "MILVUS__TOKEN", "SCORER__URL")
+        for name in secrets:
+            assert f" is a secret and not shown; set BOUNDARYMORPH_{name}\n" in outcome.out
+        for name in given.keys() - set(secrets):
+            monkeypatch.delenv(f"BOUNDARYMORPH_{name}")
+        Path("boundarymorph.toml").write_text(outcome.out)
+        assert Settings.load() == expected
+        assert Settings.load().cache.url is not None and Settings.load().milvus.collections["a b"].collection == "x\x7f"
+
     def test_unset_values_are_comments(self, run: Run) -> None:
         assert "# threads is unset\n" in run("config").out
 
@@ -194,6 +221,11 @@ class TestIndexes:
         everything = run("select", "few", "bread", "-k", "9", "-B", "0").out
         assert "bread:key:1" in everything and "Yeast makes the [dough] rise." in everything
 
+        filtered = run(
+            "select", "few", "string instruments", "-k", "9", "-B", "0", "--filter", '{"line": 4}', "--hybrid"
+        )
+        assert filtered.out.count("inferred ±") == 1 and "Trams leave" in filtered.out
+
         as_json = run("select", "few", "string instruments", "-B", "2", "-k", "3", "-N", "4", "--json")
         answer = SelectResponse.model_validate_json(as_json.out)
         assert (len(answer.documents), answer.usage.cross_encoder_calls, answer.pool_size) == (3, 2, 4)
@@ -204,6 +236,7 @@ class TestIndexes:
 
     def test_words_afterwards(self, run: Run, source: Path) -> None:
         assert run("index", "build", "few", "--from", str(source), "--no-words").code == 0
+        assert "index words" in refused(run("select", "few", "violin", "--hybrid"))
         catalog = IndexCatalog(Path("data/indexes"))
         with pytest.raises(InvalidInput, match="index words"):
             catalog.get("few").bm25_of("violin", ["violin"])
@@ -241,18 +274,7 @@ class TestIndexes:
         strict = run("index", "build", "none", "--from", str(source), "--strict")
         assert strict.code == 1
         assert strict.err.startswith("error: line 5: ") and strict.err.count("\n") == 1
-        assert [line.split()[:2] for line in run("index", "list").out.splitlines()[1:]] == [["few", "4"], ["none", "0"]]
-
-    def test_a_file_without_a_usable_line(self, run: Run, source: Path) -> None:
-        source.write_text("a\nb\n")
-        outcome = run("index", "build", "few", "--from", str(source))
-        assert outcome.code == 1
-        assert "2 skipped" in outcome.out
-
-    def test_an_empty_file(self, run: Run, source: Path) -> None:
-        source.write_text("")
-        assert "0 added" in run("index", "build", "few", "--from", str(source)).out
-        assert "'few'" in refused(run("select", "few", "q"))
+        assert [line.split()[:2] for line in run("index", "list").out.splitlines()[1:]] == [["few", "4"]]
 
     def test_progress_at_a_terminal(self, run: Run, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         screen = StringIO()
@@ -264,7 +286,7 @@ class TestIndexes:
     def test_an_interrupted_build_goes_on(
         self, run: Run, source: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        count = 600
+        count = 300
         lines = (orjson.dumps({"id": n, "text": f"the number {n} " * 10}) for n in range(count))
         source.write_bytes(b"\n".join(lines))
         command = [sys.executable, "-m", "boundarymorph.cli", "index", "build", "many", "--from", str(source)]
@@ -330,7 +352,15 @@ class TestKeys:
         made = run("key", "rag", "--scope", "select", "--scope", "write")
         assert made.code == 0
         (_, secret), (_, line) = (text.split() for text in made.out.splitlines())
-        assert KeyRing([line]).caller(f"Bearer {secret}", Scope.WRITE) == "rag"
+        assert KeyRing([line]).caller(f"Bearer {secret}").within(Scope.WRITE).name == "rag"
+
+    def test_for_some_indexes(self, run: Run) -> None:
+        made = run("key", "rag", "--index", "photos", "--index", "team-*")
+        (_, secret), (_, line) = (text.split() for text in made.out.splitlines())
+        assert line.endswith(":photos,team-*")
+        caller = KeyRing([line]).caller(f"Bearer {secret}")
+        assert caller.sees("team-a") and not caller.sees("other")
+        assert "No Where" in refused(run("key", "rag", "--index", "No Where"))
 
     def test_scopes_that_do_not_exist(self, run: Run) -> None:
         refused = run("key", "rag", "--scope", "root")
@@ -362,6 +392,137 @@ class TestOwnVectors:
         source.write_text('{"id": 1, "text": "t", "embedding": [2]}')
         assert run("index", "build", "own", "--from", str(source), "--dimension", "0").code == 2
         assert "1 added" in run("index", "build", "own", "--from", str(source), "--dimension", "1").out
+
+
+@pytest.fixture
+def own(source: Path) -> list[str]:
+    """How an index of own vectors is built, from `source`, and so without an encoder."""
+    records = [{"id": str(n), "text": "t", "metadata": {"n": n}, "embedding": [1, n]} for n in range(3)]
+    source.write_bytes(b"\n".join(map(orjson.dumps, records)))
+    return ["index", "build", "own", "--dimension", "2", "--from"]
+
+
+def listed(run: Run) -> list[list[str]]:
+    """The names of all indexes, and how many documents each has."""
+    return [line.split()[:2] for line in run("index", "list").out.splitlines()[1:]]
+
+
+class TestSources:
+    def test_a_packed_file(self, run: Run, source: Path, own: list[str]) -> None:
+        """Of several members, as `cat a.gz b.gz` makes, and whatever its name."""
+        lines = source.read_bytes().splitlines(keepends=True)
+        source.write_bytes(gzip.compress(lines[0]) + gzip.compress(b"".join(lines[1:])))
+        assert "3 added, 0 updated, 0 unchanged, 0 skipped" in run(*own, str(source)).out
+        assert listed(run) == [["own", "3"]]
+
+    @pytest.mark.parametrize("packed", [False, True])
+    def test_standard_input(
+        self, run: Run, source: Path, own: list[str], packed: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        body = source.read_bytes()
+        given = BytesIO(gzip.compress(body) if packed else body)
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=BufferedReader(given)))
+        assert "3 added" in run(*own, "-").out
+
+    def test_beir(self, run: Run, source: Path, own: list[str]) -> None:
+        record = {"_id": "MED-10", "title": "Statins", "text": "t", "metadata": {"url": "u"}, "embedding": [1, 0]}
+        source.write_bytes(orjson.dumps(record))
+        assert "1 added" in run(*own, str(source)).out
+        catalog = IndexCatalog(Path("data/indexes"))
+        (document,) = catalog.get("own").documents(["MED-10"]).values()
+        assert (document.title, document.metadata) == ("Statins", {"url": "u"})
+        catalog.close()
+
+    @pytest.mark.parametrize("cut", [slice(0, -8), slice(0, 40), slice(0, 11)])
+    def test_a_damaged_file(self, run: Run, source: Path, own: list[str], cut: slice) -> None:
+        source.write_bytes(gzip.compress(source.read_bytes())[cut])
+        outcome = run(*own, str(source))
+        assert outcome.code == 1
+        assert "docs.jsonl is a damaged gzip file" in outcome.err and outcome.err.count("\n") == 1
+
+    @pytest.mark.parametrize(
+        ("body", "options", "told"),
+        [
+            (b"a\nb\n", (), "no line of"),
+            (b'{"id": "a", "text": "t"}', (), "no line of"),
+            (b"a\n", ("--strict",), "line 1: "),
+        ],
+    )
+    def test_without_a_usable_line_leave_no_index_behind(
+        self, run: Run, source: Path, own: list[str], body: bytes, options: tuple[str, ...], told: str
+    ) -> None:
+        whole = source.read_bytes()
+        source.write_bytes(body)
+        outcome = run(*own, str(source), *options)
+        assert outcome.code == 1
+        assert told in outcome.err and outcome.err.count("\n") == 1
+        assert listed(run) == []
+        source.write_bytes(whole)
+        assert run(*own, str(source)).code == 0
+        source.write_bytes(body)
+        assert run(*own, str(source), *options).code == 1
+        assert listed(run) == [["own", "3"]]  # which was there before
+
+    def test_an_empty_file_makes_no_index(self, run: Run, source: Path, own: list[str]) -> None:
+        source.write_bytes(b"\n")
+        outcome = run(*own, str(source))
+        assert (outcome.code, outcome.err) == (0, "")
+        assert "docs.jsonl is empty" in outcome.out
+        assert listed(run) == []
+
+
+class TestWhereTheIndexesAre:
+    """Not on this machine: commands do what a service would do, or say where."""
+
+    @pytest.fixture
+    def milvus(self, monkeypatch: pytest.MonkeyPatch) -> IndexCatalog:
+        """What stands for the indexes in a Milvus."""
+        catalog = IndexCatalog(Path("in-milvus"))
+
+        def build_indexes(settings: Settings) -> IndexCatalog:
+            assert settings.milvus.url == "http://milvus:19530"
+            return catalog
+
+        monkeypatch.setattr(wiring, "build_indexes", build_indexes)
+        monkeypatch.setenv("BOUNDARYMORPH_MILVUS__URL", "http://milvus:19530")
+        return catalog
+
+    def test_in_milvus(self, run: Run, source: Path, own: list[str], milvus: IndexCatalog) -> None:
+        assert "3 added" in run(*own, str(source)).out
+        assert milvus.get("own").count() == 3
+        assert listed(run) == [["own", "3"]]
+        assert "documents      3\n" in run("index", "info", "own").out
+        assert run("index", "delete", "own").code == 0
+        assert not milvus.exists("own")
+        assert not Path("data").exists()
+
+    @pytest.mark.parametrize(
+        "command", [["compact", "a"], ["words", "a"], ["snapshot", "a", "--to", "b"], ["restore", "a", "--from", "."]]
+    )
+    @pytest.mark.usefixtures("milvus")
+    def test_what_only_indexes_here_have(self, run: Run, command: list[str]) -> None:
+        line = refused(run("index", *command))
+        assert f"milvus.url is set: the indexes are in Milvus, and `index {command[0]}` is for" in line
+
+    @pytest.mark.parametrize(
+        "command",
+        [["list"], ["info", "a"], ["delete", "a"], ["compact", "a"], ["words", "a"], ["snapshot", "a", "--to", "b"],
+         ["restore", "a", "--from", "."], ["build", "a", "--from", "docs.jsonl"]],
+    )  # fmt: skip
+    @pytest.mark.usefixtures("source")
+    def test_at_a_retriever(self, run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("BOUNDARYMORPH_RETRIEVER__URL", "http://retriever:8082")
+        monkeypatch.setattr(wiring, "build_encoder", None)  # it is refused before any model is loaded
+        assert "the indexes are at http://retriever:8082" in refused(run("index", *command))
+        assert not Path("data").exists()
+
+
+class TestCandidates:
+    """What a filter finds is in `TestIndexes`."""
+
+    @pytest.mark.parametrize("filter", ["{", "[]", '"a"', "n=1"])
+    def test_what_is_no_filter(self, run: Run, filter: str) -> None:
+        assert "--filter" in refused(run("select", "own", "q", "--filter", filter))
 
 
 class TestKinds:

@@ -5,6 +5,7 @@ from io import StringIO
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from boundarymorph import terminal
 from boundarymorph.retrieval.ingestion import BadLine, IngestReport
@@ -57,6 +58,28 @@ def test_an_empty_upload(screen: StringIO, clock: Clock) -> None:
         clock.now += terminal.LINE_SECONDS
         tell(IngestReport())
     assert screen.getvalue() == "indexing none: 0%, 0 documents, 0/s\n"
+
+
+def test_an_upload_of_unknown_length(screen: StringIO, clock: Clock) -> None:
+    console = Console(file=screen)
+    with terminal.ingestion(console, "piped", None, clock) as tell:
+        clock.now += terminal.LINE_SECONDS
+        tell(IngestReport(added=20, position=1_000))
+    assert screen.getvalue() == "indexing piped: 20 documents, 2/s\n"
+    with terminal.ingestion(Console(file=screen, force_terminal=True, width=120), "piped", None, clock) as tell:
+        tell(IngestReport(added=20, position=1_000))
+    assert "100%" in screen.getvalue()
+
+
+@pytest.mark.parametrize("terminal_", [False, True])
+def test_a_whole_table_is_never_cut(screen: StringIO, terminal_: bool) -> None:
+    table = Table(*(f"B={number}\nk=100" for number in range(40)))
+    table.add_row(*(f"{number}.5" for number in range(40)))
+    terminal.print_whole(Console(file=screen, width=30, force_terminal=terminal_, no_color=True), table)
+    shown = screen.getvalue()
+    assert "…" not in shown
+    assert all(f"B={number}" in shown and f"{number}.5" in shown for number in range(40))
+    assert len({len(line) for line in shown.splitlines() if "│" in line}) == 1
 
 
 def test_the_end_names_rate_and_bad_lines(screen: StringIO) -> None:

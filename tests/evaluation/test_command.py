@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from boundarymorph.cli import app
 from boundarymorph.errors import BoundaryMorphError, InvalidInput
-from boundarymorph.evaluation import tables
+from boundarymorph.evaluation import report, tables
 from boundarymorph.evaluation.command import Request, evaluate
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
 from tests.evaluation.tables import synthetic
@@ -253,3 +253,22 @@ def test_the_report_reads_without_color_or_terminal(tmp_path: Path) -> None:
     tables.write(synthetic(), tmp_path / "t.npz")
     shown = io.StringIO(run("--table", tmp_path / "t.npz", *GRID, "--out", tmp_path / "out", "--methods", "mips,ss"))
     assert "\x1b[" not in shown.read()
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_no_column_is_cut(narrow: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in a pipe, where a console is 80 columns wide, nor at a small terminal."""
+    monkeypatch.setattr(report, "write", lambda studies, out: None)
+    tables.write(synthetic(seed=1), tmp_path / "one.npz")
+    request = Request(
+        tables=[tmp_path / "one.npz"], methods=["mips"], budgets=range(1, 9), ks=[5, 10], out=tmp_path / "out"
+    )
+    screen = io.StringIO()
+    evaluate(request, _no_models, Console(file=screen, width=40 if narrow else None, force_terminal=narrow))
+    shown = screen.getvalue().partition("(%)")[2]  # after the bars of the progress
+    assert "…" not in shown
+    assert all(shown.count(f"B={budget}") == 2 * len(METRICS) for budget in range(1, 9))
+
+
+def _no_models() -> NoReturn:
+    raise AssertionError("a table has its scores")

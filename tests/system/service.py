@@ -61,7 +61,7 @@ class Service:
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal; the exit code."""
         self.process.send_signal(number)
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=60)
 
     @property
     def url(self) -> str:

@@ -46,3 +46,11 @@ def test_exceptions() -> None:
 
 def test_what_json_cannot_hold() -> None:
     assert "object at" in orjson.loads(logs.JsonLines().format(record("x", fields={"thing": object()})))["thing"]
+
+
+def test_a_message_stays_on_its_line() -> None:
+    """Whatever it quotes: a tab and letters of any alphabet are what they are."""
+    forged = record("no index %s", "'x'\nINFO:     all is well\r\x1b[2K\u2028\x85\té\u20ac")
+    assert logs.Lines().format(forged) == (
+        "WARNING:  no index 'x'\\nINFO:     all is well\\r\\x1b[2K\\u2028\\x85\té\u20ac"
+    )

@@ -11,7 +11,7 @@ from typing import Annotated
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
 
-from boundarymorph.api.keys import Scope
+from boundarymorph.api.keys import Caller, Scope
 from boundarymorph.api.state import Part, State
 from boundarymorph.errors import InvalidInput
 from boundarymorph.observed import ObservedRetriever
@@ -29,15 +29,22 @@ async def state(request: Request) -> State[Part]:
 
 
 def allowed(scope: Scope) -> Callable[..., Awaitable[str]]:
-    """The dependency of a route that only keys of this scope may use, and only so often: the caller's name."""
+    """The dependency of a route that only keys of this scope may use, and only so often: the caller's name.
+
+    Where the path of the route has the `name` of an index, only keys for that index may.
+    """
 
     async def caller(request: Request, _: Annotated[object, Security(BEARER)]) -> str:
         found = await state(request)
-        name = found.keys.caller(request.headers.get("authorization"), scope)
-        request.state.decision = decision = await found.rates.take(name)
+        identified = found.keys.caller(request.headers.get("authorization"))
+        request.state.caller = identified.name  # for the access log, whatever becomes of the request
+        request.state.permitted = permitted = identified.within(scope)
+        request.state.decision = decision = await found.rates.take(permitted.name)
         decision.check()
         _refuse_unknown_parameters(request)
-        return name
+        if (index := request.path_params.get("name")) is not None:
+            permitted.require(index)
+        return permitted.name
 
     return caller
 
@@ -52,6 +59,12 @@ def _refuse_unknown_parameters(request: Request) -> None:
             f"there is no query parameter {unknown[0]!r} here; "
             + (f"there is {', '.join(sorted(known))}" if known else "there are none")
         )
+
+
+def permitted(request: Request) -> Caller:
+    """The caller of a request that `allowed` has let through, and so what it may see."""
+    found: Caller = request.state.permitted
+    return found
 
 
 async def selector(request: Request) -> Selector:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import httpx
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from starlette import types
 
 from boundarymorph.api import bodies, openapi
-from boundarymorph.api.dependencies import GatewayOf, allowed
+from boundarymorph.api.dependencies import GatewayOf, allowed, permitted
 from boundarymorph.api.keys import Scope
 from boundarymorph.api.schemas import (
     CreateIndex,
@@ -25,6 +25,8 @@ from boundarymorph.api.schemas import (
     StoredDocument,
     UploadReport,
 )
+from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable
+from boundarymorph.wiring import Gateway
 
 router = APIRouter(prefix="/indexes", tags=["indexes"])
 REQUEST_HEADERS = ("accept", "content-length", "content-type", "traceparent", "tracestate")
@@ -48,12 +50,33 @@ class _Passed(StreamingResponse):
 
 async def _forward(request: Request, gateway: GatewayOf) -> Response:
     """As the retriever has it. Streamed both ways: neither an upload nor an answer is ever whole in memory."""
+    return _Passed(await _answer(request, gateway))
+
+
+async def _list(request: Request, gateway: GatewayOf) -> Response:
+    """As the retriever has it, without the indexes that the key is not for."""
+    caller, answer = permitted(request), await _answer(request, gateway)
+    if caller.sees_all or not answer.is_success:
+        return _Passed(answer)
+    try:
+        found = IndexList.model_validate_json(await answer.aread())
+    except httpx.HTTPError as error:
+        raise RetrieverUnavailable("the retriever broke off in the middle of its list of indexes") from error
+    except ValidationError as error:
+        raise RetrieverFailed("the retriever's list of indexes cannot be read") from error
+    finally:
+        await answer.aclose()
+    seen = IndexList(indexes=[index for index in found.indexes if caller.sees(index.name)])
+    return Response(seen.model_dump_json(), media_type="application/json")
+
+
+async def _answer(request: Request, gateway: Gateway) -> httpx.Response:
     target: bytes = request.scope["raw_path"]
     if request.scope["query_string"]:
         target += b"?" + request.scope["query_string"]
     has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
     body = bodies.chunks(request) if has_body else None
-    return _Passed(await gateway.retriever.forward(request.method, target, _of(request.headers, REQUEST_HEADERS), body))
+    return await gateway.retriever.forward(request.method, target, _of(request.headers, REQUEST_HEADERS), body)
 
 
 def _of(headers: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
@@ -70,12 +93,13 @@ def _route(
     described: Mapping[str, Any] = MappingProxyType({}),
     query: Sequence[Mapping[str, Any]] = (),
     answers: Mapping[int | str, dict[str, Any]] = MappingProxyType({}),
+    endpoint: Callable[..., Awaitable[Response]] = _forward,
 ) -> None:
     names = [convertor.partition(":")[0] for convertor in re.findall(r"{(.*?)}", path)]
     in_path = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
     router.add_api_route(
         path,
-        _forward,
+        endpoint,
         methods=[method],
         dependencies=[Depends(allowed(scope))],
         summary=summary,
@@ -88,14 +112,14 @@ def _route(
 
 
 # The same as in `indexes`, so that other paths are refused here, and both describe themselves alike.
-_route("GET", "", Scope.SELECT, "List the indexes", IndexList, ())
+_route("GET", "", Scope.SELECT, "List the indexes", IndexList, (), endpoint=_list)
 _route(
     "PUT",
     "/{name}",
     Scope.WRITE,
     "Create an index",
     IndexDescription,
-    (409, 413, 422, 507),
+    (404, 409, 413, 422, 507),
     openapi.body(CreateIndex, required=False),
 )
 _route("GET", "/{name}", Scope.SELECT, "Describe an index", IndexDescription, (404, 422))

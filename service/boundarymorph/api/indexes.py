@@ -15,7 +15,7 @@ from starlette import types
 from starlette.requests import ClientDisconnect
 
 from boundarymorph.api import bodies, openapi, problems
-from boundarymorph.api.dependencies import IndexesOf, StateOf, allowed
+from boundarymorph.api.dependencies import IndexesOf, StateOf, allowed, permitted
 from boundarymorph.api.keys import Scope
 from boundarymorph.api.problems import UnknownDocument, UnsupportedMediaType
 from boundarymorph.api.schemas import (
@@ -52,10 +52,10 @@ PROGRESS_SECONDS, PROGRESS_SHARE = 1.0, 0.01
 
 
 @router.get("", dependencies=READ, summary="List the indexes", responses=openapi.problems(503))
-async def list_indexes(state: StateOf, rooms: IndexesOf) -> IndexList:
-    """All indexes by name."""
+async def list_indexes(request: Request, state: StateOf, rooms: IndexesOf) -> IndexList:
+    """All indexes by name that the key is for."""
     found = await state.work.read.run(rooms.catalog.list)
-    return IndexList(indexes=[_description(info) for info in found])
+    return IndexList(indexes=[_description(info) for info in found if permitted(request).sees(info.name)])
 
 
 @router.put(
@@ -63,7 +63,7 @@ async def list_indexes(state: StateOf, rooms: IndexesOf) -> IndexList:
     dependencies=WRITE,
     summary="Create an index",
     openapi_extra=openapi.body(CreateIndex, required=False),
-    responses={201: {"model": IndexDescription}, **openapi.problems(409, 413, 422, 503, 507)},
+    responses={201: {"model": IndexDescription}, **openapi.problems(404, 409, 413, 422, 503, 507)},
 )
 async def create_index(
     name: str, request: Request, response: Response, state: StateOf, rooms: IndexesOf

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from http import HTTPMethod
+from urllib.parse import quote
 from uuid import uuid4
 
 from fastapi import Request
@@ -23,6 +24,7 @@ REQUEST_ID = "X-Request-ID"
 SERVER_TIMING = "Server-Timing"
 SECURITY = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_UNPRINTABLE = re.compile(rb"[^!-~]")
 _QUIET = {"/livez", "/readyz", "/metrics"}
 _log = logging.getLogger("boundarymorph.access")
 _errors = logging.getLogger(__name__)
@@ -31,7 +33,7 @@ _errors = logging.getLogger(__name__)
 class Observed:
     """ASGI middleware. A request's id is the caller's own, where that is a plain word, and is in every log line and in
     the answer, which also says where the time went until it began. Measured is the time to the end of the answer, by
-    route and status; logged are method, path and status, never a query or a text."""
+    route and status; logged are method, path, status and the name of the key, never a query or a text."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -171,5 +173,12 @@ def _tell(scope: Scope, status: int, seconds: float) -> None:
     method, route = _method(scope), _route(scope)
     metrics.http_seconds.labels(method, route, status).observe(seconds)
     if route not in _QUIET:
-        fields = {"method": method, "path": scope["path"], "status": status, "seconds": round(seconds, 6)}
-        _log.info("%s %s %d %.1f ms", method, scope["path"], status, seconds * 1e3, extra={"fields": fields})
+        path, caller = _path(scope), scope.get("state", {}).get("caller")
+        fields = {"method": method, "path": path, "status": status, "seconds": round(seconds, 6), "caller": caller}
+        _log.info("%s %s %d %.1f ms %s", method, path, status, seconds * 1e3, caller or "-", extra={"fields": fields})
+
+
+def _path(scope: Scope) -> str:
+    """As the client sent it, still percent-encoded, in printable ASCII, so that no path looks like another log line."""
+    raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+    return _UNPRINTABLE.sub(lambda found: b"%%%02X" % ord(found[0]), raw).decode("ascii")

@@ -62,7 +62,7 @@ def _without_details(ready: Ready) -> Ready:
 
 def _may_read_details(request: Request, state: State[Part]) -> bool:
     try:
-        state.keys.caller(request.headers.get("authorization"), Scope.ADMIN)
+        state.keys.caller(request.headers.get("authorization")).within(Scope.ADMIN)
         return bool(state.keys) or (
             request.client is not None and ipaddress.ip_address(request.client.host).is_loopback
         )

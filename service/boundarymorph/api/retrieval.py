@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field
 
 from boundarymorph.api import bodies, openapi
-from boundarymorph.api.dependencies import IndexesOf, RetrieverOf, StateOf, allowed
+from boundarymorph.api.dependencies import IndexesOf, RetrieverOf, StateOf, allowed, permitted
 from boundarymorph.api.keys import Scope
 from boundarymorph.api.schemas import Message
 from boundarymorph.api.state import Part, State
@@ -74,6 +74,7 @@ async def retrieve(request: Request, state: StateOf, retriever: RetrieverOf) -> 
     """Ids, unit embeddings and scores, best first, in the safetensors format."""
     limits = state.settings.limits
     wanted = await bodies.parsed(request, state, Retrieve)
+    permitted(request).require(wanted.index)
     embedding = wanted.query_embedding
     bodies.bound("query", len(wanted.query), limits.query_characters, "characters")
     bodies.bound("depth", wanted.depth, limits.pool, "candidates")
@@ -128,5 +129,6 @@ async def embed_documents(request: Request, state: StateOf, retriever: Retriever
 
 async def _ids(request: Request, state: State[Part]) -> Ids:
     wanted = await bodies.parsed(request, state, Ids)
+    permitted(request).require(wanted.index)
     bodies.bound("ids", len(wanted.ids), state.settings.limits.pool, "ids")
     return wanted

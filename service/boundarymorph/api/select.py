@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
 from boundarymorph.api import bodies, openapi, problems
-from boundarymorph.api.dependencies import CallerOf, SelectorOf, StateOf
+from boundarymorph.api.dependencies import CallerOf, SelectorOf, StateOf, permitted
 from boundarymorph.api.schemas import SelectRequest, SelectResponse
 from boundarymorph.api.translate import event_of, response_of, task_of
 from boundarymorph.errors import BoundaryMorphError
@@ -48,6 +48,8 @@ async def select(
             body = await bodies.read(request, state)
         with watch.stage("parse"):
             wanted, task = await state.work.parsing.run(_parse, body, state.settings, arrival)
+        if wanted.index is not None:
+            permitted(request).require(wanted.index)
         turn = state.admission.turn(visit, priority=wanted.priority, deadline=task.deadline)
         answer = partial(response_of, task=task, explain=wanted.explain)
         if EVENTS in request.headers.get("accept", ""):

@@ -171,7 +171,7 @@ def _show(studies: Sequence[Study], console: Console) -> None:
                     values.append(f"[bold]{text}[/bold]" if value is not None and round(value, 4) == best else text)
                 grid.add_row(f"  {cells.titles[method]}", *values)
         console.print()
-        console.print(grid)
+        terminal.print_whole(console, grid)
     for found in studies:
         for method, reason in found.outcome.left_out.items():
             console.print(f"[yellow]note:[/yellow] {found.name}: {method} left out: {reason}", highlight=False)

@@ -29,7 +29,7 @@ ENCODED_AT_A_TIME = 32
 WRITTEN_AT_A_TIME = 256  # where nothing is to be encoded
 BATCH_BYTES = 8 * 2**20  # of the upload, beyond which a batch takes no further line
 PIECE_BYTES, PIECE_ELEMENTS = 2**18, 256  # of an array, parsed in one go
-FIELDS = frozenset({"id", "text", "title", "metadata", "embedding"})
+FIELDS = frozenset({"id", "_id", "text", "title", "metadata", "embedding"})
 MAX_FIELD_NAMES, MAX_FIELD_NAME = 100, 100  # of unknown fields, how many are told, and characters of each
 BLANK = b" \t\r\n"  # of JSON
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'  # or what is left of one that does not end
@@ -104,8 +104,8 @@ async def parse_ndjson(
 ) -> AsyncIterator[Entry | BadLine]:
     """One JSON object a line, in UTF-8; holds no more than a chunk and a line in memory. Blank lines are ignored.
 
-    Fields: id (string or integer), text, title, metadata (object), embedding (`dimension` numbers); of others an entry
-    has the names. The lines of each chunk are parsed by `run`.
+    Fields: id (string or integer; or `_id`, as in BEIR), text, title, metadata (object), embedding (`dimension`
+    numbers); of others an entry has the names. The lines of each chunk are parsed by `run`.
     """
     async for lines in _lines(chunks, max_line_bytes):
         for entry in await run(_parse_lines, lines, dimension, max_line_bytes):
@@ -376,7 +376,7 @@ class _RecordError(Exception):
 
 
 def _id(record: dict[str, Any]) -> str:
-    value = record.get("id")
+    value = record.get("id", record.get("_id"))
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise _RecordError("id must be a string or an integer of at most 64 bits")
     id = str(value)

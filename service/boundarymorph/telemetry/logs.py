@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ import orjson
 from boundarymorph.telemetry import tracing
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 _OURS = ("boundarymorph", "uvicorn", "opentelemetry")
 
 
@@ -39,10 +41,11 @@ class JsonLines(logging.Formatter):
 
 
 class Lines(logging.Formatter):
-    """LEVEL, message, and the request's id at the end."""
+    """LEVEL, message, and the request's id at the end. A message stays on its line, whatever it quotes."""
 
     def format(self, record: logging.LogRecord) -> str:
-        text = f"{record.levelname + ':':<9} {record.getMessage()}"
+        message = _CONTROL.sub(lambda found: repr(found[0])[1:-1], record.getMessage())
+        text = f"{record.levelname + ':':<9} {message}"
         if (request := request_id.get()) is not None:
             text += f" [{request}]"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text

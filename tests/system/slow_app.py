@@ -1,0 +1,29 @@
+"""A process that serves an application without models, with one request that takes as long as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+
+from fastapi import FastAPI
+
+from boundarymorph import process
+from boundarymorph.settings import Settings
+
+
+def create(settings: Settings, *, on_failure: Callable[[], None]) -> FastAPI:
+    app = FastAPI()
+    app.state.boundarymorph = SimpleNamespace(draining=False, listen_when_ready=False)
+
+    @app.get("/slow/{seconds}")
+    async def slow(seconds: float) -> str:
+        print("begun", flush=True)
+        await asyncio.sleep(seconds)
+        return "done"
+
+    return app
+
+
+if __name__ == "__main__":
+    raise SystemExit(process.serve(create, Settings(), "test"))

@@ -1,0 +1,69 @@
+"""With which code a process ends that is told to stop, by what became of the requests that were running."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.system.service import ENVIRONMENT, free_port
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@contextmanager
+def running_a_request(directory: Path, seconds: float, **settings: object) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in the middle of a request that takes so long."""
+    port = free_port()
+    variables = {f"BOUNDARYMORPH_{name.upper()}": str(value) for name, value in {"port": port, **settings}.items()}
+
+    def ask() -> None:
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            with suppress(httpx.TransportError):
+                httpx.get(f"http://127.0.0.1:{port}/slow/{seconds}", timeout=120)
+                return
+            if process.poll() is not None:
+                return
+            time.sleep(0.05)
+
+    command = [sys.executable, "-m", "tests.system.slow_app"]
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(REPOSITORY), **variables}
+    with (
+        (directory / "log").open("wb") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=environment, cwd=directory) as process,
+    ):
+        asking = threading.Thread(target=ask)
+        asking.start()
+        try:
+            assert process.stdout is not None and process.stdout.readline() == b"begun\n"
+            yield process
+        finally:
+            process.kill()
+            asking.join()
+
+
+class TestWhatRuns:
+    def test_has_finished(self, tmp_path: Path) -> None:
+        with running_a_request(tmp_path, 0.5) as process:
+            process.terminate()
+            assert process.wait(timeout=60) == 0
+
+    def test_is_broken_off_after_the_grace_time(self, tmp_path: Path) -> None:
+        with running_a_request(tmp_path, 100, grace_seconds=1) as process:
+            process.terminate()
+            assert process.wait(timeout=60) == 1
+
+    @pytest.mark.parametrize(("second", "workers"), [(signal.SIGTERM, 1), (signal.SIGINT, 1), (signal.SIGTERM, 2)])
+    def test_is_broken_off_by_a_second_signal(self, tmp_path: Path, second: signal.Signals, workers: int) -> None:
+        with running_a_request(tmp_path, 100, workers=workers) as process:
+            process.terminate()
+            time.sleep(0.5)  # two signals of one kind at once are one
+            process.send_signal(second)
+            assert process.wait(timeout=60) == 128 + second
