@@ -123,6 +123,9 @@ def scorer(
     model: Annotated[
         str | None, typer.Option(help="Hugging Face name or folder.", show_default="the embedded one")
     ] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="Commit, branch or tag of --model.", show_default="its main branch")
+    ] = None,
     host: Host = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8081")] = None,
     precision: Annotated[
@@ -146,6 +149,7 @@ def scorer(
 
     options = {
         "model": model,
+        "revision": revision,
         "precision": precision,
         "device": device,
         "max_length": max_length,

@@ -112,7 +112,7 @@ class ModelSettings(BaseModel, extra="forbid"):
     """A model: on a server elsewhere if there is a url, else in this process, by name or the embedded one."""
 
     named: ClassVar[tuple[str, ...]] = ("precision", "device", "instruction", "trust_remote_code", "batch_tokens")
-    chosen: ClassVar[tuple[str, ...]] = ()  # of a url too
+    chosen: ClassVar[tuple[str, ...]] = ("revision",)  # of a url too
 
     url: Urls = ()
     api_key: SecretStr | None = Field(None, description="what those are sent as a Bearer token")
@@ -121,6 +121,11 @@ class ModelSettings(BaseModel, extra="forbid"):
     connections: int = Field(64, ge=1, description="connections to all servers together")
 
     model: str | None = None
+    revision: str | None = Field(
+        None,
+        pattern=r"^[\w./-]{1,128}$",
+        description="commit, branch or tag of a model with a name; of a url, what tells its model from others",
+    )
     precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = Field("auto", description="of a model with a name")
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="where a model with a name runs")
     instruction: str | None = Field(None, description="what a model that is told its task is told")
@@ -160,7 +165,7 @@ class EncoderSettings(ModelSettings):
     """The dual encoder: a server elsewhere if there is a url, else a model in this process."""
 
     named: ClassVar[tuple[str, ...]] = (*ModelSettings.named, "pooling")
-    chosen: ClassVar[tuple[str, ...]] = ("query_prompt", "document_prompt", "dimension")
+    chosen: ClassVar[tuple[str, ...]] = (*ModelSettings.chosen, "query_prompt", "document_prompt", "dimension")
 
     url: Urls = Field((), description="tei://, vllm:// or openai:// servers; several are replicas")
     model: str | None = Field(None, description="Hugging Face name or folder; the embedded encoder if unset")
@@ -177,7 +182,10 @@ class CacheSettings(BaseModel, extra="forbid"):
     enabled: bool = Field(True, description="keep scores and the embeddings of queries")
     url: SecretStr | None = Field(None, description="redis://, rediss://, unix:// or redis+cluster://")
     timeout_seconds: float = Field(0.05, gt=0, description="that a lookup waits for Redis at most")
-    seconds_to_live: float = Field(7 * 86_400.0, gt=0, description="since it was last written")
+    seconds_to_live: float = Field(7 * 86_400.0, gt=0, description="of a query's scores, and of an embedding")
+    namespace: str | None = Field(
+        None, pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="of the keys in Redis: others see nothing of it"
+    )
     memory_bytes: int = Field(64 * 2**20, ge=1024, description="of scores, and of embeddings, in this process")
 
 

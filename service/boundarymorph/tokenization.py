@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 
 from tokenizers import Encoding, Tokenizer
 
 # The cores are busy with models; threads of the tokenizers' own would only get in their way.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# The beginning of a text that is read for its first tokens: as many characters a token, but at least so many, and where
+# they do not suffice so many times as many.
+CHARACTERS_A_TOKEN, LEAST_CHARACTERS, LONGER = 8, 1_024, 4
 
 
 def plain(tokenizer: Tokenizer, also: set[str] | None = None) -> Tokenizer:
@@ -31,10 +36,10 @@ def encode_pairs(
 
     A pair keeps its query whole while that leaves the document half of the room, or all that it needs.
     """
-    room = max_length - tokenizer.num_special_tokens_to_add(True)
+    room = max(0, max_length - tokenizer.num_special_tokens_to_add(True))
     whole = tokenizer.encode(query, add_special_tokens=False)
     pairs = []
-    for document in tokenizer.encode_batch(list(texts), add_special_tokens=False):
+    for document in encode_heads(tokenizer, texts, room):
         most = max(room // 2, room - len(document))
         first = whole
         if query_cut := len(whole) > most:
@@ -47,12 +52,69 @@ def encode_pairs(
 
 def encode_texts(tokenizer: Tokenizer, max_length: int, texts: Sequence[str]) -> list[tuple[Encoding, bool]]:
     """n texts with their special tokens, and of each whether it was cut to max_length."""
-    room = max_length - tokenizer.num_special_tokens_to_add(False)
+    room = max(0, max_length - tokenizer.num_special_tokens_to_add(False))
     read = []
-    for text in tokenizer.encode_batch(list(texts), add_special_tokens=False):
+    for text in encode_heads(tokenizer, texts, room):
         truncated = cut(text, room)
         read.append((tokenizer.post_process(text), truncated))
     return read
+
+
+def encode_heads(tokenizer: Tokenizer, texts: Sequence[str], tokens: int) -> list[Encoding]:
+    """n texts without special tokens, of which the first `tokens` tokens are those of the whole text.
+
+    An encoding of no more than `tokens` tokens is that of the whole text; of a longer one only the first ones count.
+    Of a long text only the beginning is read, where the tokenizer never reads across white space.
+    """
+    bound = max(CHARACTERS_A_TOKEN * tokens, LEAST_CHARACTERS)
+    encodings = tokenizer.encode_batch_fast(
+        [text if len(text) <= bound else "" for text in texts], add_special_tokens=False
+    )
+    long = [place for place, text in enumerate(texts) if len(text) > bound]
+    spaces = _spaces(tokenizer) if long else ""
+    for place in long:
+        encodings[place] = _encode_head(tokenizer, texts[place], tokens, bound, spaces)
+    return encodings
+
+
+def _encode_head(tokenizer: Tokenizer, text: str, tokens: int, bound: int, spaces: str) -> Encoding:
+    while spaces and len(head := _head(text, bound, spaces)) < len(text):
+        encoding = tokenizer.encode(head, add_special_tokens=False)
+        if _certain(encoding, head, spaces) > tokens:
+            return encoding
+        bound = LONGER * len(head)
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
+def _spaces(tokenizer: Tokenizer) -> str:
+    """The characters at which the tokenizer ends a piece of text that it reads by itself."""
+    if tokenizer.pre_tokenizer is None or any(
+        len(token.content.split()) > 1 for token in tokenizer.get_added_tokens_decoder().values()
+    ):
+        return ""
+    found = ""
+    for space in " \n":
+        text = f"a{space}b"
+        if tokenizer.normalizer is not None:
+            text = tokenizer.normalizer.normalize_str(text)
+        pieces = [piece for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+        if not any("a" in piece and "b" in piece for piece in pieces):
+            found += space
+    return found
+
+
+def _head(text: str, bound: int, spaces: str) -> str:
+    """The beginning of a text up to the first of these spaces after `bound` characters that follows a word."""
+    ends = re.compile(rf"\S(?=[{spaces}])")
+    found = ends.search(text, bound)
+    return text if found is None else text[: found.end()]
+
+
+def _certain(encoding: Encoding, head: str, spaces: str) -> int:
+    """How many tokens of a head are those of its text: all that end with the last word but one, or before."""
+    last = max(head.rfind(space) for space in spaces)
+    end = len(head[:last].rstrip()) if last >= 0 else 0
+    return sum(stop <= end for _, stop in encoding.offsets)
 
 
 def cut(encoding: Encoding, room: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -120,6 +120,7 @@ def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None
         raise InvalidConfiguration(f"encoder.model needs {error.name}: pip install 'boundarymorph[torch]'") from None
     return TransformerEncoder.load(
         chosen.model,
+        revision=chosen.revision,
         patience=chosen.timeout_seconds,
         on_lost=on_lost,
         precision=chosen.precision,
@@ -347,7 +348,9 @@ def _caches(chosen: CacheSettings) -> Caches:
 
     link = RedisLink(chosen.url.get_secret_value(), timeout=chosen.timeout_seconds)
     return Caches(
-        RedisScoreCache(link, seconds_to_live=seconds), RedisEmbeddingCache(link, seconds_to_live=seconds), link
+        RedisScoreCache(link, seconds_to_live=seconds, namespace=chosen.namespace),
+        RedisEmbeddingCache(link, seconds_to_live=seconds, namespace=chosen.namespace),
+        link,
     )
 
 
@@ -368,6 +371,7 @@ def _cross_encoder(settings: Settings) -> CrossEncoder:
         raise InvalidConfiguration(f"scorer.model needs {error.name}: pip install 'boundarymorph[torch]'") from None
     return TransformerCrossEncoder.load(
         chosen.model,
+        revision=chosen.revision,
         precision=chosen.precision,
         device=chosen.device,
         max_length=chosen.max_length,
@@ -386,7 +390,7 @@ def _remote_scorer(settings: Settings) -> Scorer:
 
     chosen = settings.scorer
     return RemoteScorer(
-        [parse(url) for url in chosen.url],
+        [replace(parse(url), revision=chosen.revision) for url in chosen.url],
         api_key=_secret(chosen.api_key),
         timeout=chosen.timeout_seconds,
         attempt_timeout=chosen.attempt_seconds,
@@ -401,7 +405,7 @@ def _remote_encoder(chosen: EncoderSettings) -> Encoder:
     from boundarymorph.telemetry import metrics
 
     return RemoteEncoder(
-        [parse(url) for url in chosen.url],
+        [replace(parse(url), revision=chosen.revision) for url in chosen.url],
         query_prompt=chosen.query_prompt,
         document_prompt=chosen.document_prompt,
         dimension=chosen.dimension,

@@ -20,8 +20,9 @@ LIMITS = Limits(body_bytes=2048, texts=4, query_characters=20, text_characters=2
 
 
 @pytest.fixture
-def model() -> SeededCrossEncoder:
-    return SeededCrossEncoder()
+def model(request: pytest.FixtureRequest) -> SeededCrossEncoder:
+    """With the options that a test's parameter names."""
+    return SeededCrossEncoder(**getattr(request, "param", {}))
 
 
 @pytest.fixture
@@ -58,6 +59,16 @@ async def test_it_says_what_it_is(client: httpx.AsyncClient) -> None:
         "batch_tokens": 50,
         "queue_tokens": 300,
     }
+
+
+@pytest.mark.parametrize("model", [{"batch_tokens": 280}], indirect=True)
+async def test_it_says_what_a_batch_may_have_after_one_did_not_fit(
+    client: httpx.AsyncClient, model: SeededCrossEncoder
+) -> None:
+    assert answer(await client.get("/info"))["batch_tokens"] == 280
+    model.memory = 150
+    answer(await score(client, *["x" * 70] * 4))
+    assert answer(await client.get("/info"))["batch_tokens"] == 140
 
 
 async def test_bounds(client: httpx.AsyncClient) -> None:

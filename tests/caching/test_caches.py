@@ -1,5 +1,6 @@
 """All caches against their contracts, and what each does besides."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -43,17 +44,20 @@ class TestMemoryScoreCache(ScoreCacheContract):
         assert await cache.recall(MODEL, QUERY) == {}
         assert cache.kept_bytes == 0
 
-    async def test_scores_live_on_with_each_write_of_their_query(self) -> None:
+    async def test_a_later_write_does_not_prolong_the_life_of_scores(self) -> None:
         clock = Clock()
         cache = MemoryScoreCache(seconds_to_live=60, clock=clock)
         await cache.write(MODEL, QUERY, {TEXTS[0]: SCORES[0]})
         clock.now += 59
         await cache.write(MODEL, QUERY, {TEXTS[1]: SCORES[1]})
-        clock.now += 59
         assert len(await cache.recall(MODEL, QUERY)) == 2
         clock.now += 1
         assert await cache.recall(MODEL, QUERY) == {}
+        assert await cache.read(MODEL, QUERY, TEXTS) == [None, None, None]
         assert cache.kept_bytes == 0
+        await cache.write(MODEL, QUERY, {TEXTS[1]: SCORES[1]})
+        clock.now += 59
+        assert await cache.recall(MODEL, QUERY) == {TEXTS[1]: SCORES[1]}
 
 
 class TestMemoryEmbeddingCache(EmbeddingCacheContract):
@@ -90,12 +94,46 @@ class TestRedisScoreCache(ScoreCacheContract):
     def cache(self, link: RedisLink) -> RedisScoreCache:
         return RedisScoreCache(link, seconds_to_live=24 * 3600)
 
-    async def test_a_write_lets_the_whole_query_live_on(self, cache: RedisScoreCache, server: RedisServer) -> None:
+    async def test_a_later_write_does_not_prolong_the_life_of_scores(
+        self, cache: RedisScoreCache, server: RedisServer
+    ) -> None:
+        key = score_key(MODEL, QUERY)
         with server.admin() as admin:
-            for text in TEXTS[:2]:
-                await cache.write(MODEL, QUERY, {text: SCORES[0]})
-                assert 24 * 3600 - 60 < admin.ttl(score_key(MODEL, QUERY)) <= 24 * 3600
-                admin.expire(score_key(MODEL, QUERY), 100)
+            await cache.write(MODEL, QUERY, {TEXTS[0]: SCORES[0]})
+            assert 24 * 3600 - 60 < admin.ttl(key) <= 24 * 3600
+            admin.expire(key, 100)
+            await cache.write(MODEL, QUERY, {TEXTS[1]: SCORES[1]})
+            assert admin.ttl(key) <= 100
+
+    async def test_what_has_no_end_or_too_late_a_one_gets_its_own(
+        self, cache: RedisScoreCache, server: RedisServer
+    ) -> None:
+        """As after a crash between the two commands, and after the setting was lowered."""
+        key = score_key(MODEL, QUERY)
+        with server.admin() as admin:
+            await cache.write(MODEL, QUERY, {TEXTS[0]: SCORES[0]})
+            for command in (("PERSIST", key), ("EXPIRE", key, 7 * 24 * 3600)):
+                admin.execute_command(*command)
+                await cache.write(MODEL, QUERY, {TEXTS[1]: SCORES[1]})
+                assert 24 * 3600 - 60 < admin.ttl(key) <= 24 * 3600
+
+    async def test_scores_of_a_query_that_is_written_again_and_again_expire(self, link: RedisLink) -> None:
+        cache = RedisScoreCache(link, seconds_to_live=0.3)
+        await cache.write(MODEL, QUERY, {TEXTS[0]: SCORES[0]})
+        async with asyncio.timeout(10):
+            while TEXTS[0] in await cache.recall(MODEL, QUERY):
+                await cache.write(MODEL, QUERY, {TEXTS[1]: SCORES[1]})
+                await asyncio.sleep(0.02)
+
+    async def test_namespaces_are_apart(self, link: RedisLink, server: RedisServer) -> None:
+        caches = [RedisScoreCache(link, namespace=namespace) for namespace in (None, "blue", "green")]
+        for cache, score in zip(caches, SCORES, strict=True):
+            await cache.write(MODEL, QUERY, {TEXTS[0]: score})
+        for cache, score in zip(caches, SCORES, strict=True):
+            assert await cache.recall(MODEL, QUERY) == {TEXTS[0]: score}
+            assert await cache.read(MODEL, QUERY, TEXTS[:1]) == [score]
+        with server.admin() as admin:
+            assert len(admin.keys("boundarymorph:blue:scores:1:{*}")) == 1
 
     async def test_another_process_finds_it(self, cache: RedisScoreCache, server: RedisServer) -> None:
         await cache.write(MODEL, QUERY, {TEXTS[0]: SCORES[0]})
@@ -122,3 +160,11 @@ class TestRedisEmbeddingCache(EmbeddingCacheContract):
             assert key.startswith(b"boundarymorph:embeddings:1:")
             assert 24 * 3600 - 60 < admin.ttl(key) <= 24 * 3600
             assert admin.strlen(key) == 6 + 4 * 32
+
+    async def test_namespaces_are_apart(self, link: RedisLink, server: RedisServer) -> None:
+        caches = [RedisEmbeddingCache(link, namespace=namespace) for namespace in (None, "blue", "green")]
+        await caches[1].write(SPACE, {ENCODED[0]: EMBEDDED[0]})
+        found = [(await cache.read(SPACE, ENCODED[:1]))[0] is not None for cache in caches]
+        assert found == [False, True, False]
+        with server.admin() as admin:
+            assert [key.rpartition(b":1:")[0] for key in admin.scan_iter()] == [b"boundarymorph:blue:embeddings"]

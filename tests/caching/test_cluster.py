@@ -234,7 +234,9 @@ async def test_a_replica_takes_over(own_cluster: list[RedisServer], replica: Red
 async def test_few_commands_and_keys_are_needed(own_cluster: list[RedisServer]) -> None:
     for server in own_cluster:
         with server.admin() as admin:
-            commands = [f"+{name}" for name in ("hmget", "hrandfield", "hset", "get", "set", "pexpire", "unlink")]
+            commands = [
+                f"+{name}" for name in ("hmget", "hrandfield", "hset", "get", "set", "pttl", "pexpire", "unlink")
+            ]
             admin.execute_command(
                 *("ACL", "SETUSER", "cache", "on", ">word", "~boundarymorph:*", "-@all", *commands),
                 *("+cluster|slots", "+command"),

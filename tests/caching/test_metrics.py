@@ -30,7 +30,7 @@ async def test_lookups_and_writes_are_counted_by_the_score(server: RedisServer) 
     assert counted.lookups == {"hit": 2, "miss": 1}
     assert counted.writes == {"ok": 2}
     assert counter("recalled_scores") - recalled == 2
-    assert (commands("read") - reads, commands("write") - writes) == (2, 2)
+    assert (commands("read") - reads, commands("write") - writes) == (2, 3)
 
 
 async def test_the_circuits_are_shown_while_there_is_a_link() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
+from boundarymorph.batching.batcher import GROW_AFTER
 from boundarymorph.errors import (
     DeadlineExceeded,
     LimitExceeded,
@@ -168,11 +169,15 @@ class TestDoor:
         async with Bench(queue_tokens=30) as bench:
             with pytest.raises(LimitExceeded, match="30 tokens"):
                 await bench.scorer.score("q", ["x" * 31])
+            at_the_edge = asked(bench.scorer, "q", "x" * 30)
+            await queued(bench.scorer, 1)
+            bench.model.open.set()
+            await at_the_edge
 
     async def test_what_would_come_too_late_is_refused(self) -> None:
         async with Bench() as bench:
             bench.scorer.batcher.token_seconds = 1.0
-            kept = asked(bench.scorer, "q", "x" * 10)
+            kept = asked(bench.scorer, "q", "x" * 10, deadline=time.monotonic() + 12)
             await queued(bench.scorer, 1)
             with pytest.raises(Overloaded) as error:
                 await bench.scorer.score("q", ["y" * 10], deadline=time.monotonic() + 15)
@@ -181,6 +186,75 @@ class TestDoor:
             await queued(bench.scorer, 2)
             bench.model.open.set()
             await asyncio.gather(kept, alive)
+
+    async def test_what_is_less_urgent_makes_nobody_late(self) -> None:
+        async with Bench(batch_tokens=1) as bench:
+            bench.scorer.batcher.token_seconds = 0.01
+            patient = asked(bench.scorer, "q", *["x" * 100] * 10)
+            await queued(bench.scorer, 10)
+            urgent = asked(bench.scorer, "q", "y" * 7, deadline=time.monotonic() + 5)
+            await queued(bench.scorer, 11)
+            bench.model.open.set()
+            assert (await urgent).values.tolist() == [score_of("q", "y" * 7)]
+            await patient
+            assert bench.model.batches[1] == ["y" * 7]
+
+    async def test_nor_does_what_is_less_urgent_and_still_being_tokenised(self, monkeypatch: Any) -> None:
+        async with Bench() as bench:
+            bench.scorer.batcher.token_seconds = 0.01
+            slow, may_go_on = bench.model.tokenize, threading.Event()
+
+            def tokenize(query: str, texts: Sequence[str]) -> list[Pair]:
+                assert query != "patient" or may_go_on.wait(10)
+                return slow(query, texts)
+
+            monkeypatch.setattr(bench.model, "tokenize", tokenize)
+            patient = asked(bench.scorer, "patient", *["x" * 400] * 10)
+            await asyncio.sleep(0)
+            urgent = asked(bench.scorer, "urgent", "y", deadline=time.monotonic() + 5)
+            await queued(bench.scorer, 1)
+            may_go_on.set()
+            bench.model.open.set()
+            await asyncio.gather(patient, urgent)
+
+    async def test_what_is_being_tokenised_takes_room_and_time_too(self, monkeypatch: Any) -> None:
+        async with Bench(queue_tokens=120) as bench:
+            tokenize, may_go_on = bench.model.tokenize, threading.Event()
+
+            def gated(query: str, texts: Sequence[str]) -> list[Pair]:
+                assert query != "slow" or may_go_on.wait(10)
+                return tokenize(query, texts)
+
+            monkeypatch.setattr(bench.model, "tokenize", gated)
+            slow = asked(bench.scorer, "slow", "x" * 400, deadline=time.monotonic() + 20)
+            await asyncio.sleep(0)
+            with pytest.raises(Overloaded):
+                await bench.scorer.score("q", ["y" * 100])
+            bench.scorer.batcher.token_seconds = 1.0
+            with pytest.raises(Overloaded):
+                await bench.scorer.score("q", ["y" * 8], deadline=time.monotonic() + 50)
+            bench.scorer.batcher.token_seconds = 0.0
+            may_go_on.set()
+            bench.model.open.set()
+            await slow
+
+    async def test_the_deadline_ends_the_wait_for_the_tokenizer_too(self, monkeypatch: Any) -> None:
+        scorer = BatchingScorer(model := SeededCrossEncoder())
+        may_go_on = threading.Event()
+        tokenize = model.tokenize
+
+        def slowly(query: str, texts: Sequence[str]) -> list[Pair]:
+            assert query != "slow" or may_go_on.wait(10)
+            return tokenize(query, texts)
+
+        monkeypatch.setattr(model, "tokenize", slowly)
+        with pytest.raises(DeadlineExceeded):
+            await scorer.score("slow", ["text"], deadline=time.monotonic() + 0.05)
+        assert not may_go_on.is_set()
+        assert (await scorer.score("q", ["next"])).values.tolist() == [score_of("q", "next")]
+        may_go_on.set()
+        await scorer.close()
+        assert model.batches == [["next"]]
 
     async def test_uncut_or_not_at_all(self) -> None:
         scorer = BatchingScorer(model := SeededCrossEncoder())
@@ -280,6 +354,68 @@ class TestTrouble:
         await scorer.score("q", ["a", "b"])
         await scorer.close()
 
+    @pytest.mark.parametrize(
+        ("nonsense", "message"),
+        [
+            (None, "a NoneType in place of an array of scores"),
+            ([0.5], "a list in place"),
+            (np.array(["0.5"]), "an array of <U3"),
+            (np.array([0.5 + 1j]), "an array of complex128"),
+            (np.array([object()], dtype=object), "an array of object"),
+            (np.array(0.5), r"gave \(\) scores for 1 pairs"),
+            (np.array([]), r"gave \(0,\) scores for 1 pairs"),
+            (np.array([0.5, 0.5]), r"gave \(2,\) scores for 1 pairs"),
+            (np.array([[0.5]]), r"gave \(1, 1\) scores for 1 pairs"),
+            (np.array([np.nan]), "nan or inf"),
+            (np.array([-np.inf]), "nan or inf"),
+        ],
+    )
+    async def test_a_model_that_gives_nonsense(self, monkeypatch: Any, nonsense: object, message: str) -> None:
+        """It fails who asked, and the others go on."""
+        async with Bench(batch_tokens=1_000) as bench:
+            run = bench.model.run
+
+            def sometimes(pairs: Sequence[Pair]) -> Any:
+                return nonsense if any(pair.query == "nonsense" for pair in pairs) else run(pairs)
+
+            monkeypatch.setattr(bench.model, "run", sometimes)
+            requests = [asked(bench.scorer, "nonsense", "a"), asked(bench.scorer, "q", "b", "c")]
+            await queued(bench.scorer, 3)
+            bench.model.open.set()
+            with pytest.raises(ScorerFailed, match=message):
+                await requests[0]
+            assert (await requests[1]).values.tolist() == [score_of("q", "b"), score_of("q", "c")]
+            assert (await bench.scorer.score("q", ["d"])).values.tolist() == [score_of("q", "d")]
+
+    async def test_a_tokenizer_that_loses_texts(self, monkeypatch: Any) -> None:
+        scorer = BatchingScorer(model := SeededCrossEncoder())
+        tokenize = model.tokenize
+        for kept in (0, 1):
+            monkeypatch.setattr(model, "tokenize", lambda query, texts, kept=kept: tokenize(query, texts[:kept]))
+            with pytest.raises(ScorerFailed, match=f"{kept} pairs of 2 texts"):
+                await scorer.score("q", ["a", "b"], deadline=time.monotonic() + 5)
+        await scorer.close()
+
+    @pytest.mark.parametrize("where", ["batch_tokens", "wait_seconds"])
+    async def test_a_thread_that_ends_is_not_passed_over(self, monkeypatch: Any, where: str) -> None:
+        """Every request fails, now and later, and the process is told."""
+        calls: list[None] = []
+
+        def broken(amount: float) -> None:
+            raise SystemExit(f"no {where}")
+
+        async with Bench(batch_tokens=1, on_lost=lambda: calls.append(None)) as bench:
+            monkeypatch.setattr(getattr(bench.scorer.batcher._metrics, where), "observe", broken)
+            requests = [asked(bench.scorer, "q", "a", "b"), asked(bench.scorer, "q", "c")]
+            await queued(bench.scorer, 3)
+            bench.model.open.set()
+            for error in await asyncio.gather(*requests, return_exceptions=True):
+                assert isinstance(error, ScorerUnavailable)
+            with pytest.raises(ScorerUnavailable, match=r"a thread of the scorer has ended \(SystemExit\)"):
+                await bench.scorer.score("q", ["later"])
+            assert calls == [None]
+            assert bench.scorer.waiting() == (0, 0)
+
     async def test_out_of_memory_halves(self) -> None:
         model = SeededCrossEncoder(batch_tokens=80, memory=25)
         scorer = BatchingScorer(model)
@@ -299,6 +435,37 @@ class TestTrouble:
         assert [len(batch) for batch in model.batches] == [4, 4]
         await scorer.close()
 
+    async def test_larger_ones_again_when_there_is_room(self) -> None:
+        model = SeededCrossEncoder(batch_tokens=400, memory=200)
+        scorer = BatchingScorer(model)
+        await scorer.score("q", ["x" * 50] * 8)
+        assert scorer.batch_tokens == 200
+        for _ in range(GROW_AFTER - 3):  # two have fitted already
+            await scorer.score("q", ["x"])
+        assert scorer.batch_tokens == 200
+        await scorer.score("q", ["x"])
+        assert scorer.batch_tokens == 400
+        await scorer.score("q", ["x" * 50] * 8)
+        assert scorer.batch_tokens == 200
+        for _ in range(2 * GROW_AFTER - 3):  # it did not last, so that the next try comes later
+            await scorer.score("q", ["x"])
+            assert scorer.batch_tokens == 200
+        model.memory = 1_000
+        for _ in range(4 * GROW_AFTER):
+            await scorer.score("q", ["x"])
+        assert scorer.batch_tokens == 400
+        await scorer.close()
+
+    async def test_a_model_of_single_pairs_gets_no_larger_batches_for_a_failure(self) -> None:
+        model = SeededCrossEncoder(batch_tokens=1, memory=25)
+        scorer = BatchingScorer(model)
+        with pytest.raises(ScorerFailed):
+            await scorer.score("q", ["x" * 30])
+        await scorer.score("q", ["a", "b", "c"])
+        assert list(map(len, model.batches)) == [1, 1, 1, 1]
+        assert scorer.batch_tokens == 1
+        await scorer.close()
+
     async def test_no_memory_for_a_single_pair(self) -> None:
         scorer = BatchingScorer(SeededCrossEncoder(batch_tokens=80, memory=25))
         with pytest.raises(ScorerFailed, match="single pair of 30 tokens"):
@@ -311,8 +478,9 @@ class TestTrouble:
             requests = [asked(bench.scorer, "q", "good", "poison"), asked(bench.scorer, "q", "good", "better")]
             await queued(bench.scorer, 4)
             bench.model.open.set()
-            with pytest.raises(ZeroDivisionError):
+            with pytest.raises(ScorerFailed, match="seeded fails on a pair") as error:
                 await requests[0]
+            assert isinstance(error.value.__cause__, ZeroDivisionError)
             assert (await requests[1]).values.tolist() == [score_of("q", "good"), score_of("q", "better")]
 
     async def test_a_lost_device_fails_everyone_and_says_so_once(self) -> None:

@@ -406,7 +406,7 @@ class ScorerInfo(BaseModel):
     backend: str
     max_length: int = Field(description="tokens of a query and a text together")
     max_texts: int = Field(description="in one call")
-    batch_tokens: int
+    batch_tokens: int = Field(description="of a batch now; fewer than configured after one did not fit the device")
     queue_tokens: int = Field(description="that may wait; what is over it is refused")
 
 

@@ -50,7 +50,7 @@ async def info(state: StateOf, scorer: ScorerOf) -> ScorerInfo:
         backend=model.backend,
         max_length=model.max_length,
         max_texts=state.settings.limits.texts,
-        batch_tokens=model.batch_tokens,
+        batch_tokens=scorer.batch_tokens,
         queue_tokens=scorer.queue_tokens,
     )
 

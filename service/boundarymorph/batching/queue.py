@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_right, insort
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, takewhile
@@ -14,6 +14,7 @@ from boundarymorph.batching.model import Item
 Owner = TypeVar("Owner")
 
 LOOK_AHEAD = 8  # batches' worth of sequences among which one of like lengths is sought
+_due = attrgetter("due")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +43,7 @@ class TokenQueue(Generic[Item, Owner]):
     def add(self, entries: Iterable[Entry[Item, Owner]]) -> None:
         """Let these wait too."""
         for entry in entries:
-            insort(self._waiting, entry, key=attrgetter("due"))
+            insort(self._waiting, entry, key=_due)
             self.tokens += len(entry.item)
 
     def discard(self, owners: Collection[Owner]) -> int:
@@ -56,6 +57,10 @@ class TokenQueue(Generic[Item, Owner]):
     def owners(self) -> set[Owner]:
         """Whose sequences wait."""
         return {entry.owner for entry in self._waiting}
+
+    def tokens_due(self, moment: float) -> int:
+        """Tokens of what is due at this moment or before."""
+        return sum(len(entry.item) for entry in self._waiting[: bisect_right(self._waiting, moment, key=_due)])
 
     def take(self, batch_tokens: int, *, pads: bool) -> list[Entry[Item, Owner]]:
         """The next batch, the most urgent sequence always among it; none if nothing waits.

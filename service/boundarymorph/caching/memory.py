@@ -53,10 +53,11 @@ class _Lru(Generic[Value]):
         self._entries.move_to_end(key)
         return entry.value
 
-    def put(self, key: bytes, value: Value, size: int, seconds: float) -> None:
+    def put(self, key: bytes, value: Value, size: int, expires: float) -> None:
+        """expires: on the clock."""
         if key in self._entries:
             self._remove(key)
-        self._entries[key] = _Entry(value, size, self._clock() + seconds)
+        self._entries[key] = _Entry(value, size, expires)
         self.size += size
         while self.size > self._max_bytes:
             self._remove(next(iter(self._entries)))
@@ -67,8 +68,9 @@ class _Lru(Generic[Value]):
 
 @dataclass(slots=True)
 class _Query:
-    """The scores of one query in order of writing, and what their document ids take."""
+    """The scores of one query in order of writing, when they expire, and what their document ids take."""
 
+    expires: float
     scores: dict[bytes, Remembered] = field(default_factory=dict)
     id_bytes: int = 0
 
@@ -90,7 +92,7 @@ class _Query:
 
 
 class MemoryScoreCache:
-    """A `ScoreCache` in this process; queries go as a whole. seconds_to_live: since the last write of the query."""
+    """A `ScoreCache` in this process; queries go as a whole. seconds_to_live: since the first write of the query."""
 
     def __init__(
         self,
@@ -101,6 +103,7 @@ class MemoryScoreCache:
     ) -> None:
         self._queries: _Lru[_Query] = _Lru(max_bytes, clock)
         self._seconds_to_live = seconds_to_live
+        self._clock = clock
 
     @property
     def kept_bytes(self) -> int:
@@ -114,8 +117,8 @@ class MemoryScoreCache:
         return recalled
 
     async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[Remembered | None]:
-        known = self._queries.get(digest(model, query)) or _Query()
-        found = [known.scores.get(text) for text in text_digests]
+        known = self._queries.get(digest(model, query))
+        found = [None if known is None else known.scores.get(text) for text in text_digests]
         missing = found.count(None)
         metrics.count_lookups("scores", hit=len(found) - missing, miss=missing)
         return found
@@ -124,12 +127,12 @@ class MemoryScoreCache:
         if not scores:
             return
         key = digest(model, query)
-        known = self._queries.get(key) or _Query()
+        known = self._queries.get(key) or _Query(self._clock() + self._seconds_to_live)
         for text, remembered in scores.items():
             known.put(text, remembered)
         while len(known.scores) > FIELDS:
             known.drop(next(iter(known.scores)))
-        self._queries.put(key, known, known.size, self._seconds_to_live)
+        self._queries.put(key, known, known.size, known.expires)
         metrics.writes.labels("scores", "ok").inc(len(scores))
 
 
@@ -145,6 +148,7 @@ class MemoryEmbeddingCache:
     ) -> None:
         self._embeddings: _Lru[Embedded] = _Lru(max_bytes, clock)
         self._seconds_to_live = seconds_to_live
+        self._clock = clock
 
     @property
     def kept_bytes(self) -> int:
@@ -159,12 +163,12 @@ class MemoryEmbeddingCache:
         return found
 
     async def write(self, space: Space, embeddings: Mapping[bytes, Embedded]) -> None:
-        prefix = _prefix(space)
+        prefix, expires = _prefix(space), self._clock() + self._seconds_to_live
         for text, embedded in embeddings.items():
             vector = embedded.vector.copy()  # the caller may hand out the other one, or a row of a large array
             vector.flags.writeable = False
             kept = Embedded(vector, embedded.truncated)
-            self._embeddings.put(prefix + text, kept, _EMBEDDING_BYTES + vector.nbytes, self._seconds_to_live)
+            self._embeddings.put(prefix + text, kept, _EMBEDDING_BYTES + vector.nbytes, expires)
         metrics.writes.labels("embeddings", "ok").inc(len(embeddings))
 
 

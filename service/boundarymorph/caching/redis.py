@@ -31,16 +31,19 @@ Value = TypeVar("Value")
 class RedisScoreCache:
     """A `ScoreCache` in Redis: a hash a query, a field a text.
 
-    Key: boundarymorph:scores:1:{hash of model and query}; field: the text's digest. seconds_to_live: since the last
-    write of the query. The link stays its owner's to close.
+    Key: boundarymorph:scores:1:{hash of model and query}, with the namespace before `scores` if there is one; field:
+    the text's digest. seconds_to_live: since the first write of the query. The link stays its owner's to close.
     """
 
-    def __init__(self, link: RedisLink, *, seconds_to_live: float = SECONDS_TO_LIVE) -> None:
+    def __init__(
+        self, link: RedisLink, *, seconds_to_live: float = SECONDS_TO_LIVE, namespace: str | None = None
+    ) -> None:
         self._link = link
         self._milliseconds = max(1, round(1000 * seconds_to_live))
+        self._namespace = namespace
 
     async def recall(self, model: str, query: str) -> Mapping[bytes, Remembered]:
-        key = score_key(model, query)
+        key = score_key(model, query, self._namespace)
         here = place(key)
         # Unlike HGETALL it has a bound.
         answer = await self._ask("HRANDFIELD", key, FIELDS, b"WITHVALUES")
@@ -61,7 +64,7 @@ class RedisScoreCache:
     async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[Remembered | None]:
         if not text_digests:
             return []
-        key = score_key(model, query)
+        key = score_key(model, query, self._namespace)
         here = place(key)
         answer = await self._ask("HMGET", key, *text_digests)
         if not isinstance(answer, list) or len(answer) != len(text_digests):
@@ -71,7 +74,7 @@ class RedisScoreCache:
     async def write(self, model: str, query: str, scores: Mapping[bytes, Remembered]) -> None:
         if not scores:
             return
-        key = score_key(model, query)
+        key = score_key(model, query, self._namespace)
         here = place(key)
         fields = [part for text, score in scores.items() for part in (text, encode_score(score, here, text))]
         try:
@@ -80,7 +83,10 @@ class RedisScoreCache:
             except ForeignKey:
                 await self._link.call("scores", "write", "UNLINK", key)
                 await self._link.call("scores", "write", "HSET", key, *fields)
-            await self._link.call("scores", "write", "PEXPIRE", key, self._milliseconds)
+            # A later write does not prolong the life of what is there already.
+            left = await self._link.call("scores", "write", "PTTL", key)
+            if not isinstance(left, int) or not 0 <= left <= self._milliseconds:
+                await self._link.call("scores", "write", "PEXPIRE", key, self._milliseconds)
         except (Unanswered, ForeignKey):
             metrics.writes.labels("scores", "error").inc(len(scores))
         else:
@@ -98,16 +104,19 @@ class RedisScoreCache:
 class RedisEmbeddingCache:
     """An `EmbeddingCache` in Redis: a string a text, all over the cluster.
 
-    Key: boundarymorph:embeddings:1:hash of the space:digest of the text. seconds_to_live: since the embedding was
-    written. The link stays its owner's to close.
+    Key: boundarymorph:embeddings:1:hash of the space:digest of the text, with the namespace before `embeddings` if
+    there is one. seconds_to_live: since the embedding was written. The link stays its owner's to close.
     """
 
-    def __init__(self, link: RedisLink, *, seconds_to_live: float = SECONDS_TO_LIVE) -> None:
+    def __init__(
+        self, link: RedisLink, *, seconds_to_live: float = SECONDS_TO_LIVE, namespace: str | None = None
+    ) -> None:
         self._link = link
         self._milliseconds = max(1, round(1000 * seconds_to_live))
+        self._namespace = namespace
 
     async def read(self, space: Space, text_digests: Sequence[bytes]) -> list[Embedded | None]:
-        keys = _embedding_keys(space, text_digests)
+        keys = _embedding_keys(space, text_digests, self._namespace)
         answers: list[object] = [None] * len(keys)
 
         async def one(row: int) -> None:
@@ -124,7 +133,7 @@ class RedisEmbeddingCache:
         )
 
     async def write(self, space: Space, embeddings: Mapping[bytes, Embedded]) -> None:
-        keys = _embedding_keys(space, list(embeddings))
+        keys = _embedding_keys(space, list(embeddings), self._namespace)
         vectors = list(embeddings.values())
 
         async def one(row: int) -> None:
@@ -140,14 +149,19 @@ class RedisEmbeddingCache:
         await _side_by_side(one, len(keys))
 
 
-def score_key(model: str, query: str) -> bytes:
+def score_key(model: str, query: str, namespace: str | None = None) -> bytes:
     """Where the scores of a query are. All keys of one query would be on one node of a cluster."""
-    return b"boundarymorph:scores:1:{%s}" % digest(model, query).hex().encode()
+    return f"{_prefix(namespace)}scores:1:{{{digest(model, query).hex()}}}".encode()
 
 
-def _embedding_keys(space: Space, text_digests: Sequence[bytes]) -> list[bytes]:
-    prefix = b"boundarymorph:embeddings:1:%s:" % digest(space.encoder, space.kind, str(space.dimension)).hex().encode()
-    return [prefix + text.hex().encode() for text in text_digests]
+def _embedding_keys(space: Space, text_digests: Sequence[bytes], namespace: str | None) -> list[bytes]:
+    of_space = digest(space.encoder, space.kind, str(space.dimension)).hex()
+    prefix = f"{_prefix(namespace)}embeddings:1:{of_space}:"
+    return [(prefix + text.hex()).encode() for text in text_digests]
+
+
+def _prefix(namespace: str | None) -> str:
+    return "boundarymorph:" if namespace is None else f"boundarymorph:{namespace}:"
 
 
 def _read(cache: Cache, answers: Sequence[object], decode: Callable[[int, object], Value]) -> list[Value | None]:

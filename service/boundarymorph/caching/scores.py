@@ -50,7 +50,7 @@ class ScoreCache(Protocol):
         """n scores in the order of the digests, None where there is none."""
 
     async def write(self, model: str, query: str, scores: Mapping[bytes, Remembered]) -> None:
-        """Keep scores by the digests of their texts; all of the query lives on from now."""
+        """Keep scores by the digests of their texts, until the query expires, a while after its first write."""
 
 
 @runtime_checkable

@@ -17,6 +17,7 @@ from boundarymorph.errors import (
 )
 from boundarymorph.remote.deadline import Budget, Deadline
 from boundarymorph.remote.exchange import Busy, Exchange, KeyRefused, Late, Refused, Unavailable
+from boundarymorph.remote.identity import identified
 from boundarymorph.remote.replicas import Replicas, Ticket
 from boundarymorph.remote.role import Role
 from boundarymorph.remote.together import together
@@ -100,7 +101,8 @@ class Fleet:
         dialect, model = endpoint.dialect, endpoint.model
         if model is None:
             raise InvalidConfiguration(f"{dialect.name} needs the name of a model: {dialect.name}://...?model=NAME")
-        self._keep(index, Description(f"{dialect.name}:{model}", model, dialect.most_texts))
+        description = Description(f"{dialect.name}:{model}", model, dialect.most_texts)
+        self._keep(index, identified(description, endpoint, self.endpoints[0].base))
         if self._served[index] != self._model:
             raise InvalidConfiguration(str(self._other_model(index)))
 
@@ -194,6 +196,7 @@ class Fleet:
             try:
                 body = await self.send(index, path, None, deadline.within(DESCRIPTION_TIMEOUT))
                 description = endpoint.dialect.describe(body, endpoint.model)
+                description = identified(description, endpoint, self.endpoints[0].base)
             except KeyRefused:
                 raise
             except Refused as failure:

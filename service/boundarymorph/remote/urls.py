@@ -17,12 +17,13 @@ class Endpoint:
     """A server and how it is spoken to.
 
     base: scheme, host, port and path prefix, without a slash at the end; model: the one that is wanted there, or None
-    for the one that it serves.
+    for the one that it serves; revision: of the model, where the operator names it.
     """
 
     dialect: Dialect
     base: str
     model: str | None = None
+    revision: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,13 +41,16 @@ class Description:
     """A server, as it describes itself.
 
     name: model and precision, as far as they are told; model: what requests call the model; texts: most a request;
-    concurrent_texts: how many it takes at a time before it refuses any, None where that is not told.
+    concurrent_texts: how many it takes at a time before it refuses any, None where that is not told; revision: of the
+    model, weights: their name on the hub or their folder, None where the server does not tell them.
     """
 
     name: str
     model: str
     texts: int
     concurrent_texts: int | None = None
+    revision: str | None = None
+    weights: str | None = None
 
 
 class Dialect(Protocol):
@@ -104,6 +107,17 @@ def full_name(model: str, revision: object, precision: object, length: object) -
     """model@revision/precision/length, of which the latter three are left out where they are not told."""
     name = f"{model}@{revision[:12]}" if isinstance(revision, str) and revision else model
     return "/".join([name, *(str(part) for part in (precision, length) if part)])
+
+
+def rooted(card: dict[str, Any]) -> str:
+    """A model of vLLM: as it is served, and what it was loaded from where that is called otherwise."""
+    served, root = word(card, "id"), told(card.get("root"))
+    return served if root in (None, served) else f"{served}={root}"
+
+
+def told(value: object) -> str | None:
+    """A word that a server may tell or not."""
+    return value if isinstance(value, str) and value else None
 
 
 def parsed(body: bytes) -> Any:

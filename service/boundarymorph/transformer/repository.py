@@ -22,7 +22,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils.hub import cached_file
+from transformers.utils.hub import cached_file, extract_commit_hash
 
 from boundarymorph.errors import InvalidConfiguration, ModelUnavailable
 
@@ -33,14 +33,18 @@ _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "*.m
 class Repository:
     """Where a model is. A folder is read without a look at the network.
 
+    revision: a commit, branch or tag of the hub; a folder has none.
     Opening what is not there raises ModelUnavailable, and what cannot be used InvalidConfiguration.
     """
 
-    def __init__(self, name_or_path: str, *, trust_remote_code: bool = False) -> None:
+    def __init__(self, name_or_path: str, *, revision: str | None = None, trust_remote_code: bool = False) -> None:
         path = Path(name_or_path).expanduser()
         self.folder = path if path.is_dir() else None
         self.location = str(path) if self.folder is not None else name_or_path
-        self._options = {"trust_remote_code": trust_remote_code, "local_files_only": self.folder is not None}
+        if self.folder is not None and revision is not None:
+            raise InvalidConfiguration(f"{self.folder} is a folder, which has no revisions: leave the revision out")
+        self._where = {"revision": revision or "main", "local_files_only": self.folder is not None}
+        self._options = {"trust_remote_code": trust_remote_code, **self._where}
 
     @property
     def model(self) -> str:
@@ -51,9 +55,11 @@ class Repository:
     def revision(self) -> str:
         """The commit on the hub; of a folder, the sha256 of what its results come from."""
         if self.folder is None:
-            return str(getattr(self.config, "_commit_hash", None) or "unknown")
+            with self._opening("configuration"):
+                found = cached_file(self.location, "config.json", **self._where)
+            return extract_commit_hash(found, None) or "unknown"
         digest = hashlib.sha256()
-        for pattern in ("*.safetensors", "*/*.safetensors", *_VOCABULARIES, "config.json"):
+        for pattern in ("*.safetensors", "*/*.safetensors", *_VOCABULARIES, "config.json", "*.py"):
             for path in sorted(self.folder.glob(pattern)):
                 digest.update(_sha256(path))
         return digest.hexdigest()
@@ -105,7 +111,7 @@ class Repository:
             found = cached_file(
                 self.location,
                 name,
-                local_files_only=self.folder is not None,
+                **self._where,
                 _raise_exceptions_for_missing_entries=False,
                 _raise_exceptions_for_connection_errors=False,
             )
@@ -116,7 +122,7 @@ class Repository:
     def weights(self, name: str) -> dict[str, torch.Tensor]:
         """The tensors of a safetensors file beside those of the model itself."""
         with self._opening("weights"):
-            found = cached_file(self.location, name, local_files_only=self.folder is not None)
+            found = cached_file(self.location, name, **self._where)
             assert found is not None, "what is missing raises OSError"
             return load_file(found)
 

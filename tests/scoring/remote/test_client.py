@@ -759,7 +759,7 @@ class TestConfiguration:
         [
             ([], "at least one"),
             ([parse("http://a"), parse("http://a/")], "twice"),
-            ([parse("cohere://a?model=m"), parse("cohere://b?model=n")], "serves cohere:n, but .* serves cohere:m"),
+            ([parse("cohere://a?model=m"), parse("cohere://b?model=n")], "serves cohere:n@.*, but .* serves cohere:m@"),
             ([Endpoint(parse("cohere://?model=m").dialect, "https://a")], "needs the name of a model"),
         ],
     )

@@ -81,9 +81,7 @@ class BatchingEncoder:
     async def check(self) -> None:
         """Warm up with a batch as large as they get, then encode a canary. Raises what `encode_query` does."""
         await self.encode_documents(["warm " * self.model.max_length] * self.batcher.full_batch())
-        canary = await self.encode_query("canary")
-        if not np.isfinite(canary).all():
-            raise EncoderFailed(f"{self.name} gives no unit vector for a canary; its weights or precision are unusable")
+        await self.encode_query("canary")
 
     async def encode_query(self, text: str, *, deadline: float | None = None) -> NDArray[np.float32]:
         """As `Encoder.encode_query`. deadline: on the clock, after which it raises DeadlineExceeded."""

@@ -21,7 +21,9 @@ from boundarymorph.remote.wire import (
     limit,
     mapping,
     parsed,
+    rooted,
     shown,
+    told,
     word,
 )
 
@@ -51,11 +53,15 @@ class TextEmbeddingsInference:
         kind = info.get("model_type")
         if isinstance(kind, dict) and kind and "embedding" not in kind:
             raise Unusable(f"{served} is no dual encoder but a model of type {', '.join(map(str, kind))}")
+        revision = info.get("model_sha")
+        name = full_name(served, revision, info.get("model_dtype"), info.get("max_input_length"))
         return Description(
-            full_name(served, info.get("model_sha"), info.get("model_dtype"), info.get("max_input_length")),
+            "/".join([name, *_pooling(kind)]),
             served,
             limit(info, "max_client_batch_size", self.most_texts),
             limit(info, "max_concurrent_requests", 0) or None,
+            told(revision),
+            served,
         )
 
 
@@ -99,16 +105,29 @@ class VLLM(OpenAI):
 
     def describe(self, body: bytes, model: str | None) -> Description:
         cards = [mapping(card) for card in array(mapping(parsed(body)), "data")]
-        lengths = {word(card, "id"): card.get("max_model_len") for card in cards if not card.get("parent")}
-        if model is None and len(lengths) == 1:
-            model = next(iter(lengths))
-        if model is None or model not in lengths:
+        served = {word(card, "id"): card for card in cards if not card.get("parent")}
+        if model is None and len(served) == 1:
+            model = next(iter(served))
+        if model is None or model not in served:
             wanted = "say which by ?model=NAME in its URL" if model is None else f"not {model}"
-            raise Unusable(f"it serves {', '.join(lengths) or 'no model'}: {wanted}")
-        return Description(full_name(model, None, None, lengths[model]), model, self.most_texts)
+            raise Unusable(f"it serves {', '.join(served) or 'no model'}: {wanted}")
+        card = served[model]
+        return Description(
+            full_name(rooted(card), None, None, card.get("max_model_len")),
+            model,
+            self.most_texts,
+            weights=told(card.get("root")) or model,
+        )
 
 
 DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (TextEmbeddingsInference(), OpenAI(), VLLM())}
+
+
+def _pooling(kind: object) -> list[str]:
+    """How vectors are pooled, where TEI's model type tells it."""
+    embedding = kind.get("embedding") if isinstance(kind, dict) else None
+    pooling = told(embedding.get("pooling")) if isinstance(embedding, dict) else None
+    return [] if pooling is None else [pooling]
 
 
 def _rows(vectors: Sequence[object], count: int) -> NDArray[np.float32]:

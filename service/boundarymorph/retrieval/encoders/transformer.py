@@ -94,6 +94,7 @@ class TransformerDualEncoder:
         cls,
         name_or_path: str,
         *,
+        revision: str | None = None,
         precision: Precision = "auto",
         device: str = "auto",
         max_length: int | None = None,
@@ -109,6 +110,7 @@ class TransformerDualEncoder:
     ) -> TransformerDualEncoder:
         """Open a model from a folder or from the hub.
 
+        revision: a commit, branch or tag of the hub, by default its main branch; a folder has none.
         precision: auto is bf16 on a GPU and fp32 elsewhere; max_length: tokens of a text with its prompt, by default
         what its repository says or the model reads, at most 8192; pooling, query_prompt, document_prompt: by default
         what its repository says, else its family, else the mean without prompts; instruction: the task in the prompt of
@@ -123,7 +125,7 @@ class TransformerDualEncoder:
         where = chosen_device(device)
         precision = chosen_precision(precision, where)
         most, lanes = chosen_batch_tokens(batch_tokens, where), chosen_lanes(threads, where)
-        repository = Repository(name_or_path, trust_remote_code=trust_remote_code)
+        repository = Repository(name_or_path, revision=revision, trust_remote_code=trust_remote_code)
         tokenizer = repository.backend_tokenizer
         recipe = _recipe(repository, pooling, query_prompt, document_prompt, instruction)
         length = chosen_length(repository, max_length, recipe.max_length or MOST_OF_A_CAUSAL_MODEL)

@@ -20,7 +20,9 @@ from boundarymorph.remote.wire import (
     limit,
     mapping,
     parsed,
+    rooted,
     shown,
+    told,
     word,
 )
 
@@ -50,10 +52,11 @@ class BoundaryMorph:
     def describe(self, body: bytes, model: str | None) -> Description:
         info = mapping(parsed(body))
         name = word(info, "model")
-        family = name.partition("@")[0]
+        family, _, rest = name.partition("@")
         if model not in (None, name, family):
             raise Unusable(f"it serves {name}, not {model}")
-        return Description(name, family, limit(info, "max_texts", self.most_texts))
+        revision = rest.partition("/")[0] or name  # which is full in any case
+        return Description(name, family, limit(info, "max_texts", self.most_texts), revision=revision)
 
 
 class TextEmbeddingsInference:
@@ -88,6 +91,8 @@ class TextEmbeddingsInference:
             served,
             limit(info, "max_client_batch_size", self.most_texts),
             concurrent,
+            told(revision),
+            served,
         )
 
 
@@ -110,7 +115,12 @@ class VLLM:
         cards = [card for card in _cards(body) if not card.get("parent")]
         card = _chosen(cards, model)
         served = word(card, "id")
-        return Description(full_name(served, None, None, card.get("max_model_len")), served, self.most_texts)
+        return Description(
+            full_name(rooted(card), None, None, card.get("max_model_len")),
+            served,
+            self.most_texts,
+            weights=told(card.get("root")) or served,
+        )
 
 
 class Infinity:
@@ -137,7 +147,14 @@ class Infinity:
     def describe(self, body: bytes, model: str | None) -> Description:
         card = _chosen([card for card in _cards(body) if _reranks(card)], model)
         served = word(card, "id")
-        return Description(full_name(served, card.get("revision"), card.get("dtype"), None), served, self.most_texts)
+        revision = card.get("revision")
+        return Description(
+            full_name(served, revision, card.get("dtype"), None),
+            served,
+            self.most_texts,
+            revision=told(revision),
+            weights=served,
+        )
 
 
 class Cohere:

@@ -89,6 +89,7 @@ class TransformerCrossEncoder:
         cls,
         name_or_path: str,
         *,
+        revision: str | None = None,
         precision: Precision = "auto",
         device: str = "auto",
         max_length: int | None = None,
@@ -102,6 +103,7 @@ class TransformerCrossEncoder:
     ) -> TransformerCrossEncoder:
         """Open a model from a folder or from the hub.
 
+        revision: a commit, branch or tag of the hub, by default its main branch; a folder has none.
         precision: auto is bf16 on a GPU and fp32 elsewhere; max_length: tokens of a pair, by default what the model
         reads, of a causal one at most 8192; prompt: qwen3, zerank or chat (the repository's own), else found by the
         model's name and files; packed: whether batches go without padding, by default where that can be done;
@@ -116,7 +118,7 @@ class TransformerCrossEncoder:
         where = chosen_device(device)
         precision = chosen_precision(precision, where)
         most, lanes = chosen_batch_tokens(batch_tokens, where), chosen_lanes(threads, where)
-        repository = RerankerRepository(name_or_path, trust_remote_code=trust_remote_code)
+        repository = RerankerRepository(name_or_path, revision=revision, trust_remote_code=trust_remote_code)
         length = chosen_length(repository, max_length, MOST_OF_A_CAUSAL_MODEL if repository.generates else None)
         template = _template(repository, prompt, instruction)
         chat = None

@@ -13,7 +13,7 @@ from tokenizers import Encoding, Tokenizer
 
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.scoring.cross_encoder import Pair
-from boundarymorph.tokenization import encode_pairs, plain
+from boundarymorph.tokenization import encode_heads, encode_pairs, plain
 
 _FIELD = re.compile(r"\{(instruction|query|document)\}")
 _LEAST_ROOM = 4
@@ -137,8 +137,8 @@ class ChatPrompt:
 
     def tokenize(self, query: str, texts: Sequence[str]) -> list[Pair]:
         before, lead = self._ids(self._before, query), self._body(query)
-        bodies = self._tokenizer.encode_batch_fast([lead + text for text in texts], add_special_tokens=False)
         spare = self._max_length - len(self._tail) - len(before)
+        bodies = encode_heads(self._tokenizer, [lead + text for text in texts], max(spare, 0))
         whole = self._tokenizer.encode(query, add_special_tokens=False)
         return [
             self._cut(query, whole, text)
@@ -157,13 +157,13 @@ class ChatPrompt:
         return number
 
     def _cut(self, query: str, whole: Encoding, text: str) -> Pair:
-        document = self._tokenizer.encode(text, add_special_tokens=False)
+        [document] = encode_heads(self._tokenizer, [text], self._room)
         kept = max(self._room // 2, self._room - len(document))
         short = query if len(whole) <= kept else query[: whole.offsets[kept - 1][1]]
         before = self._ids(self._before, short)
-        body = self._tokenizer.encode(self._body(short) + text, add_special_tokens=False)
-        spare = self._max_length - len(self._tail) - len(before)
-        return Pair(_array(before, body.ids[: max(spare, 0)], self._tail), query, truncated=True)
+        spare = max(self._max_length - len(self._tail) - len(before), 0)
+        [body] = encode_heads(self._tokenizer, [self._body(short) + text], spare)
+        return Pair(_array(before, body.ids[:spare], self._tail), query, truncated=True)
 
     def _ids(self, parts: Sequence[int | str], query: str) -> list[int]:
         return self._filled(parts, {"instruction": self.instruction or "", "query": query})

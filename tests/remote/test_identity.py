@@ -1,0 +1,205 @@
+"""What tells models apart whose results are kept: names, and the caches that go by them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.caching.scorer import CachingScorer
+from boundarymorph.errors import ScorerFailed
+from boundarymorph.remote.identity import identified
+from boundarymorph.remote.urls import Endpoint
+from boundarymorph.remote.wire import Unusable
+from boundarymorph.retrieval.encoders.remote import RemoteEncoder
+from boundarymorph.retrieval.encoders.remote import parse as parse_encoder
+from boundarymorph.scoring.remote.client import RemoteScorer
+from boundarymorph.scoring.remote.urls import parse as parse_scorer
+from tests.retrieval import test_encoders_remote as encoders
+from tests.scoring.fakes import score_of
+from tests.scoring.remote.servers import MODEL, Cohere, Infinity, Jina, Tei, Vllm, Wire, edited, running
+
+HUB = "maker/reranker"
+SHA = "0123456789abcdef0123456789abcdef01234567"
+
+
+def name(endpoint: Endpoint, answer: Any = None, address: str | None = None) -> str:
+    """Under which results are kept of a server that describes itself so."""
+    description = endpoint.dialect.describe(orjson.dumps(answer), endpoint.model)
+    return identified(description, endpoint, address or endpoint.base).name
+
+
+def tei(**told: Any) -> dict[str, Any]:
+    return {"model_id": HUB, "model_sha": SHA, "model_dtype": "float16", "max_input_length": 512} | told
+
+
+def card(model: str = HUB, **told: Any) -> dict[str, Any]:
+    return {"data": [{"id": model, **told}]}
+
+
+SAME: Sequence[tuple[str, Any, Any]] = [
+    ("http", {"model": f"{HUB}@0123/fp32/512"}, {"model": f"{HUB}@0123/fp32/512"}),
+    ("tei", tei(), tei()),
+    ("tei", tei(model_sha=None), tei(model_sha=None)),
+    ("vllm", card(max_model_len=8192), card(max_model_len=8192)),
+    ("vllm", card("alias", root=HUB), card("alias", root=HUB)),
+    ("infinity", card(), card()),
+]
+DIFFERENT: Sequence[tuple[str, Any, Any]] = [
+    ("http", {"model": f"{HUB}@0123/fp32/512"}, {"model": f"{HUB}@4567/fp32/512"}),
+    ("http", {"model": f"{HUB}@0123/fp32/512"}, {"model": f"{HUB}@0123/bf16/512"}),
+    ("http", {"model": f"{HUB}@0123/fp32/512"}, {"model": f"{HUB}@0123/fp32/512/abcd"}),
+    ("tei", tei(), tei(model_sha=SHA[::-1])),
+    ("tei", tei(), tei(model_dtype="float32")),
+    ("tei", tei(), tei(max_input_length=256)),
+    ("tei", tei(model_id="/data", model_sha=None), tei(model_id="/data", model_sha=None)),
+    ("vllm", card("alias", root=HUB), card("alias", root="maker/other")),
+    ("vllm", card("alias", root="/models/one"), card("alias", root="/models/one")),
+    ("vllm", card("alias"), card("alias")),
+    ("vllm", card(max_model_len=8192), card(max_model_len=512)),
+    ("infinity", card(revision="a"), card(revision="b")),
+    ("infinity", card("alias"), card("alias")),
+]
+
+
+@pytest.mark.parametrize(("scheme", "one", "two"), SAME)
+def test_what_tells_enough_is_the_same_model_wherever_it_is(scheme: str, one: Any, two: Any) -> None:
+    assert name(parse_scorer(f"{scheme}://a:80"), one) == name(parse_scorer(f"{scheme}://b:80"), two)
+
+
+@pytest.mark.parametrize(("scheme", "one", "two"), DIFFERENT)
+def test_what_tells_too_little_or_differs_is_another_model(scheme: str, one: Any, two: Any) -> None:
+    assert name(parse_scorer(f"{scheme}://a:80"), one) != name(parse_scorer(f"{scheme}://b:80"), two)
+
+
+@pytest.mark.parametrize(("scheme", "one", "two"), DIFFERENT)
+def test_all_servers_of_a_scorer_may_be_one_model(scheme: str, one: Any, two: Any) -> None:
+    """The address that stands in is that of the first of them."""
+    first, second = (parse_scorer(f"{scheme}://{host}:80") for host in "ab")
+    assert (name(first, one, first.base) == name(second, two, first.base)) == (one == two)
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "same"),
+    [
+        ("cohere://?model=m", "cohere://?model=m", True),
+        ("cohere://?model=m", "cohere://?model=n", False),
+        ("cohere://?model=m", "cohere+http://a?model=m", False),
+        ("cohere+http://a?model=m", "cohere+http://b?model=m", False),
+        ("cohere+http://a?model=m", "cohere+http://a/proxy?model=m", False),
+        ("cohere+http://a?model=maker/m", "cohere+http://b?model=maker/m", False),
+        ("cohere+http://a?model=m", "jina+http://a?model=m", False),
+        ("jina+http://a?model=m", "jina+http://b?model=m", False),
+    ],
+)
+def test_hosted_services_and_what_is_compatible_with_them(one: str, two: str, same: bool) -> None:
+    names = [RemoteScorer([parse_scorer(url)]).identity for url in (one, two)]
+    assert None not in names
+    assert (names[0] == names[1]) == same
+
+
+def test_the_operators_revision_stands_in_for_the_address() -> None:
+    def of(url: str, revision: str | None) -> str:
+        return RemoteScorer([replace(parse_scorer(url), revision=revision)]).name
+
+    assert of("cohere+http://a?model=m", "v2") == of("cohere+http://b?model=m", "v2") == "cohere:m@v2"
+    assert of("cohere+http://a?model=m", "v2") != of("cohere+http://a?model=m", "v3")
+    assert of("cohere://?model=m", "v2") != of("cohere://?model=m", None) == "cohere:m"
+
+
+def test_no_address_can_be_read_in_a_name() -> None:
+    assert "secret" not in RemoteScorer([parse_scorer("cohere+http://secret.internal?model=m")]).name
+
+
+@pytest.mark.parametrize(("wanted", "fits"), [(SHA, True), (SHA[:12], True), (SHA[::-1], False), ("main", False)])
+def test_a_revision_that_is_told_must_be_the_wanted_one(wanted: str, fits: bool) -> None:
+    endpoint = replace(parse_scorer("tei://a:80"), revision=wanted)
+    if fits:
+        assert name(endpoint, tei()) == f"{HUB}@{SHA[:12]}/float16/512"
+    else:
+        with pytest.raises(Unusable, match=f"it serves revision {SHA}, not {wanted}"):
+            name(endpoint, tei())
+
+
+class _Other:
+    """Another model behind the same wire: its scores are one minus those of the first."""
+
+    @staticmethod
+    def edit(body: Any) -> Any:
+        return body | {
+            "results": [one | {"relevance_score": 1 - one["relevance_score"]} for one in body["results"]],
+        }
+
+
+@pytest.mark.parametrize("make", [Cohere, Jina, Vllm, Infinity])
+async def test_two_servers_never_share_what_is_kept(make: type[Wire]) -> None:
+    cache = MemoryScoreCache()
+    async with running(make(), make()) as servers:
+        servers[1].behaviour = edited(_Other.edit)
+        for server, expected in zip(servers, (score_of("q", "text"), 1 - score_of("q", "text")), strict=True):
+            remote = RemoteScorer([server.endpoint()])
+            await remote.connect()
+            scorer = CachingScorer(remote, cache, identity=lambda remote=remote: remote.identity)  # type: ignore[misc]
+            for _ in range(2):
+                assert (await scorer.score("q", ["text"])).values.tolist() == [pytest.approx(expected)]
+            await scorer.close()
+            assert len(server.asked) == 1
+
+
+async def test_a_server_of_another_revision_is_refused() -> None:
+    async with running(Tei()) as [server]:
+        scorer = RemoteScorer([replace(server.endpoint(), revision="fedcba")])
+        with pytest.raises(ScorerFailed, match=r"it serves revision 0123456789abcdef.*, not fedcba"):
+            await scorer.score("q", ["text"])
+        await scorer.close()
+
+
+class TestEncoders:
+    @pytest.mark.parametrize(
+        ("one", "two"),
+        [
+            ("openai+http://a?model=m", "openai+http://b?model=m"),
+            ("openai://?model=m", "openai+http://b?model=m"),
+        ],
+    )
+    def test_compatible_services(self, one: str, two: str) -> None:
+        assert len({RemoteEncoder([parse_encoder(url)])._model.identity for url in (one, two)}) == 2
+
+    @pytest.mark.parametrize(
+        ("scheme", "one", "two"),
+        [
+            ("tei", tei(), tei(model_sha=SHA[::-1])),
+            (
+                "tei",
+                tei(model_type={"embedding": {"pooling": "cls"}}),
+                tei(model_type={"embedding": {"pooling": "mean"}}),
+            ),
+            ("vllm", card("alias", root=HUB), card("alias", root="maker/other")),
+            ("vllm", card("alias"), card("alias")),
+        ],
+    )
+    def test_what_differs_or_tells_too_little(self, scheme: str, one: Any, two: Any) -> None:
+        assert name(parse_encoder(f"{scheme}://a:80"), one) != name(parse_encoder(f"{scheme}://b:80"), two)
+
+    async def test_an_index_notices_another_model_under_the_same_alias(self) -> None:
+        """An index goes by the encoder's name, which must be another one."""
+        names = []
+        for root in ("maker/old", "maker/new"):
+            wire = encoders.Vllm()
+            wire.description["data"][0]["root"] = root
+            async with running(wire) as [server], encoders.encoding(server) as encoder:
+                await encoder.connect()
+                names.append(encoder.name)
+        assert names[0] != names[1]
+        assert all(one.startswith(f"{MODEL}=maker/") for one in names)
+
+
+def test_malformed_tellings_are_passed_over() -> None:
+    odd: Mapping[str, Any] = {"revision": 7, "dtype": None, "root": ["x"]}
+    assert name(parse_scorer("infinity://a:80"), card(**odd)) == HUB
+    assert name(parse_scorer("vllm://a:80"), card(**odd)) == HUB
+    assert name(parse_encoder("tei://a:80"), tei(model_type={"embedding": {"pooling": 1}})).count("/") == 3
