@@ -29,7 +29,7 @@ from boundarymorph.errors import (
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Retriever
-from boundarymorph.scoring.scorer import Scorer
+from boundarymorph.scoring.scorer import Scorer, Scores
 from boundarymorph.selection import Observation, Pool, Selection, SelectionSession, StopReason, capacity_of
 from boundarymorph.selection.methods import DEFAULT, METHODS
 
@@ -38,7 +38,6 @@ Result = TypeVar("Result")
 
 RESERVE = 0.01  # seconds before the deadline that are kept for reading the selection
 LATE = 0.25  # seconds that reading the selected texts may take when the deadline has come
-GONE = 0.0  # what a session is told of a document that was deleted between retrieval and scoring
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +98,13 @@ INTERRUPTIONS: dict[type[BoundaryMorphError], Interruption] = {
 class Progress:
     """Where a task stands before a round.
 
-    budget: the task's; reused: scores that were known before and take the place of as many calls; expected_loss: as of
-    `SelectionSession`; selected: ids, as believed now.
+    calls, cached: as of `SelectionResult`; budget: the task's; reused: scores that were known before and take the place
+    of as many calls; expected_loss: as of `SelectionSession`; selected: ids, as believed now.
     """
 
     rounds: int
     calls: int
+    cached: int
     budget: int
     reused: int
     expected_loss: float
@@ -113,11 +113,13 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SelectionResult:
-    """What came of it. What was deleted while it went on is in neither the selection nor the history.
+    """What came of it. Of what was deleted while it went on, nothing that was noticed is in the selection.
 
-    reused: scores that were known before; expected_loss: share of the set's relevance that more calls may have brought;
-    documents: by id, as far as they were fetched; truncated: scored pairs that were cut to fit the cross-encoder;
-    seconds: by stage, and their total.
+    history: the scores that were asked for, all of which count against the budget. calls: how many of them the
+    cross-encoder computed for this task; cached: how many came from a cache, or from another task that was having the
+    same computed. reused: scores that were known before; expected_loss: share of the set's relevance that more calls
+    may have brought; documents: by id, as far as they were fetched; truncated: scored pairs that were cut to fit the
+    cross-encoder; seconds: by stage, and their total.
     """
 
     pool: Pool
@@ -127,11 +129,27 @@ class SelectionResult:
     status: Status
     stop_reason: StopReason | Interruption
     expected_loss: float
+    calls: int
+    cached: int
     reused: int
     documents: Mapping[str, Document]
     truncated: int
     seconds: Mapping[str, float]
     warnings: Sequence[str]
+
+
+@dataclass(slots=True)
+class _Answers:
+    """What the scorer's answers to one task add up to."""
+
+    calls: int = 0
+    cached: int = 0
+    truncated: int = 0
+
+    def add(self, scores: Scores) -> None:
+        self.calls += len(scores.values) - scores.cached
+        self.cached += scores.cached
+        self.truncated += scores.truncated
 
 
 class Stopwatch:
@@ -198,8 +216,7 @@ class Selector:
         pool, warnings = retrieved.pool, list(retrieved.warnings)
 
         documents: dict[str, Document] = {}
-        gone: set[int] = set()
-        truncated = 0
+        answers = _Answers()
         interruption: Interruption | None = None
         remembered: Mapping[bytes, Remembered] | None = None
         known: Mapping[int, float] = {}
@@ -212,23 +229,21 @@ class Selector:
                 async with self._before(task.deadline):
                     if self._memory is not None and task.reuse:
                         remembered = await self._memory.recall(task.query)
-                        known = await self._known(task, pool, remembered, documents)
+                        known = await self._known(task, pool.ids, remembered, documents)
             except tuple(INTERRUPTIONS) as error:
                 warnings.append(f"scores known from earlier requests were not used: {error}")
         with watch.stage("select"):
             session, asked = await self._in_thread(_begin, pool, task, lengths, known)
         while asked.size:
             if tell:
-                yield await self._in_thread(_progress, session, task, len(known))
+                yield await self._in_thread(_progress, session, task, len(known), answers)
             try:
                 with watch.stage("fetch"):
                     async with self._before(task.deadline):
-                        await self._fetch(task, [pool.ids[position] for position in asked], documents)
-                    gone.update(position for position in asked.tolist() if pool.ids[position] not in documents)
+                        asked = await self._read(task, session, asked, documents)
                 with watch.stage("score"):
-                    wanted = [documents.get(pool.ids[position]) for position in asked]
-                    scores, cut = await self._score(task, wanted, remembered)
-                    truncated += cut
+                    scores = await self._score(task, [documents[pool.ids[position]] for position in asked], remembered)
+                    answers.add(scores)
             except tuple(INTERRUPTIONS) as error:
                 interruption = _interruption(error)
                 if not task.degrade and interruption != Interruption.DEADLINE:
@@ -236,40 +251,33 @@ class Selector:
                 warnings.append(f"not all of the budget was spent: {error}")
                 break
             with watch.stage("select"):
-                asked = await self._in_thread(_advance, session, asked, scores, task.batch_size)
-        with watch.stage("select"):
-            selection, expected_loss = await self._in_thread(_end, session)
-            selection = _without(selection, gone)
-        if task.return_documents:
-            latest = None if task.deadline is None else max(task.deadline, self._clock() + LATE)
-            try:
-                with watch.stage("fetch"):
-                    async with self._before(latest):
-                        await self._fetch(task, [pool.ids[position] for position in selection.documents], documents)
-            except tuple(INTERRUPTIONS) as error:
-                new = _interruption(error)
-                if not task.degrade and new != Interruption.DEADLINE:
-                    raise
-                interruption = interruption or new
-                warnings.append(f"not all texts could be read: {error}")
+                asked = await self._in_thread(_advance, session, asked, scores.values, task.batch_size)
+        selection, expected_loss, unread = await self._selection(task, session, documents, watch)
+        if unread is not None:
+            interruption = interruption or _interruption(unread)
+            if not task.degrade and _interruption(unread) != Interruption.DEADLINE:
+                raise unread
+            warnings.append(f"not all texts could be read: {unread}")
 
-        if gone:
-            warnings.append(f"{len(gone)} documents were deleted from the index meanwhile and left out")
-        if truncated:
-            warnings.append(f"{truncated} documents were cut to the cross-encoder's maximum length to be scored")
+        if session.given_up:
+            warnings.append(f"{session.given_up} documents were deleted from the index meanwhile and left out")
+        if answers.truncated:
+            warnings.append(f"{answers.truncated} documents were cut to the cross-encoder's maximum length to be scored")
         stop_reason = interruption or session.stop_reason
         assert stop_reason is not None
         yield SelectionResult(
             pool,
             selection,
-            [observation for observation in session.history if observation.document not in gone],
+            session.history,
             session.rounds,
             _status(session, interruption),
             stop_reason,
             expected_loss,
+            answers.calls,
+            answers.cached,
             len(known),
             documents,
-            truncated,
+            answers.truncated,
             watch.read(),
             warnings,
         )
@@ -279,15 +287,36 @@ class Selector:
         await asyncio.to_thread(self._executor.shutdown)
 
     async def _known(
-        self, task: SelectionTask, pool: Pool, remembered: Mapping[bytes, Remembered], documents: dict[str, Document]
-    ) -> dict[int, float]:
+        self,
+        task: SelectionTask,
+        ids: Sequence[str],
+        remembered: Mapping[bytes, Remembered],
+        documents: dict[str, Document],
+    ) -> Mapping[int, float]:
         """Scores of earlier tasks by position, of the documents that still read as they did then and bring none."""
-        hinted = {entry.document for entry in remembered.values()} - task.candidates.known_scores().keys()
-        candidates = [id for id in pool.ids if id in hinted]
+        if not remembered:
+            return {}
+        candidates = ids
+        if not task.candidates.texts_at_hand:  # read only what had one of these texts when it was scored
+            hinted = {entry.document for entry in remembered.values()}
+            candidates = [id for id in ids if id in hinted]
         await self._fetch(task, candidates, documents)
-        positions = {id: position for position, id in enumerate(pool.ids)}
-        digests = {id: digest(documents[id].content) for id in candidates if id in documents}
-        return {positions[id]: remembered[text].score for id, text in digests.items() if text in remembered}
+        brought = task.candidates.known_scores().keys()
+        return await self._in_thread(_matching, ids, documents, brought, remembered)
+
+    async def _read(
+        self,
+        task: SelectionTask,
+        session: SelectionSession,
+        positions: NDArray[np.intp],
+        documents: dict[str, Document],
+    ) -> NDArray[np.intp]:
+        """Fetch the documents at these positions and give up those that were deleted; the positions of the others."""
+        ids = [session.pool.ids[position] for position in positions]
+        await self._fetch(task, ids, documents)
+        there = np.array([id in documents for id in ids], dtype=np.bool_)
+        session.give_up(positions[~there])
+        return positions[there]
 
     async def _fetch(self, task: SelectionTask, ids: Sequence[str], documents: dict[str, Document]) -> None:
         missing = [identifier for identifier in ids if identifier not in documents]
@@ -295,31 +324,48 @@ class Selector:
             documents.update(await task.candidates.documents(self._retriever, missing))
 
     async def _score(
-        self,
-        task: SelectionTask,
-        documents: Sequence[Document | None],
-        remembered: Mapping[bytes, Remembered] | None,
-    ) -> tuple[NDArray[np.float64], int]:
-        values = np.full(len(documents), GONE)
-        present = [position for position, document in enumerate(documents) if document is not None]
-        if not present:
-            return values, 0
-        texts = [document.content for document in documents if document is not None]
+        self, task: SelectionTask, documents: Sequence[Document], remembered: Mapping[bytes, Remembered] | None
+    ) -> Scores:
         deadline = None if task.deadline is None else task.deadline - RESERVE
         if deadline is not None and deadline <= self._clock():
             raise DeadlineExceeded("the deadline came")
+        if not documents:
+            return Scores(np.empty(0))
+        texts = [document.content for document in documents]
         if self._memory is None:
-            scores = await self._scorer.score(task.query, texts, deadline=deadline)
-        else:
-            ids = [document.id for document in documents if document is not None]
-            scores = await self._memory.score(task.query, texts, deadline=deadline, documents=ids, recalled=remembered)
-        values[present] = scores.values
-        return values, scores.truncated
+            return await self._scorer.score(task.query, texts, deadline=deadline)
+        ids = None if task.candidates.texts_at_hand else [document.id for document in documents]
+        return await self._memory.score(task.query, texts, deadline=deadline, documents=ids, recalled=remembered)
+
+    async def _selection(
+        self, task: SelectionTask, session: SelectionSession, documents: dict[str, Document], watch: Stopwatch
+    ) -> tuple[Selection, float, BoundaryMorphError | None]:
+        """The selection, its expected loss, and why its texts could not be read, if they were wanted and could not.
+
+        What turns out to have been deleted makes room for others.
+        """
+        latest = None if task.deadline is None else max(task.deadline, self._clock() + LATE)
+        while True:
+            with watch.stage("select"):
+                selection, expected_loss = await self._in_thread(_end, session)
+            if not task.return_documents:
+                return selection, expected_loss, None
+            try:
+                with watch.stage("fetch"):
+                    async with self._before(latest):
+                        there = await self._read(task, session, selection.documents, documents)
+            except tuple(INTERRUPTIONS) as error:
+                return selection, expected_loss, error
+            if len(there) == len(selection.documents):
+                return selection, expected_loss, None
 
     @asynccontextmanager
     async def _before(self, deadline: float | None) -> AsyncIterator[None]:
-        """Raises DeadlineExceeded when the block takes longer."""
-        timeout = asyncio.timeout(None if deadline is None else deadline - self._clock())
+        """Raises DeadlineExceeded when the block takes longer, or the deadline has come before it."""
+        seconds = None if deadline is None else deadline - self._clock()
+        if seconds is not None and seconds <= 0:
+            raise DeadlineExceeded("the deadline came")
+        timeout = asyncio.timeout(seconds)
         try:
             async with timeout:
                 yield
@@ -354,9 +400,25 @@ def _advance(
     return session.ask(batch_size)
 
 
-def _progress(session: SelectionSession, task: SelectionTask, reused: int) -> Progress:
+def _matching(
+    ids: Sequence[str],
+    documents: Mapping[str, Document],
+    brought: Set[str],
+    remembered: Mapping[bytes, Remembered],
+) -> dict[int, float]:
+    """Remembered scores by position, of the documents with a text that was scored, less those that bring a score."""
+    digests = {
+        position: digest(documents[id].content)
+        for position, id in enumerate(ids)
+        if id in documents and id not in brought
+    }
+    return {position: remembered[text].score for position, text in digests.items() if text in remembered}
+
+
+def _progress(session: SelectionSession, task: SelectionTask, reused: int, answers: _Answers) -> Progress:
     selected = [session.pool.ids[position] for position in session.selection().documents]
-    return Progress(session.rounds, session.spent, task.budget, reused, _expected_loss(session), selected)
+    loss = _expected_loss(session)
+    return Progress(session.rounds, answers.calls, answers.cached, task.budget, reused, loss, selected)
 
 
 def _end(session: SelectionSession) -> tuple[Selection, float]:
@@ -377,9 +439,3 @@ def _status(session: SelectionSession, interruption: Interruption | None) -> Sta
         return Status.COMPLETE
     return Status.PARTIAL if session.belief.scored.any() else Status.RETRIEVAL_ONLY
 
-
-def _without(selection: Selection, gone: Set[int]) -> Selection:
-    if not gone:
-        return selection
-    kept = ~np.isin(selection.documents, list(gone))
-    return Selection(selection.documents[kept], selection.relevance[kept], selection.std[kept], selection.scored[kept])

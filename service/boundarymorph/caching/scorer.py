@@ -70,6 +70,7 @@ class CachingScorer:
         known_as = model
         keys = [(known_as, query, digest(text)) for text in texts]
         places = {key: place for place, key in enumerate(keys)}
+        computed_here = 0
 
         async def read(wanted: Sequence[_Key]) -> Sequence[Remembered | None]:
             if recalled is not None:
@@ -77,9 +78,12 @@ class CachingScorer:
             return await self._scores.read(known_as, query, [text for _, _, text in wanted])
 
         async def compute(missing: Sequence[_Key]) -> Sequence[Remembered]:
+            nonlocal computed_here
             asked = [texts[places[key]] for key in missing]
             ids = None if documents is None else [documents[places[key]] for key in missing]
-            return _each(await self._scorer.score(query, asked, deadline=deadline), asked, ids)
+            scores = await self._scorer.score(query, asked, deadline=deadline)
+            computed_here += len(asked) - scores.cached
+            return _each(scores, asked, ids)
 
         async def write(computed: Mapping[_Key, Remembered]) -> None:
             if self._identity() == known_as:
@@ -88,7 +92,7 @@ class CachingScorer:
 
         scores = await self._through.get(keys, read=read, compute=compute, write=write, deadline=deadline)
         values = np.array([score.score for score in scores], dtype=np.float64)
-        return Scores(values, sum(score.truncated for score in scores))
+        return Scores(values, sum(score.truncated for score in scores), cached=len(texts) - computed_here)
 
     async def close(self) -> None:
         """Finish writing, then close the scorer."""

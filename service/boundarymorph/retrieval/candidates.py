@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,7 +21,12 @@ CHARACTERS_PER_TOKEN = 4.0  # of English text under the tokenizers of today's la
 
 
 class Candidates(Protocol):
-    """The candidates of one request, of which texts are read only when they are needed."""
+    """The candidates of one request, of which texts are read only when they are needed.
+
+    texts_at_hand: whether the texts came with the request. Their ids then mean nothing beyond it.
+    """
+
+    texts_at_hand: ClassVar[bool]
 
     async def retrieve(self, retriever: Retriever, query: str) -> Retrieved:
         """Embeddings and scores of all candidates, in retrieval order."""
@@ -43,6 +48,7 @@ class IndexedCandidates:
     query_embedding: (d,), used instead of encoding the query; filter, hybrid: as of `Retriever.retrieve`.
     """
 
+    texts_at_hand: ClassVar[bool] = False
     index: str
     depth: int
     query_embedding: ArrayLike | None = None
@@ -75,6 +81,7 @@ class GivenCandidates:
     tokens: (N,) lengths, None where not known. known: cross-encoder scores by id.
     """
 
+    texts_at_hand: ClassVar[bool] = True
     given: Sequence[Document]
     embeddings: NDArray[np.floating] | Sequence[ArrayLike | None] | None = None
     query_embedding: ArrayLike | None = None

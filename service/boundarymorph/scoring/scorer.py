@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """values: (n,) float64 in [0, 1], in the order of the texts; truncated: how many pairs were cut to fit."""
+    """values: (n,) float64 in [0, 1], in the order of the texts; truncated: how many pairs were cut to fit; cached: how
+    many of the values were known, or being computed for another request, so that the model was not asked for them."""
 
     values: NDArray[np.float64]
     truncated: int = 0
+    cached: int = 0
 
 
 class Scorer(Protocol):
