@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ class FakeRetriever:
         return {id: Document(id, id) for id in ids if id not in self.gone}
 
     async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
-        return {id: len(id) for id in ids}
+        return {id: len(id) for id in ids if id not in self.gone}
 
     async def embed_query(self, query: str) -> NDArray[np.float32]:
         return vector_of(query)
@@ -187,6 +188,18 @@ class TestDeletedMeanwhile:
         assert chosen <= set(result.documents)
         assert list(result.history) == list(plain.history)
         assert any(f"{len(unscored)} documents were deleted" in warning for warning in result.warnings)
+        await selector.close()
+
+    @pytest.mark.parametrize("limits", [{"k": 29}, {"k": None, "max_tokens": 29}])
+    async def test_what_is_found_deleted_before_the_first_round(self, limits: dict[str, Any]) -> None:
+        """When its known scores, or the lengths of all documents, are read. Each of these has one token."""
+        retriever = FakeRetriever()
+        selector = Selector(retriever, CachingScorer(SeededScorer(), MemoryScoreCache()))
+        first = await selector.select(task(budget=6))
+        retriever.gone |= {first.pool.ids[observation.document] for observation in first.history}
+        result = await selector.select(replace(task(budget=0), **limits))
+        chosen = {result.pool.ids[position] for position in result.selection.documents}
+        assert chosen == set(IDS) - retriever.gone
         await selector.close()
 
     async def test_before_the_scorer_fails(self) -> None:

@@ -220,6 +220,7 @@ class Selector:
         interruption: Interruption | None = None
         remembered: Mapping[bytes, Remembered] | None = None
         known: Mapping[int, float] = {}
+        gone: Sequence[int] = ()
         lengths: NDArray[np.float64] | None = None
         with watch.stage("fetch"):
             if task.max_tokens is not None:
@@ -229,11 +230,11 @@ class Selector:
                 async with self._before(task.deadline):
                     if self._memory is not None and task.reuse:
                         remembered = await self._memory.recall(task.query)
-                        known = await self._known(task, pool.ids, remembered, documents)
+                        known, gone = await self._known(task, pool.ids, remembered, documents)
             except tuple(INTERRUPTIONS) as error:
                 warnings.append(f"scores known from earlier requests were not used: {error}")
         with watch.stage("select"):
-            session, asked = await self._in_thread(_begin, pool, task, lengths, known)
+            session, asked = await self._in_thread(_begin, pool, task, lengths, known, gone)
         while asked.size:
             if tell:
                 yield await self._in_thread(_progress, session, task, len(known), answers)
@@ -262,7 +263,9 @@ class Selector:
         if session.given_up:
             warnings.append(f"{session.given_up} documents were deleted from the index meanwhile and left out")
         if answers.truncated:
-            warnings.append(f"{answers.truncated} documents were cut to the cross-encoder's maximum length to be scored")
+            warnings.append(
+                f"{answers.truncated} documents were cut to the cross-encoder's maximum length"
+            )
         stop_reason = interruption or session.stop_reason
         assert stop_reason is not None
         yield SelectionResult(
@@ -292,17 +295,19 @@ class Selector:
         ids: Sequence[str],
         remembered: Mapping[bytes, Remembered],
         documents: dict[str, Document],
-    ) -> Mapping[int, float]:
-        """Scores of earlier tasks by position, of the documents that still read as they did then and bring none."""
+    ) -> tuple[Mapping[int, float], Sequence[int]]:
+        """Scores of earlier tasks by position, of the documents that still read as they did then and bring none; and
+        the positions of those that turned out to have been deleted."""
         if not remembered:
-            return {}
-        candidates = ids
+            return {}, ()
+        positions: Sequence[int] = range(len(ids))
         if not task.candidates.texts_at_hand:  # read only what had one of these texts when it was scored
             hinted = {entry.document for entry in remembered.values()}
-            candidates = [id for id in ids if id in hinted]
-        await self._fetch(task, candidates, documents)
+            positions = [position for position, id in enumerate(ids) if id in hinted]
+        await self._fetch(task, [ids[position] for position in positions], documents)
+        gone = [position for position in positions if ids[position] not in documents]
         brought = task.candidates.known_scores().keys()
-        return await self._in_thread(_matching, ids, documents, brought, remembered)
+        return await self._in_thread(_matching, ids, documents, brought, remembered), gone
 
     async def _read(
         self,
@@ -379,9 +384,16 @@ class Selector:
 
 
 def _begin(
-    pool: Pool, task: SelectionTask, lengths: NDArray[np.float64] | None, reused: Mapping[int, float]
+    pool: Pool,
+    task: SelectionTask,
+    lengths: NDArray[np.float64] | None,
+    reused: Mapping[int, float],
+    gone: Sequence[int],
 ) -> tuple[SelectionSession, NDArray[np.intp]]:
     known = task.candidates.known_scores()
+    if lengths is not None:
+        gone = [*gone, *np.flatnonzero(np.isnan(lengths)).tolist()]
+        lengths = np.nan_to_num(lengths, nan=1.0)
     session = SelectionSession(
         pool,
         budget=max(0, task.budget - len(reused)),
@@ -390,6 +402,7 @@ def _begin(
         known={**reused, **{position: known[id] for position, id in enumerate(pool.ids) if id in known}},
         settle=task.settle,
     )
+    session.give_up(gone)
     return session, session.ask(task.batch_size)
 
 
@@ -438,4 +451,3 @@ def _status(session: SelectionSession, interruption: Interruption | None) -> Sta
     if interruption is None:
         return Status.COMPLETE
     return Status.PARTIAL if session.belief.scored.any() else Status.RETRIEVAL_ONLY
-

@@ -1,5 +1,6 @@
 """Properties of a session that hold for any pool, budget, capacity and round size."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,9 +15,12 @@ from boundarymorph.selection import (
     SelectionConfig,
     SelectionSession,
     StopReason,
+    TokenCapacity,
     TrendConfig,
     UpperConfidenceBound,
 )
+from boundarymorph.selection.process import GaussianProcess
+from boundarymorph.selection.session import LOOK_AHEAD_FROM
 from tests.selection.pools import FAMILIES, clustered
 
 CONFIGS = (
@@ -166,8 +170,8 @@ def test_stop_reasons() -> None:
 def test_looking_ahead_changes_no_pick(monkeypatch: pytest.MonkeyPatch) -> None:
     pool, scores = clustered(600, 16, 4)
     runs = []
-    for worth in (10**9, 1):
-        monkeypatch.setattr("boundarymorph.selection.session.LOOK_AHEAD_WORTH", worth)
+    for first in (10**9, 0):
+        monkeypatch.setattr("boundarymorph.selection.session.LOOK_AHEAD_FROM", first)
         for round_size in (1, 4):
             session = SelectionSession(pool, budget=160, k=50)
             while (asked := session.ask(round_size)).size:
@@ -176,3 +180,67 @@ def test_looking_ahead_changes_no_pick(monkeypatch: pytest.MonkeyPatch) -> None:
     for plain, ahead in zip(runs[:2], runs[2:], strict=True):
         assert plain[:2] == ahead[:2]
         np.testing.assert_allclose(plain[2], ahead[2], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("config", [SelectionConfig(), TrendConfig()])
+def test_looking_ahead_begins_where_it_pays_and_foresees_picks(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pick that needs a row is always among the rows prepared for it, and most later ones were prepared before."""
+    passes: list[tuple[int, bool]] = []
+    prepare = GaussianProcess.prepare
+
+    def watched(process: GaussianProcess, documents: Sequence[int]) -> None:
+        prepare(process, documents)
+        passes.append((len(process.observed), process.ready(documents[0])))
+
+    monkeypatch.setattr(GaussianProcess, "prepare", watched)
+    pool, scores = clustered(400, 16, 4)
+    session = SelectionSession(pool, budget=160, k=50, config=config)
+    while (asked := session.ask()).size:
+        session.tell(asked, scores[asked])
+    seen = {observed for observed, _ in passes}
+    assert min(seen) >= LOOK_AHEAD_FROM
+    assert all(ready for _, ready in passes)
+    assert 1 <= len(seen) <= 30
+
+
+def test_what_is_given_up_is_out_of_play() -> None:
+    pool, scores = clustered(60, 8, 0)
+    session = SelectionSession(pool, budget=10, k=20)
+    asked = session.ask(4)
+    session.give_up(asked[1:3])
+    with pytest.raises(InvalidInput, match="last ask"):
+        session.tell(asked, scores[asked])
+    told = asked[[0, 3]]
+    session.tell(told, scores[told])
+    assert (session.spent, session.given_up) == (2, 2)
+    session.give_up(told[:1])  # its score stays evidence
+    assert session.belief.scored[told].all() and session.spent == 2
+    while (asked := session.ask(3)).size:
+        session.tell(asked, scores[asked])
+    assert session.spent == 10
+    before = session.selection().documents
+    for beyond in (-1, 60):
+        with pytest.raises(InvalidInput, match="60 documents"):
+            session.give_up([beyond])
+    np.testing.assert_array_equal(session.selection().documents, before)
+    session.give_up(np.arange(60))
+    assert session.stop_reason is StopReason.NOTHING_TO_DECIDE
+    assert session.ask().size == session.selection().documents.size == session.expected_loss() == 0
+
+
+@pytest.mark.parametrize("config", [SelectionConfig(), TrendConfig()])
+def test_giving_up_makes_room(config: Config) -> None:
+    """By tokens and by number; when the rest fits, or nothing of it does, there is nothing to decide."""
+    pool, _ = clustered(12, 4, 0)
+    lengths = np.array([9.0] * 6 + [3.0] * 6)
+    for capacity in (6, TokenCapacity(lengths, 18.0)):
+        session = SelectionSession(pool, budget=5, k=capacity, config=config)
+        assert session.stop_reason is None
+        session.give_up(range(6))
+        assert session.stop_reason is StopReason.NOTHING_TO_DECIDE
+        assert sorted(session.selection().documents.tolist()) == [6, 7, 8, 9, 10, 11]
+    too_long = SelectionSession(pool, budget=5, k=TokenCapacity(lengths, 8.0), config=config)
+    assert too_long.stop_reason is None
+    too_long.give_up(range(6, 12))
+    assert too_long.stop_reason is StopReason.NOTHING_TO_DECIDE
+    assert too_long.selection().documents.size == 0

@@ -140,7 +140,7 @@ class SelectRequest(Message):
     )
     reuse: bool = Field(
         True,
-        description="let scores known from earlier requests take the place of calls; false: as if it were the first",
+        description="scores known from earlier requests take the place of calls; false: pick as if it were the first",
     )
     priority: int = Field(0, ge=-9, le=9, description="whose turn is next where requests wait: the highest first")
     on_failure: Literal["degrade", "error"] = Field(

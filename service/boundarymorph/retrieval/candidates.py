@@ -35,7 +35,8 @@ class Candidates(Protocol):
         """The candidates of these ids, by id; those deleted in the meantime are left out."""
 
     async def lengths(self, retriever: Retriever, ids: Sequence[str]) -> NDArray[np.float64]:
-        """(n,) tokens of n candidates, at least 1: as given, else estimated from their characters."""
+        """(n,) tokens of n candidates, at least 1: as given, else estimated from their characters. NaN for those
+        deleted in the meantime."""
 
     def known_scores(self) -> Mapping[str, float]:
         """Cross-encoder scores that came with the candidates, by id."""
@@ -65,7 +66,7 @@ class IndexedCandidates:
 
     async def lengths(self, retriever: Retriever, ids: Sequence[str]) -> NDArray[np.float64]:
         characters = await retriever.characters(self.index, ids)
-        return _tokens(np.array([characters.get(id, 0) for id in ids]))
+        return _tokens(np.array([characters.get(id, np.nan) for id in ids]))
 
     def known_scores(self) -> Mapping[str, float]:
         return {}
@@ -144,7 +145,7 @@ class GivenCandidates:
         return await asyncio.to_thread(np.stack, [rows[position] for position in range(len(partial))]), truncated
 
 
-def _tokens(characters: NDArray[np.integer]) -> NDArray[np.float64]:
+def _tokens(characters: NDArray[np.integer] | NDArray[np.floating]) -> NDArray[np.float64]:
     return np.maximum(np.ceil(characters / CHARACTERS_PER_TOKEN), 1.0)
 
 

@@ -18,9 +18,9 @@ from boundarymorph.selection.config import Config, SelectionConfig
 from boundarymorph.selection.pool import Pool
 
 Value = TypeVar("Value", bound=np.generic)
-LOOK_AHEAD = 16  # kernel rows computed in one pass over the embeddings, where the next picks can be foreseen
+LOOK_AHEAD = 16  # rows of likely next picks that are computed in one pass
 FEWEST_TO_SETTLE = 15  # scores below which the expected loss was often far off
-LOOK_AHEAD_WORTH = 100  # calls left from which nine in ten picks have been foreseen (fewer than half at 50)
+LOOK_AHEAD_FROM = 100  # known scores: before, a pass over what was computed of them costs too little to be shared
 
 
 class StopReason(StrEnum):
@@ -227,8 +227,9 @@ class SelectionSession:
         choice = rule.choose(contested, incumbents, int(np.count_nonzero(contested.scored)))
         document = int(self._left[choice.document])
         self._asked[document] = (None if choice.rival is None else int(self._left[choice.rival]), choice.value)
-        if self.budget - self.spent >= LOOK_AHEAD_WORTH and not self._posterior.ready(document):
-            likely = self._left[rule.shortlist(contested, incumbents, LOOK_AHEAD)].tolist()
+        if np.count_nonzero(self.belief.scored) >= LOOK_AHEAD_FROM and not self._posterior.ready(document):
+            ahead = min(LOOK_AHEAD, self.budget - self.spent)
+            likely = self._left[rule.shortlist(contested, incumbents, ahead)].tolist()
             self._posterior.prepare([document, *(other for other in likely if other != document)])
 
     def _contested(self, belief: Belief) -> tuple[Belief, NDArray[np.bool_]]:
