@@ -392,9 +392,12 @@ class TestDeadline:
         clock = Clock()
         scorer = SlowScorer(clock)
         selector = Selector(FakeRetriever(clock), scorer, clock=clock)
-        result = await selector.select(replace(task(budget=20, batch_size=2), deadline=clock.now + 3 + 3 * 2.5))
+        wanted = replace(task(budget=20, k=9, batch_size=2), deadline=clock.now + 3 + 3 * 2.5, return_documents=True)
+        result = await selector.select(wanted)
         assert (result.status, result.stop_reason, result.rounds) == ("partial", "deadline", 3)
-        assert len(result.selection.documents) == 4
+        chosen = {result.pool.ids[position] for position in result.selection.documents}
+        assert len(chosen) == 9
+        assert chosen <= set(result.documents)  # there is a little time left to read them
         await selector.close()
 
     async def test_the_scorer_hears_of_it(self) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import norm
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection import (
@@ -239,8 +240,43 @@ def test_giving_up_makes_room(config: Config) -> None:
         session.give_up(range(6))
         assert session.stop_reason is StopReason.NOTHING_TO_DECIDE
         assert sorted(session.selection().documents.tolist()) == [6, 7, 8, 9, 10, 11]
+    exhausted = SelectionSession(pool, budget=50, k=3, config=config)
+    exhausted.give_up(range(4))
+    while (asked := exhausted.ask(5)).size:
+        exhausted.tell(asked, np.linspace(0, 1, len(asked)))
+    assert (exhausted.spent, exhausted.stop_reason) == (8, StopReason.POOL_EXHAUSTED)
     too_long = SelectionSession(pool, budget=5, k=TokenCapacity(lengths, 8.0), config=config)
     assert too_long.stop_reason is None
     too_long.give_up(range(6, 12))
     assert too_long.stop_reason is StopReason.NOTHING_TO_DECIDE
     assert too_long.selection().documents.size == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_round_believes_the_posterior_mean_of_what_it_has_named(seed: int) -> None:
+    pool, scores = clustered(120, 8, seed)
+    session, one_by_one = (SelectionSession(pool, budget=30, k=20) for _ in range(2))
+    for asking in (session, one_by_one):
+        for _ in range(8):
+            asked = asking.ask()
+            asking.tell(asked, scores[asked])
+    believed = []
+    for _ in range(6):
+        asked = one_by_one.ask()
+        believed += asked.tolist()
+        one_by_one.tell(asked, one_by_one.belief.mean[asked])
+    assert session.ask(6).tolist() == believed
+
+
+def test_the_expected_loss_is_what_exact_scores_are_worth_at_the_cut() -> None:
+    pool, scores = clustered(120, 8, 1)
+    session = SelectionSession(pool, budget=25, k=20)
+    while (asked := session.ask()).size:
+        session.tell(asked, scores[asked])
+    mean, std = session.belief.mean, session.belief.std
+    ranking = np.argsort(-mean)
+    cut = (mean[ranking[19]] + mean[ranking[20]]) / 2
+    open = std > 0
+    distance, spread = np.abs(mean - cut)[open], std[open]
+    missed = spread * norm.pdf(distance / spread) - distance * norm.sf(distance / spread)
+    assert session.expected_loss() == pytest.approx(missed.sum() / mean[ranking[:20]].sum(), rel=1e-4)

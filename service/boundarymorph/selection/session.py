@@ -227,9 +227,9 @@ class SelectionSession:
         choice = rule.choose(contested, incumbents, int(np.count_nonzero(contested.scored)))
         document = int(self._left[choice.document])
         self._asked[document] = (None if choice.rival is None else int(self._left[choice.rival]), choice.value)
-        if np.count_nonzero(self.belief.scored) >= LOOK_AHEAD_FROM and not self._posterior.ready(document):
-            ahead = min(LOOK_AHEAD, self.budget - self.spent)
-            likely = self._left[rule.shortlist(contested, incumbents, ahead)].tolist()
+        pays = np.count_nonzero(self.belief.scored) >= LOOK_AHEAD_FROM and self.budget - self.spent >= 2 * LOOK_AHEAD
+        if pays and not self._posterior.ready(document):
+            likely = self._left[rule.shortlist(contested, incumbents, LOOK_AHEAD)].tolist()
             self._posterior.prepare([document, *(other for other in likely if other != document)])
 
     def _contested(self, belief: Belief) -> tuple[Belief, NDArray[np.bool_]]:
