@@ -263,9 +263,7 @@ class Selector:
         if session.given_up:
             warnings.append(f"{session.given_up} documents were deleted from the index meanwhile and left out")
         if answers.truncated:
-            warnings.append(
-                f"{answers.truncated} scored documents were cut to the cross-encoder's maximum length"
-            )
+            warnings.append(f"{answers.truncated} scored documents were cut to the cross-encoder's maximum length")
         stop_reason = interruption or session.stop_reason
         assert stop_reason is not None
         yield SelectionResult(
