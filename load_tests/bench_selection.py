@@ -1,24 +1,30 @@
 """`make bench-selection`: the incremental session beside the paper's literal algorithm, in one process.
 
 Both run on one BLAS thread (the Makefile says so): a server runs many sessions side by side. The literal reference is
-charged its N x N kernel, the session its bandwidth and everything else it computes.
+charged its N x N kernel, the session its bandwidth and everything else it computes. `--look-ahead` compares the session
+with itself instead, with and without rows computed ahead, by CPU time in alternation.
 """
 
 import argparse
+import sys
 import time
 import tracemalloc
+from itertools import product
+from unittest.mock import patch
 
 import numpy as np
 
-from boundarymorph.selection import Pool, SelectionSession
+from boundarymorph.selection import Config, Pool, SelectionSession
 from boundarymorph.selection.geometry import median_distance
+from boundarymorph.selection.methods import METHODS
+from boundarymorph.selection.session import LOOK_AHEAD_FROM
 from load_tests import report
 from tests.selection import literal
 from tests.selection.pools import Scores, clustered
 
 
-def select(pool: Pool, scores: Scores, budget: int, k: int) -> SelectionSession:
-    session = SelectionSession(pool, budget=budget, k=k)
+def select(pool: Pool, scores: Scores, budget: int, k: int, config: Config | None = None) -> SelectionSession:
+    session = SelectionSession(pool, budget=budget, k=k, config=config)
     while (asked := session.ask()).size:
         session.tell(asked, scores[asked])
     session.selection()
@@ -29,6 +35,27 @@ def seconds_of_select(pool: Pool, scores: Scores, budget: int, k: int) -> float:
     start = time.perf_counter()
     select(pool, scores, budget, k)
     return time.perf_counter() - start
+
+
+def look_ahead_row(pool: Pool, scores: Scores, budget: int, k: int, method: str, repeats: int) -> dict[str, object]:
+    """CPU seconds of the fastest of `repeats` selections with and without look-ahead, one after the other."""
+    seconds: dict[int, list[float]] = {LOOK_AHEAD_FROM: [], sys.maxsize: []}
+    for _ in range(repeats):
+        for first, times in seconds.items():
+            with patch("boundarymorph.selection.session.LOOK_AHEAD_FROM", first):
+                start = time.process_time()
+                select(pool, scores, budget, k, METHODS[method])
+                times.append(time.process_time() - start)
+    ahead, plain = (min(times) for times in seconds.values())
+    return {
+        "pool": len(pool),
+        "dimension": pool.embeddings.shape[1],
+        "budget": budget,
+        "method": method,
+        "cpu_seconds": ahead,
+        "cpu_seconds_without": plain,
+        "ratio": plain / ahead,
+    }
 
 
 def peak_bytes_of_select(pool: Pool, scores: Scores, budget: int, k: int) -> int:
@@ -48,11 +75,16 @@ def main() -> None:
     parser.add_argument("--k", type=int, default=50)
     parser.add_argument("--seed", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--look-ahead", action="store_true", help="with and without it, of both methods")
     arguments = parser.parse_args()
 
-    rows = report.Rows("selection")
+    rows = report.Rows("selection_look_ahead" if arguments.look_ahead else "selection")
     for dimension in arguments.dimensions:
         pool, scores = clustered(arguments.pool, dimension, arguments.seed, np.float32)
+        if arguments.look_ahead:
+            for budget, method in product(arguments.budgets, METHODS):
+                rows.append(look_ahead_row(pool, scores, budget, arguments.k, method, arguments.repeats))
+            continue
         start = time.perf_counter()
         matrix = literal.augmented_kernel(pool, median=median_distance(pool.embeddings))
         kernel_seconds = time.perf_counter() - start
@@ -79,6 +111,9 @@ def main() -> None:
                 }
             )
         del matrix
+    if arguments.look_ahead:
+        report.write("selection_look_ahead", rows, {})
+        return
     ratios = {f"literal_over_fast_d{row['dimension']}_B{row['budget']}": float(row["ratio"]) for row in rows}
     report.write("selection", rows, ratios)
 

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.retriever import Retrieved
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection import Pool
+from boundarymorph.selection.methods import METHODS
 from boundarymorph.selector import RESERVE, Progress, SelectionResult, SelectionTask, Selector
 from tests.retrieval.fakes import vector_of
 from tests.scoring.fakes import SeededScorer, score_of
@@ -65,7 +67,7 @@ class FakeRetriever:
         return {id: Document(id, id) for id in ids if id not in self.gone}
 
     async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
-        return {id: len(id) for id in ids}
+        return {id: len(id) for id in ids if id not in self.gone}
 
     async def embed_query(self, query: str) -> NDArray[np.float32]:
         return vector_of(query)
@@ -151,15 +153,71 @@ class TestDeletedMeanwhile:
         assert not gone & set(selected)
         assert len(selected) == 4
         assert set(selected) <= set(result.documents)
-        assert len(result.history) == sum(map(len, scorer.rounds)) < 8
+        assert len(result.history) == sum(map(len, scorer.rounds)) == 8  # what is not there costs no call
         assert any("deleted" in warning for warning in result.warnings)
+        await selector.close()
+
+    @pytest.mark.parametrize("method", METHODS)
+    async def test_it_is_not_taken_for_irrelevant(self, method: str) -> None:
+        """Else what is like it would seem irrelevant too: here everything scores 0.9."""
+
+        class Constant(SeededScorer):
+            async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+                return Scores(np.full(len(texts), 0.9))
+
+        retriever = FakeRetriever()
+        retriever.gone |= {f"d{number}" for number in range(0, 30, 2)}
+        selector = Selector(retriever, Constant())
+        result = await selector.select(replace(task(budget=10, k=15, batch_size=5), method=method))
+        assert [observation.score for observation in result.history] == [0.9] * 10
+        assert (result.status, result.calls) == ("complete", 10)
+        guessed = result.selection.relevance[~result.selection.scored]
+        assert guessed.size and guessed.min() > (0.85 if method == "trend" else 0.5)
+        await selector.close()
+
+    @pytest.mark.parametrize("budget", [0, 4])
+    async def test_what_is_deleted_before_it_is_returned_makes_room(self, budget: int) -> None:
+        retriever = FakeRetriever()
+        selector = Selector(retriever, SeededScorer())
+        wanted = task(budget=budget, k=6, return_documents=True)
+        plain = await selector.select(wanted)
+        unscored = plain.selection.documents[~plain.selection.scored]
+        retriever.gone |= {plain.pool.ids[position] for position in unscored}
+        result = await selector.select(wanted)
+        chosen = {result.pool.ids[position] for position in result.selection.documents}
+        assert len(chosen) == 6 and not chosen & retriever.gone
+        assert chosen <= set(result.documents)
+        assert list(result.history) == list(plain.history)
+        assert any(f"{len(unscored)} documents were deleted" in warning for warning in result.warnings)
+        await selector.close()
+
+    @pytest.mark.parametrize("limits", [{"k": 29}, {"k": None, "max_tokens": 29}])
+    async def test_what_is_found_deleted_before_the_first_round(self, limits: dict[str, Any]) -> None:
+        """When its known scores, or the lengths of all documents, are read. Each of these has one token."""
+        retriever = FakeRetriever()
+        selector = Selector(retriever, CachingScorer(SeededScorer(), MemoryScoreCache()))
+        first = await selector.select(task(budget=6))
+        retriever.gone |= {first.pool.ids[observation.document] for observation in first.history}
+        result = await selector.select(replace(task(budget=0), **limits))
+        chosen = {result.pool.ids[position] for position in result.selection.documents}
+        assert chosen == set(IDS) - retriever.gone
+        await selector.close()
+
+    async def test_before_the_scorer_fails(self) -> None:
+        retriever = FakeRetriever()
+        selector = Selector(retriever, Trouble(ScorerUnavailable("gone"), 0))
+        retriever.gone |= {"d0", "d1"}
+        result = await selector.select(task(budget=30, k=29, batch_size=30))
+        chosen = {result.pool.ids[position] for position in result.selection.documents}
+        assert chosen == set(IDS) - retriever.gone
         await selector.close()
 
     async def test_all(self) -> None:
         retriever, scorer = FakeRetriever(), SeededScorer()
         retriever.gone |= set(IDS)
         selector = Selector(retriever, scorer)
-        result = await selector.select(task(budget=30, k=29, batch_size=7))
+        result = await selector.select(task(budget=1, k=1, batch_size=7, return_documents=True))
+        assert (result.status, result.stop_reason, result.expected_loss) == ("complete", "nothing_to_decide", 0)
         assert scorer.rounds == []
         assert len(result.history) == len(result.selection.documents) == 0
         assert len(result.selection.relevance) == len(result.selection.std) == len(result.selection.scored) == 0
@@ -337,9 +395,12 @@ class TestDeadline:
         clock = Clock()
         scorer = SlowScorer(clock)
         selector = Selector(FakeRetriever(clock), scorer, clock=clock)
-        result = await selector.select(replace(task(budget=20, batch_size=2), deadline=clock.now + 3 + 3 * 2.5))
+        wanted = replace(task(budget=20, k=9, batch_size=2), deadline=clock.now + 3 + 3 * 2.5, return_documents=True)
+        result = await selector.select(wanted)
         assert (result.status, result.stop_reason, result.rounds) == ("partial", "deadline", 3)
-        assert len(result.selection.documents) == 4
+        chosen = {result.pool.ids[position] for position in result.selection.documents}
+        assert len(chosen) == 9
+        assert chosen <= set(result.documents)  # there is a little time left to read them
         await selector.close()
 
     async def test_the_scorer_hears_of_it(self) -> None:
@@ -404,6 +465,67 @@ class TestKnownScores:
         await selector.select(task(budget=4, batch_size=2))
         steps = [step async for step in selector.steps(task(budget=6, batch_size=2))]
         assert [(step.calls, step.reused, step.budget) for step in steps if isinstance(step, Progress)] == [(0, 4, 6)]
+        await selector.close()
+
+    async def test_calls_are_what_the_scorer_computed(self) -> None:
+        """Not what the cache answered, what another request was having computed, or a text that comes twice."""
+        scorer = SeededScorer()
+        selector = Selector(FakeRetriever(), CachingScorer(scorer, MemoryScoreCache()))
+        wanted = replace(task(budget=6, batch_size=3), reuse=False)
+
+        def computed() -> int:
+            return sum(map(len, scorer.rounds))
+
+        first = await selector.select(wanted)
+        assert (first.calls, first.cached, computed()) == (6, 0, 6)
+        *rounds, again = [step async for step in selector.steps(wanted)]
+        assert isinstance(again, SelectionResult)
+        assert (again.calls, again.cached, again.reused, computed()) == (0, 6, 0, 6)
+        assert list(again.history) == list(first.history)
+        assert [(step.calls, step.cached) for step in rounds if isinstance(step, Progress)] == [(0, 0), (0, 3)]
+
+        together = await asyncio.gather(*(selector.select(replace(wanted, query="another")) for _ in range(3)))
+        assert sum(result.calls for result in together) == 6 == computed() - 6
+        assert all(result.calls + result.cached == 6 for result in together)
+
+        twins = [Document(id, f"text {number // 2}") for number, id in enumerate(IDS)]
+        given = GivenCandidates(twins, [vector_of(id) for id in IDS], vector_of(QUERY))
+        result = await selector.select(replace(wanted, candidates=given, budget=30, k=2, batch_size=30))
+        assert (result.calls, result.cached, computed()) == (15, 15, 27)
+        await selector.close()
+
+    async def test_own_pools_are_matched_by_their_texts(self) -> None:
+        """Their ids mean nothing beyond the request."""
+        scorer = SeededScorer()
+        selector = Selector(FakeRetriever(), CachingScorer(scorer, MemoryScoreCache()))
+        embeddings = [vector_of(id) for id in IDS]
+
+        def pool(documents: Sequence[Document]) -> SelectionTask:
+            return replace(task(budget=5), candidates=GivenCandidates(documents, embeddings, vector_of(QUERY)))
+
+        first = await selector.select(pool([Document(str(n), id) for n, id in enumerate(IDS)]))
+        scored = {observation.document for observation in first.history}
+        renamed = await selector.select(pool([Document(f"other-{n}", id) for n, id in enumerate(IDS)]))
+        assert (renamed.calls, renamed.cached, renamed.reused) == (0, 0, 5)
+        assert set(np.flatnonzero([n in scored for n in renamed.selection.documents])) == set(
+            np.flatnonzero(renamed.selection.scored)
+        )
+        swapped = await selector.select(pool([Document(str(n), IDS[(n + 15) % 30]) for n in range(30)]))
+        assert swapped.reused == 5
+        for observation in swapped.history:
+            assert observation.score == score_of(QUERY, IDS[(observation.document + 15) % 30])
+        changed = await selector.select(pool([Document(str(n), f"{id}!") for n, id in enumerate(IDS)]))
+        assert (changed.calls, changed.reused) == (5, 0)
+        await selector.close()
+
+    async def test_the_ids_of_own_pools_are_not_kept(self) -> None:
+        cache = MemoryScoreCache()
+        selector = Selector(FakeRetriever(), CachingScorer(SeededScorer(), cache))
+        given = GivenCandidates([Document(id, id) for id in IDS], [vector_of(id) for id in IDS], vector_of(QUERY))
+        await selector.select(replace(task(budget=4), candidates=given))
+        assert {entry.document for entry in (await cache.recall("seeded", QUERY)).values()} == {None}
+        await selector.select(replace(task(budget=4), query="by index"))
+        assert len({entry.document for entry in (await cache.recall("seeded", "by index")).values()} - {None}) == 4
         await selector.close()
 
     async def test_one_that_the_caller_gives_takes_no_call_s_place(self) -> None:

@@ -28,7 +28,7 @@ class ObservedSelector(Selector):
     ) -> AsyncIterator[Progress | SelectionResult]:
         async for step in super().steps(task, _ObservedStopwatch(watch or Stopwatch()), tell=tell):
             if isinstance(step, SelectionResult) and task.budget:
-                metrics.budget_used.observe(len(step.history) / task.budget)
+                metrics.budget_used.observe(step.calls / task.budget)
             yield step
 
 

@@ -30,7 +30,7 @@ from boundarymorph.errors import (
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Retriever
-from boundarymorph.scoring.scorer import Scorer, model_changed
+from boundarymorph.scoring.scorer import Scorer, Scores, model_changed
 from boundarymorph.selection import Observation, Pool, Selection, SelectionSession, StopReason, capacity_of
 from boundarymorph.selection.methods import DEFAULT, METHODS
 
@@ -40,7 +40,6 @@ Result = TypeVar("Result")
 
 RESERVE = 0.01  # seconds before the deadline that are kept for reading the selection
 LATE = 0.25  # seconds that reading the selected texts may take when the deadline has come
-GONE = 0.0  # what a session is told of a document that was deleted between retrieval and scoring
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +100,13 @@ INTERRUPTIONS: dict[type[BoundaryMorphError], Interruption] = {
 class Progress:
     """Where a task stands before a round.
 
-    budget: the task's; reused: scores that were known before and take the place of as many calls; expected_loss: as of
-    `SelectionSession`; selected: ids, as believed now.
+    calls, cached: as of `SelectionResult`; budget: the task's; reused: scores that were known before and take the place
+    of as many calls; expected_loss: as of `SelectionSession`; selected: ids, as believed now.
     """
 
     rounds: int
     calls: int
+    cached: int
     budget: int
     reused: int
     expected_loss: float
@@ -115,11 +115,13 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SelectionResult:
-    """What came of it. What was deleted while it went on is in neither the selection nor the history.
+    """What came of it. Of what was deleted while it went on, nothing that was noticed is in the selection.
 
-    reused: scores that were known before; expected_loss: share of the set's relevance that more calls may have brought;
-    documents: by id, as far as they were fetched; truncated: scored pairs that were cut to fit the cross-encoder;
-    seconds: by stage, and their total.
+    history: the scores that were asked for, all of which count against the budget. calls: how many of them the
+    cross-encoder computed for this task; cached: how many came from a cache, or from another task that was having the
+    same computed. reused: scores that were known before; expected_loss: share of the set's relevance that more calls
+    may have brought; documents: by id, as far as they were fetched; truncated: scored pairs that were cut to fit the
+    cross-encoder; seconds: by stage, and their total.
     """
 
     pool: Pool
@@ -129,11 +131,32 @@ class SelectionResult:
     status: Status
     stop_reason: StopReason | Interruption
     expected_loss: float
+    calls: int
+    cached: int
     reused: int
     documents: Mapping[str, Document]
     truncated: int
     seconds: Mapping[str, float]
     warnings: Sequence[str]
+
+
+@dataclass(slots=True)
+class _Answers:
+    """What the scorer's answers to one task add up to."""
+
+    calls: int = 0
+    cached: int = 0
+    truncated: int = 0
+    model: str | None = None
+
+    def add(self, scores: Scores) -> None:
+        """Raises ScorerUnavailable where the scores are of another model than those before, which do not compare."""
+        self.calls += len(scores.values) - scores.cached
+        self.cached += scores.cached
+        self.truncated += scores.truncated
+        before, self.model = self.model, scores.model or self.model
+        if before not in (None, self.model):
+            raise model_changed()
 
 
 class Stopwatch:
@@ -203,12 +226,11 @@ class Selector:
             return
 
         documents: dict[str, Document] = {}
-        gone: set[int] = set()
-        truncated = 0
-        models: set[str] = set()
+        answers = _Answers()
         interruption: Interruption | None = None
         remembered: Mapping[bytes, Remembered] | None = None
         known: Mapping[int, float] = {}
+        gone: Sequence[int] = ()
         lengths: NDArray[np.float64] | None = None
         with watch.stage("fetch"):
             if task.max_tokens is not None:
@@ -218,23 +240,21 @@ class Selector:
                 async with self._before(task.deadline):
                     if self._memory is not None and task.reuse:
                         remembered = await self._memory.recall(task.query)
-                        known = await self._known(task, pool, remembered, documents)
+                        known, gone = await self._known(task, pool.ids, remembered, documents)
             except tuple(INTERRUPTIONS) as error:
                 warnings.append(_shortfall("scores known from earlier requests were not used", error))
         with watch.stage("select"):
-            session, asked = await self._in_thread(_begin, pool, task, lengths, known)
+            session, asked = await self._in_thread(_begin, pool, task, lengths, known, gone)
         while asked.size:
             if tell:
-                yield await self._in_thread(_progress, session, task, len(known))
+                yield await self._in_thread(_progress, session, task, len(known), answers)
             try:
                 with watch.stage("fetch"):
                     async with self._before(task.deadline):
-                        await self._fetch(task, [pool.ids[position] for position in asked], documents)
-                    gone.update(position for position in asked.tolist() if pool.ids[position] not in documents)
+                        asked = await self._read(task, session, asked, documents)
                 with watch.stage("score"):
-                    wanted = [documents.get(pool.ids[position]) for position in asked]
-                    scores, cut = await self._score(task, wanted, remembered, models)
-                    truncated += cut
+                    scores = await self._score(task, [documents[pool.ids[position]] for position in asked], remembered)
+                    answers.add(scores)
             except tuple(INTERRUPTIONS) as error:
                 interruption = _interruption(error)
                 if not task.degrade and interruption != Interruption.DEADLINE:
@@ -242,40 +262,33 @@ class Selector:
                 warnings.append(_shortfall("not all of the budget was spent", error))
                 break
             with watch.stage("select"):
-                asked = await self._in_thread(_advance, session, asked, scores, task.batch_size)
-        with watch.stage("select"):
-            selection, expected_loss = await self._in_thread(_end, session)
-            selection = _without(selection, gone)
-        if task.return_documents:
-            latest = None if task.deadline is None else max(task.deadline, self._clock() + LATE)
-            try:
-                with watch.stage("fetch"):
-                    async with self._before(latest):
-                        await self._fetch(task, [pool.ids[position] for position in selection.documents], documents)
-            except tuple(INTERRUPTIONS) as error:
-                new = _interruption(error)
-                if not task.degrade and new != Interruption.DEADLINE:
-                    raise
-                interruption = interruption or new
-                warnings.append(_shortfall("not all texts could be read", error))
+                asked = await self._in_thread(_advance, session, asked, scores.values, task.batch_size)
+        selection, expected_loss, unread = await self._selection(task, session, documents, watch)
+        if unread is not None:
+            interruption = interruption or _interruption(unread)
+            if not task.degrade and _interruption(unread) != Interruption.DEADLINE:
+                raise unread
+            warnings.append(_shortfall("not all texts could be read", unread))
 
-        if gone:
-            warnings.append(f"{len(gone)} documents were deleted from the index meanwhile and left out")
-        if truncated:
-            warnings.append(f"{truncated} documents were cut to the cross-encoder's maximum length to be scored")
+        if session.given_up:
+            warnings.append(f"{session.given_up} documents were deleted from the index meanwhile and left out")
+        if answers.truncated:
+            warnings.append(f"{answers.truncated} scored documents were cut to the cross-encoder's maximum length")
         stop_reason = interruption or session.stop_reason
         assert stop_reason is not None
         yield SelectionResult(
             pool,
             selection,
-            [observation for observation in session.history if observation.document not in gone],
+            session.history,
             session.rounds,
             _status(session, interruption),
             stop_reason,
             expected_loss,
+            answers.calls,
+            answers.cached,
             len(known),
             documents,
-            truncated,
+            answers.truncated,
             watch.read(),
             warnings,
         )
@@ -285,15 +298,38 @@ class Selector:
         await asyncio.to_thread(self._executor.shutdown)
 
     async def _known(
-        self, task: SelectionTask, pool: Pool, remembered: Mapping[bytes, Remembered], documents: dict[str, Document]
-    ) -> dict[int, float]:
-        """Scores of earlier tasks by position, of the documents that still read as they did then and bring none."""
-        hinted = {entry.document for entry in remembered.values()} - task.candidates.known_scores().keys()
-        candidates = [id for id in pool.ids if id in hinted]
-        await self._fetch(task, candidates, documents)
-        positions = {id: position for position, id in enumerate(pool.ids)}
-        digests = {id: digest(documents[id].content) for id in candidates if id in documents}
-        return {positions[id]: remembered[text].score for id, text in digests.items() if text in remembered}
+        self,
+        task: SelectionTask,
+        ids: Sequence[str],
+        remembered: Mapping[bytes, Remembered],
+        documents: dict[str, Document],
+    ) -> tuple[Mapping[int, float], Sequence[int]]:
+        """Scores of earlier tasks by position, of the documents that still read as they did then and bring none; and
+        the positions of those that turned out to have been deleted."""
+        if not remembered:
+            return {}, ()
+        positions: Sequence[int] = range(len(ids))
+        if not task.candidates.texts_at_hand:  # read only what had one of these texts when it was scored
+            hinted = {entry.document for entry in remembered.values()}
+            positions = [position for position, id in enumerate(ids) if id in hinted]
+        await self._fetch(task, [ids[position] for position in positions], documents)
+        gone = [position for position in positions if ids[position] not in documents]
+        brought = task.candidates.known_scores().keys()
+        return await self._in_thread(_matching, ids, documents, brought, remembered), gone
+
+    async def _read(
+        self,
+        task: SelectionTask,
+        session: SelectionSession,
+        positions: NDArray[np.intp],
+        documents: dict[str, Document],
+    ) -> NDArray[np.intp]:
+        """Fetch the documents at these positions and give up those that were deleted; the positions of the others."""
+        ids = [session.pool.ids[position] for position in positions]
+        await self._fetch(task, ids, documents)
+        there = np.array([id in documents for id in ids], dtype=np.bool_)
+        session.give_up(positions[~there])
+        return positions[there]
 
     async def _fetch(self, task: SelectionTask, ids: Sequence[str], documents: dict[str, Document]) -> None:
         missing = [identifier for identifier in ids if identifier not in documents]
@@ -301,36 +337,48 @@ class Selector:
             documents.update(await task.candidates.documents(self._retriever, missing))
 
     async def _score(
-        self,
-        task: SelectionTask,
-        documents: Sequence[Document | None],
-        remembered: Mapping[bytes, Remembered] | None,
-        models: set[str],
-    ) -> tuple[NDArray[np.float64], int]:
-        values = np.full(len(documents), GONE)
-        present = [position for position, document in enumerate(documents) if document is not None]
-        if not present:
-            return values, 0
-        texts = [document.content for document in documents if document is not None]
+        self, task: SelectionTask, documents: Sequence[Document], remembered: Mapping[bytes, Remembered] | None
+    ) -> Scores:
         deadline = None if task.deadline is None else task.deadline - RESERVE
         if deadline is not None and deadline <= self._clock():
             raise DeadlineExceeded("the deadline came")
+        if not documents:
+            return Scores(np.empty(0))
+        texts = [document.content for document in documents]
         if self._memory is None:
-            scores = await self._scorer.score(task.query, texts, deadline=deadline)
-        else:
-            ids = [document.id for document in documents if document is not None]
-            scores = await self._memory.score(task.query, texts, deadline=deadline, documents=ids, recalled=remembered)
-        if scores.model is not None:
-            models.add(scores.model)
-        if len(models) > 1:  # whose scores do not compare
-            raise model_changed()
-        values[present] = scores.values
-        return values, scores.truncated
+            return await self._scorer.score(task.query, texts, deadline=deadline)
+        ids = None if task.candidates.texts_at_hand else [document.id for document in documents]
+        return await self._memory.score(task.query, texts, deadline=deadline, documents=ids, recalled=remembered)
+
+    async def _selection(
+        self, task: SelectionTask, session: SelectionSession, documents: dict[str, Document], watch: Stopwatch
+    ) -> tuple[Selection, float, BoundaryMorphError | None]:
+        """The selection, its expected loss, and why its texts could not be read, if they were wanted and could not.
+
+        What turns out to have been deleted makes room for others.
+        """
+        latest = None if task.deadline is None else max(task.deadline, self._clock() + LATE)
+        while True:
+            with watch.stage("select"):
+                selection, expected_loss = await self._in_thread(_end, session)
+            if not task.return_documents:
+                return selection, expected_loss, None
+            try:
+                with watch.stage("fetch"):
+                    async with self._before(latest):
+                        there = await self._read(task, session, selection.documents, documents)
+            except tuple(INTERRUPTIONS) as error:
+                return selection, expected_loss, error
+            if len(there) == len(selection.documents):
+                return selection, expected_loss, None
 
     @asynccontextmanager
     async def _before(self, deadline: float | None) -> AsyncIterator[None]:
-        """Raises DeadlineExceeded when the block takes longer."""
-        timeout = asyncio.timeout(None if deadline is None else deadline - self._clock())
+        """Raises DeadlineExceeded when the block takes longer, or the deadline has come before it."""
+        seconds = None if deadline is None else deadline - self._clock()
+        if seconds is not None and seconds <= 0:
+            raise DeadlineExceeded("the deadline came")
+        timeout = asyncio.timeout(seconds)
         try:
             async with timeout:
                 yield
@@ -347,14 +395,21 @@ def _nothing(pool: Pool, warnings: Sequence[str], watch: Stopwatch) -> Selection
     """The result for an empty pool: an empty set."""
     empty = Selection(np.empty(0, np.intp), np.empty(0), np.empty(0), np.empty(0, np.bool_))
     return SelectionResult(
-        pool, empty, [], 0, Status.COMPLETE, StopReason.NOTHING_TO_DECIDE, 0.0, 0, {}, 0, watch.read(), warnings
+        pool, empty, [], 0, Status.COMPLETE, StopReason.NOTHING_TO_DECIDE, 0.0, 0, 0, 0, {}, 0, watch.read(), warnings
     )
 
 
 def _begin(
-    pool: Pool, task: SelectionTask, lengths: NDArray[np.float64] | None, reused: Mapping[int, float]
+    pool: Pool,
+    task: SelectionTask,
+    lengths: NDArray[np.float64] | None,
+    reused: Mapping[int, float],
+    gone: Sequence[int],
 ) -> tuple[SelectionSession, NDArray[np.intp]]:
     known = task.candidates.known_scores()
+    if lengths is not None:
+        gone = [*gone, *np.flatnonzero(np.isnan(lengths)).tolist()]
+        lengths = np.nan_to_num(lengths, nan=1.0)
     session = SelectionSession(
         pool,
         budget=max(0, task.budget - len(reused)),
@@ -363,6 +418,7 @@ def _begin(
         known={**reused, **{position: known[id] for position, id in enumerate(pool.ids) if id in known}},
         settle=task.settle,
     )
+    session.give_up(gone)
     return session, session.ask(task.batch_size)
 
 
@@ -373,9 +429,25 @@ def _advance(
     return session.ask(batch_size)
 
 
-def _progress(session: SelectionSession, task: SelectionTask, reused: int) -> Progress:
+def _matching(
+    ids: Sequence[str],
+    documents: Mapping[str, Document],
+    brought: Set[str],
+    remembered: Mapping[bytes, Remembered],
+) -> dict[int, float]:
+    """Remembered scores by position, of the documents with a text that was scored, less those that bring a score."""
+    digests = {
+        position: digest(documents[id].content)
+        for position, id in enumerate(ids)
+        if id in documents and id not in brought
+    }
+    return {position: remembered[text].score for position, text in digests.items() if text in remembered}
+
+
+def _progress(session: SelectionSession, task: SelectionTask, reused: int, answers: _Answers) -> Progress:
     selected = [session.pool.ids[position] for position in session.selection().documents]
-    return Progress(session.rounds, session.spent, task.budget, reused, _expected_loss(session), selected)
+    loss = _expected_loss(session)
+    return Progress(session.rounds, answers.calls, answers.cached, task.budget, reused, loss, selected)
 
 
 def _end(session: SelectionSession) -> tuple[Selection, float]:
@@ -402,10 +474,3 @@ def _status(session: SelectionSession, interruption: Interruption | None) -> Sta
     if interruption is None:
         return Status.COMPLETE
     return Status.PARTIAL if session.belief.scored.any() else Status.RETRIEVAL_ONLY
-
-
-def _without(selection: Selection, gone: Set[int]) -> Selection:
-    if not gone:
-        return selection
-    kept = ~np.isin(selection.documents, list(gone))
-    return Selection(selection.documents[kept], selection.relevance[kept], selection.std[kept], selection.scored[kept])

@@ -81,6 +81,7 @@ class TestReadingThrough:
         await scorer.score(QUERY, ["b", "d"])
         scores = await scorer.score(QUERY, ["a", "b", "c", "d"])
         assert inner.rounds == [["b", "d"], ["a", "c"]]
+        assert scores.cached == 2
         assert scores.values.tolist() == expected(QUERY, ["a", "b", "c", "d"])
         assert (await scorer.score("other", ["a"])).values.tolist() == expected("other", ["a"])
         assert len(inner.rounds) == 3
@@ -88,6 +89,7 @@ class TestReadingThrough:
     async def test_a_text_that_comes_twice_is_asked_once(self, scorer: CachingScorer, inner: GatedScorer) -> None:
         scores = await scorer.score(QUERY, ["a", "b", "a", "a"])
         assert inner.rounds == [["a", "b"]]
+        assert scores.cached == 2
         assert scores.values.tolist() == expected(QUERY, ["a", "b", "a", "a"])
 
     async def test_truncated_pairs_are_counted_when_they_come_from_the_cache(self, scorer: CachingScorer) -> None:

@@ -68,6 +68,15 @@ def test_prepared_rows_are_brought_up_to_date() -> None:
     np.testing.assert_allclose(gp.belief().std, plain.belief().std, rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("size", [8, 20, 100, 135, 200])
+def test_the_first_of_the_prepared_rows_is_always_kept(size: int) -> None:
+    """It is the one that is about to be observed."""
+    gp, _ = posterior(size=size)
+    for first in (0, 20, 40):
+        gp.prepare(range(first, first + 16))
+        assert gp.ready(first)
+
+
 def test_a_kernel_that_is_not_positive_definite_escalates_the_noise() -> None:
     class Indefinite(VonMisesFisher):
         def __call__(self, distance: NDArray[np.float64]) -> NDArray[np.float64]:

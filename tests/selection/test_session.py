@@ -1,11 +1,13 @@
 """Properties of a session that hold for any pool, budget, capacity and round size."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import norm
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection import (
@@ -14,9 +16,12 @@ from boundarymorph.selection import (
     SelectionConfig,
     SelectionSession,
     StopReason,
+    TokenCapacity,
     TrendConfig,
     UpperConfidenceBound,
 )
+from boundarymorph.selection.process import GaussianProcess
+from boundarymorph.selection.session import LOOK_AHEAD_FROM
 from tests.selection.pools import FAMILIES, clustered
 
 CONFIGS = (
@@ -166,8 +171,8 @@ def test_stop_reasons() -> None:
 def test_looking_ahead_changes_no_pick(monkeypatch: pytest.MonkeyPatch) -> None:
     pool, scores = clustered(600, 16, 4)
     runs = []
-    for worth in (10**9, 1):
-        monkeypatch.setattr("boundarymorph.selection.session.LOOK_AHEAD_WORTH", worth)
+    for first in (10**9, 0):
+        monkeypatch.setattr("boundarymorph.selection.session.LOOK_AHEAD_FROM", first)
         for round_size in (1, 4):
             session = SelectionSession(pool, budget=160, k=50)
             while (asked := session.ask(round_size)).size:
@@ -176,3 +181,102 @@ def test_looking_ahead_changes_no_pick(monkeypatch: pytest.MonkeyPatch) -> None:
     for plain, ahead in zip(runs[:2], runs[2:], strict=True):
         assert plain[:2] == ahead[:2]
         np.testing.assert_allclose(plain[2], ahead[2], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("config", [SelectionConfig(), TrendConfig()])
+def test_looking_ahead_begins_where_it_pays_and_foresees_picks(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pick that needs a row is always among the rows prepared for it, and most later ones were prepared before."""
+    passes: list[tuple[int, bool]] = []
+    prepare = GaussianProcess.prepare
+
+    def watched(process: GaussianProcess, documents: Sequence[int]) -> None:
+        prepare(process, documents)
+        passes.append((len(process.observed), process.ready(documents[0])))
+
+    monkeypatch.setattr(GaussianProcess, "prepare", watched)
+    pool, scores = clustered(400, 16, 4)
+    session = SelectionSession(pool, budget=160, k=50, config=config)
+    while (asked := session.ask()).size:
+        session.tell(asked, scores[asked])
+    seen = {observed for observed, _ in passes}
+    assert min(seen) >= LOOK_AHEAD_FROM
+    assert all(ready for _, ready in passes)
+    assert 1 <= len(seen) <= 30
+
+
+def test_what_is_given_up_is_out_of_play() -> None:
+    pool, scores = clustered(60, 8, 0)
+    session = SelectionSession(pool, budget=10, k=20)
+    asked = session.ask(4)
+    session.give_up(asked[1:3])
+    with pytest.raises(InvalidInput, match="last ask"):
+        session.tell(asked, scores[asked])
+    told = asked[[0, 3]]
+    session.tell(told, scores[told])
+    assert (session.spent, session.given_up) == (2, 2)
+    session.give_up(told[:1])  # its score stays evidence
+    assert session.belief.scored[told].all() and session.spent == 2
+    while (asked := session.ask(3)).size:
+        session.tell(asked, scores[asked])
+    assert session.spent == 10
+    before = session.selection().documents
+    for beyond in (-1, 60):
+        with pytest.raises(InvalidInput, match="60 documents"):
+            session.give_up([beyond])
+    np.testing.assert_array_equal(session.selection().documents, before)
+    session.give_up(np.arange(60))
+    assert session.stop_reason is StopReason.NOTHING_TO_DECIDE
+    assert session.ask().size == session.selection().documents.size == session.expected_loss() == 0
+
+
+@pytest.mark.parametrize("config", [SelectionConfig(), TrendConfig()])
+def test_giving_up_makes_room(config: Config) -> None:
+    """By tokens and by number; when the rest fits, or nothing of it does, there is nothing to decide."""
+    pool, _ = clustered(12, 4, 0)
+    lengths = np.array([9.0] * 6 + [3.0] * 6)
+    for capacity in (6, TokenCapacity(lengths, 18.0)):
+        session = SelectionSession(pool, budget=5, k=capacity, config=config)
+        assert session.stop_reason is None
+        session.give_up(range(6))
+        assert session.stop_reason is StopReason.NOTHING_TO_DECIDE
+        assert sorted(session.selection().documents.tolist()) == [6, 7, 8, 9, 10, 11]
+    exhausted = SelectionSession(pool, budget=50, k=3, config=config)
+    exhausted.give_up(range(4))
+    while (asked := exhausted.ask(5)).size:
+        exhausted.tell(asked, np.linspace(0, 1, len(asked)))
+    assert (exhausted.spent, exhausted.stop_reason) == (8, StopReason.POOL_EXHAUSTED)
+    too_long = SelectionSession(pool, budget=5, k=TokenCapacity(lengths, 8.0), config=config)
+    assert too_long.stop_reason is None
+    too_long.give_up(range(6, 12))
+    assert too_long.stop_reason is StopReason.NOTHING_TO_DECIDE
+    assert too_long.selection().documents.size == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_round_believes_the_posterior_mean_of_what_it_has_named(seed: int) -> None:
+    pool, scores = clustered(120, 8, seed)
+    session, one_by_one = (SelectionSession(pool, budget=30, k=20) for _ in range(2))
+    for asking in (session, one_by_one):
+        for _ in range(8):
+            asked = asking.ask()
+            asking.tell(asked, scores[asked])
+    believed = []
+    for _ in range(6):
+        asked = one_by_one.ask()
+        believed += asked.tolist()
+        one_by_one.tell(asked, one_by_one.belief.mean[asked])
+    assert session.ask(6).tolist() == believed
+
+
+def test_the_expected_loss_is_what_exact_scores_are_worth_at_the_cut() -> None:
+    pool, scores = clustered(120, 8, 1)
+    session = SelectionSession(pool, budget=25, k=20)
+    while (asked := session.ask()).size:
+        session.tell(asked, scores[asked])
+    mean, std = session.belief.mean, session.belief.std
+    ranking = np.argsort(-mean)
+    cut = (mean[ranking[19]] + mean[ranking[20]]) / 2
+    open = std > 0
+    distance, spread = np.abs(mean - cut)[open], std[open]
+    missed = spread * norm.pdf(distance / spread) - distance * norm.sf(distance / spread)
+    assert session.expected_loss() == pytest.approx(missed.sum() / mean[ranking[:20]].sum(), rel=1e-4)

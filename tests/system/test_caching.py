@@ -32,6 +32,7 @@ def select(running: Service, budget: int, **options: Any) -> dict[str, Any]:
 
 
 def spent(body: dict[str, Any]) -> tuple[int, int]:
+    """Calls, and scores that were known."""
     return body["usage"]["cross_encoder_calls"], body["usage"]["reused_scores"]
 
 
@@ -48,9 +49,11 @@ def test_in_one_process(tmp_path: Path) -> None:
         assert ids(again) == ids(first)
         assert spent(select(running, 30)) == (10, 20)
         fresh = select(running, 20, reuse=False)
-        assert spent(fresh) == (20, 0)
+        assert (*spent(fresh), fresh["usage"]["cached_scores"]) == (0, 0, 20)
         assert ids(fresh) == ids(first)
         assert spent(select(running, 20, query="public transport")) == (20, 0)
+        renamed = [document | {"id": f"other-{document['id']}"} for document in POOL]
+        assert spent(select(running, 20, pool=renamed)) == (0, 30)
         changed = [document | {"text": document["text"] + "!"} for document in POOL]
         assert spent(select(running, 20, pool=changed)) == (20, 0)
         assert running.metric('boundarymorph_cache_lookups_total{cache="scores",outcome="hit"}') >= 20

@@ -152,7 +152,7 @@ class SelectRequest(Message):
     )
     reuse: bool = Field(
         True,
-        description="let scores known from earlier requests take the place of calls; false: as if it were the first",
+        description="scores known from earlier requests take the place of calls; false: pick as if it were the first",
     )
     priority: int = Field(0, ge=-9, le=9, description="whose turn is next where requests wait: the highest first")
     on_failure: Literal["degrade", "error"] = Field(
@@ -189,10 +189,13 @@ class SelectedDocument(BaseModel):
 
 
 class Usage(BaseModel):
-    """What was spent."""
+    """What was spent. Calls, cached and reused scores all count against the budget."""
 
     budget: int
-    cross_encoder_calls: int
+    cross_encoder_calls: int = Field(description="pairs that the cross-encoder scored for this request")
+    cached_scores: int = Field(
+        description="asked for in a round and answered by the cache, or computed for another request at the same time"
+    )
     rounds: int
     reused_scores: int = Field(description="known from earlier requests; they took the place of as many calls")
     truncated_documents: int = Field(description="scored documents that were cut to fit the cross-encoder")
@@ -252,6 +255,7 @@ class RoundEvent(BaseModel):
 
     rounds: int
     cross_encoder_calls: int
+    cached_scores: int = Field(description="asked for and answered by the cache, or computed for another request")
     reused_scores: int = Field(description="known from earlier requests; they take the place of as many calls")
     budget: int
     expected_loss: float = Field(description="share of the set's relevance that more calls may bring")

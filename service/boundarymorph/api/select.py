@@ -145,8 +145,8 @@ def _measure(result: SelectionResult) -> None:
     for stage, seconds in result.seconds.items():
         metrics.select_stage_seconds.labels(stage).observe(seconds)
     metrics.selections.labels(result.status.value, result.stop_reason.value).inc()
-    metrics.cross_encoder_calls.inc(len(result.history))
-    metrics.select_calls.observe(len(result.history))
+    metrics.cross_encoder_calls.inc(result.calls)
+    metrics.select_calls.observe(result.calls)
     metrics.select_rounds.observe(result.rounds)
     metrics.expected_loss.observe(result.expected_loss)
     metrics.truncated_pairs.inc(result.truncated)

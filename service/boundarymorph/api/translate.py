@@ -77,7 +77,8 @@ def response_of(result: SelectionResult, task: SelectionTask, *, explain: bool =
         method=task.method,
         usage=Usage(
             budget=task.budget,
-            cross_encoder_calls=len(result.history),
+            cross_encoder_calls=result.calls,
+            cached_scores=result.cached,
             rounds=result.rounds,
             reused_scores=result.reused,
             truncated_documents=result.truncated,
@@ -96,6 +97,7 @@ def event_of(progress: Progress) -> RoundEvent:
     return RoundEvent(
         rounds=progress.rounds,
         cross_encoder_calls=progress.calls,
+        cached_scores=progress.cached,
         reused_scores=progress.reused,
         budget=progress.budget,
         expected_loss=progress.expected_loss,

@@ -80,6 +80,7 @@ class CachingScorer:
         known_as = model
         keys = [(known_as, query, digest(text)) for text in texts]
         places = {key: place for place, key in enumerate(keys)}
+        computed_here = 0
 
         async def read(wanted: Sequence[_Key]) -> Sequence[Remembered | None]:
             if recalled is not None:
@@ -87,9 +88,11 @@ class CachingScorer:
             return await self._scores.read(known_as, query, [text for _, _, text in wanted])
 
         async def compute(missing: Sequence[_Key]) -> Sequence[Remembered]:
+            nonlocal computed_here
             asked = [texts[places[key]] for key in missing]
             ids = None if documents is None else [documents[places[key]] for key in missing]
             scores = await self._scorer.score(query, asked, deadline=deadline)
+            computed_here += len(asked) - scores.cached
             if self._scorer.name != name:
                 raise model_changed()
             return _each(scores, asked, ids)
@@ -101,7 +104,8 @@ class CachingScorer:
 
         scores = await self._through.get(keys, read=read, compute=compute, write=write, deadline=deadline)
         values = np.array([score.score for score in scores], dtype=np.float64)
-        return Scores(values, sum(score.truncated for score in scores), model=name)
+        truncated = sum(score.truncated for score in scores)
+        return Scores(values, truncated, cached=len(texts) - computed_here, model=name)
 
     async def close(self) -> None:
         """Finish writing, then close the scorer."""

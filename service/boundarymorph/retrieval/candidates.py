@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,7 +21,12 @@ CHARACTERS_PER_TOKEN = 4.0  # of English text under the tokenizers of today's la
 
 
 class Candidates(Protocol):
-    """The candidates of one request, of which texts are read only when they are needed."""
+    """The candidates of one request, of which texts are read only when they are needed.
+
+    texts_at_hand: whether the texts came with the request. Their ids then mean nothing beyond it.
+    """
+
+    texts_at_hand: ClassVar[bool]
 
     async def retrieve(self, retriever: Retriever, query: str) -> Retrieved:
         """Embeddings and scores of all candidates, in retrieval order."""
@@ -30,7 +35,8 @@ class Candidates(Protocol):
         """The candidates of these ids, by id; those deleted in the meantime are left out."""
 
     async def lengths(self, retriever: Retriever, ids: Sequence[str]) -> NDArray[np.float64]:
-        """(n,) tokens of n candidates, at least 1: as given, else estimated from their characters."""
+        """(n,) tokens of n candidates, at least 1: as given, else estimated from their characters. NaN for those
+        deleted in the meantime."""
 
     def known_scores(self) -> Mapping[str, float]:
         """Cross-encoder scores that came with the candidates, by id."""
@@ -43,6 +49,7 @@ class IndexedCandidates:
     query_embedding: (d,), used instead of encoding the query; filter, hybrid: as of `Retriever.retrieve`.
     """
 
+    texts_at_hand: ClassVar[bool] = False
     index: str
     depth: int
     query_embedding: ArrayLike | None = None
@@ -59,7 +66,7 @@ class IndexedCandidates:
 
     async def lengths(self, retriever: Retriever, ids: Sequence[str]) -> NDArray[np.float64]:
         characters = await retriever.characters(self.index, ids)
-        return _tokens(np.array([characters.get(id, 0) for id in ids]))
+        return _tokens(np.array([characters.get(id, np.nan) for id in ids]))
 
     def known_scores(self) -> Mapping[str, float]:
         return {}
@@ -75,6 +82,7 @@ class GivenCandidates:
     tokens: (N,) lengths, None where not known. known: cross-encoder scores by id.
     """
 
+    texts_at_hand: ClassVar[bool] = True
     given: Sequence[Document]
     embeddings: NDArray[np.floating] | Sequence[ArrayLike | None] | None = None
     query_embedding: ArrayLike | None = None
@@ -137,7 +145,7 @@ class GivenCandidates:
         return await asyncio.to_thread(np.stack, [rows[position] for position in range(len(partial))]), truncated
 
 
-def _tokens(characters: NDArray[np.integer]) -> NDArray[np.float64]:
+def _tokens(characters: NDArray[np.integer] | NDArray[np.floating]) -> NDArray[np.float64]:
     return np.maximum(np.ceil(characters / CHARACTERS_PER_TOKEN), 1.0)
 
 

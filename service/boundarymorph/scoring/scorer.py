@@ -12,11 +12,16 @@ from boundarymorph.errors import ScorerUnavailable
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """values: (n,) float64 in [0, 1], in the order of the texts; truncated: how many pairs were cut to fit; model: the
-    name of the one that gave them, None where it cannot change."""
+    """What a scorer made of n texts.
+
+    values: (n,) float64 in [0, 1], in the order of the texts. truncated: how many pairs were cut to fit. cached: how many
+    of the values were known, or being computed for another request, so that the model was not asked for them. model: the
+    name of the one that gave them, None where it cannot change.
+    """
 
     values: NDArray[np.float64]
     truncated: int = 0
+    cached: int = 0
     model: str | None = None
 
 

@@ -16,8 +16,11 @@ LEAST_WORTH = 1e-6  # of a document under a token limit, so that one believed wo
 class Capacity(Protocol):
     """How much may be returned of N documents."""
 
-    def covers(self, count: int) -> bool:
-        """Whether all `count` documents fit."""
+    def nothing_to_decide(self, count: int) -> bool:
+        """Whether there is nothing to decide: all `count` documents fit, or none of them."""
+
+    def among(self, stay: NDArray[np.bool_]) -> Capacity:
+        """The same for the documents of this mask (N,) alone."""
 
     def fill(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Mask (N,) of the documents to return."""
@@ -32,8 +35,11 @@ class DocumentCapacity:
 
     k: int
 
-    def covers(self, count: int) -> bool:
+    def nothing_to_decide(self, count: int) -> bool:
         return self.k >= count
+
+    def among(self, stay: NDArray[np.bool_]) -> DocumentCapacity:
+        return self
 
     def fill(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
         return top_k(worth, self.k)
@@ -54,8 +60,11 @@ class TokenCapacity:
     lengths: NDArray[np.float64]
     limit: float
 
-    def covers(self, count: int) -> bool:
-        return float(self.lengths.sum()) <= self.limit
+    def nothing_to_decide(self, count: int) -> bool:
+        return float(self.lengths.sum()) <= self.limit or bool((self.lengths > self.limit).all())
+
+    def among(self, stay: NDArray[np.bool_]) -> TokenCapacity:
+        return TokenCapacity(self.lengths[stay], self.limit)
 
     def fill(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
         mask = np.zeros(len(worth), dtype=np.bool_)

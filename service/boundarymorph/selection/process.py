@@ -123,13 +123,13 @@ class GaussianProcess:
         in between. Matrix-matrix products make sixteen rows cost about as much as four.
         """
         t = len(self.observed)
-        documents = [document for document in documents if document not in self._ahead]
+        documents = [document for document in documents if document not in self._ahead][: self._ahead_limit]
         rows = self._covariance.rows(documents)
         rows -= self._rows[:t, documents].T @ self._rows[:t]
+        while len(self._ahead) + len(documents) > self._ahead_limit:
+            del self._ahead[next(iter(self._ahead))]
         for document, row in zip(documents, rows, strict=True):
             self._ahead[document] = (t, row.copy())
-        while len(self._ahead) > self._ahead_limit:
-            del self._ahead[next(iter(self._ahead))]
 
     def retarget(self, targets: NDArray[np.float64]) -> None:
         """Replace all t targets, in order of observation, at O(tN)."""

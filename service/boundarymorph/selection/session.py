@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +17,10 @@ from boundarymorph.selection.capacity import Capacity, DocumentCapacity, capacit
 from boundarymorph.selection.config import Config, SelectionConfig
 from boundarymorph.selection.pool import Pool
 
-LOOK_AHEAD = 16  # kernel rows computed in one pass over the embeddings, where the next picks can be foreseen
+Value = TypeVar("Value", bound=np.generic)
+LOOK_AHEAD = 16  # rows of likely next picks that are computed in one pass
 FEWEST_TO_SETTLE = 15  # scores below which the expected loss was often far off
-LOOK_AHEAD_WORTH = 100  # calls left from which nine in ten picks have been foreseen (fewer than half at 50)
+LOOK_AHEAD_FROM = 100  # known scores: before, a pass over what was computed of them costs too little to be shared
 
 
 class StopReason(StrEnum):
@@ -95,7 +97,7 @@ class SelectionSession:
         self._config = config or SelectionConfig()
         self._settle = settle
         self._asked: dict[int, tuple[int | None, float | None]] = {}
-        self._decided = self.capacity.covers(len(pool))
+        self._left = np.arange(len(pool))  # positions of what was not given up
         calls = 0 if self._decided else min(budget, len(pool) - len(known))
         self._posterior = self._config.posterior(pool, calls + len(known))
         for document, score in known.items():
@@ -108,13 +110,18 @@ class SelectionSession:
         return len(self.history)
 
     @property
+    def given_up(self) -> int:
+        """Documents that were given up."""
+        return len(self.pool) - len(self._left)
+
+    @property
     def stop_reason(self) -> StopReason | None:
         """Why `ask` returns nothing, or None while there is something to ask."""
         if self._decided:
             return StopReason.NOTHING_TO_DECIDE
         if self.spent >= self.budget:
             return StopReason.BUDGET
-        if self.belief.scored.all():
+        if self._of_left(self.belief.scored).all():
             return StopReason.POOL_EXHAUSTED
         if self._settle is not None and self.informed and self.expected_loss() <= self._settle:
             return StopReason.SETTLED
@@ -135,12 +142,12 @@ class SelectionSession:
         Each document's score is taken as normal and on its own: the sum of what each may turn out to matter against
         the cut, were it known exactly. 0 once everything is scored.
         """
+        if self._decided:
+            return 0.0
         relevance = self._gain()
         margin, inside = self.capacity.margin(relevance)
-        if inside.all():
-            return 0.0
         distance = np.abs(margin - cutoff(margin, inside))
-        missed = expected_excess(distance, self._posterior.deviation(np.arange(len(relevance))))
+        missed = expected_excess(distance, self._posterior.deviation(self._left))
         return float(missed.sum() / max(relevance[inside].sum(), np.finfo(np.float64).tiny))
 
     def ask(self, n: int = 1) -> NDArray[np.intp]:
@@ -153,7 +160,7 @@ class SelectionSession:
         self._asked.clear()
         if self.stop_reason is not None:
             return np.empty(0, dtype=np.intp)
-        n = min(n, self.budget - self.spent, int(np.count_nonzero(~self.belief.scored)))
+        n = min(n, self.budget - self.spent, int(np.count_nonzero(~self._of_left(self.belief.scored))))
         belief = self.belief
         self._choose(belief)
         if n > 1:
@@ -178,11 +185,27 @@ class SelectionSession:
             self.history.append(Observation(document, rival, value, self.rounds, score))
         self.belief = self._posterior.belief()
 
+    def give_up(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
+        """Leave documents out from now on, such as those that exist no more: they are not asked (again) and not
+        selected, and cost nothing. What was told of them before stays evidence. InvalidInput changes nothing."""
+        positions = np.asarray(documents, dtype=np.intp)
+        if ((positions < 0) | (positions >= len(self.pool))).any():
+            raise InvalidInput(f"the pool has {len(self.pool)} documents; give up positions from 0 to one less")
+        stay = ~np.isin(self._left, positions)
+        if stay.all():
+            return
+        self.capacity = self.capacity.among(stay)
+        self._left = self._left[stay]
+        for position in positions.tolist():
+            self._asked.pop(position, None)
+
     def selection(self) -> Selection:
         """The best documents that fit, as believed now; valid at any moment."""
         gain, relevance = self._gain(), self._posterior.relevance()
-        inside = self.capacity.margin(gain)[1]
-        chosen = np.flatnonzero(self.capacity.fill(self._config.worth(gain, inside, self.belief.scored)))
+        chosen = self._left
+        if chosen.size:
+            inside = self.capacity.margin(gain)[1]
+            chosen = chosen[self.capacity.fill(self._config.worth(gain, inside, self._of_left(self.belief.scored)))]
         documents = chosen[np.argsort(-relevance[chosen], kind="stable")]
         return Selection(
             documents,
@@ -195,28 +218,42 @@ class SelectionSession:
         """At most n unscored documents that are likely to be asked soon, likeliest first. Asks nothing."""
         if self.stop_reason is not None:
             return np.empty(0, dtype=np.intp)
-        return np.array(self._config.acquisition.shortlist(*self._contested(self.belief), n), dtype=np.intp)
+        likely = self._config.acquisition.shortlist(*self._contested(self.belief), n)
+        return self._left[likely]
 
     def _choose(self, belief: Belief) -> None:
         contested, incumbents = self._contested(belief)
         rule = self._config.acquisition
         choice = rule.choose(contested, incumbents, int(np.count_nonzero(contested.scored)))
-        self._asked[choice.document] = (choice.rival, choice.value)
-        if self.budget - self.spent >= LOOK_AHEAD_WORTH and not self._posterior.ready(choice.document):
-            likely = rule.shortlist(contested, incumbents, LOOK_AHEAD)
-            self._posterior.prepare([choice.document, *(d for d in likely if d != choice.document)])
+        document = int(self._left[choice.document])
+        self._asked[document] = (None if choice.rival is None else int(self._left[choice.rival]), choice.value)
+        pays = np.count_nonzero(self.belief.scored) >= LOOK_AHEAD_FROM and self.budget - self.spent >= 2 * LOOK_AHEAD
+        if pays and not self._posterior.ready(document):
+            likely = self._left[rule.shortlist(contested, incumbents, LOOK_AHEAD)].tolist()
+            self._posterior.prepare([document, *(other for other in likely if other != document)])
 
     def _contested(self, belief: Belief) -> tuple[Belief, NDArray[np.bool_]]:
-        """The belief on the scale on which the capacity decides, and the mask of the incumbents."""
+        """The belief on the scale on which the capacity decides, and the mask of the incumbents, of what is left."""
+        scored = self._of_left(belief.scored)
         if isinstance(self.capacity, DocumentCapacity):
-            return belief, self.capacity.margin(belief.mean)[1]
+            mean = self._of_left(belief.mean)
+            return Belief(mean, self._of_left(belief.std), scored), self.capacity.margin(mean)[1]
         margin, incumbents = self.capacity.margin(self._gain())
-        deviation = self._posterior.deviation(np.arange(len(margin)))
-        return Belief(margin, deviation, belief.scored), incumbents
+        return Belief(margin, self._posterior.deviation(self._left), scored), incumbents
 
     def _gain(self) -> NDArray[np.float64]:
-        """What the capacity weighs: a count compares documents, anything else adds them up against their cost."""
-        return self._posterior.relevance() if isinstance(self.capacity, DocumentCapacity) else self._posterior.gain()
+        """What the capacity weighs of what is left: a count compares documents, anything else adds them up against
+        their cost."""
+        by_count = isinstance(self.capacity, DocumentCapacity)
+        return self._of_left(self._posterior.relevance() if by_count else self._posterior.gain())
+
+    def _of_left(self, values: NDArray[Value]) -> NDArray[Value]:
+        """Of N values, those of the documents that were not given up."""
+        return values if len(self._left) == len(values) else values[self._left]
+
+    @property
+    def _decided(self) -> bool:
+        return self.capacity.nothing_to_decide(len(self._left))
 
 
 def scores_of_asked(

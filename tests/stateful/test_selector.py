@@ -1,0 +1,305 @@
+"""Selections over a retriever and a scorer that fail, hang and lose documents, in virtual time."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any, TypeVar
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+from numpy.typing import ArrayLike, NDArray
+
+from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.caching.scorer import CachingScorer
+from boundarymorph.errors import (
+    DeadlineExceeded,
+    Overloaded,
+    RetrieverFailed,
+    RetrieverUnavailable,
+    ScorerFailed,
+    ScorerUnavailable,
+)
+from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, IndexedCandidates
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.encoders import Embeddings
+from boundarymorph.retrieval.retriever import Retrieved
+from boundarymorph.scoring.scorer import Scores
+from boundarymorph.selection import Pool, StopReason
+from boundarymorph.selection.methods import METHODS
+from boundarymorph.selector import LATE, Interruption, Progress, SelectionResult, SelectionTask, Selector
+from tests.retrieval.fakes import vector_of
+from tests.scoring.fakes import score_of
+from tests.stateful.profile import draws
+
+Result = TypeVar("Result")
+HANGS = 1_000.0
+QUERIES = ("one", "two")
+IDS = [f"d{number}" for number in range(12)]
+LATENCIES = st.sampled_from([0.0, 0.0, 0.0, 0.1, 1.0, HANGS])
+RETRIEVER_TROUBLE = (Overloaded("busy"), RetrieverUnavailable("away"), RetrieverFailed("broken"))
+SCORER_TROUBLE = (Overloaded("busy"), ScorerUnavailable("away"), ScorerFailed("broken"))
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Time passes only when there is nothing else to do, and then at once. What is for threads is done right here."""
+
+    now = 1_000.0
+
+    def time(self) -> float:
+        return self.now
+
+    def _run_once(self) -> None:
+        if not self._ready and self._scheduled:  # type: ignore[attr-defined]
+            self.now = max(self.now, self._scheduled[0].when())  # type: ignore[attr-defined]
+        super()._run_once()  # type: ignore[misc]
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Executor | None, function: Callable[..., Result], *args: Any
+    ) -> asyncio.Future[Result]:
+        done: asyncio.Future[Result] = self.create_future()
+        outcome = function(*args)
+
+        def finish() -> None:
+            if not done.cancelled():
+                done.set_result(outcome)
+
+        self.call_soon(finish)
+        return done
+
+
+class ScriptedRetriever:
+    """An index whose calls take from a script: seconds, an error, or ids that are deleted first."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self.script: list[float | Exception | set[str]] = []
+        self.missed: set[str] = set()
+        self.running = 0
+
+    async def _act(self) -> None:
+        self.running += 1
+        try:
+            action = self.script.pop() if self.script else 0.0
+            if isinstance(action, Exception):
+                raise action
+            if isinstance(action, set):
+                self.texts = {id: text for id, text in self.texts.items() if id not in action}
+            else:
+                await asyncio.sleep(action)
+        finally:
+            self.running -= 1
+
+    async def retrieve(
+        self, index: str, query: str, depth: int, query_embedding: ArrayLike | None = None, **_: object
+    ) -> Retrieved:
+        await self._act()
+        ids = sorted(self.texts)
+        return Retrieved(Pool.of(ids, np.array([vector_of(id) for id in ids]), vector_of(query)))
+
+    async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
+        await self._act()
+        self.missed |= set(ids) - self.texts.keys()
+        return {id: Document(id, self.texts[id]) for id in ids if id in self.texts}
+
+    async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
+        raise NotImplementedError
+
+    async def embed_query(self, query: str) -> NDArray[np.float32]:
+        return vector_of(query)
+
+    async def embed_documents(self, texts: Sequence[str]) -> Embeddings:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        pass
+
+
+class ScriptedScorer:
+    """Takes seconds from a script, or an error; counts what it scored."""
+
+    name = "scripted"
+
+    def __init__(self) -> None:
+        self.script: list[float | Exception] = []
+        self.scored = 0
+        self.running = 0
+
+    async def check(self) -> None:
+        pass
+
+    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+        self.running += 1
+        try:
+            action = self.script.pop() if self.script else 0.0
+            if isinstance(action, Exception):
+                raise action
+            async with asyncio.timeout_at(deadline):
+                await asyncio.sleep(action)
+        except TimeoutError as error:
+            raise DeadlineExceeded("late") from error
+        finally:
+            self.running -= 1
+        self.scored += len(texts)
+        return Scores(np.array([score_of(query, text) for text in texts]))
+
+    async def close(self) -> None:
+        pass
+
+
+class SelectorMachine(RuleBasedStateMachine):
+    """Each step changes the index or selects. The model is the documents, and what the scripted parts have seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = VirtualLoop()
+        self.retriever, self.scorer = ScriptedRetriever(), ScriptedScorer()
+        self.retriever.texts = {id: f"text of {id}" for id in IDS}
+        cache = MemoryScoreCache(clock=self.loop.time)
+        remembering = CachingScorer(self.scorer, cache, clock=self.loop.time)
+        self.selector = Selector(self.retriever, remembering, clock=self.loop.time)
+
+    def teardown(self) -> None:
+        self.run(self.selector.close())
+        self.loop.close()
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        async def alone() -> Result:
+            try:
+                return await work
+            finally:
+                await asyncio.sleep(0.01)  # scores are written to the cache behind the request's back
+                assert asyncio.all_tasks() == {asyncio.current_task()}
+                assert self.retriever.running == self.scorer.running == 0
+
+        return self.loop.run_until_complete(alone())
+
+    @rule(ids=st.sets(st.sampled_from(IDS), min_size=1, max_size=8), version=st.integers(0, 2))
+    def upload(self, ids: set[str], version: int) -> None:
+        """Some texts are those of other documents too."""
+        self.retriever.texts |= {id: f"text {int(id[1:]) // (version + 1)}" for id in ids}
+
+    @rule(
+        data=st.data(),
+        query=st.sampled_from(QUERIES),
+        own=st.booleans(),
+        budget=st.integers(0, 14),
+        k=st.integers(1, 9),
+        batch_size=st.integers(1, 5),
+        method=st.sampled_from(sorted(METHODS)),
+        seconds=st.none() | st.floats(0.05, 5),
+        flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    )
+    def select(
+        self,
+        data: st.DataObject,
+        query: str,
+        own: bool,
+        budget: int,
+        k: int,
+        batch_size: int,
+        method: str,
+        seconds: float | None,
+        flags: tuple[bool, bool, bool],
+    ) -> None:
+        if not self.retriever.texts:
+            return
+        return_documents, reuse, degrade = flags
+        task = SelectionTask(
+            query=query,
+            candidates=self._own_pool(query, data) if own else IndexedCandidates("index", len(IDS)),
+            budget=budget,
+            k=k,
+            batch_size=batch_size,
+            method=method,
+            return_documents=return_documents,
+            deadline=None if seconds is None else self.loop.now + seconds,
+            reuse=reuse,
+            degrade=degrade,
+        )
+        quick = st.sampled_from([0.0, 0.1]) if seconds is None else LATENCIES
+        deletions = st.sets(st.sampled_from(IDS), max_size=6)
+        retrieving = data.draw(st.sampled_from([quick, quick | deletions, quick | st.sampled_from(RETRIEVER_TROUBLE)]))
+        scoring = data.draw(st.sampled_from([quick, quick | st.sampled_from(SCORER_TROUBLE)]))
+        self.retriever.script = data.draw(st.lists(retrieving, max_size=6))
+        self.scorer.script = data.draw(st.lists(scoring, max_size=4))
+        self.retriever.missed.clear()
+        texts, scored, began = dict(self.retriever.texts), self.scorer.scored, self.loop.now
+        leaves = data.draw(st.none() | st.none() | st.floats(0.01, 3), label="leaves after")
+        steps: list[Progress | SelectionResult] = []
+        error = self.run(self._carry_out(task, steps, leaves))
+        if isinstance(error, asyncio.CancelledError):
+            return
+        assert seconds is None or self.loop.now - began <= seconds + LATE + 0.011
+        if error is not None:
+            assert not degrade or not steps, repr(error)
+            assert isinstance(error, DeadlineExceeded | RETRIEVER_ERRORS if not steps else tuple(TROUBLE))
+            return
+        *rounds, result = steps
+        assert isinstance(result, SelectionResult)
+        self._check(task, result, texts)
+        assert result.calls == self.scorer.scored - scored
+        for step in rounds:
+            assert isinstance(step, Progress)
+            assert step.calls + step.cached <= max(0, budget - step.reused)
+            assert len(step.selected) == len(set(step.selected)) <= k
+
+    def _own_pool(self, query: str, data: st.DataObject) -> Candidates:
+        """The same texts under other ids, of which a caller knows a few scores."""
+        documents = [Document(f"own {id}", text) for id, text in sorted(self.retriever.texts.items())]
+        vectors = np.array([vector_of(document.id) for document in documents])
+        known = data.draw(st.sets(st.sampled_from([document.id for document in documents]), max_size=2))
+        scores = {document.id: score_of(query, document.text) for document in documents if document.id in known}
+        return GivenCandidates(documents, vectors, vector_of(query), known=scores)
+
+    async def _carry_out(
+        self, task: SelectionTask, steps: list[Progress | SelectionResult], leaves: float | None
+    ) -> BaseException | None:
+        """All steps of a task, or the error that ended it; after so many seconds its caller leaves."""
+
+        async def follow() -> None:
+            async for step in self.selector.steps(task):
+                steps.append(step)
+
+        running = asyncio.ensure_future(follow())
+        await asyncio.wait({running}, timeout=leaves)
+        left = not running.done()
+        running.cancel()
+        await asyncio.wait({running})
+        if left:
+            scored = self.scorer.scored
+            await asyncio.sleep(2 * HANGS)
+            assert self.scorer.scored == scored
+            return asyncio.CancelledError()
+        return running.exception()
+
+    def _check(self, task: SelectionTask, result: SelectionResult, texts: Mapping[str, str]) -> None:
+        selection, ids = result.selection, result.pool.ids
+        chosen = [ids[position] for position in selection.documents]
+        missed = self.retriever.missed & set(ids)
+        assert not missed & set(chosen)
+        assert len(chosen) == len(set(chosen)) == min(task.k or 0, len(ids) - len(missed))
+        complete = result.stop_reason in StopReason
+        assert complete == (result.stop_reason not in Interruption)
+        known = len(task.candidates.known_scores()) + result.reused
+        assert result.status == ("complete" if complete else "partial" if known or result.history else "retrieval_only")
+        assert result.calls + result.cached == len(result.history) <= max(0, task.budget - result.reused)
+        if result.stop_reason == StopReason.BUDGET:
+            assert len(result.history) == max(0, task.budget - result.reused)
+        assert complete or result.warnings
+        if not task.reuse:
+            assert result.reused == 0
+        text_of = {id: texts[id.removeprefix("own ")] for id in ids}
+        for id, relevance, std, scored in zip(
+            chosen, selection.relevance.tolist(), selection.std.tolist(), selection.scored.tolist(), strict=True
+        ):
+            assert not scored or (relevance, std) == (score_of(task.query, text_of[id]), 0)
+        if task.return_documents and complete:
+            assert {id: result.documents[id].text for id in chosen} == {id: text_of[id] for id in chosen}
+
+
+RETRIEVER_ERRORS = Overloaded | RetrieverUnavailable | RetrieverFailed
+TROUBLE = {type(error) for error in (*RETRIEVER_TROUBLE, *SCORER_TROUBLE)}
+
+TestSelector = SelectorMachine.TestCase
+TestSelector.settings = draws(40, 8)

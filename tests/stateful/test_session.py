@@ -1,0 +1,215 @@
+"""A selection session against what was asked, told and given up."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from numpy.typing import NDArray
+
+from boundarymorph.selection import (
+    Capacity,
+    Config,
+    DocumentCapacity,
+    Pool,
+    SelectionConfig,
+    SelectionSession,
+    SpeculativeSession,
+    StopReason,
+    TokenCapacity,
+    TrendConfig,
+)
+from tests.selection import literal
+from tests.stateful.profile import draws
+
+PAPER = SelectionConfig(bandwidth_pairs=None)
+CONFIGS: tuple[Config, ...] = (PAPER, TrendConfig())
+SCORES = st.sampled_from([0.0, 1.0, 1e-9, 0.5]) | st.floats(0, 1)
+
+
+@st.composite
+def pools(draw: st.DrawFn) -> tuple[Pool, NDArray[np.float64]]:
+    """5 to 30 documents, some of them the same, and their scores."""
+    count, dimension, seed = draw(st.integers(5, 30)), draw(st.integers(2, 4)), draw(st.integers(0, 99))
+    rng = np.random.default_rng(seed)
+    embeddings = rng.normal(size=(count, dimension))[rng.integers(draw(st.integers(2, count)), size=count)]
+    scores = np.array(draw(st.lists(SCORES, min_size=count, max_size=count)))
+    return Pool.of([f"d{n}" for n in range(count)], embeddings, rng.normal(size=dimension)), scores
+
+
+class SessionMachine(RuleBasedStateMachine):
+    """Ask, tell in any order, give up. The model is what is known, what was paid for, and what is left."""
+
+    @initialize(case=pools(), config=st.sampled_from(CONFIGS), by_tokens=st.booleans(), data=st.data())
+    def begin(
+        self, case: tuple[Pool, NDArray[np.float64]], config: Config, by_tokens: bool, data: st.DataObject
+    ) -> None:
+        self.pool, self.scores = case
+        count = len(self.pool)
+        if by_tokens:
+            self.lengths = np.array(data.draw(st.lists(st.integers(1, 9), min_size=count, max_size=count)), float)
+            self.limit = float(data.draw(st.integers(int(self.lengths.min()), 60)))
+            self.capacity: Capacity = TokenCapacity(self.lengths, self.limit)
+        else:
+            self.lengths, self.limit = np.ones(count), float(data.draw(st.integers(1, count + 1)))
+            self.capacity = DocumentCapacity(int(self.limit))
+        known = data.draw(st.sets(st.integers(0, count - 1), max_size=4))
+        self.options: dict[str, Any] = {
+            "budget": data.draw(st.integers(0, count + 3)),
+            "k": self.capacity,
+            "config": config,
+            "known": {document: float(self.scores[document]) for document in known},
+            "settle": data.draw(st.sampled_from([None, 0.3])),
+        }
+        self.session = SelectionSession(self.pool, **self.options)
+        self.known, self.paid, self.left = set(known), 0, set(range(count))
+        self.asked: list[int] = []
+        self.log: list[tuple[str, Any, list[int]]] = []
+
+    @rule(n=st.integers(1, 7))
+    def ask(self, n: int) -> None:
+        reason = self.session.stop_reason
+        self.asked = self.session.ask(n).tolist()
+        self.log.append(("ask", n, self.asked))
+        budget = self.options["budget"]
+        assert len(set(self.asked)) == len(self.asked) <= min(n, budget - self.paid)
+        assert set(self.asked) <= self.left - self.known
+        assert bool(self.asked) == (reason is None)
+        fits = self.lengths[list(self.left)]
+        if fits.sum() <= self.limit or not (fits <= self.limit).any():
+            assert reason is StopReason.NOTHING_TO_DECIDE
+        elif self.paid == budget:
+            assert reason is StopReason.BUDGET
+        elif self.left <= self.known:
+            assert reason is StopReason.POOL_EXHAUSTED
+        else:
+            assert reason in ({None} if self.options["settle"] is None else {None, StopReason.SETTLED})
+        if reason is None:
+            assert len(self.asked) == min(n, budget - self.paid, len(self.left - self.known))
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data())
+    def tell(self, data: st.DataObject) -> None:
+        told = data.draw(st.permutations(self.asked))
+        told = told[: data.draw(st.integers(1, len(told)))]
+        self.session.tell(told, self.scores[told])
+        self.log.append(("tell", None, told))
+        self.asked = [document for document in self.asked if document not in told]
+        self.known |= set(told)
+        self.paid += len(told)
+
+    @rule(data=st.data())
+    def give_up(self, data: st.DataObject) -> None:
+        """Of what was asked, of what is known, or of anything; the whole pool only rarely."""
+        of = st.sampled_from(self.asked) if self.asked else st.integers(0, len(self.pool) - 1)
+        gone = data.draw(st.lists(of, max_size=4))
+        self.session.give_up(gone)
+        self.log.append(("give_up", None, gone))
+        self.left -= set(gone)
+        self.asked = [document for document in self.asked if document not in gone]
+
+    @invariant()
+    def the_set_is_what_fits_of_what_is_left(self) -> None:
+        selection = self.session.selection()
+        chosen = selection.documents.tolist()
+        assert len(set(chosen)) == len(chosen) and set(chosen) <= self.left
+        room = self.limit - self.lengths[chosen].sum()
+        assert room >= 0
+        assert all(self.lengths[document] > room for document in self.left - set(chosen))
+        assert selection.scored.tolist() == [document in self.known for document in chosen]
+        assert np.isfinite(selection.std).all() and (selection.std >= 0).all()
+        assert (selection.std[selection.scored] == 0).all()
+        np.testing.assert_array_equal(
+            selection.relevance[selection.scored], self.scores[selection.documents[selection.scored]]
+        )
+        assert ((selection.relevance >= 0) & (selection.relevance <= 1)).all()
+        assert (np.diff(selection.relevance) <= 0).all()
+        assert np.isfinite(self.session.expected_loss()) and self.session.expected_loss() >= 0
+        assert (self.session.spent, self.session.given_up) == (self.paid, len(self.pool) - len(self.left))
+        assert {seen.document for seen in self.session.history} | self.options["known"].keys() == self.known
+
+    def teardown(self) -> None:
+        if hasattr(self, "session"):
+            self.replayed_it_is_the_same()
+            self.what_is_believed_depends_on_the_scores_alone()
+
+    def replayed_it_is_the_same(self) -> None:
+        again = SelectionSession(self.pool, **self.options)
+        for operation, n, documents in self.log:
+            if operation == "ask":
+                assert again.ask(n).tolist() == documents
+            elif operation == "tell":
+                again.tell(documents, self.scores[documents])
+            else:
+                again.give_up(documents)
+        assert again.history == self.session.history
+        np.testing.assert_array_equal(again.selection().documents, self.session.selection().documents)
+
+    def what_is_believed_depends_on_the_scores_alone(self) -> None:
+        """Not on the order in which they came, on what was asked and not told, or on what was given up."""
+        belief, known = self.session.belief, sorted(self.known, reverse=True)
+        at_once = SelectionSession(
+            self.pool, **self.options | {"budget": 0, "known": {d: float(self.scores[d]) for d in known}}
+        ).belief
+        np.testing.assert_allclose(belief.mean, at_once.mean, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(belief.std, at_once.std, rtol=0, atol=1e-6)
+        if self.options["config"] is PAPER:
+            count, open = len(self.pool), ~belief.scored
+            prior = 1 - np.arange(count) / max(count - 1, 1)
+            residuals = np.array([0.0, *(self.scores[known] - prior[known])])
+            mean, std = literal.posterior(literal.augmented_kernel(self.pool), [count, *known], residuals, prior)
+            np.testing.assert_allclose(belief.mean[open], mean[open], rtol=0, atol=1e-6)
+            np.testing.assert_allclose(belief.std[open], std[open], rtol=0, atol=1e-6)
+
+
+class SpeculativeMachine(RuleBasedStateMachine):
+    """Whatever comes back, in whatever order, the picks are those of a session that is asked one at a time."""
+
+    @initialize(
+        case=pools(),
+        config=st.sampled_from(CONFIGS),
+        budget=st.integers(0, 33),
+        k=st.integers(1, 12),
+        width=st.integers(1, 6),
+    )
+    def begin(self, case: tuple[Pool, NDArray[np.float64]], config: Config, budget: int, k: int, width: int) -> None:
+        pool, self.scores = case
+        plain = SelectionSession(pool, budget=budget, k=k, config=config)
+        self.picks: list[int] = []
+        while (asked := plain.ask()).size:
+            self.picks += asked.tolist()
+            plain.tell(asked, self.scores[asked])
+        self.ahead = SpeculativeSession(SelectionSession(pool, budget=budget, k=k, config=config), width)
+        self.told: set[int] = set()
+        self.asked: Sequence[int] = []
+
+    @rule()
+    def ask(self) -> None:
+        self.asked = self.ahead.ask().tolist()
+        assert len(set(self.asked)) == len(self.asked) <= self.ahead.width
+        assert not self.told & set(self.asked)
+        assert bool(self.asked) == (self.ahead.session.spent < len(self.picks))
+        assert self.asked[:1] == self.picks[self.ahead.session.spent :][: len(self.asked[:1])]
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data())
+    def tell(self, data: st.DataObject) -> None:
+        told = data.draw(st.permutations(self.asked))
+        told = told[: data.draw(st.integers(1, len(told)))]
+        self.ahead.tell(told, self.scores[told])
+        self.asked = [document for document in self.asked if document not in told]
+        self.told |= set(told)
+
+    @invariant()
+    def the_picks_are_the_same(self) -> None:
+        made = [seen.document for seen in self.ahead.session.history]
+        assert made == self.picks[: len(made)]
+        assert len(made) == len(self.picks) or self.picks[len(made)] not in self.told
+        assert self.ahead.scored == len(self.told)
+
+
+TestSession = SessionMachine.TestCase
+TestSession.settings = draws(30, 15)
+TestSpeculation = SpeculativeMachine.TestCase
+TestSpeculation.settings = draws(15, 12)
