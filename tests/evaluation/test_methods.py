@@ -172,8 +172,19 @@ def test_names_groups_and_rounds() -> None:
     (rounds,) = chosen(["boundarymorph@5"])
     method = rounds.settings[0]
     assert rounds.name == "boundarymorph@5" and rounds.ours and isinstance(method, Morph) and method.batch == 5
-    for wrong in ("morphology", "mips@5", "boundarymorph@", "boundarymorph@0", "boundarymorph@x"):
-        if wrong == "boundarymorph@":
-            continue
-        with pytest.raises(InvalidInput):
-            chosen([wrong])
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("morphology", "no method is called 'morphology'"),
+        ("boundarymorph@", "no method is called 'boundarymorph@'"),
+        ("mips@5", "rounds are NAME@n with a product method"),
+        ("boundarymorph@0", "rounds are NAME@n"),
+        ("boundarymorph@x", "rounds are NAME@n"),
+        ("boundarymorph@-1", "rounds are NAME@n"),
+    ],
+)
+def test_names_that_name_nothing(name: str, complaint: str) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        chosen(["mips", name])
