@@ -5,16 +5,19 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from matplotlib.figure import Figure
 from rich.console import Console
 from typer.testing import CliRunner
 
 from boundarymorph.cli import app
 from boundarymorph.errors import BoundaryMorphError, InvalidInput
-from boundarymorph.evaluation import report, tables
+from boundarymorph.evaluation import plots, report, tables
 from boundarymorph.evaluation.command import Request, evaluate
 from boundarymorph.evaluation.tables import Table
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
@@ -46,6 +49,14 @@ def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "_draw", lambda studies, folder: {})
 
 
+@contextmanager
+def small_pictures() -> Iterator[None]:
+    """Every figure is drawn, but small and unarranged, which takes most of the time (test_plots.py has that)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "Figure", lambda figsize, layout, dpi: Figure(figsize, dpi=30))
+        yield
+
+
 @pytest.fixture(scope="module")
 def two_tables(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("two")
@@ -53,7 +64,10 @@ def two_tables(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     tables.write(small(seed=2, without=["bm25"]), folder / "other.npz")
     out = folder / "report"
     names = "baselines,product,ablations"
-    shown = run("--table", folder / "one.npz", "--table", folder / "other.npz", *GRID, "--out", out, "--methods", names)
+    with small_pictures():
+        shown = run(
+            "--table", folder / "one.npz", "--table", folder / "other.npz", *GRID, "--out", out, "--methods", names
+        )
     return out, shown
 
 
@@ -138,7 +152,10 @@ def test_what_the_terminal_shows(two_tables: tuple[Path, str]) -> None:
 
 def test_without_labels(tmp_path: Path) -> None:
     tables.write(small(without=["grade", "n_relevant"]), tmp_path / "t.npz")
-    shown = run("--table", tmp_path / "t.npz", *GRID, "--out", tmp_path / "out", "--methods", "mips,boundarymorph@3")
+    with small_pictures():
+        shown = run(
+            "--table", tmp_path / "t.npz", *GRID, "--out", tmp_path / "out", "--methods", "mips,boundarymorph@3"
+        )
     assert "no table has human labels" in shown
     rows = json.loads((tmp_path / "out" / "summary.json").read_bytes())["rows"]
     assert {row["ncg"] for row in rows} == {None}

@@ -12,6 +12,8 @@ from boundarymorph.evaluation.methods.single_stage import SingleStage
 from boundarymorph.evaluation.run import run_once
 from tests.evaluation.tables import synthetic
 
+HEIGHTS = {"mips": 0.5, "ss": 0.505, "trend": 0.8}
+
 
 def test_a_handful_of_documents_lies_along_its_principal_components() -> None:
     line = np.linspace(-1, 1, 9)[:, None] * np.array([[3.0, 4.0, 0.0]], dtype=np.float32)
@@ -30,6 +32,19 @@ def test_more_documents_keep_their_groups_and_their_places() -> None:
     nearest = np.linalg.norm(places[:, None] - centres, axis=2).argmin(axis=1)
     assert nearest.tolist() == groups.tolist()
     np.testing.assert_array_equal(plots._layout(embeddings, seed=0), places)
+
+
+def test_lines_are_named_at_their_ends_apart_from_each_other(tmp_path: Path) -> None:
+    assert plots._apart([50.0, 50.5, 80.0], 2.0, 100.0) == pytest.approx([49.25, 51.25, 80.0])
+    assert plots._apart([99.0, 99.5], 2.0, 100.0) == pytest.approx([98.0, 100.0])
+    values = {name: {(budget, k): height for budget in (10, 20) for k in (5, 50)} for name, height in HEIGHTS.items()}
+    palette = plots.colours(list(HEIGHTS), ["trend"])
+    assert len(set(palette.values())) == len(HEIGHTS)
+    plots.quality_against_budget(
+        tmp_path / "q.png", [10, 20], [5, 50], values, dict.fromkeys(HEIGHTS, "name"), palette, ["trend"], "CE-nCG"
+    )
+    with Image.open(tmp_path / "q.png") as image:
+        assert image.mode == "P" and image.size == (int(130 * 8.4), int(130 * 4.2))
 
 
 def test_a_large_pool_shows_what_matters(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
