@@ -16,7 +16,7 @@ HEIGHTS = {"mips": 0.5, "ss": 0.505, "trend": 0.8}
 
 
 def test_a_handful_of_documents_lies_along_its_principal_components() -> None:
-    line = np.linspace(-1, 1, 9)[:, None] * np.array([[3.0, 4.0, 0.0]], dtype=np.float32)
+    line = (np.linspace(-1, 1, 9)[:, None] * np.array([[3.0, 4.0, 0.0]])).astype(np.float32)
     places = plots._layout(line + 7, seed=0)
     assert places.shape == (9, 2)
     assert np.abs(places[:, 0]) == pytest.approx(5 * np.abs(np.linspace(-1, 1, 9)), abs=1e-5)

@@ -69,6 +69,15 @@ def test_zero_prior(family: str) -> None:
         np.testing.assert_allclose(session.belief.mean, reference.means[-1], rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("prior", ["percentile", "zero"])
+def test_before_any_observation_the_prior_is_believed(prior: str) -> None:
+    pool, _ = clustered(30, 8, 0)
+    belief = SelectionConfig(prior=prior, anchored=False).posterior(pool, 5).belief()
+    expected = np.linspace(1, 0, 30) if prior == "percentile" else np.zeros(30)
+    np.testing.assert_allclose(belief.mean, expected, rtol=0, atol=1e-15)
+    np.testing.assert_array_equal(belief.std, 1.0)
+
+
 def test_the_query_observed_at_1_lifts_a_zero_prior_near_it() -> None:
     """Two opposite documents, of which the first is the query's direction: after a score of 0 far away, the zero prior
     leaves the query's residual of 1 nearby. By hand: e = (1, 0), standardised (1, -1), mean .5, deviation .5."""
