@@ -1,7 +1,14 @@
 import numpy as np
 import pytest
 
-from boundarymorph.evaluation.analyses import capacity_curves, changes, comparisons, latencies, multimodal
+from boundarymorph.evaluation.analyses import (
+    CapacityCurves,
+    capacity_curves,
+    changes,
+    comparisons,
+    latencies,
+    multimodal,
+)
 from boundarymorph.evaluation.methods import chosen
 from boundarymorph.evaluation.methods.morph import Morph
 from boundarymorph.evaluation.run import experiment
@@ -33,7 +40,21 @@ def test_capacity_curves_agree_with_the_experiment_where_told_and_judged_meet() 
     assert list(curves.evaluated) == [3, 5, 10, 59]
     for row, k in ((0, 5), (1, 10)):
         assert curves.values[row, curves.evaluated.index(k)] == pytest.approx(OUTCOME.mean(PAPER, 8, k))
-    assert 0 <= curves.best_where_told <= 1
+
+
+@pytest.mark.parametrize(
+    ("second", "share"),
+    [
+        ([0.70, 0.80], 1.0),  # each run is the best at its own k
+        ([0.91, 0.80], 0.5),  # the run that was told 10 is better at 5 too
+        ([0.91, 0.59], 0.0),  # each is better where the other was told
+        ([0.9009, 0.5991], 1.0),  # by less than 0.1 points
+        ([0.9011, 0.5991], 0.5),
+    ],
+)
+def test_the_share_of_runs_that_are_best_where_they_were_told(second: list[float], share: float) -> None:
+    curves = CapacityCurves([5, 10], [3, 5, 10], np.array([[0.5, 0.9, 0.6], [0.5, *second]]))
+    assert curves.best_where_told == share
 
 
 def test_latencies_count_calls() -> None:

@@ -6,17 +6,21 @@ import csv
 import gzip
 import io
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
+from matplotlib.figure import Figure
 from rich.console import Console
 from typer.testing import CliRunner
 
 from boundarymorph.cli import app
 from boundarymorph.errors import BoundaryMorphError, InvalidInput
-from boundarymorph.evaluation import report, tables
+from boundarymorph.evaluation import plots, report, tables
 from boundarymorph.evaluation.command import Request, evaluate
+from boundarymorph.evaluation.tables import Table
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
 from tests.evaluation.tables import synthetic
 from tests.evaluation.test_builder import Lengths
@@ -35,14 +39,36 @@ def run(*arguments: str | Path) -> str:
     return result.output
 
 
+def small(**options: Any) -> Table:
+    """Pools of less than 50 documents, which a map shows without a t-SNE (test_plots.py has that)."""
+    return synthetic(n=45, **options)
+
+
+@pytest.fixture
+def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report without plots, for tests of everything else."""
+    monkeypatch.setattr(report, "_draw", lambda studies, folder: {})
+
+
+@contextmanager
+def small_pictures() -> Iterator[None]:
+    """Every figure is drawn, but small and unarranged, which takes most of the time (test_plots.py has that)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "Figure", lambda figsize, layout, dpi: Figure(figsize, dpi=30))
+        yield
+
+
 @pytest.fixture(scope="module")
 def two_tables(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("two")
-    tables.write(synthetic(seed=1), folder / "one.npz")
-    tables.write(synthetic(seed=2, without=["bm25"]), folder / "other.npz")
+    tables.write(small(seed=1), folder / "one.npz")
+    tables.write(small(seed=2, without=["bm25"]), folder / "other.npz")
     out = folder / "report"
     names = "baselines,product,ablations"
-    shown = run("--table", folder / "one.npz", "--table", folder / "other.npz", *GRID, "--out", out, "--methods", names)
+    with small_pictures():
+        shown = run(
+            "--table", folder / "one.npz", "--table", folder / "other.npz", *GRID, "--out", out, "--methods", names
+        )
     return out, shown
 
 
@@ -84,7 +110,7 @@ def test_the_results_of_every_query(two_tables: tuple[Path, str]) -> None:
 
 def test_the_report(two_tables: tuple[Path, str]) -> None:
     out, _ = two_tables
-    report = (out / "report.md").read_text()
+    text = (out / "report.md").read_text()
     for expected in (
         "## At a glance",
         "## CE-nCG",
@@ -100,13 +126,13 @@ def test_the_report(two_tables: tuple[Path, str]) -> None:
         "| update | acquisition |",
         "other: `bm25` was left out, because the table has no bm25",
     ):
-        assert expected in report, expected
-    pictures = [line.partition("](")[2].rstrip(")") for line in report.splitlines() if line.startswith("![")]
+        assert expected in text, expected
+    pictures = [line.partition("](")[2].rstrip(")") for line in text.splitlines() if line.startswith("![")]
     assert len(pictures) == len(set(pictures)) >= 2 + 2 * 6
     for picture in pictures:
         assert (out / picture).read_bytes().startswith(b"\x89PNG")
     assert len(list((out / "plots").iterdir())) == len(pictures), "every picture is in the report"
-    assert str(out) not in report, "no path of the machine"
+    assert str(out) not in text, "no path of the machine"
 
 
 def test_the_comparisons(two_tables: tuple[Path, str]) -> None:
@@ -122,11 +148,15 @@ def test_what_the_terminal_shows(two_tables: tuple[Path, str]) -> None:
     _, shown = two_tables
     assert "CE-nCG (%)" in shown and "mean of tables" in shown and "report.md" in shown
     assert "other: bm25 left out: the table has no bm25" in " ".join(shown.split())
+    assert "\x1b[" not in shown, "no colour where there is no terminal"
 
 
 def test_without_labels(tmp_path: Path) -> None:
-    tables.write(synthetic(without=["grade", "n_relevant"]), tmp_path / "t.npz")
-    shown = run("--table", tmp_path / "t.npz", *GRID, "--out", tmp_path / "out", "--methods", "mips,boundarymorph@3")
+    tables.write(small(without=["grade", "n_relevant"]), tmp_path / "t.npz")
+    with small_pictures():
+        shown = run(
+            "--table", tmp_path / "t.npz", *GRID, "--out", tmp_path / "out", "--methods", "mips,boundarymorph@3"
+        )
     assert "no table has human labels" in shown
     rows = json.loads((tmp_path / "out" / "summary.json").read_bytes())["rows"]
     assert {row["ncg"] for row in rows} == {None}
@@ -163,6 +193,7 @@ def test_a_folder_that_cannot_be_made_is_noticed_before_anything_is_computed(tmp
         evaluate(request, models, Console(quiet=True))
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_judgments_that_come_or_change_after_the_table(tmp_path: Path) -> None:
     """Texts stay as they are; scores are bought once."""
     folder, scorer = texts(tmp_path / "kitchen"), Lengths()
@@ -217,6 +248,7 @@ def texts(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_texts_with_the_real_models_and_a_language_model(tmp_path: Path) -> None:
     table = tmp_path / "kept.npz"
     with endpoint(grades_by_number) as (url, seen):
@@ -247,12 +279,6 @@ def test_texts_with_the_real_models_and_a_language_model(tmp_path: Path) -> None
     assert "CE-nCG" in again
     same = json.loads((tmp_path / "again" / "summary.json").read_bytes())["rows"]
     assert {json.dumps(row) for row in same} <= {json.dumps(row) for row in summary["rows"]}
-
-
-def test_the_report_reads_without_color_or_terminal(tmp_path: Path) -> None:
-    tables.write(synthetic(), tmp_path / "t.npz")
-    shown = io.StringIO(run("--table", tmp_path / "t.npz", *GRID, "--out", tmp_path / "out", "--methods", "mips,ss"))
-    assert "\x1b[" not in shown.read()
 
 
 @pytest.mark.parametrize("narrow", [False, True])

@@ -83,14 +83,16 @@ def test_rgs_forgets_what_its_queue_has_no_room_for() -> None:
         seconds = 0.0
 
         def graph(self, degree: int) -> np.ndarray:
-            return np.array([[2, -1], [3, -1], [-1, -1], [-1, -1], [-1, -1]])
+            return np.array([[1, 2], [-1, -1], [5, -1], [-1, -1], [-1, -1], [-1, -1]])
 
-    question = on_a_circle([0, 1, 2, 3, 4], [0.5, 0.9, 0.1, 0.8, 0.2])
-    question.__dict__["neighbourhood"] = Graph()
-    run = problem(question, budget=5)
-    # Room for one: 1 stays, 0 is forgotten; 1 leads to 3, 3 leads nowhere; the retrieval order takes the rest.
-    Rgs(degree=2, seed_div=5.0, frac=0.2).rank(run)
-    assert run.calls == [0, 2, 1, 3, 4]
+    # The seed 0 leads to 1 and 2. With room for both, 1 leads nowhere and then 2 leads to 5.
+    for frac, calls in ((1.0, [0, 1, 2, 5]), (0.5, [0, 1, 2, 5]), (0.25, [0, 1, 2, 3])):
+        question = on_a_circle([0, 1, 2, 3, 4, 5], [0.5, 0.9, 0.1, 0.8, 0.2, 0.7])
+        question.__dict__["neighbourhood"] = Graph()
+        run = problem(question, budget=4)
+        # With room for one, 2 is forgotten, and the retrieval order takes the last call.
+        Rgs(degree=2, seed_div=4.0, frac=frac).rank(run)
+        assert run.calls == calls
 
 
 def test_gar_by_hand() -> None:
@@ -172,8 +174,19 @@ def test_names_groups_and_rounds() -> None:
     (rounds,) = chosen(["boundarymorph@5"])
     method = rounds.settings[0]
     assert rounds.name == "boundarymorph@5" and rounds.ours and isinstance(method, Morph) and method.batch == 5
-    for wrong in ("morphology", "mips@5", "boundarymorph@", "boundarymorph@0", "boundarymorph@x"):
-        if wrong == "boundarymorph@":
-            continue
-        with pytest.raises(InvalidInput):
-            chosen([wrong])
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("morphology", "no method is called 'morphology'"),
+        ("boundarymorph@", "no method is called 'boundarymorph@'"),
+        ("mips@5", "rounds are NAME@n with a product method"),
+        ("boundarymorph@0", "rounds are NAME@n"),
+        ("boundarymorph@x", "rounds are NAME@n"),
+        ("boundarymorph@-1", "rounds are NAME@n"),
+    ],
+)
+def test_names_that_name_nothing(name: str, complaint: str) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        chosen(["mips", name])

@@ -29,10 +29,16 @@ def table() -> Table:
     )
 
 
+@pytest.fixture(scope="module")
+def trajectories(table: Table) -> list[options.Row]:
+    return [{"table": table.name, **row} for row in options.trajectories(table, 1, lambda: None)]
+
+
 @pytest.mark.parametrize("threshold", [0.2, 0.05])
-def test_a_trajectory_says_where_a_session_with_that_threshold_stops(table: Table, threshold: float) -> None:
-    rows = [{"table": table.name, **row} for row in options.trajectories(table, 1, lambda: None)]
-    stopped = {(row["query"], row["k"]): row for row in options.settled(rows, threshold)}
+def test_a_trajectory_says_where_a_session_with_that_threshold_stops(
+    table: Table, trajectories: list[options.Row], threshold: float
+) -> None:
+    stopped = {(row["query"], row["k"]): row for row in options.settled(trajectories, threshold)}
     assert len(stopped) == 2 * len(table)
     for number, question in enumerate(table.questions()):
         session = SelectionSession(question.pool, budget=options.CAP, k=50, config=METHODS[DEFAULT], settle=threshold)
@@ -40,7 +46,7 @@ def test_a_trajectory_says_where_a_session_with_that_threshold_stops(table: Tabl
             session.tell(asked, question.scores[asked])
         assert stopped[number, 50]["calls"] == session.spent
         assert stopped[number, 50]["ce_ncg"] == normalised_gain(session.selection().documents, question.scores)
-    assert all(row["ce_ncg"] > 0.98 for row in options.at_fixed_budget(rows, 160))
+    assert all(row["ce_ncg"] > 0.98 for row in options.at_fixed_budget(trajectories, 160))
 
 
 def test_the_linear_optimum_takes_part_of_the_last_document() -> None:
@@ -49,7 +55,9 @@ def test_the_linear_optimum_takes_part_of_the_last_document() -> None:
     assert options._packed(np.array([1, 0, 2]), capacity).tolist() == [1]
 
 
-def test_every_study_runs_and_names_its_queries(table: Table) -> None:
+def test_every_study_runs_and_names_its_queries(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, fewer in (("BUDGETS", (5, 10)), ("KS", (50,)), ("ROUNDS", (1, 5)), ("CAP", 30), ("WIDTHS", (2,))):
+        monkeypatch.setattr(options, name, fewer)
     seen = []
     for study in options.STUDIES.values():
         rows = study(table, 2, lambda: seen.append(1))

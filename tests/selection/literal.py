@@ -1,7 +1,7 @@
 """The paper's Algorithms 1 and 2 word for word: the whole kernel, a whole solve a step, the whole cross product.
 
 Slow on purpose, and sharing nothing with the product but the pool. The conventions where the paper is silent are those
-of docs/architecture.md: the anchor's residual is 0 and counts in the centring, scored documents sit at their score with
+of docs/architecture.md: nothing ranks above the query, so its percentile is 1; scored documents sit at their score with
 sigma 0, two scored documents are no contested pair, ties go by retrieval rank and equal sigmas to the incumbent.
 """
 
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
 from boundarymorph.selection import Pool
+
+JITTER = 1e-4
 
 
 @dataclass
@@ -47,22 +49,38 @@ def augmented_kernel(pool: Pool, kernel: str = "vmf", median: float | None = Non
     return matrix
 
 
+def percentile_prior(count: int) -> NDArray[np.float64]:
+    """(N + 1,) mu_0 with the query last: (N - 1 - pos) / (N - 1), the MIPS percentile rank (app. C.3)."""
+    ranks = np.arange(count)
+    documents = (count - 1 - ranks) / (count - 1) if count > 1 else np.ones(count)
+    return np.append(documents, 1.0)
+
+
+def zero_prior(count: int) -> NDArray[np.float64]:
+    """(N + 1,) "the MIPS percentile prior mean becomes a zero mean" (sec. 5.2), at the query as everywhere."""
+    return np.zeros(count + 1)
+
+
 def posterior(
-    matrix: NDArray[np.float64], observed: list[int], residuals: NDArray[np.float64], prior: NDArray[np.float64]
+    observed: list[int], scores: list[float], prior: NDArray[np.float64], matrix: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Algorithm 1: mean and standard deviation of every document."""
-    count = len(prior)
-    centre = residuals.mean() if residuals.size else 0.0
-    spread = residuals.std() if residuals.size else 0.0
-    scale = spread if residuals.size > 1 and spread > 1e-12 else 1.0
-    z = (residuals - centre) / scale
+    """Algorithm 1, POSTERIOR(A, y, mu_0, K, C): mean and standard deviation (N,) of every document.
+
+    observed: A, where N is the query; scores: y; prior: (N + 1,) mu_0; matrix: (N + 1, N + 1) K.
+    """
+    count = len(prior) - 1
     if not observed:
-        return prior.copy(), np.ones(count)
-    factor = cho_factor(matrix[np.ix_(observed, observed)] + 1e-4 * np.eye(len(observed)), lower=True)
+        return prior[:count].copy(), np.ones(count)
+    residuals = np.array(scores) - prior[observed]
+    centre, spread = residuals.mean(), residuals.std()
+    if spread <= 1e-12:  # one residual, or equal ones
+        spread = 1.0
+    z = (residuals - centre) / spread
+    factor = cho_factor(matrix[np.ix_(observed, observed)] + JITTER * np.eye(len(observed)), lower=True)
     cross = matrix[observed, :count]
-    mean = prior + centre + scale * (cross.T @ cho_solve(factor, z))
-    variance = 1.0 - np.einsum("tn,tn->n", cross, cho_solve(factor, cross))
-    return mean, scale * np.sqrt(np.maximum(variance, 1e-12))
+    mean = cross.T @ cho_solve(factor, z)
+    variance = matrix.diagonal()[:count] - np.einsum("tn,tn->n", cross, cho_solve(factor, cross))
+    return prior[:count] + centre + spread * mean, spread * np.sqrt(np.maximum(variance, 0.0))
 
 
 def run(
@@ -76,20 +94,17 @@ def run(
     anchored: bool = True,
     matrix: NDArray[np.float64] | None = None,
 ) -> LiteralRun:
-    """Algorithm 2 against a table of true scores (N,)."""
+    """Algorithm 2 against a table of true scores (N,). prior: (N + 1,) mu_0, the percentile unless given."""
     count = len(pool)
-    if prior is None:
-        prior = np.array([(count - 1 - position) / (count - 1) if count > 1 else 1.0 for position in range(count)])
-    if matrix is None:
-        matrix = augmented_kernel(pool, kernel)
+    mu_0 = percentile_prior(count) if prior is None else prior
+    gram = augmented_kernel(pool, kernel) if matrix is None else matrix
     result = LiteralRun()
-    observed: list[int] = [count] if anchored else []
-    residuals: list[float] = [0.0] if anchored else []
+    # "A <- {q}, y <- {1}: query enters as a zero-cost observation at y = 1"
+    observed, y = ([count], [1.0]) if anchored else ([], [])
 
     def believe() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        mean, std = posterior(matrix, observed, np.array(residuals), prior)
-        for document in result.picks:
-            mean[document], std[document] = scores[document], 0.0
+        mean, std = posterior(observed, y, mu_0, gram)
+        mean[result.picks], std[result.picks] = scores[result.picks], 0.0
         result.means.append(mean)
         return mean, std
 
@@ -106,7 +121,7 @@ def run(
         document = j if std[j] >= std[i] else i
         result.picks.append(document)
         observed.append(document)
-        residuals.append(float(scores[document] - prior[document]))
+        y.append(float(scores[document]))
         mean, std = believe()
     result.selected = [int(d) for d in np.argsort(-mean, kind="stable")[: min(k, count)]]
     return result

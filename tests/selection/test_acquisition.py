@@ -108,4 +108,6 @@ def test_shortlist_names_unscored_documents_and_mostly_the_choice(rule: Acquisit
     shortlist = rule.shortlist(belief, incumbents, 8)
     assert len(shortlist) == 8 and not belief.scored[shortlist].any()
     assert rule.choose(belief, incumbents, int(np.count_nonzero(belief.scored))).document in shortlist
-    assert len(rule.shortlist(belief, incumbents, 100)) == np.count_nonzero(~belief.scored)
+    everything = rule.shortlist(belief, incumbents, 100)
+    assert sorted(everything) == np.flatnonzero(~belief.scored).tolist()
+    assert everything[:8] == shortlist, "likeliest first"

@@ -57,12 +57,36 @@ def test_kernels_and_anchor(kernel: str, anchored: bool) -> None:
         np.testing.assert_allclose(session.belief.mean, reference.means[-1], rtol=0, atol=1e-9)
 
 
-def test_zero_prior() -> None:
-    pool, scores = clustered(250, 24, 5)
-    session = run(pool, scores, 40, 40, SelectionConfig(prior="zero", bandwidth_pairs=None))
-    reference = literal.run(pool, scores, 40, 40, prior=np.zeros(250))
-    assert picks(session) == reference.picks
-    assert session.selection().documents.tolist() == reference.selected
+@pytest.mark.parametrize("family", FAMILIES)
+def test_zero_prior(family: str) -> None:
+    """Under a zero prior the query's residual is 1, not 0 as under the percentile prior."""
+    for seed in range(3):
+        pool, scores = FAMILIES[family](250, 24, seed)
+        session = run(pool, scores, 40, 40, SelectionConfig(prior="zero", bandwidth_pairs=None))
+        reference = literal.run(pool, scores, 40, 40, prior=literal.zero_prior(250))
+        assert picks(session) == reference.picks
+        assert session.selection().documents.tolist() == reference.selected
+        np.testing.assert_allclose(session.belief.mean, reference.means[-1], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("prior", ["percentile", "zero"])
+def test_before_any_observation_the_prior_is_believed(prior: str) -> None:
+    pool, _ = clustered(30, 8, 0)
+    belief = SelectionConfig(prior=prior, anchored=False).posterior(pool, 5).belief()
+    expected = np.linspace(1, 0, 30) if prior == "percentile" else np.zeros(30)
+    np.testing.assert_allclose(belief.mean, expected, rtol=0, atol=1e-15)
+    np.testing.assert_array_equal(belief.std, 1.0)
+
+
+def test_the_query_observed_at_1_lifts_a_zero_prior_near_it() -> None:
+    """Two opposite documents, of which the first is the query's direction: after a score of 0 far away, the zero prior
+    leaves the query's residual of 1 nearby. By hand: e = (1, 0), standardised (1, -1), mean .5, deviation .5."""
+    pool = Pool.of(["near", "far"], np.array([[1.0, 0.0], [-1.0, 0.0]]), np.array([1.0, 0.0]), np.array([1.0, -1.0]))
+    posterior = SelectionConfig(prior="zero", bandwidth_pairs=None).posterior(pool, 1)
+    posterior.observe(1, 0.0)
+    covariance = np.exp(-np.log(2))  # the median distance, where the kernel is 1/2 by the median heuristic
+    alpha = np.linalg.solve([[1 + 1e-4, covariance], [covariance, 1 + 1e-4]], [1.0, -1.0])
+    assert posterior.belief().mean[0] == pytest.approx(0.5 + 0.5 * (alpha[0] + covariance * alpha[1]))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -78,10 +102,9 @@ def test_float32_embeddings_pick_the_same(family: str) -> None:
 def test_reported_deviation_is_the_literal_one() -> None:
     pool, scores = clustered(120, 16, 1)
     session = run(pool, scores, 30, 20)
-    matrix = literal.augmented_kernel(pool)
-    prior = np.linspace(1, 0, 120)
     asked = picks(session)
-    residuals = np.array([0.0, *(scores[asked] - prior[asked])])
-    _, expected = literal.posterior(matrix, [120, *asked], residuals, prior)
+    _, expected = literal.posterior(
+        [120, *asked], [1.0, *scores[asked]], literal.percentile_prior(120), literal.augmented_kernel(pool)
+    )
     unscored = ~session.belief.scored
     np.testing.assert_allclose(session.belief.std[unscored], expected[unscored], rtol=0, atol=1e-9)

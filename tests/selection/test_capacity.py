@@ -55,6 +55,24 @@ def test_token_margins_are_the_reduced_values_of_the_relaxed_knapsack(
     assert worth[filled].sum() <= -(relaxed.fun or 0.0) + 1e-9
 
 
+@pytest.mark.parametrize(
+    ("lengths", "limit", "inside", "price"),
+    [
+        ([10.0, 10.0, 10.0], 25.0, [True, True, False], 0.01),
+        ([10.0, 10.0, 10.0], 15.0, [True, False, False], 0.05),
+        ([10.0, 10.0, 10.0], 10.0, [True, False, False], 0.05),
+        ([10.0, 10.0, 10.0], 5.0, [True, False, False], 0.05),  # the first is in doubt though it does not fit
+    ],
+)
+def test_the_first_document_that_does_not_fit_sets_the_price(
+    lengths: list[float], limit: float, inside: list[bool], price: float
+) -> None:
+    worth = np.array([0.9, 0.5, 0.1])
+    margin, mask = TokenCapacity(np.array(lengths), limit).margin(worth)
+    assert mask.tolist() == inside
+    np.testing.assert_allclose(margin, worth - price * np.array(lengths))
+
+
 def test_a_document_that_alone_is_too_long_is_passed_over() -> None:
     capacity = TokenCapacity(np.array([100.0, 10.0, 12.0]), 20.0)
     assert capacity.fill(np.array([99.0, 0.1, 0.1])).tolist() == [False, True, False]

@@ -36,6 +36,13 @@ def test_types(given_type: type, kept: type) -> None:
     np.testing.assert_allclose(np.linalg.norm(pool.embeddings, axis=1), 1, atol=1e-6)
 
 
+def test_rows_of_unit_length_are_neither_copied_nor_changed() -> None:
+    rows = np.eye(3, dtype=np.float32)
+    assert unit_rows(rows, "abc") is rows
+    nearly = rows * np.float32(1.001)
+    assert unit_rows(nearly, "abc").tolist() == rows.tolist()
+
+
 def test_the_callers_array_is_left_alone() -> None:
     for dtype in (np.float16, np.float32, np.float64):
         given_rows = EMBEDDINGS.astype(dtype)

@@ -17,7 +17,7 @@ def covariance(pool: Pool, kappa: float) -> StationaryCovariance:
 
 def posterior(n: int = 60, size: int = 40) -> tuple[ResidualPosterior, NDArray[np.float64]]:
     pool, scores = clustered(n, 8, 0)
-    return ResidualPosterior(np.zeros(n), covariance(pool, 2.0), size), scores
+    return ResidualPosterior(np.zeros(n), covariance(pool, 2.0), size, query_prior=0.0), scores
 
 
 def test_restoring_a_checkpoint_is_exact() -> None:
@@ -135,7 +135,7 @@ def test_log_determinant() -> None:
 
 def test_duplicates_of_a_scored_document_take_its_score() -> None:
     pool, _ = duplicated_and_tied(50, 8, 0)
-    gp = ResidualPosterior(np.zeros(50), covariance(pool, 8.0), 10)
+    gp = ResidualPosterior(np.zeros(50), covariance(pool, 8.0), 10, query_prior=0.0)
     gp.observe(0, 0.8)
     gp.observe(10, 0.1)
     twins = np.flatnonzero(pool.embeddings @ pool.embeddings[0] > 1 - 1e-9)

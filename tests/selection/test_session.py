@@ -134,6 +134,43 @@ def test_an_untold_round_is_asked_anew() -> None:
         session.tell(first[:1], scores[first[:1]])
 
 
+def test_a_round_is_asked_as_if_each_document_had_come_out_as_believed() -> None:
+    """Kriging believer: the same picks as a session that is told, one at a time, what it believes."""
+    for seed in range(3):
+        pool, scores = clustered(200, 12, seed)
+        rounds, believer = (SelectionSession(pool, budget=30, k=40) for _ in range(2))
+        for session in (rounds, believer):
+            for _ in range(10):
+                asked = session.ask()
+                session.tell(asked, scores[asked])
+        expected = []
+        for _ in range(8):
+            (document,) = believer.ask()
+            expected.append(document)
+            believer.tell([document], [believer.belief.mean[document]])
+        assert rounds.ask(8).tolist() == expected
+
+
+@pytest.mark.parametrize("config", [SelectionConfig(), TrendConfig()])
+def test_expected_loss_is_what_single_documents_would_matter(config: Config) -> None:
+    """Against samples: each unscored document's score normal and on its own, the cut where it is."""
+    rng = np.random.default_rng(0)
+    pool, scores = clustered(80, 8, 1)
+    session = SelectionSession(pool, budget=25, k=20, config=config)
+    while (asked := session.ask(5)).size:
+        session.tell(asked, scores[asked])
+    posterior = session._posterior
+    relevance, deviation = posterior.relevance(), posterior.deviation(np.arange(80))
+    order = np.argsort(-relevance, kind="stable")
+    inside, outside = order[:20], order[20:]
+    cut = (relevance[inside[-1]] + relevance[outside[0]]) / 2
+    samples = relevance + deviation * rng.normal(size=(100_000, 80))
+    missed = np.maximum(cut - samples[:, inside], 0).sum(axis=1) + np.maximum(samples[:, outside] - cut, 0).sum(axis=1)
+    # Of a scored document nothing is to be learned, on whichever side of the cut it is.
+    assert session.expected_loss() == pytest.approx(missed.mean() / relevance[inside].sum(), rel=0.02)
+    assert session.expected_loss() > 0.02
+
+
 @pytest.mark.parametrize("score", [-0.01, 1.01, float("nan")])
 def test_scores_outside_the_unit_interval_change_nothing(score: float) -> None:
     pool, scores = clustered(50, 8, 0)

@@ -56,13 +56,14 @@ def member(covariance: Matrix, observed: list[int], y: Matrix) -> tuple[Matrix, 
 @pytest.mark.parametrize("bm25", [False, True])
 @pytest.mark.parametrize("observations", [1, 2, 15])
 def test_mixture_matches_the_textbook(bm25: bool, observations: int) -> None:
+    """The default's own configuration: a field of correlation 1/2 at half the median distance of the pool."""
     for seed in range(3):
         pool, scores = clustered(70, 10, seed)
         scores = 0.1 + 0.8 * scores  # far enough from 0 and 1 that nothing is clipped
         pool = with_bm25(pool) if bm25 else pool
         kappa = 2 * np.log(2) / median_distance(pool.embeddings, None)
         observed = np.random.default_rng(seed).permutation(70)[:observations].tolist()
-        posterior = TrendPosterior(pool, VonMisesFisher(kappa), observations)
+        posterior = TrendConfig().posterior(pool, observations)
         for document in observed:
             posterior.observe(document, scores[document])
 

@@ -99,7 +99,7 @@ class FleetMachine(RuleBasedStateMachine):
     def start(self, count: int, seed: int) -> None:
         self.loop = VirtualLoop()
         endpoints = [parse(f"tei://server{number}:1") for number in range(count)]
-        self.servers = [Server("a") for _ in range(count)]
+        self.servers = [Server("hub/a") for _ in range(count)]
         self.scorer = RemoteScorer(
             endpoints, timeout=PATIENCE, attempt_timeout=ATTEMPT, clock=self.loop.time, seed=seed
         )
@@ -116,7 +116,7 @@ class FleetMachine(RuleBasedStateMachine):
         if state != server.state:
             server.state, self.settled = state, False
 
-    @rule(data=st.data(), model=st.sampled_from(["a", "b"]), restarts=st.booleans())
+    @rule(data=st.data(), model=st.sampled_from(["hub/a", "hub/b"]), restarts=st.booleans())
     def changes_its_model(self, data: Any, model: str, restarts: bool) -> None:
         server = data.draw(st.sampled_from(self.servers))
         if model != server.model:

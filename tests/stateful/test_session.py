@@ -156,9 +156,8 @@ class SessionMachine(RuleBasedStateMachine):
         np.testing.assert_allclose(belief.std, at_once.std, rtol=0, atol=1e-6)
         if self.options["config"] is PAPER:
             count, open = len(self.pool), ~belief.scored
-            prior = 1 - np.arange(count) / max(count - 1, 1)
-            residuals = np.array([0.0, *(self.scores[known] - prior[known])])
-            mean, std = literal.posterior(literal.augmented_kernel(self.pool), [count, *known], residuals, prior)
+            matrix, scores = literal.augmented_kernel(self.pool), [1.0, *self.scores[known].tolist()]
+            mean, std = literal.posterior([count, *known], scores, literal.percentile_prior(count), matrix)
             np.testing.assert_allclose(belief.mean[open], mean[open], rtol=0, atol=1e-6)
             np.testing.assert_allclose(belief.std[open], std[open], rtol=0, atol=1e-6)
 

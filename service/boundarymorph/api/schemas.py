@@ -132,7 +132,9 @@ class SelectRequest(Message):
         None, ge=1, le=1_000_000_000, description="return what fits into so many tokens, instead of k"
     )
     method: Literal[*METHODS] | None = Field(  # type: ignore[valid-type]
-        None, description="'trend' learns how the scores relate to the ranking; 'boundarymorph' is the paper's, exactly"
+        None,
+        description="'trend' learns how the scores relate to the ranking; 'boundarymorph' is the paper's method, "
+        "call by call only with batch_size 1 and reuse false",
     )
     depth: int | None = Field(
         None, ge=1, validation_alias=AliasChoices("depth", "N"), description="N: candidates taken from the index"

@@ -16,6 +16,7 @@ from matplotlib.ticker import FuncFormatter, ScalarFormatter
 from numpy.typing import NDArray
 from PIL import Image
 from sklearn.manifold import TSNE
+from threadpoolctl import threadpool_limits
 
 from boundarymorph.evaluation.analyses import CapacityCurves, Multimodality
 from boundarymorph.evaluation.metrics import normalised_gain
@@ -347,7 +348,9 @@ def _layout(embeddings: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
         padded = np.zeros((len(flat), 2))
         padded[:, : min(2, flat.shape[1])] = flat[:, :2]
         return padded
-    places: NDArray[np.float64] = TSNE(
-        init="pca", perplexity=30, random_state=seed, learning_rate="auto", max_iter=500
-    ).fit_transform(flat)
+    # More threads wait for each other longer than they work, and how they split a sum would show in the picture.
+    with threadpool_limits(1, user_api="openmp"):
+        places: NDArray[np.float64] = TSNE(
+            init="pca", perplexity=30, random_state=seed, learning_rate="auto", max_iter=500
+        ).fit_transform(flat)
     return places

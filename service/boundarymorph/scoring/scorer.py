@@ -14,8 +14,8 @@ from boundarymorph.errors import ScorerUnavailable
 class Scores:
     """What a scorer made of n texts.
 
-    values: (n,) float64 in [0, 1], in the order of the texts. truncated: how many pairs were cut to fit. cached: how many
-    of the values were known, or being computed for another request, so that the model was not asked for them. model: the
+    values: (n,) float64 in [0, 1], in the order of the texts. truncated: how many pairs were cut to fit. cached: how
+    many values were known, or being computed for another request, so that the model was not asked for them. model: the
     name of the one that gave them, None where it cannot change.
     """
 

@@ -46,7 +46,7 @@ class SelectionConfig:
     """The paper's BoundaryMORPH and its relatives.
 
     prior: a name in `prior.PRIORS`; kernel: a name in `kernels.KERNELS`; bandwidth_pairs: sampled pairs behind the
-    median heuristic, None for all of them; anchored: enter the query as an observation.
+    median heuristic, None for all of them; anchored: enter the query as an observation at relevance 1.
     """
 
     prior: str = "percentile"
@@ -58,7 +58,9 @@ class SelectionConfig:
     def posterior(self, pool: Pool, size: int) -> Posterior:
         kernel = KERNELS[self.kernel](median_distance(pool.embeddings, self.bandwidth_pairs))
         covariance = StationaryCovariance(CosineDistances(pool), kernel)
-        return ResidualPosterior(PRIORS[self.prior](pool), covariance, size, anchored=self.anchored)
+        prior = PRIORS[self.prior]
+        query_prior = prior.query if self.anchored else None
+        return ResidualPosterior(prior.documents(pool), covariance, size, query_prior=query_prior)
 
     def worth(
         self, relevance: NDArray[np.float64], inside: NDArray[np.bool_], scored: NDArray[np.bool_]

@@ -14,6 +14,7 @@ from boundarymorph.selection.process import QUERY, Checkpoint, GaussianProcess
 
 NOISE = 1e-4
 MINIMUM_SCALE = 1e-12
+QUERY_RELEVANCE = 1.0
 
 
 class Posterior(Protocol):
@@ -54,8 +55,9 @@ class ResidualPosterior:
     """The paper's: a Gaussian process on the residual between score and prior (alg:posterior). Its working scale is
     the score's own.
 
-    prior: (N,) prior mean. size: scores at most. anchored: enter the query as an observation at relevance 1, where its
-    prior is 1 too: it draws in the variance near q and counts as one residual of 0 in the centring (paper sec. 3.2).
+    prior: (N,) prior mean. size: scores at most. query_prior: prior mean of the query, which is then observed at
+    relevance 1 (paper sec. 3.2); None leaves it out. Its residual, 0 under the percentile prior and 1 under a zero one,
+    counts in the centring like any other.
     The deviation that Z-standardises the residuals cancels from the mean; it scales the standard deviations alone.
     """
 
@@ -65,17 +67,17 @@ class ResidualPosterior:
         covariance: StationaryCovariance,
         size: int,
         *,
-        anchored: bool = True,
+        query_prior: float | None,
         noise: float = NOISE,
     ) -> None:
         self._prior = prior
-        query_row = covariance.query_row() if anchored else None
-        self._process = GaussianProcess(covariance, size + anchored, noise, query_row)
-        self._anchored = anchored
+        self._anchored = query_prior is not None
+        query_row = covariance.query_row() if self._anchored else None
+        self._process = GaussianProcess(covariance, size + self._anchored, noise, query_row)
         self._moment: Checkpoint | None = None
         self._scores: list[float] = []
-        if anchored:
-            self._process.observe(QUERY, 0.0)
+        if query_prior is not None:
+            self._process.observe(QUERY, QUERY_RELEVANCE - query_prior)
 
     def observe(self, document: int, score: float) -> None:
         """Condition on one document's score; a document is observed once."""

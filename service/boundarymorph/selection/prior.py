@@ -1,11 +1,20 @@
-"""The prior mean over the pool: what is believed of a document before any cross-encoder call."""
+"""The prior mean: what is believed of a document, and of the query itself, before any cross-encoder call."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.selection.pool import Pool
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """documents: pool to (N,) prior means; query: prior mean of the query, which may be observed at relevance 1."""
+
+    documents: Callable[[Pool], NDArray[np.float64]]
+    query: float
 
 
 def percentile(pool: Pool) -> NDArray[np.float64]:
@@ -19,4 +28,5 @@ def zero(pool: Pool) -> NDArray[np.float64]:
     return np.zeros(len(pool))
 
 
-PRIORS: dict[str, Callable[[Pool], NDArray[np.float64]]] = {"percentile": percentile, "zero": zero}
+# Nothing ranks above the query itself, so its percentile is that of the head.
+PRIORS = {"percentile": Prior(percentile, query=1.0), "zero": Prior(zero, query=0.0)}

@@ -17,7 +17,7 @@ from boundarymorph.evaluation.methods.method import Contestant, Scoring
 from boundarymorph.evaluation.problem import Problem, Ranking
 from boundarymorph.selection import Belief, BoundaryGap
 from boundarymorph.selection.capacity import top_k
-from boundarymorph.selection.prior import PRIORS
+from boundarymorph.selection.prior import percentile
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Independent(Scoring):
     uses_k: ClassVar[bool] = True
 
     def rank(self, problem: Problem) -> Ranking:
-        prior = PRIORS["percentile"](problem.pool)
+        prior = percentile(problem.pool)
         mean, acquisition = prior.copy(), BoundaryGap()
         seen: list[int] = []
         scores: list[float] = []
@@ -36,7 +36,7 @@ class Independent(Scoring):
             document = acquisition.choose(belief, top_k(mean, problem.k), len(seen)).document
             seen.append(document)
             scores.append(float(problem.score([document])[0]))
-            # The query anchor counts as one residual of 0.
+            # The query, observed at 1 where its percentile is 1, counts as one residual of 0.
             mean = prior + (np.array(scores) - prior[seen]).sum() / (len(seen) + 1)
             mean[seen] = scores
         return np.argsort(-mean, kind="stable")

@@ -38,7 +38,7 @@ class Contestant:
     """A line of the tables: one method, or one with a grid of settings, of which each budget gets the best.
 
     name: as given to --methods; title: as printed; settings: the method with each of its settings; about: what it
-    does, in a line; ours: shipped in the product, so never tuned on the data it is measured on.
+    does, in a line; ours: shipped in the product, so with the same constants on all data.
     """
 
     name: str
