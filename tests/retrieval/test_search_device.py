@@ -109,8 +109,8 @@ class FullTorch(TorchIndex):
 class FullFaiss(MirroredIndex[GpuMirror]):
     """FAISS on the CPU in place of a GPU whose memory is full at a point, in the middle of what it is given."""
 
-    class Memory(faiss.IndexFlatIP):  # type: ignore[misc]
-        def add(self, rows: NDArray[np.float32]) -> None:
+    class Memory(faiss.IndexFlatIP):
+        def add(self, rows: NDArray[np.float32]) -> None:  # type: ignore[override]
             super().add(rows[:7])
             if self.ntotal + len(rows) - 7 > SIZE:
                 raise RuntimeError("Error: StandardGpuResources: alloc fail type FlatData: cudaMalloc error 2")

@@ -202,3 +202,16 @@ def test_no_worker_outlives_its_supervisor(tmp_path: Path) -> None:
         until(lambda: len(workers(running)) == 2)
         running.process.kill()
         until(lambda: not workers(running))
+
+
+def test_memory_is_bounded_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(process, "share_arenas", lambda: order.append("arenas"))
+
+    def create(settings: Settings, *, on_failure: Callable[[], None]) -> NoReturn:
+        order.append("create")
+        raise InvalidConfiguration("enough")
+
+    with pytest.raises(InvalidConfiguration, match="enough"):
+        process.serve(create, Settings(), "test")
+    assert order == ["arenas", "create"]

@@ -43,6 +43,8 @@ SCHEMA_VERSION = 3
 _READABLE = (1, 2, SCHEMA_VERSION)
 _APPLICATION = 0x424D4F52
 _BATCH = 1_000  # documents that a transaction of a long piece of work indexes, while other writers wait
+_IDLE_CONNECTIONS = 16  # kept open for the next calls
+_CACHE_KIB = 2_000  # of pages, each connection
 _EVERY_SEQUENCE = 2**63 - 1
 _DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _TROUBLE = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
@@ -466,7 +468,10 @@ class DocumentStore:
             except BaseException:
                 connection.close()
                 raise
-            self._idle.append(connection)
+            if len(self._idle) < _IDLE_CONNECTIONS:
+                self._idle.append(connection)
+            else:
+                connection.close()
             if self._closed:
                 self.close()
 
@@ -478,6 +483,7 @@ class DocumentStore:
         location = f"{self.path.absolute().as_uri()}?mode=rw"
         connection = sqlite3.connect(location, uri=True, timeout=30, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
         return connection
 
 
