@@ -143,7 +143,9 @@ def build_catalog(
     from boundarymorph.retrieval.catalog import IndexCatalog
 
     try:
-        return IndexCatalog(settings.data_directory / "indexes", make_vectors, warnings=warnings)
+        return IndexCatalog(
+            settings.data_directory / "indexes", make_vectors, warnings=warnings, filter_bytes=settings.filter_bytes
+        )
     except OSError as error:
         raise InvalidConfiguration(f"data_directory: {error}") from error
 

@@ -18,6 +18,7 @@ from boundarymorph.retrieval import backups
 from boundarymorph.retrieval.index import VectorIndex
 from boundarymorph.retrieval.indexes import NAME, IndexInfo, check_name, check_same, unknown
 from boundarymorph.retrieval.live import LiveIndex
+from boundarymorph.retrieval.matching import REMEMBERED_BYTES
 from boundarymorph.retrieval.storage import exists, storage_errors, sync
 from boundarymorph.retrieval.store import DocumentStore
 from boundarymorph.retrieval.structures import check_kind
@@ -41,14 +42,17 @@ class IndexCatalog:
         make_vectors: Callable[[int], VectorIndex] | None = None,
         *,
         warnings: Sequence[str] = (),
+        filter_bytes: int = REMEMBERED_BYTES,
     ) -> None:
         """make_vectors: what all indexes are searched with, whatever their kind, such as an index on an accelerator.
 
-        warnings: what everyone who retrieves is to know of how these indexes are searched.
+        warnings: what everyone who retrieves is to know of how these indexes are searched. filter_bytes: of memory, in
+        each index, for the documents that match the filters asked for last.
         """
         self._directory = directory
         self._make_vectors = make_vectors
         self._warnings = warnings
+        self._filter_bytes = filter_bytes
         self._lock = threading.Lock()
         self._open: dict[str, LiveIndex] = {}
         directory.mkdir(parents=True, exist_ok=True)
@@ -82,7 +86,7 @@ class IndexCatalog:
             index = self._open.get(name)
             if index is None or not exists(index.path):
                 self._forget(name, forgotten)
-                store = DocumentStore(self._file(folder))
+                store = DocumentStore(self._file(folder), remembered_bytes=self._filter_bytes)
                 index = self._open[name] = LiveIndex(name, store, self._make_vectors, warnings=self._warnings)
             return index
 
