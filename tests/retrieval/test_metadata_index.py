@@ -20,6 +20,8 @@ from boundarymorph.retrieval.filters import MAX_STRING, Filter
 from boundarymorph.retrieval.matching import MatchingReader
 from boundarymorph.retrieval.metadata_index import MOST_TERMS, SCHEMA, UNINDEXED, add, candidates, terms_of
 from boundarymorph.retrieval.store import DocumentStore
+from boundarymorph.settings import Settings
+from boundarymorph.wiring import build_catalog
 from tests.contract.document_store import matching
 from tests.retrieval.test_filters import filters, metadata
 
@@ -268,3 +270,14 @@ def test_taking_over_a_store_goes_on_where_it_was_cut_off(
     write(opened, {"d3": {"t": 0, "n": 0}})
     agrees(opened, held | {"d3": {"t": 0, "n": 0}})
     opened.close()
+
+
+def test_the_setting_bounds_every_index(tmp_path: Path) -> None:
+    catalog = build_catalog(Settings(data_directory=tmp_path, filter_bytes=20_000))
+    index = catalog.create("a", encoder=None, dimension=4)
+    rows = [Document(str(number), "", metadata={"n": number}) for number in range(1_000)]
+    index.upsert(rows, np.tile(np.eye(1, 4), (1_000, 1)))
+    for number in range(5):
+        assert len(index.matching(Filter({"n": {"gte": -number}}))) == 1_000
+    assert len(index._store._matched._matched) == 2
+    catalog.close()
