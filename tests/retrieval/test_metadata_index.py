@@ -108,7 +108,9 @@ def test_too_many_candidates_are_none() -> None:
 
 def test_what_no_filter_can_name_has_no_term() -> None:
     assert terms_of(orjson.dumps({"a": {}, "b": [], "c": [[1]], "d": "x" * (MAX_STRING + 1)})) == set()
+    assert terms_of(orjson.dumps({"d" * (MAX_STRING + 1): 1})) == set()
     assert len(terms_of(orjson.dumps({"d": "x" * MAX_STRING}))) == 1
+    assert len(terms_of(orjson.dumps({"d" * MAX_STRING: 1}))) == 1
     assert len(terms_of(orjson.dumps({"d": "x" * MAX_STRING + "\0more"}))) == 1
 
 

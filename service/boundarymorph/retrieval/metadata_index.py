@@ -7,7 +7,9 @@ candidate are compared with the filter afterwards, so two values of one hash cos
 from __future__ import annotations
 
 import sqlite3
+import struct
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 from zlib import crc32
 
@@ -29,6 +31,7 @@ CREATE TABLE terms (
 ) WITHOUT ROWID;
 """
 
+_DOUBLE = struct.Struct("<d")
 _FIRST_LIMIT, _GROWTH = 1_000, 8
 
 
@@ -37,9 +40,9 @@ def terms_of(metadata: bytes) -> set[int]:
     terms: set[int] = set()
     for path, value in _values(orjson.loads(metadata)):
         # A filter compares strings up to their first NUL and names none that is longer than this.
-        text = value.partition("\0")[0] if isinstance(value, str) else ""
-        if len(text) <= MAX_STRING:
-            terms.add(_term(path, value))
+        if isinstance(value, str) and len(value.partition("\0")[0]) > MAX_STRING:
+            continue
+        terms.add(_term(path, value))
         if len(terms) > MOST_TERMS:
             return {UNINDEXED}
     return terms
@@ -107,6 +110,8 @@ def _values(metadata: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterato
     """Every value with the path of its field: those of objects within, and the elements of lists."""
     for name, value in metadata.items():
         path = (*above, name)
+        if len(name) > MAX_STRING:
+            continue  # filters name no such field
         if isinstance(value, dict):
             yield from _values(value, path)
         else:
@@ -117,11 +122,13 @@ def _values(metadata: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterato
 
 def _term(path: tuple[str, ...], value: Scalar) -> int:
     """Equal values of one type have one term: 1 and 1.0, 0.0 and -0.0, strings that are the same up to a NUL."""
-    match value:
-        case str():
-            value = value.partition("\0")[0]
-        case bool() | None:
-            pass
-        case _:
-            value = float(value) + 0.0
-    return crc32(orjson.dumps((*path, value)))
+    if isinstance(value, str):
+        return crc32(value.partition("\0")[0].encode(), _hash(path, "text"))
+    if value is None or isinstance(value, bool):
+        return _hash(path, str(value))
+    return crc32(_DOUBLE.pack(float(value) + 0.0), _hash(path, "number"))
+
+
+@lru_cache(maxsize=1_024)
+def _hash(path: tuple[str, ...], type: str) -> int:
+    return crc32(orjson.dumps((*path, type)))
