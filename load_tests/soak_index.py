@@ -34,7 +34,7 @@ DEPTH = 20
 DELETED = 0.3  # of the writes
 INDEX = "soak"
 FLAT_SECONDS = 180.0  # at the end of reading and writing, in which memory must be flat
-MOST_GROWTH = 4.0  # MiB a minute: what is written since the last search snapshot is in memory, until the next one
+MOST_GROWTH = 5.0  # MiB a minute: what is written since the last search snapshot is in memory, until the next one
 NDJSON = {"content-type": "application/x-ndjson"}
 
 
