@@ -188,7 +188,7 @@ class DocumentStore:
             self._bury_words(connection, replaced)
             if self._has_words(connection):
                 append(connection, written, [documents[number].content for number in kept])
-                compact(connection)
+            compact(connection)
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove documents; how many of the ids were there."""
@@ -198,6 +198,7 @@ class DocumentStore:
             before = last_sequence(connection)
             metadata_index.remove(connection, [sequence for _, sequence in rows])
             self._bury_words(connection, [sequence for _, sequence in rows])
+            compact(connection)
             connection.executemany("INSERT OR REPLACE INTO documents (id) VALUES (?)", ((id,) for id in present))
             (tombstones,) = connection.execute("SELECT count(*) FROM documents WHERE embedding IS NULL").fetchone()
             if tombstones - len(present) > self._tombstones_kept:
@@ -368,7 +369,6 @@ class DocumentStore:
         """Note for the index of the words, complete or not, that documents are replaced or deleted."""
         until = self._words_until(connection)
         bury(connection, [sequence for sequence in sequences if sequence <= until])
-        compact(connection)
 
     def _index_more_words(self) -> int | None:
         """One batch; how many documents are indexed then, None when the words were complete before it.
