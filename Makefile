@@ -6,7 +6,7 @@ SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 
 .PHONY: help setup demo serve test test-faults fuzz check check-deploy format bench-selection bench-select bench-scorer \
-	bench-retrieval bench-frame bench-words bench-products bench-failover bench-overload soak-scorer soak-index soak-models gpu-check \
+	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-overload soak-scorer soak-index soak-models gpu-check \
 	evaluation evaluation-options clean
 
 help:  ## this list
@@ -68,6 +68,9 @@ bench-frame: setup  ## pools from another process beside pools of this one -> bu
 
 bench-words: setup  ## BM25 of 10,000 candidates of a million, and hybrid retrieval -> build/bench/words.json
 	$(BIN)/python -m load_tests.bench_words $(OPTIONS)
+
+bench-filters: setup  ## a new filter over 200,000 documents: reading all metadata, and by their index -> build/bench/filters.json
+	$(BIN)/python -m load_tests.bench_filters $(OPTIONS)
 
 bench-products: setup  ## searches that read the rows together -> build/bench/products.json
 	$(BIN)/python -m load_tests.bench_products $(OPTIONS)

@@ -3,6 +3,9 @@
 A real `boundarymorph retriever` with own vectors. Each write gives its documents a new version, which their texts and
 vectors tell. An answer is right when every document in it has a version that was acknowledged when it was asked for, or
 a later one that was at least begun when it came; a version may be a deletion. One row a minute.
+
+It fails when an answer was wrong, and when the memory of the process grew by more than MOST_GROWTH in the last three
+minutes before the kills.
 """
 
 import argparse
@@ -30,6 +33,8 @@ BATCH = 10
 DEPTH = 20
 DELETED = 0.3  # of the writes
 INDEX = "soak"
+FLAT_SECONDS = 180.0  # at the end of reading and writing, in which memory must be flat
+MOST_GROWTH = 5.0  # MiB a minute: what is written since the last search snapshot is in memory, until the next one
 NDJSON = {"content-type": "application/x-ndjson"}
 
 
@@ -84,10 +89,12 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """rows: one each `row_seconds`; wrong: answers that were not right; kills: how many there were, and how many writes
-    that these cut off were there afterwards."""
+    """rows: one each `row_seconds`; growth: of memory in the last FLAT_SECONDS, in MiB a minute, None for a shorter
+    run; wrong: answers that were not right; kills: how many there were, and how many writes that these cut off were
+    there afterwards."""
 
     rows: Sequence[Mapping[str, Any]]
+    growth: float | None
     wrong: list[str]
     kills: int
     cut_off: int
@@ -106,7 +113,7 @@ def run(plan: Plan, directory: Path, rows: list[Mapping[str, Any]] | None = None
     rng, ledger = random.Random(plan.seed), Ledger()
     ids = [f"d{number}" for number in range(plan.documents)]
     with retriever(directory) as server:
-        asyncio.run(_soak(server, plan, ids, ledger, rows))
+        growth = asyncio.run(_soak(server, plan, ids, ledger, rows))
     cut_off: list[list[str]] = []
     total = there = 0
     for kill in range(plan.kills + 1):
@@ -115,7 +122,16 @@ def run(plan: Plan, directory: Path, rows: list[Mapping[str, Any]] | None = None
             if kill < plan.kills:
                 cut_off = asyncio.run(_killed(server, plan, ids, ledger, rng.uniform(0.0, 1.5)))
                 total += len(cut_off)
-    return Outcome(rows, ledger.wrong, plan.kills, total, there)
+    return Outcome(rows, growth, ledger.wrong, plan.kills, total, there)
+
+
+def growth_of(samples: Sequence[tuple[float, float]]) -> float | None:
+    """MiB a minute over the last FLAT_SECONDS of (second, MiB) samples, by least squares; None for a shorter time."""
+    seconds, sizes = np.array(samples, dtype=np.float64).reshape(-1, 2).T
+    if len(samples) < 2 or seconds[-1] - seconds[0] < FLAT_SECONDS:
+        return None
+    late = seconds >= seconds[-1] - FLAT_SECONDS
+    return float(60 * np.polyfit(seconds[late] - seconds[-1], sizes[late], 1)[0])
 
 
 class _Writer:
@@ -159,7 +175,10 @@ class _Writer:
         return orjson.dumps({"id": id, "text": text, "embedding": vector(id, version).tolist()})
 
 
-async def _soak(server: Server, plan: Plan, ids: Sequence[str], ledger: Ledger, rows: list[Mapping[str, Any]]) -> None:
+async def _soak(
+    server: Server, plan: Plan, ids: Sequence[str], ledger: Ledger, rows: list[Mapping[str, Any]]
+) -> float | None:
+    """The growth of memory. rows: gets one each `row_seconds`."""
     counts: Counter[str] = Counter()
     times: list[float] = []
     writers = [_Writer(server, ids[start :: plan.writers], ledger, counts, start) for start in range(plan.writers)]
@@ -184,9 +203,16 @@ async def _soak(server: Server, plan: Plan, ids: Sequence[str], ledger: Ledger, 
             await _look(remote, rng.choice(ids), ledger)
             times.append(time.perf_counter() - start)
 
-    running = [asyncio.create_task(write(writer)) for writer in writers]
-    running += [asyncio.create_task(read(remote, seed)) for seed, remote in enumerate(remotes)]
+    async def sample() -> None:
+        while not stopping.is_set():
+            samples.append((time.monotonic() - begun, server.resident("RssAnon")))
+            await asyncio.sleep(1)
+
+    samples: list[tuple[float, float]] = []
     begun = time.monotonic()
+    running = [asyncio.create_task(write(writer)) for writer in writers]
+    running.append(asyncio.create_task(sample()))
+    running += [asyncio.create_task(read(remote, seed)) for seed, remote in enumerate(remotes)]
     while (passed := time.monotonic() - begun) < plan.seconds:
         await asyncio.wait(
             running, timeout=min(plan.row_seconds, plan.seconds - passed), return_when=asyncio.FIRST_EXCEPTION
@@ -214,6 +240,7 @@ async def _soak(server: Server, plan: Plan, ids: Sequence[str], ledger: Ledger, 
     await asyncio.gather(*running)
     await asyncio.gather(*(writer.close() for writer in writers), *(remote.close() for remote in remotes))
     await _settle(server, ids, ledger, [])
+    return growth_of(samples)
 
 
 async def _compacted_at(server: Server) -> int:
@@ -306,11 +333,13 @@ def main() -> None:
         outcome = run(plan, Path(directory), report.Rows("soak-index"))
     for wrong in outcome.wrong[:20]:
         print(wrong)
+    growth = outcome.growth
     report.write(
         "soak-index",
         outcome.rows,
         {
             "wrong_answers": len(outcome.wrong),
+            **({} if growth is None else {"memory_growth_mib_a_minute": growth, "bound_of_memory_growth": MOST_GROWTH}),
             "reads": sum(row["reads"] for row in outcome.rows),
             "writes": sum(row["upserted"] + row["deleted"] for row in outcome.rows),
             "kills": outcome.kills,
@@ -318,6 +347,10 @@ def main() -> None:
             "of_these_there_whole": outcome.cut_off_but_there,
         },
     )
+    if growth is None:
+        print(f"it was shorter than {FLAT_SECONDS:.0f} s: whether memory is flat was not judged")
+    if outcome.wrong or (growth or 0) > MOST_GROWTH:
+        raise SystemExit("answers were wrong" if outcome.wrong else "memory was not flat in the last three minutes")
 
 
 if __name__ == "__main__":

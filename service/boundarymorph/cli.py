@@ -333,7 +333,8 @@ def compact_index(
 def index_words(
     name: Annotated[str, typer.Argument(help="Name of the index.")], data_directory: DataDirectory = None
 ) -> None:
-    """Index the words of an index that was made without, for BM25 and hybrid search. All or nothing; writers wait."""
+    """Index the words of an index that was made without, for BM25 and hybrid search. Services read and write meanwhile;
+    if it is interrupted, it goes on where it was."""
     from boundarymorph import terminal
 
     with _local_indexes(data_directory, "index words") as catalog, terminal.progress(console) as progress:

@@ -295,6 +295,7 @@ class Settings(BaseSettings):
     search_device: str = Field(
         "cpu", pattern=r"^(cpu|cuda(:\d+)?|faiss(:\d+)?)$", description="cuda: PyTorch; faiss: FAISS on a GPU"
     )
+    filter_bytes: int = Field(64 * 2**20, ge=0, description="of memory for matches of recent filters, in each index")
     selector_threads: int = Field(2, ge=1, description="threads for the mathematics of all sessions")
     max_length: int = Field(512, ge=8, le=512, description="tokens that the embedded models read")
     log_level: str = Field("info", pattern="^(critical|error|warning|info|debug)$")

@@ -144,8 +144,13 @@ def build_catalog(
     from boundarymorph.retrieval.catalog import IndexCatalog
 
     try:
-        folder = settings.data_directory / "indexes"
-        return IndexCatalog(folder, make_vectors, warnings=warnings, log_bytes=settings.index_log_bytes)
+        return IndexCatalog(
+            settings.data_directory / "indexes",
+            make_vectors,
+            warnings=warnings,
+            log_bytes=settings.index_log_bytes,
+            filter_bytes=settings.filter_bytes,
+        )
     except OSError as error:
         raise InvalidConfiguration(f"data_directory: {error}") from error
 

@@ -1,20 +1,25 @@
-"""Devices that are not there: the service searches on the CPU, and every answer says so."""
+"""Devices that are not there, or fail later: the service searches on the CPU, and every answer says so."""
 
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.index import FlatView
+from boundarymorph.retrieval.gpu_index import GpuMirror
+from boundarymorph.retrieval.index import FlatIndex, FlatView
 from boundarymorph.retrieval.local import LocalRetriever
 from boundarymorph.retrieval.mirror import BeyondDevice, MirroredIndex
 from boundarymorph.retrieval.segmented import SegmentedIndex
+from boundarymorph.retrieval.torch_index import TorchIndex, TorchMirror
 from boundarymorph.settings import Settings
 from boundarymorph.wiring import build_catalog, build_indexes
 from tests.contract.vector_index import names, unit
@@ -86,4 +91,107 @@ async def test_a_single_search_that_the_device_cannot_answer(tmp_path: Path) -> 
     catalog = IndexCatalog(tmp_path, Small, warnings=["of all"])
     beyond = "the CPU searched, not the device: it is small"
     assert await warnings_of(catalog) == [["of all", beyond], ["of all"], ["of all", beyond]]
+    catalog.close()
+
+
+SIZE = 100  # documents that a device below has room for
+NO_ROOM = "the CPU searched, not the device: it could not take over the documents of this index; the log says why"
+NO_MEMORY = "the CPU searched, not the device: it failed or has no memory left; the log says why"
+
+
+class FullTorch(TorchIndex):
+    def _mirrored(self, view: FlatView, before: tuple[FlatView, TorchMirror] | None) -> TorchMirror:
+        if view.count > SIZE:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return super()._mirrored(view, before)
+
+
+class FullFaiss(MirroredIndex[GpuMirror]):
+    """FAISS on the CPU in place of a GPU whose memory is full at a point, in the middle of what it is given."""
+
+    class Memory(faiss.IndexFlatIP):
+        def add(self, rows: NDArray[np.float32]) -> None:  # type: ignore[override]
+            super().add(rows[:7])
+            if self.ntotal + len(rows) - 7 > SIZE:
+                raise RuntimeError("Error: StandardGpuResources: alloc fail type FlatData: cudaMalloc error 2")
+            super().add(rows[7:])
+
+    def _mirrored(self, view: FlatView, before: tuple[FlatView, GpuMirror] | None) -> GpuMirror:
+        return GpuMirror.following(view, before, lambda: GpuMirror(self.Memory(self._dimension), 2_048))
+
+
+class Unbuildable(TorchIndex):
+    def _mirrored(self, view: FlatView, before: tuple[FlatView, TorchMirror] | None) -> TorchMirror:
+        raise MemoryError
+
+
+def put(catalog: IndexCatalog, ids: list[str], seed: int = 0) -> None:
+    index = catalog.create("a", encoder=None, dimension=8)
+    index.upsert([Document(id, "") for id in ids], unit(len(ids), 8, seed))
+
+
+@pytest.mark.parametrize("make", [FullTorch, FullFaiss])
+def test_a_device_without_room_for_what_is_written(
+    tmp_path: Path, make: Callable[[int], MirroredIndex[Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    catalog, plain = IndexCatalog(tmp_path, make), IndexCatalog(tmp_path, FlatIndex)
+    queries = unit(5, 8, seed=9)
+
+    def warnings() -> set[tuple[str, ...]]:
+        told = set()
+        for query in queries:
+            found = catalog.get("a").retrieve("", query, 5)
+            assert list(found.pool.ids) == list(plain.get("a").retrieve("", query, 5).pool.ids)
+            told.add(tuple(found.warnings))
+        return told
+
+    put(catalog, names(SIZE))
+    assert warnings() == {()}
+    assert not caplog.records
+    put(catalog, names(50, SIZE))
+    assert warnings() == {(NO_ROOM,)}
+    put(catalog, names(20, 10), seed=1)  # what is written later is found as well
+    catalog.get("a").delete(names(5))
+    assert warnings() == {(NO_ROOM,)}
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "150 vectors of 8 numbers" in caplog.text
+    vectors = catalog.get("a").refresh()
+    assert isinstance(vectors, MirroredIndex)
+    assert vectors._flat.view().count == SIZE + 50 + 20  # no row twice
+    few = vectors.view().search(queries[0], 1).sequences
+    assert len(vectors.search(queries[0], 5, within=few).ids) == 1
+    catalog.close()
+    plain.close()
+
+
+def test_a_device_without_room_for_anything(tmp_path: Path) -> None:
+    catalog = IndexCatalog(tmp_path, Unbuildable)
+    put(catalog, names(20))
+    found = catalog.get("a").retrieve("", unit(1, 8)[0], 5)
+    assert (len(found.pool), list(found.warnings)) == (5, [NO_ROOM])
+    catalog.close()
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("cudaMalloc"), MemoryError()]
+)
+def test_a_search_that_fails_on_its_device(
+    tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    catalog = IndexCatalog(tmp_path, TorchIndex)
+    put(catalog, names(50))
+    query = unit(1, 8, seed=3)[0]
+    on_device = catalog.get("a").retrieve("", query, 5)
+    assert list(on_device.warnings) == []
+
+    def fail(mirror: TorchMirror, view: FlatView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
+        raise error
+
+    with monkeypatch.context() as broken:
+        broken.setattr(TorchMirror, "nominate", fail)
+        on_cpu = catalog.get("a").retrieve("", query, 5)
+    assert list(on_cpu.warnings) == [NO_MEMORY]
+    assert list(on_cpu.pool.ids) == list(on_device.pool.ids)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert list(catalog.get("a").retrieve("", query, 5).warnings) == []
     catalog.close()

@@ -3,7 +3,7 @@
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import CorruptIndex, InvalidInput, UnknownIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.store import _LOG_PATIENCE, DocumentStore, fingerprint
+from boundarymorph.retrieval.store import _IDLE_CONNECTIONS, _LOG_PATIENCE, DocumentStore, fingerprint
 from tests.contract.document_store import DocumentStoreContract, Reopen, matching, write
 from tests.retrieval.bm25 import literal_bm25
 
@@ -64,6 +64,13 @@ def test_commits_reach_the_disk(store: DocumentStore) -> None:
     with store._transaction() as connection:
         assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_connections_that_wait_for_the_next_call_are_bounded(store: DocumentStore) -> None:
+    with ExitStack() as open_at_once:
+        for _ in range(_IDLE_CONNECTIONS + 4):
+            open_at_once.enter_context(store._transaction())
+    assert len(store._idle) == _IDLE_CONNECTIONS
 
 
 def test_readers_do_not_wait_for_a_writer(store: DocumentStore, reopen: Reopen) -> None:

@@ -203,3 +203,16 @@ def test_a_port_in_use(tmp_path: Path) -> None:
 def test_no_worker_outlives_its_supervisor(gateway: Service) -> None:
     gateway.process.kill()
     until(lambda: not workers(gateway))
+
+
+def test_memory_is_bounded_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(process, "share_arenas", lambda: order.append("arenas"))
+
+    def create(settings: Settings, *, on_failure: Callable[[], None]) -> NoReturn:
+        order.append("create")
+        raise InvalidConfiguration("enough")
+
+    with pytest.raises(InvalidConfiguration, match="enough"):
+        process.serve(create, Settings(), "test")
+    assert order == ["arenas", "create"]

@@ -18,6 +18,7 @@ from boundarymorph.retrieval import backups
 from boundarymorph.retrieval.index import VectorIndex
 from boundarymorph.retrieval.indexes import NAME, IndexInfo, check_name, check_same, unknown
 from boundarymorph.retrieval.live import LiveIndex
+from boundarymorph.retrieval.matching import REMEMBERED_BYTES
 from boundarymorph.retrieval.storage import exists, storage_errors, sync
 from boundarymorph.retrieval.store import LOG_BYTES, DocumentStore
 from boundarymorph.retrieval.structures import check_kind
@@ -42,16 +43,18 @@ class IndexCatalog:
         *,
         warnings: Sequence[str] = (),
         log_bytes: int = LOG_BYTES,
+        filter_bytes: int = REMEMBERED_BYTES,
     ) -> None:
         """make_vectors: what all indexes are searched with, whatever their kind, such as an index on an accelerator.
 
         warnings: what everyone who retrieves is to know of how these indexes are searched. log_bytes: as in
-        `DocumentStore`.
+        `DocumentStore`. filter_bytes: of memory, in each index, for what met the filters asked for last.
         """
         self._directory = directory
         self._make_vectors = make_vectors
         self._warnings = warnings
         self._log_bytes = log_bytes
+        self._filter_bytes = filter_bytes
         self._lock = threading.Lock()
         self._open: dict[str, LiveIndex] = {}
         directory.mkdir(parents=True, exist_ok=True)
@@ -90,7 +93,9 @@ class IndexCatalog:
             index = self._open.get(name)
             if index is None or not exists(index.path):
                 self._forget(name, forgotten)
-                store = DocumentStore(self._file(folder), log_bytes=self._log_bytes)
+                store = DocumentStore(
+                    self._file(folder), log_bytes=self._log_bytes, remembered_bytes=self._filter_bytes
+                )
                 index = self._open[name] = LiveIndex(name, store, self._make_vectors, warnings=self._warnings)
             return index
 

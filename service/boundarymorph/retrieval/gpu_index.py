@@ -106,12 +106,15 @@ class GpuFlatIndex(MirroredIndex[GpuMirror]):
         self._most = limit(_faiss)
         if self._most == 0:
             raise InvalidConfiguration("this FAISS has no GPU support; install one that has, or use TorchIndex")
-        self._device = device
         try:
+            there = _faiss.get_num_gpus()
             self._resources = _faiss.StandardGpuResources()
-            super().__init__(dimension)
         except RuntimeError as error:
-            raise InvalidConfiguration(f"FAISS has no GPU {device} here: {error}") from error
+            raise InvalidConfiguration(f"FAISS has no GPU here: {error}") from error
+        if device >= there:
+            raise InvalidConfiguration(f"FAISS has no GPU {device} here: it sees {there}")
+        self._device = device
+        super().__init__(dimension)
 
     def _mirrored(self, view: FlatView, before: tuple[FlatView, GpuMirror] | None) -> GpuMirror:
         return GpuMirror.following(view, before, self._empty)

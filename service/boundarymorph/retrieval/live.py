@@ -201,7 +201,7 @@ class LiveIndex:
         return backups.write(self.name, self._store, self._snapshots, target)
 
     def index_words(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> bool:
-        """Index the words of an index that was made without; False where they are. Writers wait meanwhile.
+        """Index the words of an index that was made without; False where they are. See `DocumentStore.index_words`.
 
         on_progress: called with the documents that are done and those that there are.
         """

@@ -40,6 +40,18 @@ def ids_of(connection: sqlite3.Connection, sequences: Iterable[int]) -> dict[int
     return ids
 
 
+def metadata_of(connection: sqlite3.Connection, sequences: Iterable[int]) -> list[tuple[int, bytes]]:
+    """Sequence number and metadata of the documents of these numbers that live, in no particular order."""
+    rows: list[tuple[int, bytes]] = []
+    for part in _parts(sequences):
+        places = ",".join("?" * len(part))
+        rows += connection.execute(
+            f"SELECT sequence, metadata FROM documents INDEXED BY filtered WHERE {LIVING} AND sequence IN ({places})",  # noqa: S608
+            part,
+        )
+    return rows
+
+
 def last_sequence(connection: sqlite3.Connection) -> int:
     """The greatest sequence number that a write or deletion has taken; 0 for none."""
     row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'documents'").fetchone()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.retrieval.index import FlatIndex, FlatView, Neighbours, check_search
+
+_FAILURES = (RuntimeError, MemoryError)  # of PyTorch and FAISS: no memory left, or a device that is broken
+_log = logging.getLogger(__name__)
 
 
 class BeyondDevice(Exception):
@@ -32,10 +36,13 @@ Reflection = TypeVar("Reflection", bound=Mirror)
 
 @dataclass(frozen=True, slots=True)
 class MirroredView(Generic[Reflection]):
-    """A `VectorView` whose searches a device nominates for. flat: the vectors here; mirror: those on the device."""
+    """A `VectorView` whose searches a device nominates for.
+
+    flat: the vectors here. mirror: those on the device; None where it has no room for them.
+    """
 
     flat: FlatView
-    mirror: Reflection
+    mirror: Reflection | None
 
     def __len__(self) -> int:
         return len(self.flat)
@@ -46,9 +53,14 @@ class MirroredView(Generic[Reflection]):
             return self.flat.search(query, depth, within=within)
         check_search(query, depth, self.flat.matrix.shape[1])
         try:
+            if self.mirror is None:
+                raise BeyondDevice("it could not take over the documents of this index; the log says why")
             rows = self.mirror.nominate(self.flat, query, depth)
         except BeyondDevice as reason:
-            return replace(self.flat.search(query, depth), warnings=(f"the CPU searched, not the device: {reason}",))
+            return _by_cpu(self.flat, query, depth, str(reason))
+        except _FAILURES as error:
+            _log.warning("a search failed on its device and was answered by the CPU: %s", error)
+            return _by_cpu(self.flat, query, depth, "it failed or has no memory left; the log says why")
         return self.flat.ranked(query, depth, rows)
 
     def strays(self, living: NDArray[np.int64]) -> list[str]:
@@ -59,15 +71,18 @@ class MirroredView(Generic[Reflection]):
 class MirroredIndex(Generic[Reflection]):
     """A `VectorIndex` that is exact at any depth: a device nominates, the full vectors in this process decide.
 
-    Where the device cannot, this process searches, and a warning says so. A subclass says how a mirror follows its
-    view. 4d bytes a document here, and what the mirror needs there.
+    Where the device cannot, this process searches, and a warning says so. That is so for one search where the device
+    fails during it, as when it has no memory left; and for all searches once it could not take over what was written,
+    until the index is opened anew. A subclass says how a mirror follows its view. 4d bytes a document here, and what
+    the mirror needs there.
     """
 
     def __init__(self, dimension: int) -> None:
         self._dimension = dimension
         self._flat = FlatIndex(dimension)
         self._writing = threading.Lock()
-        self._view = MirroredView(self._flat.view(), self._mirrored(self._flat.view(), None))
+        view = self._flat.view()
+        self._view = MirroredView(view, self._reflected(view, None))
 
     def __len__(self) -> int:
         return len(self._flat)
@@ -97,5 +112,24 @@ class MirroredIndex(Generic[Reflection]):
         raise NotImplementedError
 
     def _publish(self) -> None:
-        view = self._flat.view()
-        self._view = MirroredView(view, self._mirrored(view, (self._view.flat, self._view.mirror)))
+        before, view = self._view, self._flat.view()
+        mirror = None if before.mirror is None else self._reflected(view, (before.flat, before.mirror))
+        self._view = MirroredView(view, mirror)
+
+    def _reflected(self, view: FlatView, before: tuple[FlatView, Reflection] | None) -> Reflection | None:
+        """The mirror of a view; None from then on where the device has no room for it."""
+        try:
+            return self._mirrored(view, before)
+        except _FAILURES as error:
+            _log.warning(
+                "%d vectors of %d numbers could not be brought to the device; the CPU searches them until this index "
+                "is opened anew, and each answer has a warning: %s",
+                view.count,
+                self._dimension,
+                error,
+            )
+            return None
+
+
+def _by_cpu(view: FlatView, query: NDArray[np.float32], depth: int, reason: str) -> Neighbours:
+    return replace(view.search(query, depth), warnings=(f"the CPU searched, not the device: {reason}",))

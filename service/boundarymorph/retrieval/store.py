@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import sqlite3
 import threading
 from collections import deque
@@ -24,6 +25,7 @@ from boundarymorph.errors import (
     StorageUnavailable,
     UnknownIndex,
 )
+from boundarymorph.retrieval import metadata_index
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.fusion import Ranked
@@ -33,17 +35,23 @@ from boundarymorph.retrieval.lexical_index import SCHEMA as LEXICAL_SCHEMA
 from boundarymorph.retrieval.lexical_index import LexicalReader, append, bury, compact
 from boundarymorph.retrieval.lookup import LIVING, ids_of, last_sequence, purged, select
 from boundarymorph.retrieval.lookup import SCHEMA as LOOKUP_SCHEMA
-from boundarymorph.retrieval.matching import MatchingReader
+from boundarymorph.retrieval.matching import REMEMBERED_BYTES, MatchingReader
 from boundarymorph.retrieval.storage import exists
 from boundarymorph.selection.pool import unit_rows
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 LOG_BYTES = 8 * 2**20
+_READABLE = (1, 2, SCHEMA_VERSION)
 _LOG_PATIENCE = 2.0  # seconds that a write waits for reads to leave the log
 _PATIENCE = 30.0  # and for another writer
 _APPLICATION = 0x424D4F52
+_BATCH = 1_000  # documents that a transaction of a long piece of work indexes, while other writers wait
+_IDLE_CONNECTIONS = 16  # kept open for the next calls
+_CACHE_KIB = 2_000  # of pages, each connection
+_EVERY_SEQUENCE = 2**63 - 1
 _DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _TROUBLE = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
+_log = logging.getLogger(__name__)
 
 # A row without an embedding is a tombstone. The embedding stands before the text so that catching up does not read it.
 _SCHEMA = """
@@ -106,12 +114,20 @@ class DocumentStore:
     """
 
     def __init__(
-        self, path: Path, *, tombstones_kept: int = 10_000, page: int = 10_000, log_bytes: int = LOG_BYTES
+        self,
+        path: Path,
+        *,
+        tombstones_kept: int = 10_000,
+        page: int = 10_000,
+        log_bytes: int = LOG_BYTES,
+        remembered_bytes: int = REMEMBERED_BYTES,
     ) -> None:
-        """Open an existing store. Raises UnknownIndex or CorruptIndex.
+        """Open an existing store, and bring one of an older version up to date first, a batch of documents at a time.
 
         tombstones_kept: deletions that readers can still be told of one by one; page: how many `changes` tells at a
-        time; log_bytes: size of SQLite's write-ahead log from which on a write empties it.
+        time; log_bytes: size of SQLite's write-ahead log from which on a write empties it; remembered_bytes: for the
+        documents that match the filters asked for last. Raises UnknownIndex, CorruptIndex, StorageFull or
+        StorageUnavailable.
         """
         self.path = path
         self._tombstones_kept = tombstones_kept
@@ -123,11 +139,8 @@ class DocumentStore:
         self._idle: deque[sqlite3.Connection] = deque()
         self._closed = False
         self._words = LexicalReader()
-        self._matched = MatchingReader()
-        with self._transaction() as connection:
-            version = self._read_version(connection)
-        if version == 1:
-            self._migrate()
+        self._matched = MatchingReader(most_bytes=remembered_bytes)
+        self._migrate()
         with self._transaction() as connection:
             self.info = self._read_info(connection)
 
@@ -152,7 +165,7 @@ class DocumentStore:
         path.touch(exist_ok=False)  # what keeps it from being made is told by the system better than by SQLite
         with _in_our_words(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")
-            connection.executescript(_SCHEMA + LOOKUP_SCHEMA + LEXICAL_SCHEMA)
+            connection.executescript(_SCHEMA + LOOKUP_SCHEMA + LEXICAL_SCHEMA + metadata_index.SCHEMA)
             connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
             connection.execute(f"PRAGMA application_id={_APPLICATION}")
             connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
@@ -176,20 +189,21 @@ class DocumentStore:
             for document, vector, digest in zip(documents, vectors.astype("<f2"), digests, strict=True)
         ]
         with self._write() as connection:
-            lexical = self._has_words(connection)
-            replaced = [row[0] for row in select(connection, "sequence", [row[0] for row in rows])] if lexical else []
+            replaced = [row[0] for row in select(connection, "sequence", [row[0] for row in rows])]
+            metadata_index.remove(connection, replaced)
             before = last_sequence(connection)
             connection.executemany(
                 "INSERT OR REPLACE INTO documents (id, digest, embedding, title, text, metadata) "
                 "VALUES (?, ?, ?, ?, ?, ?)",
                 rows,
             )
-            if lexical:
-                latest = {document.id: number for number, document in enumerate(documents)}
-                kept = sorted(latest.values())
-                bury(connection, replaced)
-                append(connection, [before + 1 + number for number in kept], [documents[n].content for n in kept])
-                compact(connection)
+            kept = sorted({document.id: number for number, document in enumerate(documents)}.values())
+            written = [before + 1 + number for number in kept]
+            metadata_index.add(connection, zip(written, (rows[number][-1] for number in kept), strict=True))
+            self._bury_words(connection, replaced)
+            if self._has_words(connection):
+                append(connection, written, [documents[number].content for number in kept])
+            compact(connection)
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove documents; how many of the ids were there."""
@@ -197,9 +211,9 @@ class DocumentStore:
             rows = select(connection, "id, sequence", ids)
             present = [id for id, _ in rows]
             before = last_sequence(connection)
-            if self._has_words(connection):
-                bury(connection, [sequence for _, sequence in rows])
-                compact(connection)
+            metadata_index.remove(connection, [sequence for _, sequence in rows])
+            self._bury_words(connection, [sequence for _, sequence in rows])
+            compact(connection)
             connection.executemany("INSERT OR REPLACE INTO documents (id) VALUES (?)", ((id,) for id in present))
             (tombstones,) = connection.execute("SELECT count(*) FROM documents WHERE embedding IS NULL").fetchone()
             if tombstones - len(present) > self._tombstones_kept:
@@ -330,8 +344,8 @@ class DocumentStore:
         """Ascending sequence numbers, as `changes` gives them, of all documents whose metadata meet a filter.
 
         Numbers of documents that are replaced or deleted may be among them, for those who know which ones live; that
-        saves looking up the ids. The first call for a filter reads all metadata; later ones only what was written
-        since, while it is among the last few that were asked for.
+        saves looking up the ids. What equality and membership narrow down is looked up in the metadata index; ranges,
+        `not` and `exists` alone read all metadata, or what was written since the filter was last asked for.
         """
         with self._transaction() as connection:
             return self._matched.sequences(connection, filter)
@@ -356,29 +370,17 @@ class DocumentStore:
             return self._has_words(connection)
 
     def index_words(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> bool:
-        """Give the store an index of its words, in one transaction; other writers wait. False where it has one.
+        """Give the store an index of its words, a batch of documents a transaction. False where it has one.
 
-        Processes that have the store open use it from then on, too. on_progress: called with the documents that are
-        done and those that there are.
+        Others read and write meanwhile, and may do the same work. It is used, by every process that has the store open,
+        once it is complete. Work that was cut off goes on where it was at the next call. on_progress: called with the
+        documents that are done and those that there are.
         """
-        with self._write() as connection:
-            if self._has_words(connection):
-                return False
-            (total,) = connection.execute("SELECT count(*) FROM documents WHERE embedding IS NOT NULL").fetchone()
-            after = done = 0
-            while rows := connection.execute(
-                "SELECT sequence, id, title, text FROM documents WHERE embedding IS NOT NULL AND sequence > ? "
-                "ORDER BY sequence LIMIT 1000",
-                (after,),
-            ).fetchall():
-                contents = [Document(id, text, title).content for _, id, title, text in rows]
-                append(connection, [sequence for sequence, *_ in rows], contents)
-                compact(connection)
-                after = rows[-1][0]
-                done += len(rows)
-                on_progress(done, total)
-            connection.execute("INSERT OR REPLACE INTO meta VALUES ('words', ?)", (WORDS_VERSION,))
-        return True
+        made, total = False, self.count()
+        while (done := self._index_more_words()) is not None:
+            made = True
+            on_progress(done, max(done, total))
+        return made
 
     def close(self) -> None:
         """Close the connections; those in use close when their call is done. Later calls raise UnknownIndex."""
@@ -405,6 +407,43 @@ class DocumentStore:
             )
         return version is not None
 
+    def _words_until(self, connection: sqlite3.Connection) -> int:
+        """The sequence number up to which the words of the documents are indexed."""
+        if self._has_words(connection):
+            return _EVERY_SEQUENCE
+        row = connection.execute("SELECT value FROM meta WHERE key = 'words_until'").fetchone()
+        return int(row[0]) if row else 0
+
+    def _bury_words(self, connection: sqlite3.Connection, sequences: Sequence[int]) -> None:
+        """Note for the index of the words, complete or not, that documents are replaced or deleted."""
+        until = self._words_until(connection)
+        bury(connection, [sequence for sequence in sequences if sequence <= until])
+
+    def _index_more_words(self) -> int | None:
+        """One batch; how many documents are indexed then, None when the words were complete before it.
+
+        Until the last batch has read all that was written meanwhile, writers only bury what it has indexed.
+        """
+        with self._write() as connection:
+            until = self._words_until(connection)
+            if until == _EVERY_SEQUENCE:
+                return None
+            rows = connection.execute(
+                f"SELECT sequence, id, title, text FROM documents WHERE {LIVING} AND sequence > ? "  # noqa: S608
+                "ORDER BY sequence LIMIT ?",
+                (until, _BATCH),
+            ).fetchall()
+            contents = [Document(id, text, title).content for _, id, title, text in rows]
+            append(connection, [sequence for sequence, *_ in rows], contents)
+            compact(connection)
+            if len(rows) < _BATCH:
+                connection.execute("INSERT OR REPLACE INTO meta VALUES ('words', ?)", (WORDS_VERSION,))
+                connection.execute("DELETE FROM meta WHERE key = 'words_until'")
+            else:
+                connection.execute("INSERT OR REPLACE INTO meta VALUES ('words_until', ?)", (rows[-1][0],))
+            (done,) = connection.execute("SELECT coalesce(sum(documents - dead), 0) FROM segments").fetchone()
+        return int(done)
+
     def _require_words(self, connection: sqlite3.Connection) -> None:
         if not self._has_words(connection):
             raise InvalidInput(
@@ -413,20 +452,47 @@ class DocumentStore:
             )
 
     def _migrate(self) -> None:
-        """From schema version 1: an index over the metadata, and no index of the words."""
-        with self._transaction("IMMEDIATE") as connection:
-            if self._read_version(connection) == 1:
-                for statement in filter(str.strip, (LOOKUP_SCHEMA + LEXICAL_SCHEMA).split(";")):
-                    connection.execute(statement)
-                connection.execute("INSERT INTO meta VALUES ('words', NULL)")
-                connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        """From schema version 1: tables for words, without the words. From version 2: an index of the metadata."""
+        with self._transaction() as connection:
+            version = self._read_version(connection)
+        if version < SCHEMA_VERSION:
+            _log.info("%s is of schema version %d and becomes one of version %d", self.path, version, SCHEMA_VERSION)
+        if version == 1:
+            with self._transaction("IMMEDIATE") as connection:
+                if self._read_version(connection) == 1:
+                    _execute(connection, LOOKUP_SCHEMA + LEXICAL_SCHEMA)
+                    connection.execute("INSERT INTO meta VALUES ('words', NULL)")
+                    connection.execute("PRAGMA user_version=2")
+        while version < SCHEMA_VERSION:
+            version = self._index_more_metadata()
+
+    def _index_more_metadata(self) -> int:
+        """One batch of what a store of schema version 2 lacks; its version after that."""
+        with self._write() as connection:
+            if self._read_version(connection) == SCHEMA_VERSION:
+                return SCHEMA_VERSION
+            row = connection.execute("SELECT value FROM meta WHERE key = 'metadata_until'").fetchone()
+            if row is None:
+                _execute(connection, metadata_index.SCHEMA)
+            rows = connection.execute(
+                f"SELECT sequence, metadata FROM documents INDEXED BY filtered WHERE {LIVING} AND sequence > ? "  # noqa: S608
+                "ORDER BY sequence LIMIT ?",
+                (row[0] if row else 0, _BATCH),
+            ).fetchall()
+            metadata_index.add(connection, rows)
+            if len(rows) == _BATCH:
+                connection.execute("INSERT OR REPLACE INTO meta VALUES ('metadata_until', ?)", (rows[-1][0],))
+                return 2
+            connection.execute("DELETE FROM meta WHERE key = 'metadata_until'")
+            connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        return SCHEMA_VERSION
 
     def _read_version(self, connection: sqlite3.Connection) -> int:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if application != _APPLICATION:
             raise CorruptIndex(f"{self.path} is not an index of BoundaryMORPH")
-        if version not in (1, SCHEMA_VERSION):
+        if version not in _READABLE:
             raise CorruptIndex(f"{self.path} has schema version {version}; this program reads version {SCHEMA_VERSION}")
         return int(version)
 
@@ -483,7 +549,10 @@ class DocumentStore:
             except BaseException:
                 connection.close()
                 raise
-            self._idle.append(connection)
+            if len(self._idle) < _IDLE_CONNECTIONS:
+                self._idle.append(connection)
+            else:
+                connection.close()
             if self._closed:
                 self.close()
 
@@ -500,6 +569,7 @@ class DocumentStore:
             location, uri=True, timeout=patience, isolation_level=None, check_same_thread=False
         )
         connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
         return connection
 
 
@@ -531,6 +601,12 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def _execute(connection: sqlite3.Connection, script: str) -> None:
+    """Every statement of a script, within the caller's transaction, which `executescript` would end."""
+    for statement in filter(str.strip, script.split(";")):
+        connection.execute(statement)
 
 
 def _json(document: Document, value: object) -> bytes:

@@ -1,0 +1,153 @@
+"""What a filter costs that was never asked before: by reading all metadata, and by the index of the metadata.
+
+python -m load_tests.bench_filters --documents 200000
+
+First what the index of the metadata costs where documents are written, replaced and deleted, and on disk: batch by
+batch in a store with it and in one without. Then each filter both ways in turn over one store, with nothing remembered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from boundarymorph.retrieval import matching, metadata_index
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.filters import Filter
+from boundarymorph.retrieval.matching import MatchingReader
+from boundarymorph.retrieval.store import DocumentStore
+from load_tests import report
+from load_tests.bench_words import texts
+
+BATCH = 1_000
+DIMENSION = 32
+TENANTS = 1_000
+
+FILTERS: list[dict[str, Any]] = [
+    {"tenant": "tenant-7"},
+    {"tenant": "tenant-7", "language": "en"},
+    {"tenant": "tenant-7", "year": {"gte": 2000}},
+    {"tenant": {"in": [f"tenant-{number}" for number in range(10)]}},
+    {"url": "https://example.org/17"},
+    {"url": "https://example.org/none"},
+    {"year": 1999},
+    {"language": "is"},
+    {"language": "en"},
+    {"year": {"gte": 2000}},
+]
+
+
+def documents(count: int, seed: int = 0) -> Iterator[Document]:
+    """With a tenant of a thousand, a language of four, a year of seventy, a URL of its own and three tags of fifty."""
+    rng = random.Random(seed)
+    for number, text in enumerate(texts(count, seed)):
+        metadata = {
+            "tenant": f"tenant-{rng.randrange(TENANTS)}",
+            "language": rng.choices(["en", "de", "fr", "is"], [60, 20, 15, 5])[0],
+            "year": rng.randrange(1955, 2025),
+            "url": f"https://example.org/{number}",
+            "tags": rng.sample([f"tag-{tag}" for tag in range(50)], 3),
+        }
+        yield Document(f"document-{number}", text, metadata=metadata)
+
+
+@contextmanager
+def without_the_index() -> Iterator[None]:
+    """Stores neither write it nor look anything up in it."""
+    with (
+        mock.patch.object(metadata_index, "add"),
+        mock.patch.object(metadata_index, "remove"),
+        mock.patch.object(matching, "candidates", return_value=None),
+    ):
+        yield
+
+
+def milliseconds(store: DocumentStore, filter: dict[str, Any]) -> tuple[float, int]:
+    """How long a reader takes that remembers nothing, and how many documents match."""
+    asked = Filter(filter)
+    with store._transaction() as connection:
+        start = time.perf_counter()
+        found = MatchingReader().sequences(connection, asked)
+        return 1e3 * (time.perf_counter() - start), len(found)
+
+
+def write(store: DocumentStore, number: int, batches: list[list[Document]]) -> float:
+    """Seconds to write a batch; with every tenth one before it is replaced, with every twentieth one deleted."""
+    vectors = np.random.default_rng(number).standard_normal((BATCH, DIMENSION))
+    start = time.perf_counter()
+    store.upsert(batches[number], vectors[: len(batches[number])], [b""] * len(batches[number]))
+    if number % 10 == 9:
+        store.upsert(batches[number - 5], vectors[: len(batches[number - 5])], [b""] * len(batches[number - 5]))
+    if number % 20 == 19:
+        store.delete([document.id for document in batches[number - 10]])
+    return time.perf_counter() - start
+
+
+def bytes_of(store: DocumentStore) -> int:
+    with store._transaction() as connection:
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+    return int(pages) * int(size)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--documents", type=int, default=200_000)
+    parser.add_argument("--repeats", type=int, default=5, help="of each filter each way; the median counts")
+    arguments = parser.parse_args()
+    every = list(documents(arguments.documents))
+    batches = [every[start : start + BATCH] for start in range(0, len(every), BATCH)]
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        plain = DocumentStore.create(Path(folder) / "without", encoder=None, dimension=DIMENSION)
+        store = DocumentStore.create(Path(folder) / "with", encoder=None, dimension=DIMENSION)
+        without = with_it = 0.0
+        for number in range(len(batches)):
+            with without_the_index():
+                without += write(plain, number, batches)
+            with_it += write(store, number, batches)
+        sizes = bytes_of(plain), bytes_of(store)
+        plain.close()
+        for filter in FILTERS:
+            scanned, indexed, count = [], [], 0
+            for _ in range(arguments.repeats):
+                with without_the_index():
+                    scanned.append(milliseconds(store, filter)[0])
+                took, count = milliseconds(store, filter)
+                indexed.append(took)
+            scan, index = float(np.median(scanned)), float(np.median(indexed))
+            rows.append(
+                {
+                    "filter": str(filter)[:60],
+                    "matches": count,
+                    "scan_ms": scan,
+                    "index_ms": index,
+                    "ratio": scan / index,
+                }
+            )
+        store.close()
+    report.write(
+        "filters",
+        rows,
+        {
+            "documents_per_second_with": arguments.documents / with_it,
+            "documents_per_second_without": arguments.documents / without,
+            "ingestion_time_ratio": with_it / without,
+            "disk_ratio": sizes[1] / sizes[0],
+            "disk_bytes_a_document": (sizes[1] - sizes[0]) / arguments.documents,
+            "tenant_filter_ratio": rows[0]["ratio"],
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

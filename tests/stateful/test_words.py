@@ -1,0 +1,188 @@
+"""The index of the metadata and the index of the words against a dictionary: interrupted, purged, opened by several."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from boundarymorph.errors import InvalidInput
+from boundarymorph.retrieval import lexical_index, metadata_index
+from boundarymorph.retrieval import store as store_module
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.filters import Filter
+from boundarymorph.retrieval.store import DocumentStore
+from tests.contract.document_store import matching
+from tests.retrieval.bm25 import literal_bm25
+from tests.stateful.profile import draws
+
+IDS = [f"d{number}" for number in range(12)]
+TERMS = ["tram", "violin", "bread", "the"]
+
+texts = st.lists(st.sampled_from(TERMS), max_size=6).map(" ".join)
+values = st.sampled_from([0, 1, 1.0, True, None, "a", "b", ["a", 1], {"c": "a"}, [0, 1, 2, 3, 4, 5, "a"]])
+metadata = st.dictionaries(st.sampled_from(["x", "y"]), values, max_size=2)
+documents = st.dictionaries(st.sampled_from(IDS), st.tuples(texts, metadata), min_size=1, max_size=6)
+leaves = st.one_of(
+    st.fixed_dictionaries({"x": st.sampled_from([0, 1, True, None, "a", "b"])}),
+    st.fixed_dictionaries({"y": st.sampled_from([0, 1, "a"]), "x": st.sampled_from([0, 1, "a"])}),
+    st.fixed_dictionaries({"x.c": st.sampled_from(["a", "b"])}),
+    st.fixed_dictionaries(
+        {"y": st.fixed_dictionaries({"in": st.lists(st.sampled_from([0, 2, "a", True]), max_size=3)})}
+    ),
+    st.fixed_dictionaries({"y": st.sampled_from([{"gte": 1}, {"ne": 1}, {"exists": True}])}),
+)
+filters = st.one_of(
+    leaves,
+    st.fixed_dictionaries({"or": st.lists(leaves, min_size=1, max_size=3)}),
+    st.fixed_dictionaries({"and": st.lists(leaves, min_size=1, max_size=3)}),
+    st.fixed_dictionaries({"not": leaves}),
+)
+
+
+class Interrupted(Exception):
+    """A process dies here."""
+
+
+class DerivedIndexes(RuleBasedStateMachine):
+    """Two processes have one store open, which has forgotten all but two deletions and indexes three documents a time.
+
+    The model: `held`, text and metadata by id, and whether the words are complete.
+    """
+
+    stores: list[DocumentStore]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.held: dict[str, tuple[str, dict[str, Any]]] = {}
+        self.patches = pytest.MonkeyPatch()
+        self.patches.setattr(store_module, "_BATCH", 3)
+        self.patches.setattr(metadata_index, "MOST_TERMS", 4)
+        self.patches.setattr(metadata_index, "_FIRST_LIMIT", 2)
+        self.patches.setattr(lexical_index, "SEGMENT_DOCUMENTS", 8)
+
+    @initialize(lexical=st.booleans())
+    def make(self, lexical: bool) -> None:
+        DocumentStore.create(self.folder / "s", encoder=None, dimension=2, lexical=lexical).close()
+        self.words = lexical
+        self.stores = [self.opened(), self.opened()]
+
+    def opened(self) -> DocumentStore:
+        return DocumentStore(self.folder / "s", tombstones_kept=2, remembered_bytes=4_000)
+
+    @rule(which=st.integers(0, 1), batch=documents)
+    def upsert(self, which: int, batch: dict[str, tuple[str, dict[str, Any]]]) -> None:
+        rows = [Document(id, text, metadata=values) for id, (text, values) in batch.items()]
+        self.stores[which].upsert(rows, np.tile(np.eye(1, 2), (len(rows), 1)), [b""] * len(rows))
+        self.held = {id: each for id, each in self.held.items() if id not in batch} | batch
+
+    @rule(which=st.integers(0, 1), ids=st.sets(st.sampled_from(IDS), max_size=5))
+    def delete(self, which: int, ids: set[str]) -> None:
+        assert self.stores[which].delete(sorted(ids)) == len(ids & set(self.held))
+        self.held = {id: each for id, each in self.held.items() if id not in ids}
+
+    @rule(which=st.integers(0, 1), asked=st.lists(filters, min_size=1, max_size=3))
+    def ask(self, which: int, asked: list[dict[str, Any]]) -> None:
+        for filter in map(Filter, asked):
+            expected = [id for id, (_, values) in self.held.items() if filter.matches(values)]
+            assert matching(self.stores[which], filter) == expected
+
+    @rule(which=st.integers(0, 1), query=texts, filter=st.none() | filters)
+    def look_for_words(self, which: int, query: str, filter: dict[str, Any] | None) -> None:
+        store = self.stores[which]
+        if not self.words:
+            with pytest.raises(InvalidInput):
+                store.best_by_words(query, 5)
+            return
+        expected = literal_bm25(query, [text for text, _ in self.held.values()])
+        np.testing.assert_allclose(store.bm25(query, list(self.held)), expected, rtol=1e-9)
+        wanted = None if filter is None else Filter(filter)
+        found = store.best_by_words(query, 20, wanted)
+        met = [
+            (id, score)
+            for (id, (_, values)), score in zip(self.held.items(), expected, strict=True)
+            if score > 0 and (wanted is None or wanted.matches(values))
+        ]
+        assert sorted(found.ids) == sorted(id for id, _ in met)
+        np.testing.assert_allclose(found.scores, sorted((score for _, score in met), reverse=True), rtol=1e-9)
+
+    @precondition(lambda self: not self.words)
+    @rule(which=st.integers(0, 1), batches=st.integers(1, 5))
+    def index_words(self, which: int, batches: int) -> None:
+        """So many batches, and then the process dies."""
+        left = batches
+
+        def count(done: int, total: int) -> None:
+            nonlocal left
+            left -= 1
+            assert done <= total
+            if left == 0:
+                raise Interrupted
+
+        with suppress(Interrupted):
+            self.stores[which].index_words(count)
+        self.words = self.stores[1 - which].has_words()
+        assert self.words or batches <= len(self.held) // 3 + 1
+
+    @rule()
+    def index_all_words(self) -> None:
+        assert self.stores[0].index_words() is not self.words
+        self.words = True
+
+    @rule(which=st.integers(0, 1))
+    def reopen(self, which: int) -> None:
+        self.stores[which].close()
+        self.stores[which] = self.opened()
+
+    @rule(batches=st.integers(0, 4))
+    def take_over(self, batches: int) -> None:
+        """From the version before the index of the metadata, where the process dies once or not."""
+        for store in self.stores:
+            store.close()
+        with closing(sqlite3.connect(self.folder / "s", isolation_level=None)) as connection:
+            connection.execute("DROP TABLE terms")
+            connection.execute("PRAGMA user_version=2")
+        left, add = batches, metadata_index.add
+
+        def dying(connection: sqlite3.Connection, rows: list[tuple[int, bytes]]) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Interrupted
+            add(connection, rows)
+
+        with self.patches.context() as patch:
+            patch.setattr(metadata_index, "add", dying)
+            with suppress(Interrupted):
+                self.opened().close()
+        self.stores = [self.opened(), self.opened()]
+
+    @invariant()
+    def terms_are_those_of_what_is_held(self) -> None:
+        """Nothing is left of what is gone."""
+        if hasattr(self, "stores"):
+            with self.stores[0]._transaction() as connection:
+                (stale,) = connection.execute(
+                    "SELECT count(*) FROM terms WHERE sequence NOT IN "
+                    "(SELECT sequence FROM documents WHERE embedding IS NOT NULL)"
+                ).fetchone()
+            assert stale == 0
+
+    def teardown(self) -> None:
+        self.patches.undo()
+        for store in getattr(self, "stores", ()):
+            store.close()
+        shutil.rmtree(self.folder)
+
+
+TestDerivedIndexes = DerivedIndexes.TestCase
+TestDerivedIndexes.settings = draws(25, 25)
