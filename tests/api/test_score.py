@@ -148,7 +148,7 @@ async def test_a_lost_device_ends_the_service() -> None:
         assert await asyncio.to_thread(ended.wait, 10)
         health = await client.get("/readyz")
         assert (health.status_code, health.json()["status"]) == (503, "failed")
-        assert "lost" in problem(await score(client, "t"), 503, "not-ready")
+        assert "broke" in problem(await score(client, "t"), 503, "not-ready")
         assert (await client.get("/livez")).is_success
 
 
@@ -183,7 +183,7 @@ async def test_another_process_is_waited_for(monkeypatch: pytest.MonkeyPatch) ->
             while "nobody answers" not in (await client.get("/readyz")).json()["detail"]:  # noqa: ASYNC110 - as users wait
                 await asyncio.sleep(0.005)
         assert (await client.get("/readyz")).json()["status"] == "starting"
-        assert "nobody answers" in problem(await score(client, "t"), 503, "not-ready")
+        assert "no scorer is able to work" in problem(await score(client, "t"), 503, "not-ready")
         there = True
         await ready(client)
 

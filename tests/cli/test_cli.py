@@ -49,7 +49,7 @@ Run = Callable[..., Outcome]
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In an empty directory, at a terminal that is wide and knows no colours."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(cli.console, "width", 160)  # which it reads from the environment once
     monkeypatch.setenv("NO_COLOR", "1")
 
 

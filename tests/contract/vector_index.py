@@ -203,7 +203,7 @@ class ApproximateVectorIndexContract:
         searchers = [threading.Thread(target=search) for _ in range(3)]
         for searcher in searchers:
             searcher.start()
-        for step in range(200):
+        for step in range(70):
             index.upsert(names(200), states[(step + 1) % 2])
         done.set()
         for searcher in searchers:
@@ -231,7 +231,7 @@ class ApproximateVectorIndexContract:
         try:
             for searcher in searchers:
                 searcher.start()
-            for _ in range(100):
+            for _ in range(40):
                 index.remove(names(1000))
                 index.upsert(names(1000), vectors[:1000])
         finally:

@@ -192,12 +192,24 @@ async def test_all_retrievers_agree(catalogs: dict[str, Catalog], retrievers: di
 async def test_all_retrievers_refuse_alike(catalogs: dict[str, Catalog], retrievers: dict[str, Retriever]) -> None:
     write(catalogs, [1, 2, 3], "text", 0)
     query = unit(1, DIMENSION)[0]
-    for filter in ({"year": 7}, {"year": {"above": 1}}):
+    said = set()
+    for retriever in retrievers.values():
+        with pytest.raises(InvalidInput) as raised:
+            await retriever.retrieve("many", "", 5, query, filter={"year": {"above": 1}})
+        said.add(str(raised.value))
+    assert len(said) == 1
+
+
+async def test_all_retrievers_find_nothing_alike(
+    catalogs: dict[str, Catalog], retrievers: dict[str, Retriever]
+) -> None:
+    write(catalogs, [1, 2, 3], "text", 0)
+    for filter in ({"year": 7}, {"year": "seven"}):
         said = set()
         for retriever in retrievers.values():
-            with pytest.raises(InvalidInput) as raised:
-                await retriever.retrieve("many", "", 5, query, filter=filter)
-            said.add(str(raised.value))
+            found = await retriever.retrieve("many", "", 5, unit(1, DIMENSION)[0], filter=filter)
+            assert len(found.pool) == 0
+            said.add(tuple(found.warnings))
         assert len(said) == 1
 
 

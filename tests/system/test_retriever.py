@@ -66,6 +66,7 @@ def select(running: Service, **options: Any) -> dict[str, Any]:
     assert response.is_success, response.text
     body: dict[str, Any] = response.json()
     del body["id"], body["timings_ms"]
+    body["usage"]["asked"] = body["usage"].pop("cross_encoder_calls") + body["usage"].pop("cached_scores")
     return body
 
 

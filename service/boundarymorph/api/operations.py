@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated
 
-from fastapi import APIRouter, Request, Response, Security
+from fastapi import APIRouter, Request, Response
 
-from boundarymorph.api.dependencies import BEARER, StateOf
+from boundarymorph.api.dependencies import StateOf
 from boundarymorph.api.keys import Forbidden, Scope, Unauthenticated
 from boundarymorph.api.schemas import Health, PartHealth, Ready
 from boundarymorph.api.state import Part, State
@@ -23,7 +22,7 @@ async def livez() -> Health:
 
 
 @router.get("/readyz", summary="Can it serve?", responses={503: {"model": Ready, "description": "Not now"}})
-async def readyz(request: Request, state: StateOf, response: Response, _: Annotated[object, Security(BEARER)]) -> Ready:
+async def readyz(request: Request, state: StateOf, response: Response) -> Ready:
     """200 once the models are loaded, as long as each part behind the process answers its canaries, and until it is
     told to stop. A gateway whose scorer is away says so here, and goes on answering by what it has.
 
