@@ -13,12 +13,14 @@ TOGETHER = ("faults",)  # packages whose files share what is slow to start
 LONGEST_FIRST = ("faults", "system", "telemetry", "fuzz", "test_demo.py", "stateful")
 
 
-@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A file is one worker's, and so is a package in TOGETHER."""
+    path = item.path.relative_to(TESTS)
+    item.add_marker(pytest.mark.xdist_group(path.parts[0] if path.parts[0] in TOGETHER else path.as_posix()))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A file is one worker's, and a package in TOGETHER too. What takes longest begins, so that no worker ends late."""
-    for item in items:
-        path = item.path.relative_to(TESTS)
-        item.add_marker(pytest.mark.xdist_group(path.parts[0] if path.parts[0] in TOGETHER else path.as_posix()))
+    """What takes longest begins, so that no worker ends late."""
     items.sort(key=_turn)
 
 

@@ -289,7 +289,7 @@ class Settings(BaseSettings):
     port: int = Field(8080, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     data_directory: Path = Field(Path("data"), description="where the indexes live")
     index_log_bytes: int = Field(
-        8 * 2**20, ge=2**16, description="of an index's write-ahead log, from which on a write empties it"
+        4 * 2**20, ge=2**16, description="of an index's write-ahead log, from which on a write empties it"
     )
     threads: int | None = Field(None, ge=1, description="threads of each model; all cores if unset")
     search_device: str = Field(

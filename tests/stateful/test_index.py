@@ -28,7 +28,7 @@ from boundarymorph.retrieval.fusion import fuse
 from boundarymorph.retrieval.halves import unit_rows_of
 from boundarymorph.retrieval.index import FlatIndex
 from boundarymorph.retrieval.live import LiveIndex
-from boundarymorph.retrieval.store import DocumentStore
+from boundarymorph.retrieval.store import _LOG_PATIENCE, DocumentStore
 from boundarymorph.selection.pool import unit_rows
 from tests.contract.vector_index import unit
 from tests.retrieval.bm25 import literal_bm25
@@ -117,6 +117,10 @@ class InterruptedStore(DocumentStore):
         connection = super()._connection()
         connection.set_trace_callback(self._before)
         return connection
+
+    def _connect(self, patience: float) -> Any:
+        """With little patience for reads to leave the log, since the read that was interrupted is one of them."""
+        return super()._connect(0.001 if patience == _LOG_PATIENCE else patience)
 
     def _before(self, statement: str) -> None:
         if threading.current_thread() is not threading.main_thread():

@@ -122,15 +122,16 @@ def test_what_two_workers_count_adds_up_and_one_may_die(gateway: Service) -> Non
 
 
 def test_sigterm_lets_all_finish(gateway: Service) -> None:
-    slow = REQUEST | {"pool": [{"text": f"the number {n} " * 40} for n in range(60)], "budget": 20, "batch_size": 10}
+    slow = REQUEST | {"pool": [{"text": f"the number {n} " * 60} for n in range(60)], "budget": 40, "batch_size": 10}
     with ThreadPoolExecutor(4) as threads:
         running = [
             threads.submit(httpx.post, f"{gateway.url}/select", json=slow | {"query": f"numbers {n}"}, timeout=60)
             for n in range(4)
         ]
-        time.sleep(1)
+        until(lambda: gateway.metric("boundarymorph_select_running") == 4)
         assert gateway.stop() == 0
-        assert [answer.result().status_code for answer in running] == [200] * 4
+        for answer in running:
+            assert answer.result().status_code == 200, answer.result().text
     assert workers(gateway) == set()
     assert "Traceback" not in gateway.log
 

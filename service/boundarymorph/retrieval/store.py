@@ -40,7 +40,7 @@ from boundarymorph.retrieval.storage import exists
 from boundarymorph.selection.pool import unit_rows
 
 SCHEMA_VERSION = 3
-LOG_BYTES = 8 * 2**20
+LOG_BYTES = 4 * 2**20
 _READABLE = (1, 2, SCHEMA_VERSION)
 _LOG_PATIENCE = 2.0  # seconds that a write waits for reads to leave the log
 _PATIENCE = 30.0  # and for another writer
