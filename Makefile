@@ -32,7 +32,7 @@ serve: $(SERVICE)  ## run the service on 127.0.0.1:8080, with what the demo inde
 	$(BIN)/boundarymorph serve
 
 test: setup  ## all tests, on all cores (up to four)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder $(OPTIONS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(OPTIONS)
 
 test-faults: setup  ## break a running service in every way that docs/operations.md lists -> build/faults.md
 	$(BIN)/python -m pytest tests/faults

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from tests.stateful import profile as profile  # registers its profile before the command line is read
 
@@ -13,10 +15,17 @@ TOGETHER = ("faults",)  # packages whose files share what is slow to start
 LONGEST_FIRST = ("faults", "system", "telemetry", "fuzz", "test_demo.py", "stateful")
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
+class ByFile(LoadFileScheduling):  # type: ignore[misc]
     """A file is one worker's, and so is a package in TOGETHER."""
-    path = item.path.relative_to(TESTS)
-    item.add_marker(pytest.mark.xdist_group(path.parts[0] if path.parts[0] in TOGETHER else path.as_posix()))
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = PurePosixPath(nodeid.partition("::")[0])
+        return file.parts[1] if file.parts[1] in TOGETHER else str(file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: Any, log: Any) -> ByFile:
+    return ByFile(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

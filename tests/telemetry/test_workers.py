@@ -122,16 +122,27 @@ def test_what_two_workers_count_adds_up_and_one_may_die(gateway: Service) -> Non
 
 
 def test_sigterm_lets_all_finish(gateway: Service) -> None:
+    """All that run when it comes; what has not been taken in by then is refused or not connected."""
     slow = REQUEST | {"pool": [{"text": f"the number {n} " * 60} for n in range(60)], "budget": 40, "batch_size": 10}
+
+    def status(number: int) -> int | None:
+        try:
+            body = slow | {"query": f"numbers {number}"}
+            return httpx.post(f"{gateway.url}/select", json=body, timeout=60).status_code
+        except httpx.TransportError:
+            return None
+
+    def running() -> float:
+        return gateway.metric("boundarymorph_select_running")
+
     with ThreadPoolExecutor(4) as threads:
-        running = [
-            threads.submit(httpx.post, f"{gateway.url}/select", json=slow | {"query": f"numbers {n}"}, timeout=60)
-            for n in range(4)
-        ]
-        until(lambda: gateway.metric("boundarymorph_select_running") == 4)
+        answers = [threads.submit(status, number) for number in range(4)]
+        until(lambda: running() >= 1)
+        seen = running()
         assert gateway.stop() == 0
-        for answer in running:
-            assert answer.result().status_code == 200, answer.result().text
+        statuses = [answer.result() for answer in answers]
+        assert statuses.count(200) >= max(1, seen)
+        assert set(statuses) <= {200, 429, 503, None}
     assert workers(gateway) == set()
     assert "Traceback" not in gateway.log
 
