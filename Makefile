@@ -34,6 +34,10 @@ serve: $(SERVICE)  ## run the service on 127.0.0.1:8080, with what the demo inde
 test: setup  ## all tests, on all cores (up to four)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(OPTIONS)
 
+compare-answers: setup  ## a hundred requests and answers -> build/answers.json; BEFORE=file compares
+	$(BIN)/python -m load_tests.answers record build/answers.json
+	$(if $(BEFORE),$(BIN)/python -m load_tests.answers compare $(BEFORE) build/answers.json)
+
 test-faults: setup  ## break a running service in every way that docs/operations.md lists -> build/faults.md
 	$(BIN)/python -m pytest tests/faults
 	@cat build/faults.md

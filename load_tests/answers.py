@@ -1,0 +1,203 @@
+"""Do two versions of the service give the same answers? A hundred requests, what came back, and how two files differ.
+
+    python -m load_tests.answers record --data data before.json     # the folder that `make demo` left; it is copied
+    python -m load_tests.answers compare before.json after.json
+
+Every request is a real one to a real process; what may differ from run to run (ids, timings) is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import orjson
+
+from load_tests.processes import scorer, serving
+
+INDEX = "python-docstrings"
+VOLATILE = {"id", "timings_ms", "created", "bytes", "snapshot"}
+QUERIES = (
+    "sort a list",
+    "read a file line by line",
+    "run a command and capture its output",
+    "parse command line arguments",
+    "compress data",
+    "how do I wait for a thread to finish?",
+    "regular expression groups",
+    "convert a date to a string",
+)
+Request = tuple[str, str, dict[str, Any] | None, dict[str, str]]
+
+
+def selections() -> Iterator[dict[str, Any]]:
+    """Bodies of POST /select, in the order in which they are sent: some find scores that earlier ones left."""
+    for number, query in enumerate(QUERIES):
+        yield {"query": query, "index": INDEX, "budget": 10 + 5 * (number % 3), "k": 5 + 20 * (number % 4)}
+    for query in QUERIES[:5]:
+        yield {"query": query, "index": INDEX, "budget": 30, "k": 50, "explain": True}  # finds known scores
+        yield {"query": query, "index": INDEX, "budget": 10, "k": 20, "reuse": False, "return_documents": True}
+        yield {"query": query, "index": INDEX, "budget": 8, "k": 30, "method": "boundarymorph", "batch_size": 1}
+        yield {"query": query, "index": INDEX, "budget": 12, "k": 40, "method": "boundarymorph", "batch_size": 4}
+        yield {"query": query, "index": INDEX, "budget": 12, "k": 25, "hybrid": True, "depth": 500}
+        yield {"query": query, "index": INDEX, "budget": 0, "k": 10}
+        yield {"query": query, "index": INDEX, "budget": 15, "max_tokens": 2000, "depth": 2000}
+    for filter in (
+        {"kind": "class"},
+        {"module": {"in": ["os", "io", "pathlib"]}},
+        {"and": [{"kind": "function"}, {"not": {"module": "asyncio"}}]},
+        {"module": {"gte": "m", "lt": "s"}},
+        {"module": "there is none"},
+        {"kind": 3},
+        {"colour": {"exists": True}},
+    ):
+        yield {"query": QUERIES[1], "index": INDEX, "filter": filter, "budget": 6, "k": 12}
+        yield {"query": QUERIES[5], "index": INDEX, "filter": filter, "budget": 6, "k": 12, "hybrid": True}
+    yield {"query": QUERIES[0], "index": INDEX, "budget": "auto", "k": 10, "depth": 300}
+    yield from pools()
+
+
+def pools() -> Iterator[dict[str, Any]]:
+    """Pools that a caller brings, with and without vectors, scores and lengths."""
+    texts = [f"{verb} {adverb} the {thing}" for verb in ("sort", "read", "sum") for adverb in ("slowly", "at once")
+             for thing in ("list", "file", "numbers", "words")]  # fmt: skip
+    documents: list[dict[str, Any]] = [{"id": f"d{i}", "text": text} for i, text in enumerate(texts)]
+    vectors = np.random.default_rng(0).standard_normal((len(texts), 16)).astype("<f2")
+    block = {"data": base64.b64encode(vectors.tobytes()).decode(), "shape": list(vectors.shape)}
+    own = {"query_embedding": [1.0] + 15 * [0.25]}
+    base = {"query": "sort numbers", "budget": 8, "k": 6}
+    scored = [document | {"score": -float(i)} for i, document in enumerate(documents)]
+    yield base | {"pool": documents}
+    yield base | {"pool": scored}
+    yield base | {"pool": {"documents": documents, "embeddings": block}} | own
+    yield base | {"pool": {"documents": scored, "embeddings": block}, "method": "boundarymorph"} | own
+    yield base | {"pool": [d | {"bm25": i % 5 / 2} for i, d in enumerate(documents)], "explain": True}
+    yield base | {"pool": [d | {"tokens": 3 + i % 4} for i, d in enumerate(documents)], "max_tokens": 30, "k": None}
+    yield base | {"pool": [d | ({"cross_encoder_score": 0.25} if i < 4 else {}) for i, d in enumerate(documents)]}
+    yield base | {"pool": documents, "k": 24}
+    yield base | {"pool": documents[:3], "return_documents": True}
+    yield base | {"pool": documents, "budget": 24, "k": 12}
+    yield base | {"pool": {"documents": documents, "embeddings": block}}  # no query embedding of 16 numbers
+    yield base | {"pool": [documents[0], documents[0]]}
+    yield base | {"pool": []}
+    yield base
+    yield base | {"index": INDEX, "filter": {"kind": {"like": "x"}}}
+    yield base | {"index": INDEX, "budgte": 5}
+    yield base | {"index": INDEX, "k": 0}
+    yield base | {"index": INDEX, "depth": 1_000_000}
+    yield base | {"index": "missing"}
+    yield base | {"index": INDEX, "query": " "}
+    yield base | {"index": INDEX, "query_embedding": [1.0, 2.0]}
+
+
+def requests() -> Iterator[Request]:
+    """Method, path, body and headers."""
+    for body in selections():
+        yield "POST", "/select", body, {}
+    for query in QUERIES[:6]:
+        body = {"query": query, "index": INDEX, "budget": 9, "k": 7, "batch_size": 3, "depth": 1000}
+        yield "POST", "/select", body, {"Accept": "text/event-stream"}
+    yield "POST", "/select", {"query": "sort", "index": "missing"}, {"Accept": "text/event-stream"}
+    yield "GET", f"/indexes/{INDEX}/documents/builtins.list.sort", None, {}
+    yield "PUT", "/indexes/own", {"dimension": 4}, {}
+    rows = [
+        {"id": i, "text": f"row {i}", "embedding": [1, i, i * i % 7, i % 3], "metadata": {"n": i}} for i in range(40)
+    ]
+    yield "POST", "/indexes/own/documents", {"": rows}, {}
+    select = {"query": "row", "index": "own", "query_embedding": [1.0, 2.0, 3.0, 1.0], "budget": 4, "k": 8}
+    yield "POST", "/select", select, {}
+    yield "POST", "/select", select | {"filter": {"n": {"lt": 20}}, "hybrid": True}, {}
+    yield "DELETE", "/indexes/own/documents/7", None, {}
+    yield "POST", "/select", select | {"reuse": False}, {}
+
+
+def without_scorer() -> Iterator[Request]:
+    """What is answered while no scorer is there."""
+    for query in QUERIES[:3]:
+        yield "POST", "/select", {"query": query, "index": INDEX, "budget": 10, "k": 10}, {}
+        yield "POST", "/select", {"query": query, "index": INDEX, "k": 10, "on_failure": "error"}, {}
+    yield "POST", "/select", {"query": "sort", "index": INDEX, "k": 4}, {"Accept": "text/event-stream"}
+
+
+def record(data: Path) -> list[dict[str, Any]]:
+    """Every answer of a service over a copy of `data`, and of one whose scorer is away."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "data"
+        shutil.copytree(data, copy)
+        with service(copy) as client:
+            answers = [answer(client, request) for request in requests()]
+        with scorer() as alone, service(copy, "--scorer-url", alone.url) as client:
+            alone.process.kill()
+            answers += [answer(client, request) for request in without_scorer()]
+    return answers
+
+
+@contextmanager
+def service(data: Path, *arguments: str) -> Iterator[httpx.Client]:
+    """A ready service and a client of it."""
+    command = ["serve", "--data-directory", str(data), *arguments]
+    with serving(command) as server, httpx.Client(base_url=server.url, timeout=300) as client:
+        yield client
+
+
+def answer(client: httpx.Client, request: Request) -> dict[str, Any]:
+    """What came back, without what differs from run to run."""
+    method, path, body, headers = request
+    content = b"" if body is None else orjson.dumps(body.get("", body))
+    kind = {"Content-Type": "application/json"} if body is not None else {}
+    response = client.request(method, path, content=content, headers=kind | headers)
+    if response.headers.get("content-type", "").startswith("text/event-stream"):
+        said: Any = [line if not line.startswith("data: ") else stable(orjson.loads(line[6:]))
+                     for line in response.text.splitlines() if line]  # fmt: skip
+    else:
+        said = stable(orjson.loads(response.content)) if response.content else None
+    summary = {name: value for name, value in (body or {}).items() if name not in ("pool", "")}
+    return {"request": f"{method} {path} {summary} {headers}", "status": response.status_code, "answer": said}
+
+
+def stable(value: Any) -> Any:
+    """Without ids and timings of the request itself; documents keep their ids."""
+    return {name: inner for name, inner in value.items() if name not in VOLATILE} if isinstance(value, dict) else value
+
+
+def compare(before: Path, after: Path) -> int:
+    """Print every request that is answered differently; their number."""
+    old, new = (orjson.loads(path.read_bytes()) for path in (before, after))
+    different = 0 if len(old) == len(new) else abs(len(old) - len(new))
+    for first, second in zip(old, new, strict=False):
+        if first != second:
+            different += 1
+            print(first["request"])
+            print(f"  before {first['status']} {orjson.dumps(first['answer']).decode()[:1500]}")
+            print(f"  after  {second['status']} {orjson.dumps(second['answer']).decode()[:1500]}")
+    print(f"{len(new)} requests, {different} answered differently")
+    return different
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    recording = commands.add_parser("record")
+    recording.add_argument("--data", type=Path, default=Path("data"))
+    recording.add_argument("output", type=Path)
+    comparing = commands.add_parser("compare")
+    comparing.add_argument("before", type=Path)
+    comparing.add_argument("after", type=Path)
+    options = parser.parse_args()
+    if options.command == "record":
+        options.output.write_bytes(orjson.dumps(record(options.data), option=orjson.OPT_INDENT_2))
+    else:
+        sys.exit(bool(compare(options.before, options.after)))
+
+
+if __name__ == "__main__":
+    main()
