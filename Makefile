@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 
-.PHONY: help setup demo serve test test-faults fuzz check check-deploy format bench-selection bench-select bench-scorer \
+.PHONY: help setup demo serve test compare-answers test-faults fuzz check check-deploy format bench-selection bench-select bench-scorer \
 	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-overload soak-scorer soak-index soak-models gpu-check \
 	evaluation evaluation-options clean
 
