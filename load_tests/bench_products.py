@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from boundarymorph.models import available_cores
+from boundarymorph.inference.models import available_cores
 from boundarymorph.retrieval.products import SharedProducts
 from load_tests import report
 

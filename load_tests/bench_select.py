@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from boundarymorph.demo import docstrings, service
+from boundarymorph.cli.demo import docstrings, service
 from boundarymorph.selection.methods import METHODS
 from load_tests import report
 from tests.selection.pools import clustered

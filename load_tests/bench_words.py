@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from boundarymorph.demo import docstrings
+from boundarymorph.cli.demo import docstrings
 from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.document import Document
 from load_tests import report

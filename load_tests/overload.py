@@ -23,7 +23,7 @@ import httpx
 import numpy as np
 import orjson
 
-from boundarymorph.demo import docstrings
+from boundarymorph.cli.demo import docstrings
 from load_tests import report
 from load_tests.processes import Server, serving
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from boundarymorph.demo import docstrings
+from boundarymorph.cli.demo import docstrings
 from boundarymorph.scoring.scorer import Scorer
 
 ROUNDS = 10

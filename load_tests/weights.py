@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
-from boundarymorph.models import Weights, embedded_cross_encoder
+from boundarymorph.inference.models import Weights, embedded_cross_encoder
 
 LAYERS = 12
 CONFIG = {

@@ -12,7 +12,7 @@ from tests.stateful import profile as profile  # registers its profile before th
 
 TESTS = Path(__file__).parent
 TOGETHER = ("faults",)  # packages whose files share what is slow to start
-LONGEST_FIRST = ("faults", "system", "telemetry", "fuzz", "test_demo.py", "stateful")
+LONGEST_FIRST = ("faults", "system", "telemetry", "fuzz", "cli", "stateful")
 
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc]

@@ -10,7 +10,7 @@ import pytest
 # Threads that allocate at the same time, as those that search do; then glibc says what arenas there are.
 SCRIPT = """
 import ctypes, threading
-from boundarymorph.process import share_arenas
+from boundarymorph.server.process import share_arenas
 share_arenas()
 libc, together = ctypes.CDLL(None), threading.Barrier(12)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]

@@ -31,7 +31,7 @@ from boundarymorph.retrieval.retriever import Retrieved
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection import Pool
 from boundarymorph.selection.methods import METHODS
-from boundarymorph.selector import RESERVE, Progress, SelectionResult, SelectionTask, Selector
+from boundarymorph.selector.selector import RESERVE, Progress, SelectionResult, SelectionTask, Selector
 from tests.retrieval.fakes import vector_of
 from tests.scoring.fakes import SeededScorer, score_of
 

@@ -173,3 +173,21 @@ class InvalidConfiguration(BoundaryMorphError):
     """A setting is missing, malformed or contradicts another."""
 
     slug = "invalid-configuration"
+
+
+class BodyTooLarge(LimitExceeded):
+    """The request's body is over the limit."""
+
+    slug = "body-too-large"
+
+
+class BodyTooSlow(BoundaryMorphError):
+    """The request's body has not arrived in time."""
+
+    slug = "body-too-slow"
+
+
+class NotReady(BoundaryMorphError):
+    """The models are still loading, or broke."""
+
+    slug = "not-ready"

@@ -15,14 +15,14 @@ from fastapi import FastAPI
 from numpy.typing import ArrayLike
 from starlette.types import ASGIApp
 
-from boundarymorph.api.app import create_app
-from boundarymorph.api.protocol import ProblemProtocol
-from boundarymorph.api.state import Build
 from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.local import LocalRetriever
-from boundarymorph.selector import Selector
+from boundarymorph.selector.selector import Selector
+from boundarymorph.server.app import create_app
+from boundarymorph.server.composition import Retrieval, Rooms
+from boundarymorph.server.lifecycle import Build
+from boundarymorph.server.protocol import ProblemProtocol
 from boundarymorph.settings import Settings
-from boundarymorph.wiring import Retrieval, Rooms
 from tests.retrieval.fakes import SeededEncoder
 from tests.scoring.fakes import SeededScorer
 

@@ -13,9 +13,9 @@ import pytest
 from fastapi import FastAPI
 from openapi_spec_validator import validate
 
-from boundarymorph.api import keys
-from boundarymorph.api.app import create_app, create_retriever_app, create_scorer_app
-from boundarymorph.api.keys import Scope
+from boundarymorph.access import keys
+from boundarymorph.access.keys import Scope
+from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.settings import RetrieverSettings, Settings
 from tests.api.service import (
     answer,

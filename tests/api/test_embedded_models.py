@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from boundarymorph import wiring
 from boundarymorph.retrieval.encoders import OnnxEncoder
 from boundarymorph.scoring.onnx import OnnxCrossEncoder
+from boundarymorph.server import composition as wiring
 from boundarymorph.settings import CacheSettings, Settings
 from tests.api.service import answer, block, serving
 

@@ -16,10 +16,10 @@ import pytest
 from prometheus_client import REGISTRY
 
 from boundarymorph.api import indexes
-from boundarymorph.api.app import create_app
 from boundarymorph.retrieval import ingestion
 from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.store import DocumentStore
+from boundarymorph.server.app import create_app
 from boundarymorph.settings import Limits, Settings
 from tests.api.service import NDJSON, answer, client_of, fake_rooms, problem, ready, serving, texts
 

@@ -11,14 +11,14 @@ import httpx
 import orjson
 import pytest
 
-from boundarymorph.api.admission import Admission
-from boundarymorph.api.app import create_app, create_scorer_app
-from boundarymorph.api.bodies import BytesInHand
+from boundarymorph.access.admission import Admission
+from boundarymorph.access.bodies import BytesInHand
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.scorer import Scores
-from boundarymorph.selector import Selector
+from boundarymorph.selector.selector import Selector
+from boundarymorph.server.app import create_app, create_scorer_app
+from boundarymorph.server.composition import Rooms
 from boundarymorph.settings import Limits, Settings
-from boundarymorph.wiring import Rooms
 from tests.api.service import NDJSON, answer, client_of, fake_rooms, problem, ready, texts
 from tests.scoring.fakes import SeededCrossEncoder, SeededScorer
 

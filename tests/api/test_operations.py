@@ -11,10 +11,10 @@ import httpx
 import pytest
 from openapi_spec_validator import validate
 
-from boundarymorph.api.app import create_app
 from boundarymorph.errors import ModelUnavailable
+from boundarymorph.server.app import create_app
+from boundarymorph.server.composition import Rooms
 from boundarymorph.settings import Settings
-from boundarymorph.wiring import Rooms
 from tests.api.service import answer, fake_rooms, problem, starting, texts
 from tests.retrieval.fakes import SeededEncoder
 

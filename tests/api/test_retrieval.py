@@ -12,7 +12,6 @@ import orjson
 import pytest
 from openapi_spec_validator import validate
 
-from boundarymorph.api.app import create_app, create_retriever_app
 from boundarymorph.errors import (
     BoundaryMorphError,
     EncoderUnavailable,
@@ -22,9 +21,10 @@ from boundarymorph.errors import (
 )
 from boundarymorph.retrieval.frame import EMBEDDINGS_TYPE, POOL_TYPE, decode_embeddings, decode_pool
 from boundarymorph.retrieval.remote import RemoteRetriever
-from boundarymorph.selector import Selector
+from boundarymorph.selector.selector import Selector
+from boundarymorph.server.app import create_app, create_retriever_app
+from boundarymorph.server.composition import Gateway, Retrieval
 from boundarymorph.settings import Limits, RetrieverSettings, Settings
-from boundarymorph.wiring import Gateway, Retrieval
 from tests.api.service import (
     NDJSON,
     answer,
@@ -194,7 +194,7 @@ class TestRetriever:
             async def close(self) -> None:
                 pass
 
-        monkeypatch.setattr("boundarymorph.api.state.RETRY_SECONDS", 0.01)
+        monkeypatch.setattr("boundarymorph.server.lifecycle.RETRY_SECONDS", 0.01)
         app = create_retriever_app(Settings(data_directory=tmp_path), build=lambda *_: cast(Retrieval, Elsewhere()))
         async with client_of(app) as client, asyncio.timeout(10):
             while "nobody answers" not in (await client.get("/readyz")).json()["detail"]:  # noqa: ASYNC110 - as users wait
@@ -314,7 +314,7 @@ class TestGateway:
 
     async def test_without_its_retriever(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """It waits for it, does without it in order, and finds it again."""
-        monkeypatch.setattr("boundarymorph.api.state.RETRY_SECONDS", 0.01)
+        monkeypatch.setattr("boundarymorph.server.lifecycle.RETRY_SECONDS", 0.01)
         retriever = create_retriever_app(Settings(data_directory=tmp_path), build=fake_retrieval)
         async with on_socket(retriever) as url:
             pass

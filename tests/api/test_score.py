@@ -9,9 +9,9 @@ import httpx
 import pytest
 from openapi_spec_validator import validate
 
-from boundarymorph.api.app import create_scorer_app
 from boundarymorph.errors import ScorerUnavailable
 from boundarymorph.scoring.batching import BatchingScorer
+from boundarymorph.server.app import create_scorer_app
 from boundarymorph.settings import Limits, ScorerSettings, Settings
 from tests.api.service import answer, client_of, problem, ready
 from tests.scoring.fakes import SeededCrossEncoder, score_of
@@ -176,7 +176,7 @@ async def test_another_process_is_waited_for(monkeypatch: pytest.MonkeyPatch) ->
         async def close(self) -> None:
             pass
 
-    monkeypatch.setattr("boundarymorph.api.state.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("boundarymorph.server.lifecycle.RETRY_SECONDS", 0.01)
     app = create_scorer_app(Settings(), build=lambda *_: Elsewhere())  # type: ignore[arg-type]
     async with client_of(app) as client:
         async with asyncio.timeout(10):

@@ -13,10 +13,10 @@ from prometheus_client import REGISTRY
 from starlette.types import Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from boundarymorph.api import keys
-from boundarymorph.api.keys import Scope
-from boundarymorph.api.middleware import Observed
+from boundarymorph.access import keys
+from boundarymorph.access.keys import Scope
 from boundarymorph.scoring.scorer import Scores
+from boundarymorph.server.middleware import Observed
 from boundarymorph.settings import Limits, Settings
 from boundarymorph.telemetry import logs
 from tests.api.service import answer, problem, serving, texts

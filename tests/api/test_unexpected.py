@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
 
-from boundarymorph.api.app import create_app
+from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import logs
 from tests.api.service import client_of, fake_rooms, problem
@@ -19,7 +19,7 @@ from tests.api.service import client_of, fake_rooms, problem
 @pytest.fixture
 def log() -> Iterator[io.StringIO]:
     """The lines as they are written, with the ids of their requests."""
-    lines, logger = io.StringIO(), logging.getLogger("boundarymorph.api.middleware")
+    lines, logger = io.StringIO(), logging.getLogger("boundarymorph.server.middleware")
     handler = logging.StreamHandler(lines)
     handler.setFormatter(logs.Lines())
     logger.addHandler(handler)

@@ -10,15 +10,15 @@ from typing import Any, ClassVar
 import httpx
 import pytest
 
-from boundarymorph.api.app import create_app
-from boundarymorph.api.keys import Scope, make
-from boundarymorph.api.readiness import Readiness
+from boundarymorph.access.keys import Scope, make
 from boundarymorph.errors import RetrieverUnavailable, ScorerUnavailable
 from boundarymorph.scoring.remote.client import RemoteScorer
-from boundarymorph.selector import Selector
+from boundarymorph.selector.selector import Selector
+from boundarymorph.server.app import create_app
+from boundarymorph.server.composition import Rooms, build_gateway
+from boundarymorph.server.readiness import Readiness
 from boundarymorph.settings import CacheSettings, RetrieverSettings, ScorerSettings, Settings
 from boundarymorph.telemetry import logs
-from boundarymorph.wiring import Rooms, build_gateway
 from tests.api.service import client_of, fake_rooms, problem, ready, serving, texts
 from tests.scoring.remote.servers import Behaviour, Ours, Server, answer, hang, reset, running
 
@@ -58,7 +58,7 @@ async def test_callers_read_nothing_of_a_scorer(
 
     class WithId(logging.Filter):
         def filter(self, record: logging.LogRecord) -> bool:
-            if record.name in ("boundarymorph.selector", "boundarymorph.api.problems"):
+            if record.name in ("boundarymorph.selector.selector", "boundarymorph.api.problems"):
                 ids.append(logs.request_id.get())
             return True
 
@@ -76,7 +76,9 @@ async def test_callers_read_nothing_of_a_scorer(
         refused = await client.post("/select", json=REQUEST | {"on_failure": "error"}, headers=headers)
         for response in (degraded, streamed, refused):
             assert not [word for word in private if word in response.text], response.text
-        told = " ".join(record.getMessage() for record in caplog.records if record.name == "boundarymorph.selector")
+        told = " ".join(
+            record.getMessage() for record in caplog.records if record.name == "boundarymorph.selector.selector"
+        )
         assert f"127.0.0.1:{server.port}" in told
         assert set(ids) == {"asked-so"}
 

@@ -16,12 +16,12 @@ import orjson
 import pytest
 from prometheus_client import REGISTRY
 
-from boundarymorph.api.app import create_app, create_retriever_app
 from boundarymorph.errors import Overloaded
-from boundarymorph.executors import BoundedExecutor
+from boundarymorph.inference.executors import BoundedExecutor
 from boundarymorph.retrieval import ingestion
 from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.live import LiveIndex
+from boundarymorph.server.app import create_app, create_retriever_app
 from boundarymorph.settings import Limits, Settings, WorkSettings
 from tests.api.service import NDJSON, answer, client_of, fake_retrieval, fake_rooms, problem, ready, texts
 

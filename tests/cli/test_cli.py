@@ -17,14 +17,16 @@ import orjson
 import pytest
 from rich.console import Console
 
-from boundarymorph import __version__, cli, wiring
-from boundarymorph.api.keys import KeyRing, Scope
+from boundarymorph import __version__
+from boundarymorph.access.keys import KeyRing, Scope
 from boundarymorph.api.schemas import SelectResponse
+from boundarymorph.cli import commands as cli
 from boundarymorph.errors import InvalidInput, UnknownIndex
 from boundarymorph.retrieval import live
 from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.compaction import CompactionPolicy
 from boundarymorph.retrieval.encoders import Embeddings, OnnxEncoder
+from boundarymorph.server import composition as wiring
 from boundarymorph.settings import Settings
 
 DOCUMENTS = [

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from boundarymorph import terminal
+from boundarymorph.cli import terminal
 from boundarymorph.retrieval.ingestion import BadLine, IngestReport
 from boundarymorph.retrieval.pace import WINDOW_SECONDS, Pace
 

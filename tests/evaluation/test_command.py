@@ -16,10 +16,10 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from typer.testing import CliRunner
 
-from boundarymorph.cli import app
+from boundarymorph.cli.commands import app
+from boundarymorph.cli.evaluate import Request, evaluate
 from boundarymorph.errors import BoundaryMorphError, InvalidInput
 from boundarymorph.evaluation import plots, report, tables
-from boundarymorph.evaluation.command import Request, evaluate
 from boundarymorph.evaluation.tables import Table
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
 from tests.evaluation.tables import synthetic

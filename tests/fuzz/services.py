@@ -11,14 +11,14 @@ import httpx
 import orjson
 from pydantic import SecretStr
 
-from boundarymorph.api import keys
-from boundarymorph.api.app import create_app, create_retriever_app, create_scorer_app
-from boundarymorph.api.keys import Scope
+from boundarymorph.access import keys
+from boundarymorph.access.keys import Scope
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.scoring.batching import BatchingScorer
-from boundarymorph.selector import Selector
+from boundarymorph.selector.selector import Selector
+from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
+from boundarymorph.server.composition import Gateway, build, build_retrieval, build_scorer
 from boundarymorph.settings import RetrieverSettings, Settings
-from boundarymorph.wiring import Gateway, build, build_retrieval, build_scorer
 from tests.api.service import NDJSON, answer, fake_retrieval, fake_rooms, on_socket, ready, texts
 from tests.scoring.fakes import SeededCrossEncoder, SeededScorer
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boundarymorph.api.app import create_retriever_app
 from boundarymorph.errors import InvalidInput, RetrieverUnavailable
 from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.document import Document
@@ -28,8 +27,9 @@ from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.retrieval.torch_index import TorchIndex
 from boundarymorph.selection.pool import Pool
+from boundarymorph.server.app import create_retriever_app
+from boundarymorph.server.composition import Retrieval
 from boundarymorph.settings import Settings
-from boundarymorph.wiring import Retrieval
 from tests.api.service import on_socket
 from tests.contract.vector_index import unit
 from tests.retrieval import milvus

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import numpy as np
 import pytest
 
-from boundarymorph.models import OnnxTextModel, embedded_encoder
+from boundarymorph.inference.models import OnnxTextModel, embedded_encoder
 from boundarymorph.retrieval.encoders import OnnxEncoder
 from tests.contract.encoder import EncoderContract
 from tests.retrieval.fakes import SeededEncoder

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from prometheus_client import REGISTRY
 
-from boundarymorph.batching.model import DeviceLost, OutOfMemory
 from boundarymorph.errors import DeadlineExceeded, EncoderFailed, EncoderUnavailable, Overloaded
+from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory
 from boundarymorph.retrieval.encoders import BatchingEncoder
 from boundarymorph.retrieval.encoders.dual_encoder import Text, unit_rows
 from tests.contract.encoder import EncoderContract

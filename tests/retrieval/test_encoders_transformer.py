@@ -22,7 +22,7 @@ from tokenizers import Tokenizer, processors
 from transformers import AutoModel, AutoTokenizer
 
 from boundarymorph.errors import EncoderFailed, InvalidConfiguration, ModelUnavailable
-from boundarymorph.models import available_cores
+from boundarymorph.inference.models import available_cores
 from boundarymorph.retrieval.encoders.recipe import WEB_SEARCH
 from boundarymorph.retrieval.encoders.transformer import TransformerDualEncoder, TransformerEncoder
 from tests.contract.encoder import EncoderContract

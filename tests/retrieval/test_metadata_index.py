@@ -20,8 +20,8 @@ from boundarymorph.retrieval.filters import MAX_STRING, Filter
 from boundarymorph.retrieval.matching import MatchingReader
 from boundarymorph.retrieval.metadata_index import MOST_TERMS, SCHEMA, UNINDEXED, add, candidates, terms_of
 from boundarymorph.retrieval.store import DocumentStore
+from boundarymorph.server.composition import build_catalog
 from boundarymorph.settings import Settings
-from boundarymorph.wiring import build_catalog
 from tests.contract.document_store import matching
 from tests.retrieval.test_filters import filters, metadata
 

@@ -24,7 +24,7 @@ from boundarymorph.retrieval.local import LocalRetriever
 from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
 from boundarymorph.retrieval.milvus.connection import Connection
 from boundarymorph.scoring.scorer import Scores
-from boundarymorph.selector import Interruption, SelectionTask, Selector, Status
+from boundarymorph.selector.selector import Interruption, SelectionTask, Selector, Status
 from tests.contract.vector_index import names, unit
 from tests.retrieval import milvus
 from tests.retrieval.fakes import SeededEncoder

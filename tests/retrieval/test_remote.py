@@ -15,7 +15,6 @@ import pytest
 from numpy.typing import ArrayLike
 
 from boundarymorph import errors
-from boundarymorph.api.app import create_retriever_app, create_scorer_app
 from boundarymorph.errors import (
     BoundaryMorphError,
     InvalidConfiguration,
@@ -34,8 +33,9 @@ from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.local import LocalRetriever
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.retrieval.retriever import Retriever
+from boundarymorph.server.app import create_retriever_app, create_scorer_app
+from boundarymorph.server.composition import Retrieval
 from boundarymorph.settings import Limits, Settings
-from boundarymorph.wiring import Retrieval
 from tests.api.service import client_of, fake_retrieval, on_socket, ready
 from tests.contract.retriever import DOCUMENTS, RetrieverContract
 from tests.retrieval.fakes import SeededEncoder

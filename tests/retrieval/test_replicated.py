@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boundarymorph.api.app import create_retriever_app
 from boundarymorph.errors import InvalidConfiguration, Overloaded, RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.remote.fleet import OnChange, unheard
 from boundarymorph.remote.replicas import BACKOFF, MISSES
@@ -19,8 +18,9 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.retrieval.replicated import ReplicatedRetriever
+from boundarymorph.server.app import create_retriever_app
+from boundarymorph.server.composition import build_gateway
 from boundarymorph.settings import RetrieverSettings, ScorerSettings, Settings
-from boundarymorph.wiring import build_gateway
 from tests.api.service import fake_retrieval, on_socket
 from tests.contract.retriever import RetrieverContract
 from tests.retrieval.test_remote import DOCUMENT, RATE_LIMITED, UP_TO, Behaviour, answer, hang, reset

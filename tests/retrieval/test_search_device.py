@@ -20,8 +20,8 @@ from boundarymorph.retrieval.local import LocalRetriever
 from boundarymorph.retrieval.mirror import BeyondDevice, MirroredIndex
 from boundarymorph.retrieval.segmented import SegmentedIndex
 from boundarymorph.retrieval.torch_index import TorchIndex, TorchMirror
+from boundarymorph.server.composition import build_catalog, build_indexes
 from boundarymorph.settings import Settings
-from boundarymorph.wiring import build_catalog, build_indexes
 from tests.contract.vector_index import names, unit
 
 

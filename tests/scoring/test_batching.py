@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-from boundarymorph.batching.batcher import GROW_AFTER
 from boundarymorph.errors import (
     DeadlineExceeded,
     LimitExceeded,
@@ -19,6 +18,7 @@ from boundarymorph.errors import (
     ScorerUnavailable,
     TextTooLong,
 )
+from boundarymorph.inference.batching.batcher import GROW_AFTER
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.cross_encoder import Pair
 from tests.contract.scorer import ScorerContract

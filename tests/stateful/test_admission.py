@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from boundarymorph.api.admission import FEWER, Admission
-from boundarymorph.api.bodies import BytesInHand
+from boundarymorph.access.admission import FEWER, Admission
+from boundarymorph.access.bodies import BytesInHand
 from boundarymorph.errors import Overloaded
 from tests.stateful.profile import draws
 

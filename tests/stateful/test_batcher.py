@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from numpy.typing import NDArray
 
-from boundarymorph.batching import batcher as batching
-from boundarymorph.batching.batcher import Batcher, Results
-from boundarymorph.batching.model import DeviceLost, OutOfMemory
 from boundarymorph.errors import DeadlineExceeded, LimitExceeded, Overloaded, ScorerFailed, ScorerUnavailable
+from boundarymorph.inference.batching import batcher as batching
+from boundarymorph.inference.batching.batcher import Batcher, Results
+from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory
 from boundarymorph.scoring.batching import SCORER
 from boundarymorph.scoring.cross_encoder import Pair
 from tests.stateful.profile import draws

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from boundarymorph.api.readiness import Readiness
 from boundarymorph.errors import Overloaded, ScorerUnavailable
+from boundarymorph.server.readiness import Readiness
 from tests.stateful.profile import draws
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)

@@ -27,7 +27,7 @@ from boundarymorph.retrieval.retriever import Retrieved
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection import Pool, StopReason
 from boundarymorph.selection.methods import METHODS
-from boundarymorph.selector import LATE, Interruption, Progress, SelectionResult, SelectionTask, Selector
+from boundarymorph.selector.selector import LATE, Interruption, Progress, SelectionResult, SelectionTask, Selector
 from tests.retrieval.fakes import vector_of
 from tests.scoring.fakes import score_of
 from tests.stateful.profile import draws

@@ -5,7 +5,7 @@ import signal
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from boundarymorph.supervisor import FIRST_PAUSE, Policy
+from boundarymorph.server.supervisor import FIRST_PAUSE, Policy
 from tests.stateful.profile import draws
 
 WORKERS, PATIENCE, RESTARTS, WINDOW = 2, 4.0, 2, 10.0

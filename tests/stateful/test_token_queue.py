@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from boundarymorph.batching.queue import LOOK_AHEAD, Entry, TokenQueue
+from boundarymorph.inference.batching.queue import LOOK_AHEAD, Entry, TokenQueue
 from boundarymorph.scoring.cross_encoder import Pair
 from tests.stateful.profile import draws
 

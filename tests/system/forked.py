@@ -25,7 +25,12 @@ from typing import Self
 
 import orjson
 
-PRELOADED = ("boundarymorph.cli", "boundarymorph.process", "boundarymorph.api.app", "boundarymorph.api.indexes")
+PRELOADED = (
+    "boundarymorph.cli.commands",
+    "boundarymorph.server.process",
+    "boundarymorph.server.app",
+    "boundarymorph.api.indexes",
+)
 NUMBER = struct.Struct("!q")
 
 
@@ -76,7 +81,7 @@ class Forked:
 
 
 def start(arguments: Sequence[str], *, output: int, environment: Mapping[str, str], directory: Path) -> Forked:
-    """`python -m boundarymorph.cli ARGUMENTS`, with stdout and stderr to the file descriptor `output`."""
+    """`python -m boundarymorph.cli.commands ARGUMENTS`, with stdout and stderr to the file descriptor `output`."""
     client, theirs = socket.socketpair()
     request = orjson.dumps(
         {"arguments": list(arguments), "environment": dict(environment), "directory": str(directory)}
@@ -151,7 +156,7 @@ def _watch(channel: int, output: int) -> None:
 
 
 def _run(arguments: list[str], environment: dict[str, str], directory: str, output: int) -> int:
-    from boundarymorph import cli
+    from boundarymorph.cli import commands as cli
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.dup2(output, 1)

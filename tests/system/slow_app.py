@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 from fastapi import FastAPI
 
-from boundarymorph import process
+from boundarymorph.server import process
 from boundarymorph.settings import Settings
 
 

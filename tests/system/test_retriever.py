@@ -13,8 +13,8 @@ import orjson
 import pytest
 
 from boundarymorph.retrieval.remote import RemoteRetriever
+from boundarymorph.server.composition import build_retrieval
 from boundarymorph.settings import Settings
-from boundarymorph.wiring import build_retrieval
 from tests.retrieval.test_frame import same
 from tests.system.service import Service, free_port, retriever, scorer, service
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from boundarymorph.api.app import create_retriever_app
-from boundarymorph.observed import ObservedRetriever, ObservedSelector
+from boundarymorph.server.app import create_retriever_app
+from boundarymorph.server.composition import Rooms
+from boundarymorph.server.observed import ObservedRetriever, ObservedSelector
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import timing
-from boundarymorph.wiring import Rooms
 from tests.api.service import answer, client_of, fake_retrieval, fake_rooms, problem, ready, serving, texts
 
 REQUEST = {"query": "q", "pool": texts(9), "k": 2, "budget": 3, "batch_size": 1}

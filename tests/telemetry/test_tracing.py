@@ -23,7 +23,7 @@ REQUEST = {
 NO_EXTRA = """
 import sys
 sys.modules["opentelemetry.sdk"] = sys.modules["opentelemetry.exporter"] = None
-from boundarymorph.cli import main
+from boundarymorph.cli.commands import main
 sys.argv = ["boundarymorph", "serve", "--port", "0"]
 main()
 """
@@ -117,5 +117,5 @@ def test_nothing_is_loaded_where_no_traces_are_wanted(tmp_path: Path) -> None:
         assert running.client.post("/select", json=REQUEST).json()["status"] == "complete"
         loaded = Path(f"/proc/{running.process.pid}/maps").read_text()
     assert "opentelemetry" not in loaded
-    code = "import sys, boundarymorph.api.app; sys.exit(any('opentelemetry.sdk' in name for name in sys.modules))"
+    code = "import sys, boundarymorph.server.app; sys.exit(any('opentelemetry.sdk' in name for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, env=ENVIRONMENT, check=False).returncode == 0

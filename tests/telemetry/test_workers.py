@@ -14,9 +14,9 @@ import httpx
 import orjson
 import pytest
 
-from boundarymorph import process, supervisor
-from boundarymorph.api.app import create_app
 from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.server import process, supervisor
+from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings, TraceSettings
 from boundarymorph.telemetry import logs, tracing
 from tests.system.service import Service, retriever, scorer, service

@@ -11,14 +11,14 @@ from typing import Annotated
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
 
-from boundarymorph.api.keys import Caller, Scope
-from boundarymorph.api.state import Part, State
+from boundarymorph.access.keys import Caller, Scope
 from boundarymorph.errors import InvalidInput
-from boundarymorph.observed import ObservedRetriever
 from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.scoring.batching import BatchingScorer
-from boundarymorph.selector import Selector
-from boundarymorph.wiring import Gateway, Retrieval, Rooms
+from boundarymorph.selector.selector import Selector
+from boundarymorph.server.composition import Gateway, Retrieval, Rooms
+from boundarymorph.server.lifecycle import Part, State
+from boundarymorph.server.observed import ObservedRetriever
 
 BEARER = HTTPBearer(auto_error=False, description="an API key, where there are any")  # for the description alone
 

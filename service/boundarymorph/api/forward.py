@@ -13,9 +13,10 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ValidationError
 from starlette import types
 
-from boundarymorph.api import bodies, openapi
+from boundarymorph.access import bodies
+from boundarymorph.access.keys import Scope
+from boundarymorph.api import openapi
 from boundarymorph.api.dependencies import GatewayOf, allowed, permitted
-from boundarymorph.api.keys import Scope
 from boundarymorph.api.schemas import (
     CreateIndex,
     DeleteDocuments,
@@ -26,7 +27,7 @@ from boundarymorph.api.schemas import (
     UploadReport,
 )
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable
-from boundarymorph.wiring import Gateway
+from boundarymorph.server.composition import Gateway
 
 router = APIRouter(prefix="/indexes", tags=["indexes"])
 REQUEST_HEADERS = ("accept", "content-length", "content-type", "traceparent", "tracestate")

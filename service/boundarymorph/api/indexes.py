@@ -14,9 +14,10 @@ from pydantic import BaseModel
 from starlette import types
 from starlette.requests import ClientDisconnect
 
-from boundarymorph.api import bodies, openapi, problems
+from boundarymorph.access import bodies
+from boundarymorph.access.keys import Scope
+from boundarymorph.api import openapi, problems
 from boundarymorph.api.dependencies import IndexesOf, StateOf, allowed, permitted
-from boundarymorph.api.keys import Scope
 from boundarymorph.api.problems import UnknownDocument, UnsupportedMediaType
 from boundarymorph.api.schemas import (
     CreateIndex,
@@ -28,9 +29,8 @@ from boundarymorph.api.schemas import (
     UploadProgress,
     UploadReport,
 )
-from boundarymorph.api.state import Part, State
 from boundarymorph.errors import BoundaryMorphError, InvalidInput, LimitExceeded
-from boundarymorph.executors import Run
+from boundarymorph.inference.executors import Run
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.indexes import Catalog, IndexInfo
 from boundarymorph.retrieval.ingestion import (
@@ -43,6 +43,7 @@ from boundarymorph.retrieval.ingestion import (
     parse_ndjson,
 )
 from boundarymorph.retrieval.pace import Pace
+from boundarymorph.server.lifecycle import Part, State
 from boundarymorph.telemetry import metrics
 
 router = APIRouter(prefix="/indexes", tags=["indexes"])

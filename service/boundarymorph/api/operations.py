@@ -6,10 +6,10 @@ import ipaddress
 
 from fastapi import APIRouter, Request, Response
 
+from boundarymorph.access.keys import Forbidden, Scope, Unauthenticated
 from boundarymorph.api.dependencies import StateOf
-from boundarymorph.api.keys import Forbidden, Scope, Unauthenticated
 from boundarymorph.api.schemas import Health, PartHealth, Ready
-from boundarymorph.api.state import Part, State
+from boundarymorph.server.lifecycle import Part, State
 from boundarymorph.telemetry import metrics
 
 router = APIRouter(tags=["operations"])

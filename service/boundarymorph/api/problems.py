@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
 from boundarymorph import errors
-from boundarymorph.api.keys import Forbidden, Unauthenticated
+from boundarymorph.access.keys import Forbidden, Unauthenticated
 from boundarymorph.api.schemas import Problem
 
 MEDIA_TYPE = "application/problem+json"
@@ -26,18 +26,6 @@ MAX_DETAILS = 20
 TAGS = ("numbers", "block")  # by which pydantic tells the forms of a vector apart
 MAX_CHARACTERS = 1_000  # of a message, which may quote what a caller sent
 log = logging.getLogger(__name__)
-
-
-class BodyTooLarge(errors.LimitExceeded):
-    """The request's body is over the limit."""
-
-    slug = "body-too-large"
-
-
-class BodyTooSlow(errors.BoundaryMorphError):
-    """The request's body has not arrived in time."""
-
-    slug = "body-too-slow"
 
 
 class UnsupportedMediaType(errors.InvalidInput):
@@ -52,18 +40,12 @@ class UnknownDocument(errors.BoundaryMorphError, LookupError):
     slug = "unknown-document"
 
 
-class NotReady(errors.BoundaryMorphError):
-    """The models are still loading, or broke."""
-
-    slug = "not-ready"
-
-
 STATUS: dict[type[errors.BoundaryMorphError], HTTPStatus] = {
-    BodyTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-    BodyTooSlow: HTTPStatus.REQUEST_TIMEOUT,
+    errors.BodyTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    errors.BodyTooSlow: HTTPStatus.REQUEST_TIMEOUT,
     UnsupportedMediaType: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     UnknownDocument: HTTPStatus.NOT_FOUND,
-    NotReady: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.NotReady: HTTPStatus.SERVICE_UNAVAILABLE,
     Unauthenticated: HTTPStatus.UNAUTHORIZED,
     Forbidden: HTTPStatus.FORBIDDEN,
     errors.UnknownIndex: HTTPStatus.NOT_FOUND,

@@ -11,13 +11,14 @@ import orjson
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field
 
-from boundarymorph.api import bodies, openapi
+from boundarymorph.access import bodies
+from boundarymorph.access.keys import Scope
+from boundarymorph.api import openapi
 from boundarymorph.api.dependencies import IndexesOf, RetrieverOf, StateOf, allowed, permitted
-from boundarymorph.api.keys import Scope
 from boundarymorph.api.schemas import Message
-from boundarymorph.api.state import Part, State
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.encoders import Embeddings
+from boundarymorph.server.lifecycle import Part, State
 
 JSON = "application/json"
 Route = TypeVar("Route", bound=Callable[..., Any])

@@ -6,9 +6,10 @@ import time
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from boundarymorph.api import bodies, openapi
+from boundarymorph.access import bodies
+from boundarymorph.access.keys import Scope
+from boundarymorph.api import openapi
 from boundarymorph.api.dependencies import ScorerOf, StateOf, allowed
-from boundarymorph.api.keys import Scope
 from boundarymorph.api.schemas import ScoreRequest, ScoreResponse, ScorerInfo
 from boundarymorph.settings import Limits
 

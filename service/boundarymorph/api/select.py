@@ -14,12 +14,13 @@ from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
-from boundarymorph.api import bodies, openapi, problems
+from boundarymorph.access import bodies
+from boundarymorph.api import openapi, problems
 from boundarymorph.api.dependencies import CallerOf, SelectorOf, StateOf, permitted
 from boundarymorph.api.schemas import SelectRequest, SelectResponse
 from boundarymorph.api.translate import event_of, response_of, task_of
 from boundarymorph.errors import BoundaryMorphError
-from boundarymorph.selector import Progress, SelectionResult, SelectionTask, Selector, Stopwatch
+from boundarymorph.selector.selector import Progress, SelectionResult, SelectionTask, Selector, Stopwatch
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
 

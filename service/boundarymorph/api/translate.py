@@ -12,7 +12,7 @@ import numpy as np
 import pybase64
 from numpy.typing import ArrayLike, NDArray
 
-from boundarymorph.api.bodies import bound
+from boundarymorph.access.bodies import bound
 from boundarymorph.api.schemas import (
     ExplainedCall,
     ExplainedRound,
@@ -28,7 +28,7 @@ from boundarymorph.errors import InvalidEmbeddings, InvalidInput
 from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, IndexedCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.selection import Observation, Pool, methods
-from boundarymorph.selector import Progress, SelectionResult, SelectionTask
+from boundarymorph.selector.selector import Progress, SelectionResult, SelectionTask
 from boundarymorph.settings import Limits, Settings
 
 ITEM_BYTES = {"float16": 2, "float32": 4}

@@ -15,7 +15,7 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph.errors import IndexConflict, InvalidInput, LimitExceeded
-from boundarymorph.executors import Run, in_default_thread
+from boundarymorph.inference.executors import Run, in_default_thread
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.retrieval.indexes import Index

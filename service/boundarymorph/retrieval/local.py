@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.executors import BoundedExecutor
+from boundarymorph.inference.executors import BoundedExecutor
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
 from boundarymorph.retrieval.filters import Filter

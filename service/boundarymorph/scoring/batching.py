@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from boundarymorph.batching.batcher import Batcher, Role
 from boundarymorph.errors import ScorerFailed, ScorerUnavailable
+from boundarymorph.inference.batching.batcher import Batcher, Role
 from boundarymorph.scoring.cross_encoder import CrossEncoder, Pair
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.telemetry import metrics

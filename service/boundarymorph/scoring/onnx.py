@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.models import OnnxTextModel, embedded_cross_encoder
+from boundarymorph.inference.models import OnnxTextModel, embedded_cross_encoder
 from boundarymorph.scoring.cross_encoder import Pair, sigmoid
 
 

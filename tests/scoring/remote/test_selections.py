@@ -13,7 +13,7 @@ from boundarymorph.retrieval.candidates import GivenCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.remote.client import RemoteScorer
 from boundarymorph.scoring.scorer import Scorer
-from boundarymorph.selector import SelectionResult, SelectionTask, Selector
+from boundarymorph.selector.selector import SelectionResult, SelectionTask, Selector
 from tests.retrieval.fakes import vector_of
 from tests.scoring.remote.servers import Ours, Reply, running, slow
 from tests.test_selector import FakeRetriever

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from sentence_transformers import CrossEncoder as SentenceTransformersCrossEncoder
 
-from boundarymorph.batching.model import DeviceLost, OutOfMemory
 from boundarymorph.errors import InvalidConfiguration, ModelUnavailable, ScorerFailed
-from boundarymorph.models import available_cores
+from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory
+from boundarymorph.inference.models import available_cores
+from boundarymorph.inference.transformer.failures import on_device
 from boundarymorph.scoring.cross_encoder import CrossEncoder
 from boundarymorph.scoring.transformer.model import Precision, TransformerCrossEncoder
-from boundarymorph.transformer.failures import on_device
 from tests.scoring.transformer import reference, tiny
 from tests.scoring.transformer.conftest import Folder, Opened
 from tests.scoring.transformer.contract import CrossEncoderContract

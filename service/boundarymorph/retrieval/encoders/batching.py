@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.batching.batcher import CHARACTERS_A_TOKEN, Batcher, Role
 from boundarymorph.errors import EncoderFailed, EncoderUnavailable
+from boundarymorph.inference.batching.batcher import CHARACTERS_A_TOKEN, Batcher, Role
 from boundarymorph.retrieval.encoders.dual_encoder import DualEncoder, Text
 from boundarymorph.retrieval.encoders.encoder import Embeddings
 from boundarymorph.telemetry import metrics

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.batching.model import Model
+from boundarymorph.inference.batching.model import Model
 
 
 @dataclass(frozen=True, slots=True, eq=False)

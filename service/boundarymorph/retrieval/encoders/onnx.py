@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.models import OnnxTextModel, embedded_encoder
+from boundarymorph.inference.models import OnnxTextModel, embedded_encoder
 from boundarymorph.retrieval.encoders.batching import BatchingEncoder
 from boundarymorph.retrieval.encoders.dual_encoder import Text, unit_rows
 

@@ -12,20 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import EncoderFailed, InvalidConfiguration
-from boundarymorph.retrieval.encoders.batching import BatchingEncoder
-from boundarymorph.retrieval.encoders.dual_encoder import Text, unit_rows
-from boundarymorph.retrieval.encoders.recipe import Pooling, Recipe, described_recipe
-from boundarymorph.tokenization import encode_texts, plain
-from boundarymorph.transformer.architecture import MOST_OF_A_CAUSAL_MODEL, chosen_length, typed
-from boundarymorph.transformer.body import Body, open_body
-from boundarymorph.transformer.device import (
+from boundarymorph.inference.tokenization import encode_texts, plain
+from boundarymorph.inference.transformer.architecture import MOST_OF_A_CAUSAL_MODEL, chosen_length, typed
+from boundarymorph.inference.transformer.body import Body, open_body
+from boundarymorph.inference.transformer.device import (
     Precision,
     chosen_batch_tokens,
     chosen_device,
     chosen_lanes,
     chosen_precision,
 )
-from boundarymorph.transformer.repository import Repository
+from boundarymorph.inference.transformer.repository import Repository
+from boundarymorph.retrieval.encoders.batching import BatchingEncoder
+from boundarymorph.retrieval.encoders.dual_encoder import Text, unit_rows
+from boundarymorph.retrieval.encoders.recipe import Pooling, Recipe, described_recipe
 
 _ORDINARY = "What is asked for? It is 1 answer."
 

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import torch
 from transformers import PreTrainedModel
 
+from boundarymorph.inference.transformer.forward import PackedBody, padded
 from boundarymorph.scoring.cross_encoder import Pair
 from boundarymorph.scoring.transformer.heads import Head, label_logits
-from boundarymorph.transformer.forward import PackedBody, padded
 
 
 class Forward(Protocol):

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.transformer.forward import Pooling
+from boundarymorph.inference.transformer.forward import Pooling
 
 Head = Callable[[torch.Tensor], torch.Tensor]
 

@@ -14,6 +14,28 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from boundarymorph.errors import InvalidConfiguration, ScorerFailed
+from boundarymorph.inference.transformer.architecture import (
+    MOST_OF_A_CAUSAL_MODEL,
+    caches,
+    causal,
+    chosen_length,
+    first_position,
+    padding_token,
+    prepare_packing,
+    typed,
+)
+from boundarymorph.inference.transformer.device import (
+    Precision,
+    chosen_batch_tokens,
+    chosen_device,
+    chosen_lanes,
+    chosen_precision,
+    release,
+    weight_type,
+)
+from boundarymorph.inference.transformer.failures import on_device
+from boundarymorph.inference.transformer.forward import PackedBody
+from boundarymorph.inference.transformer.int8 import quantize
 from boundarymorph.scoring.cross_encoder import Pair, sigmoid
 from boundarymorph.scoring.transformer.described import described_template
 from boundarymorph.scoring.transformer.forward import Forward, PackedForward, PaddedAnswers, PaddedLabels
@@ -27,28 +49,6 @@ from boundarymorph.scoring.transformer.prompts import (
     template_of_name,
 )
 from boundarymorph.scoring.transformer.reranker import RerankerRepository
-from boundarymorph.transformer.architecture import (
-    MOST_OF_A_CAUSAL_MODEL,
-    caches,
-    causal,
-    chosen_length,
-    first_position,
-    padding_token,
-    prepare_packing,
-    typed,
-)
-from boundarymorph.transformer.device import (
-    Precision,
-    chosen_batch_tokens,
-    chosen_device,
-    chosen_lanes,
-    chosen_precision,
-    release,
-    weight_type,
-)
-from boundarymorph.transformer.failures import on_device
-from boundarymorph.transformer.forward import PackedBody
-from boundarymorph.transformer.int8 import quantize
 
 __all__ = ["Precision", "TransformerCrossEncoder"]
 

@@ -12,8 +12,8 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.inference.tokenization import encode_heads, encode_pairs, plain
 from boundarymorph.scoring.cross_encoder import Pair
-from boundarymorph.tokenization import encode_heads, encode_pairs, plain
 
 _FIELD = re.compile(r"\{(instruction|query|document)\}")
 _LEAST_ROOM = 4

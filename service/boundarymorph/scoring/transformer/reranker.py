@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedModel
 
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.transformer.repository import Repository
+from boundarymorph.inference.transformer.repository import Repository
 
 
 class RerankerRepository(Repository):

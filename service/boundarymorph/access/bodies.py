@@ -1,0 +1,172 @@
+"""Reading request bodies within their limits, and noticing that nobody waits for the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive
+
+from boundarymorph.errors import BodyTooLarge, BodyTooSlow, LimitExceeded, Overloaded
+
+if TYPE_CHECKING:
+    from boundarymorph.server.lifecycle import State
+
+LARGE = 2**17  # bytes of a body that is not parsed on the event loop
+_STRING_OR_NUMBERS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|\[[-+0-9.eE, \t\r\n]*+', re.DOTALL)
+Result = TypeVar("Result")
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class BytesInHand:
+    """Bytes of the bodies of all requests that have not ended."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.total = 0
+
+    def check(self, size: int) -> None:
+        """Raises Overloaded where so many more would be too many."""
+        if self.total + size > self._most:
+            raise Overloaded(
+                f"{self.total:,} bytes of requests are in hand already, of {self._most:,} that may be; try again later"
+            )
+
+    @contextmanager
+    def of_request(self) -> Iterator[Callable[[int], None]]:
+        """What takes so many more in hand, as `check` lets it. All are given back in the end."""
+        taken = 0
+
+        def take(size: int) -> None:
+            nonlocal taken
+            self.check(size)
+            self.total += size
+            taken += size
+
+        try:
+            yield take
+        finally:
+            self.total -= taken
+
+
+async def read(request: Request, state: State[Any]) -> bytes:
+    """The whole body, which is in hand until the request has ended.
+
+    Raises BodyTooLarge or Overloaded without reading further, or at once when its length is declared, and BodyTooSlow.
+    """
+    limit, seconds = state.settings.limits.body_bytes, state.settings.body_seconds
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal():
+        if int(declared) > limit:
+            raise _too_large(limit)
+        state.bytes_in_hand.check(int(declared))
+    take = request.state.until_end.enter_context(state.bytes_in_hand.of_request())
+    chunks, size = [], 0
+    try:
+        async with asyncio.timeout(seconds):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > limit:
+                    raise _too_large(limit)
+                take(len(chunk))
+                chunks.append(chunk)
+    except TimeoutError:
+        raise BodyTooSlow(f"the body was not there within {seconds:g} seconds; {size:,} bytes were") from None
+    return b"".join(chunks)
+
+
+async def parsed(request: Request, state: State[Any], model: type[Model]) -> Model:
+    """The body as a model. Raises what `read` does, LimitExceeded, Overloaded, and pydantic's ValidationError."""
+    body = await read(request, state)
+    if len(body) < LARGE:
+        return model.model_validate_json(body)
+    return await state.work.parsing.run(_parse, model, body, state.settings.limits.dimension)
+
+
+def bound(field: str, value: int, limit: int, unit: str) -> None:
+    """Raises LimitExceeded."""
+    if value > limit:
+        raise LimitExceeded(f"{field}: over this service's limit of {limit:,} {unit}: {value:,}")
+
+
+def check_lists(body: bytes, limit: int) -> None:
+    """Raises LimitExceeded for a JSON body with a list of more than so many numbers: unparsed, it is a tenth as large.
+
+    Small bodies pass: what is wrong with them is told better once they are parsed.
+    """
+    if len(body) < LARGE or not any(
+        body.count(b",", *found.span()) >= limit for found in _numbers(2 * limit + 1).finditer(body)
+    ):
+        return
+    for found in _STRING_OR_NUMBERS.finditer(body):  # it may have been in a text
+        if body[found.start()] == ord("[") and body.count(b",", *found.span()) >= limit:
+            raise LimitExceeded(
+                f"the body has a list of more numbers than embeddings may have here, {limit:,} (limits.dimension)"
+            )
+
+
+async def chunks(request: Request) -> AsyncIterator[bytes]:
+    """The body as it comes, for uploads of any size."""
+    async for chunk in request.stream():
+        yield chunk
+
+
+def streamed(request: Request, state: State[Any], held: int) -> AsyncIterator[bytes]:
+    """The body as it comes. held: bytes of it that are kept in memory at a time; so many, or all of it if it is
+    declared to be shorter, are in hand until the request has ended. Raises Overloaded."""
+    declared = request.headers.get("content-length", "")
+    size = min(held, int(declared)) if declared.isdecimal() else held
+    take = request.state.until_end.enter_context(state.bytes_in_hand.of_request())
+    take(min(size, state.settings.limits.bytes_in_hand))
+    return chunks(request)
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of the work, which is cancelled when the client goes away: ClientDisconnect. The body is read."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_disconnected(request.receive))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def hang_up(receive: Receive) -> None:
+    """End the connection, whatever of an answer is not sent yet, of a client that does not read it."""
+    # ASGI has no word for it, and what returns early leaves a connection open that waits until it is read.
+    transport = getattr(getattr(receive, "__self__", None), "transport", None)
+    if transport is not None:
+        transport.abort()
+        await _disconnected(receive)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _parse(model: type[Model], body: bytes, dimension: int) -> Model:
+    check_lists(body, dimension)
+    return model.model_validate_json(body)
+
+
+@cache
+def _numbers(characters: int) -> re.Pattern[bytes]:
+    """What a JSON list of numbers begins with, if it is at least so long."""
+    return re.compile(rb"\[[-+0-9.eE, \t\r\n]{%d,}+" % characters)
+
+
+def _too_large(limit: int) -> BodyTooLarge:
+    return BodyTooLarge(f"the body is over this service's limit of {limit:,} bytes")

@@ -1,0 +1,185 @@
+"""`boundarymorph evaluate`: from what a user names to a report, with its progress shown."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table as Grid
+
+from boundarymorph.cli import terminal
+from boundarymorph.errors import InvalidInput
+from boundarymorph.evaluation import datasets, report, tables
+from boundarymorph.evaluation.builder import TableBuilder
+from boundarymorph.evaluation.chat import Chat
+from boundarymorph.evaluation.methods import agentic, chosen
+from boundarymorph.evaluation.methods.method import Contestant
+from boundarymorph.evaluation.run import left_out
+from boundarymorph.evaluation.study import Study, study
+from boundarymorph.evaluation.tables import Table
+from boundarymorph.retrieval.encoders import Encoder
+from boundarymorph.scoring.scorer import Scorer
+
+DEFAULT_METHODS = ("baselines", "product")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to evaluate. tables: .npz files; data: a BEIR folder or ir_datasets:ID, made into a table at `write_table`;
+    depth: N of that table; queries: at most so many of each collection; chat: a language model, which adds the agentic
+    loop and the audit of peaks where texts are at hand."""
+
+    tables: Sequence[Path] = ()
+    data: str | None = None
+    methods: Sequence[str] = DEFAULT_METHODS
+    budgets: Sequence[int] = (25, 50)
+    ks: Sequence[int] = (50, 100, 200)
+    out: Path = Path("build/evaluation")
+    write_table: Path | None = None
+    depth: int = 2_000
+    queries: int | None = None
+    call_seconds: float | None = None
+    chat: Chat | None = field(default=None, repr=False)
+
+
+def evaluate(request: Request, models: Callable[[], tuple[Encoder, Scorer]], console: Console) -> None:
+    """Run, write the report and print its tables. models: the product's, loaded only if there is data to score."""
+    if not request.tables and request.data is None:
+        raise InvalidInput("name at least one --table FILE.npz, or --data")
+    for what, values in (("budgets", request.budgets), ("k", request.ks)):
+        if not values or min(values) < 1:
+            raise InvalidInput(f"--{what} needs numbers from 1 on, separated by commas")
+    # Before any pair is scored: a mistyped name should not cost an hour.
+    extra = [agentic.contestant(request.chat, _unavailable)] if request.chat is not None else []
+    if not chosen(request.methods, extra):
+        raise InvalidInput(f"--methods names no method; leave the option out for {','.join(DEFAULT_METHODS)}")
+    _make(request.out)
+
+    with terminal.progress(console) as progress:
+        found = [_limited(tables.read(path), request.queries) for path in request.tables]
+        if request.data is not None:
+            with asyncio.Runner() as runner:
+                encoder, scorer = models()
+                builder = TableBuilder(encoder, scorer, request.depth)
+                found.append(_built(request, request.data, builder, runner, progress))
+                if request.chat is not None:
+                    extra = [agentic.contestant(request.chat, lambda text: runner.run(encoder.encode_query(text)))]
+                studies = _studied(request, found, extra, progress)
+                runner.run(_closed(encoder, scorer))
+        else:
+            studies = _studied(request, found, extra, progress)
+        task = progress.add_task("drawing and writing", total=None)
+        report.write(studies, request.out)
+        progress.update(task, total=1, completed=1)
+    _show(studies, console)
+    console.print(f"\nreport: {request.out / 'report.md'}", highlight=False, soft_wrap=True)
+
+
+def _make(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"the folder of the report cannot be made: {error}; choose another with --out") from error
+    if not os.access(out, os.W_OK | os.X_OK):
+        raise InvalidInput(f"nothing can be written to {out}; choose another folder with --out")
+
+
+def _built(request: Request, source: str, builder: TableBuilder, runner: asyncio.Runner, progress: Progress) -> Table:
+    collection = datasets.load(source)
+    if request.queries is not None:
+        collection = collection.first(request.queries)
+    path = request.write_table or request.out / f"{collection.name}.npz"
+    return runner.run(builder.build(collection, path, _watch(progress, collection.name)))
+
+
+def _studied(request: Request, found: Sequence[Table], extra: Sequence[Contestant], progress: Progress) -> list[Study]:
+    names = [table.name for table in found]
+    if len(set(names)) < len(names):
+        raise InvalidInput(f"two tables have one name ({', '.join(names)}); rename a file")
+    contestants = chosen(request.methods, extra)
+    if extra and extra[0].name not in [contestant.name for contestant in contestants]:
+        contestants += extra
+    for table in found:
+        left_out(table, contestants)  # raises, and before the first table has taken its time
+    return [
+        study(
+            table,
+            contestants,
+            sorted(set(request.budgets)),
+            sorted(set(request.ks)),
+            call_seconds=request.call_seconds,
+            ask=request.chat,
+            watch=_watch(progress, table.name),
+        )
+        for table in found
+    ]
+
+
+def _limited(table: Table, queries: int | None) -> Table:
+    return table if queries is None else table.first(queries)
+
+
+async def _closed(encoder: Encoder, scorer: Scorer) -> None:
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(encoder.close)
+        stack.push_async_callback(scorer.close)
+
+
+def _unavailable(text: str) -> NDArray[np.floating]:
+    raise InvalidInput("the agentic loop searches with the encoder of --data; a table alone has no texts")
+
+
+def _watch(progress: Progress, name: str) -> Callable[[str, int, int], None]:
+    bars: dict[str, object] = {}
+
+    def watch(stage: str, done: int, total: int) -> None:
+        if stage not in bars:
+            bars[stage] = progress.add_task(f"{name}: {stage}", total=total)
+        progress.update(bars[stage], completed=done, total=total)  # type: ignore[arg-type]  # a TaskID is an int
+
+    return watch
+
+
+def _show(studies: Sequence[Study], console: Console) -> None:
+    """One table a metric, as in the report."""
+    for metric, title in report.METRIC_TITLES.items():
+        cells = report.cells(studies, metric)
+        if cells is None:
+            console.print(f"\n{title}: no table has human labels", highlight=False)
+            continue
+        grid = Grid(title=f"{title} (%)", title_justify="left", title_style="bold", header_style="bold", pad_edge=False)
+        grid.add_column("method", no_wrap=True)
+        for budget, k in cells.columns:
+            grid.add_column(f"B={budget}\nk={k}", justify="right")
+        for group, rows in cells.groups.items():
+            grid.add_section()
+            grid.add_row(f"[bold cyan]{escape(group)}[/bold cyan]")
+            for method, row in rows.items():
+                values = []
+                for cell in cells.columns:
+                    value, (best, _) = row[cell], cells.best(group, cell)
+                    text = "" if value is None else f"{100 * value:.1f}"
+                    values.append(f"[bold]{text}[/bold]" if value is not None and round(value, 4) == best else text)
+                grid.add_row(f"  {cells.titles[method]}", *values)
+        console.print()
+        terminal.print_whole(console, grid)
+    for found in studies:
+        for method, reason in found.outcome.left_out.items():
+            console.print(f"[yellow]note:[/yellow] {found.name}: {method} left out: {reason}", highlight=False)
+
+
+def with_numbers(text: str, option: str) -> list[int]:
+    """ "25,50" to [25, 50]. Raises InvalidInput naming the option."""
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError as error:
+        raise InvalidInput(f"{option} takes whole numbers separated by commas, not {text!r}") from error

@@ -1,0 +1,419 @@
+"""Batches across requests: keeps one model busy with what all callers ask."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Generic
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, LimitExceeded, Overloaded, TextTooLong
+from boundarymorph.inference.batching.model import DeviceLost, Item, Model, OutOfMemory
+from boundarymorph.inference.batching.queue import Entry, TokenQueue, padding
+from boundarymorph.telemetry.metrics import BatchFamily, BatchMetrics
+
+TOKENIZER_THREADS = 2
+CHARACTERS_A_TOKEN = 4  # a guess, in force while a request is being tokenised
+MEMORY = 0.9  # of the seconds a token took lately, against those of the last batch
+GROW_AFTER, GROW_AFTER_AT_MOST = 100, 6_400  # batches that fit, before larger ones are tried
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What a model is there for, in the words of messages and metrics.
+
+    name: scorer or encoder; item, result: what it reads and gives, in the singular; done: what becomes of an item;
+    shape, dtype: of one result; unavailable, failed: raised when it cannot work now, or not at all.
+    """
+
+    name: str
+    item: str
+    result: str
+    done: str
+    dtype: type[np.floating[Any]]
+    unavailable: type[BoundaryMorphError]
+    failed: type[BoundaryMorphError]
+    metrics: BatchFamily
+    shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Results:
+    """values: (n, ...) in the order of the items; truncated: how many of them were cut to fit."""
+
+    values: NDArray[Any]
+    truncated: int
+
+
+class _Job(Generic[Item]):
+    """One request on its way: the results that are there, and how many are missing."""
+
+    def __init__(self, items: Sequence[Item], role: Role, arrival: float, due: float) -> None:
+        self.items = items
+        self.arrival = arrival
+        self.due = due
+        self.values: NDArray[Any] = np.empty((len(items), *role.shape), dtype=role.dtype)
+        self.missing = len(items)
+        self.loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[NDArray[Any]] = self.loop.create_future()
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Wake who waits, from any thread."""
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            self.loop.call_soon_threadsafe(self._resolve, error)
+
+    def _resolve(self, error: BaseException | None) -> None:
+        if self.done.done():
+            return
+        if error is None:
+            self.done.set_result(self.values)
+        else:
+            self.done.set_exception(error)
+
+
+class Batcher(Generic[Item]):
+    """Requests of many callers on one model in this process.
+
+    Whenever the device is free it takes what waits, the earliest deadline first, up to the model's batch of tokens;
+    nothing ever waits for a batch to fill, and lanes that are idle side by side share what there is. Requests without a
+    deadline count as due `patience` seconds after they came, and the later items of a long request as due later by the
+    time that those before them take, so that short requests get between.
+
+    A batch for which the device has no memory halves the batches to come. They double again, up to the model's own
+    size, after `GROW_AFTER` batches that fit, and after twice as many each time that this fails.
+
+    queue_tokens: what may wait; a request that would be over it, or could not be answered in time behind what is due
+    before it, is refused whole. on_lost: called when the device is gone for good, or a lane has ended by a fault of its
+    own; every request fails from then on.
+    """
+
+    def __init__(
+        self,
+        model: Model[Item],
+        role: Role,
+        *,
+        queue_tokens: int = 1_000_000,
+        patience: float = 30.0,
+        on_lost: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.queue_tokens = queue_tokens
+        self.token_seconds = 0.0  # that a token took lately, 0 before the first batch
+        self._model = model
+        self._role = role
+        self._patience = patience
+        self._on_lost = on_lost
+        self._clock = clock
+        self.batch_tokens = model.batch_tokens  # that a batch may have now
+        self._good_batches = 0  # since `batch_tokens` last changed
+        self._grow_after, self._grown = GROW_AFTER, False
+        self._queue: TokenQueue[Item, _Job[Item]] = TokenQueue()
+        self._tokenizing: list[tuple[float, int]] = []  # when requests are due, and their tokens as guessed
+        self._idle = 0  # lanes that wait for a batch
+        self._lost: str | None = None
+        self._closed = False
+        self._changed = threading.Condition()
+        self._tokenizer = ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
+        self._metrics = BatchMetrics(role.metrics, model.name, model.backend, self.waiting)
+        self._lanes = [
+            threading.Thread(target=self._work, name=f"{role.name}-{lane}", daemon=True) for lane in range(model.lanes)
+        ]
+        for lane in self._lanes:
+            lane.start()
+
+    def waiting(self) -> tuple[int, int]:
+        """Items and tokens that wait now."""
+        with self._changed:
+            return len(self._queue), self._queue.tokens
+
+    @property
+    def idle(self) -> int:
+        """Lanes that wait for something to do."""
+        return self._idle
+
+    def full_batch(self) -> int:
+        """How many of the longest items make a batch as large as they get."""
+        return max(1, self.batch_tokens // self._model.max_length)
+
+    def check_open(self) -> None:
+        """Raises RuntimeError after `close`."""
+        if self._closed:
+            raise RuntimeError(f"this {self._role.name} is closed")
+
+    async def run(
+        self,
+        tokenize: Callable[[], Sequence[Item]],
+        characters: Iterable[int],
+        *,
+        deadline: float | None = None,
+        patience: float | None = None,
+        truncate: bool = True,
+        admitted: bool = False,
+    ) -> Results:
+        """The results of a request: all of them, or an error.
+
+        tokenize: gives the items, and may block; characters: of each, from which their tokens are guessed before;
+        deadline: on the clock; patience: in place of the batcher's own, for the order of batches alone; admitted: it is
+        part of what `enter` has let in, and is not refused any more.
+
+        Raises Overloaded, LimitExceeded or, with truncate=False, TextTooLong before any work was done;
+        DeadlineExceeded; or what the role raises.
+        """
+        self.check_open()
+        arrival = self._clock()
+        lengths = list(characters)
+        due = arrival + (self._patience if patience is None else patience) if deadline is None else deadline
+        items = await self._tokenize(tokenize, self._guess(lengths), due, deadline, admitted)
+        if len(items) != len(lengths):
+            given = f"{len(items)} {self._role.item}s of {len(lengths)} texts"
+            raise self._role.failed(f"{self._model.name} made {given}; its tokenizer is unusable")
+        truncated = [position for position, item in enumerate(items) if item.truncated]
+        if truncated and not truncate:
+            raise TextTooLong(
+                f"text {truncated[0]} (and {len(truncated) - 1} more) does not fit into {self._model.max_length} "
+                "tokens, with its query where it has one; shorten it, or allow it to be cut"
+            )
+        job = _Job(items, self._role, arrival, due)
+        with self._changed:
+            self._admit(sum(map(len, items)), due, deadline, admitted)
+            self._queue.add(self._entries(job))
+            self._changed.notify(len(items))
+        self._metrics.truncated.inc(len(truncated))
+        try:
+            async with asyncio.timeout(None if deadline is None else deadline - self._clock()):
+                return Results(await job.done, len(truncated))
+        except TimeoutError:
+            self._drop([job], "deadline")
+            raise self._too_late() from None
+        except asyncio.CancelledError:
+            self._drop([job], "cancelled")
+            raise
+
+    def enter(self, characters: Iterable[int], *, deadline: float | None = None) -> None:
+        """Raise what `run` would before any work for a request of items of so many characters."""
+        with self._changed:
+            due = self._clock() + self._patience if deadline is None else deadline
+            self._admit(self._guess(characters), due, deadline, admitted=False)
+
+    async def close(self) -> None:
+        """Finish the batches under way, give up what waits, release the model."""
+        with self._changed:
+            self._closed = True
+            owners = self._queue.owners()
+            self._queue.discard(owners)
+            self._changed.notify_all()
+        for job in owners:
+            job.finish(self._shutting_down())
+        for lane in self._lanes:
+            await asyncio.to_thread(lane.join)
+        await asyncio.to_thread(self._tokenizer.shutdown)
+        await asyncio.to_thread(self._model.close)
+        self._metrics.close()
+
+    def _shutting_down(self) -> BoundaryMorphError:
+        return self._role.unavailable(f"the {self._role.name} is shutting down")
+
+    async def _tokenize(
+        self, tokenize: Callable[[], Sequence[Item]], guess: int, due: float, deadline: float | None, admitted: bool
+    ) -> Sequence[Item]:
+        expected = (due, guess)
+        with self._changed:
+            self._admit(guess, due, deadline, admitted)
+            self._tokenizing.append(expected)
+        start = self._clock()
+        try:
+            async with asyncio.timeout(None if deadline is None else deadline - start):
+                return await asyncio.get_running_loop().run_in_executor(self._tokenizer, tokenize)
+        except TimeoutError:
+            raise self._too_late() from None
+        finally:
+            with self._changed:
+                self._tokenizing.remove(expected)
+            self._metrics.tokenize_seconds.observe(self._clock() - start)
+
+    def _too_late(self) -> DeadlineExceeded:
+        return DeadlineExceeded(f"the deadline was over before all {self._role.item}s were {self._role.done}")
+
+    def _guess(self, characters: Iterable[int]) -> int:
+        return sum(min(self._model.max_length, count // CHARACTERS_A_TOKEN) for count in characters)
+
+    def _admit(self, tokens: int, due: float, deadline: float | None, admitted: bool) -> None:
+        """Raise unless so many more tokens, due at a moment, may wait. The lock is held."""
+        if self._closed:
+            raise self._shutting_down()
+        if self._lost is not None:
+            raise self._role.unavailable(self._lost)
+        if admitted:
+            return
+        if tokens > self.queue_tokens:
+            limit = f"this {self._role.name}'s limit of {self.queue_tokens:,} tokens"
+            raise LimitExceeded(f"texts: over {limit}: {tokens:,}")
+        in_time = self._patience if deadline is None else deadline - self._clock()
+        if in_time <= 0:
+            raise DeadlineExceeded("the deadline was over before the request came")
+        waiting = self._queue.tokens + sum(guess for _, guess in self._tokenizing)
+        excess = waiting + tokens - self.queue_tokens
+        late = (waiting + tokens) * self.token_seconds - in_time
+        if late > 0:
+            ahead = self._ahead(due + tokens * self.token_seconds)
+            late = (ahead + tokens) * self.token_seconds - in_time if ahead else 0.0
+        if excess > 0 or late > 0:
+            self._metrics.refused.inc()
+            raise Overloaded(
+                f"{waiting:,} tokens are waiting already; try again later, or elsewhere",
+                retry_after=max(1.0, late, excess * self.token_seconds),
+            )
+
+    def _ahead(self, moment: float) -> int:
+        """Tokens that come before what is due at this moment. The lock is held."""
+        return self._queue.tokens_due(moment) + sum(guess for due, guess in self._tokenizing if due <= moment)
+
+    def _entries(self, job: _Job[Item]) -> Iterable[Entry[Item, _Job[Item]]]:
+        before = accumulate((len(item) for item in job.items), initial=0)
+        for position, (item, tokens) in enumerate(zip(job.items, before, strict=False)):
+            yield Entry(item, job, position, job.due + tokens * self.token_seconds)
+
+    def _work(self) -> None:
+        batch: list[Entry[Item, _Job[Item]]] = []
+        try:
+            while batch := self._next():
+                now = self._clock()
+                for entry in batch:
+                    self._metrics.wait_seconds.observe(now - entry.owner.arrival)
+                self._run(batch)
+        except BaseException as error:
+            # Without this lane requests would wait for ever, so all are told, and the process ends.
+            log.critical("a thread of the %s has ended", self._role.name, exc_info=error)
+            self._lose(f"a thread of the {self._role.name} has ended ({type(error).__name__})", batch)
+
+    def _next(self) -> list[Entry[Item, _Job[Item]]]:
+        """Wait for the next batch; none when this is closed."""
+        with self._changed:
+            self._idle += 1
+            while not self._queue and not self._closed:
+                self._changed.wait()
+            tokens = self.batch_tokens
+            if self._model.side_by_side:
+                tokens = min(tokens, -(-self._queue.tokens // self._idle))
+            batch = self._queue.take(tokens, pads=self._model.pads)
+            self._idle -= 1
+        return batch
+
+    def _run(self, batch: list[Entry[Item, _Job[Item]]]) -> None:
+        start = self._clock()
+        try:
+            values = self._checked(self._model.run([entry.item for entry in batch]), len(batch))
+        except DeviceLost as error:
+            log.critical("the device of %s is lost: %s", self._model.name, error)
+            self._lose(f"the {self._role.name}'s device is lost: {error}", batch)
+        except Exception as error:
+            # Halves may fit, and an item that no batch survives fails its own request only.
+            self._note(error, batch)
+            if len(batch) == 1:
+                self._fail(batch[0].owner, error)
+            else:
+                middle = len(batch) // 2
+                self._run(batch[:middle])
+                self._run(batch[middle:])
+        else:
+            self._measure(batch, self._clock() - start)
+            self._deliver(batch, values)
+
+    def _checked(self, values: object, count: int) -> NDArray[Any]:
+        """What a model gave for `count` items, if it is usable. Raises what the role does."""
+        role = self._role
+        if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu":
+            given = f"an array of {values.dtype}" if isinstance(values, np.ndarray) else f"a {type(values).__name__}"
+            raise role.failed(f"{self._model.name} gave {given} in place of an array of {role.result}s")
+        if values.shape != (count, *role.shape):
+            raise role.failed(f"{self._model.name} gave {values.shape} {role.result}s for {count} {role.item}s")
+        if not np.isfinite(values).all():
+            raise role.failed(f"{self._model.name} gave nan or inf for a {role.item}; another precision may help")
+        return values
+
+    def _note(self, error: Exception, batch: list[Entry[Item, _Job[Item]]]) -> None:
+        tokens = sum(len(entry.item) for entry in batch)
+        if not isinstance(error, OutOfMemory):
+            log.error("a batch of %d %ss failed", len(batch), self._role.item, exc_info=error)
+            return
+        self._metrics.out_of_memory.inc()
+        log.warning("out of memory for a batch of %d %ss, %d tokens", len(batch), self._role.item, tokens)
+        with self._changed:
+            smaller = max(self._model.max_length, min(self.batch_tokens, tokens // 2))
+            self.batch_tokens = min(smaller, self._model.batch_tokens)
+            self._good_batches = 0
+            if self._grown:
+                self._grow_after, self._grown = min(2 * self._grow_after, GROW_AFTER_AT_MOST), False
+
+    def _measure(self, batch: list[Entry[Item, _Job[Item]]], seconds: float) -> None:
+        lengths = [len(entry.item) for entry in batch]
+        tokens = sum(lengths)
+        last = seconds / tokens / len(self._lanes)
+        with self._changed:
+            self.token_seconds = MEMORY * self.token_seconds + (1 - MEMORY) * last if self.token_seconds else last
+            self._good_batches += 1
+            if self._good_batches >= self._grow_after and self.batch_tokens < self._model.batch_tokens:
+                self.batch_tokens = min(2 * self.batch_tokens, self._model.batch_tokens)
+                self._good_batches, self._grown = 0, True
+        self._metrics.compute_seconds.observe(seconds)
+        self._metrics.batch_items.observe(len(batch))
+        self._metrics.batch_tokens.observe(tokens)
+        self._metrics.padding.observe(padding(lengths, pads=self._model.pads))
+
+    def _deliver(self, batch: list[Entry[Item, _Job[Item]]], values: NDArray[Any]) -> None:
+        finished = []
+        with self._changed:
+            for entry, value in zip(batch, values, strict=True):
+                job = entry.owner
+                job.values[entry.position] = value
+                job.missing -= 1
+                if not job.missing:
+                    finished.append(job)
+        for job in finished:
+            job.finish()
+
+    def _fail(self, job: _Job[Item], error: Exception) -> None:
+        if isinstance(error, OutOfMemory):
+            longest = max(map(len, job.items))
+            error = self._role.failed(
+                f"the device has no memory for a single {self._role.item} of {longest} tokens; use a shorter max_length"
+            )
+        elif not isinstance(error, BoundaryMorphError):
+            cause, error = (
+                error,
+                self._role.failed(
+                    f"{self._model.name} fails on a {self._role.item} ({type(error).__name__}); the log has the details"
+                ),
+            )
+            error.__cause__ = cause
+        self._drop([job], "failed")
+        job.finish(error)
+
+    def _lose(self, reason: str, batch: list[Entry[Item, _Job[Item]]]) -> None:
+        """Fail all requests, now and from now on."""
+        with self._changed:
+            first, self._lost = self._lost is None, reason
+            jobs = self._queue.owners() | {entry.owner for entry in batch}
+            dropped = self._queue.discard(jobs)
+        try:
+            if first:
+                self._on_lost()
+        finally:
+            for job in jobs:
+                job.finish(self._role.unavailable(reason))
+        self._metrics.dropped("failed", dropped)
+
+    def _drop(self, jobs: Iterable[_Job[Item]], reason: str) -> None:
+        with self._changed:
+            dropped = self._queue.discard(set(jobs))
+        self._metrics.dropped(reason, dropped)

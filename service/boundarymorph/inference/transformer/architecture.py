@@ -1,0 +1,85 @@
+"""What is known of the architectures: how long, whether causal, whether they run on rows of several sequences."""
+
+from __future__ import annotations
+
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.inference.transformer.packing import ATTENTION
+from boundarymorph.inference.transformer.repository import Repository
+
+MOST_OF_A_CAUSAL_MODEL = 8192  # tokens, where nobody asks for more
+
+_BIDIRECTIONAL = {"bert", "roberta", "xlm-roberta", "modernbert"}
+_CAUSAL = {"qwen2", "qwen3"}
+_FEWEST_TOKENS = 8
+
+
+def causal(model: PreTrainedModel) -> bool:
+    """Whether a token's state depends on the tokens before it alone; only of models that pack."""
+    return caches(model) and bool(getattr(model.config, "is_causal", True))
+
+
+def caches(model: PreTrainedModel) -> bool:
+    """Whether the model keeps its keys and values unless told not to; only of models that pack."""
+    return model.config.model_type in _CAUSAL
+
+
+def look_both_ways(model: PreTrainedModel) -> None:
+    """Let a model of a causal architecture that was trained without its mask, as its configuration says, run so."""
+    if not getattr(model.config, "is_causal", True):
+        for module in model.modules():
+            if hasattr(module, "is_causal"):
+                module.is_causal = False  # type: ignore[assignment]
+
+
+def packs(model: PreTrainedModel) -> bool:
+    """Whether this architecture runs on rows of several sequences."""
+    if getattr(model.config, "is_decoder", False):
+        return False
+    return model.config.model_type in _BIDIRECTIONAL | _CAUSAL and type(model).__module__.startswith("transformers.")
+
+
+def prepare_packing(model: PreTrainedModel, packed: bool | None) -> bool:
+    """Give a model that packs, unless packed is False, its attention; whether it has it then.
+
+    Raises InvalidConfiguration if packed is True and the model cannot.
+    """
+    can_pack = packs(model)
+    if packed and not can_pack:
+        raise InvalidConfiguration(f"a {model.config.model_type} runs with padding only: leave packed out")
+    packed = can_pack if packed is None else packed
+    if packed:
+        model.set_attn_implementation(ATTENTION)
+    return packed
+
+
+def chosen_length(repository: Repository, max_length: int | None, usual: int | None = None) -> int:
+    """Tokens of an input: as asked for, else the usual number, at most what the model reads.
+
+    Raises InvalidConfiguration for what the model cannot read.
+    """
+    positions = getattr(repository.config, "max_position_embeddings", None)
+    tokenizer_length = int(repository.tokenizer.model_max_length)
+    most = tokenizer_length if positions is None else int(positions) - first_position(repository.config)
+    if max_length is None:
+        return min(most, tokenizer_length, usual or most)
+    if not _FEWEST_TOKENS <= max_length <= most:
+        raise InvalidConfiguration(f"{repository.location} takes a max_length of {_FEWEST_TOKENS} to {most} tokens")
+    return max_length
+
+
+def first_position(config: PreTrainedConfig) -> int:
+    """RoBERTa counts positions from behind its padding index."""
+    return int(config.pad_token_id or 0) + 1 if config.model_type in ("roberta", "xlm-roberta") else 0
+
+
+def padding_token(repository: Repository) -> int:
+    """Any token will do, since it is masked."""
+    return int(repository.tokenizer.pad_token_id or 0)
+
+
+def typed(repository: Repository) -> bool:
+    """Whether the model tells segments apart by type ids."""
+    named = "token_type_ids" in repository.tokenizer.model_input_names
+    return named and getattr(repository.config, "type_vocab_size", 0) > 1

@@ -1,0 +1,102 @@
+"""The body of a transformer on a device: from batches of sequences to their pooled states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from transformers import AutoModel
+
+from boundarymorph.inference.batching.model import TokenSequence
+from boundarymorph.inference.transformer.architecture import (
+    caches,
+    first_position,
+    look_both_ways,
+    padding_token,
+    prepare_packing,
+)
+from boundarymorph.inference.transformer.dense import open_dense
+from boundarymorph.inference.transformer.device import Precision, release, weight_type
+from boundarymorph.inference.transformer.failures import on_device
+from boundarymorph.inference.transformer.forward import PackedBody, PaddedBody, Pooling
+from boundarymorph.inference.transformer.int8 import quantize
+from boundarymorph.inference.transformer.repository import Repository
+
+
+class Body:
+    """width: of what it gives; packed: whether batches go without padding."""
+
+    def __init__(
+        self, forward: PackedBody | PaddedBody, dense: nn.Sequential, device: torch.device, width: int
+    ) -> None:
+        self.width = width
+        self.packed = isinstance(forward, PackedBody)
+        self.device_type = device.type
+        self._device = device
+        self._forward: PackedBody | PaddedBody | None = forward
+        self._dense = dense
+
+    def run(self, items: Sequence[TokenSequence]) -> NDArray[np.float32]:
+        """(n, width) pooled states, through the layers behind them.
+
+        Raises OutOfMemory, DeviceLost, or RuntimeError once it is closed.
+        """
+        return on_device(lambda: self._run(items))
+
+    @torch.inference_mode()
+    def _run(self, items: Sequence[TokenSequence]) -> NDArray[np.float32]:
+        if self._forward is None:
+            raise RuntimeError("this body is closed")
+        states: NDArray[np.float32] = self._dense(self._forward(items)).cpu().numpy()
+        return states
+
+    def close(self) -> None:
+        """Release its memory."""
+        self._forward, self._dense = None, nn.Sequential()
+        release(self._device)
+
+
+def open_body(
+    repository: Repository,
+    *,
+    pooling: Pooling,
+    dense: tuple[str, ...],
+    precision: Precision,
+    device: torch.device,
+    packed: bool | None,
+) -> Body:
+    """dense: the folders of the layers behind the pooling; packed: None where that can be done.
+
+    Raises what opening a repository does, OutOfMemory and DeviceLost.
+    """
+    return on_device(lambda: _open(repository, pooling, dense, precision, device, packed))
+
+
+def _open(
+    repository: Repository,
+    pooling: Pooling,
+    dense: tuple[str, ...],
+    precision: Precision,
+    device: torch.device,
+    packed: bool | None,
+) -> Body:
+    model = repository.open(AutoModel, dtype=weight_type(precision, device), spare=("pooler.",))
+    if getattr(model, "pooler", None) is not None:
+        # It makes nothing of use here, and would do so of a row.
+        model.register_module("pooler", None)
+    look_both_ways(model)
+    packed = prepare_packing(model, packed)
+    if precision == "int8":
+        quantize(model)
+    model.to(device=device)  # type: ignore[call-arg]
+    cached = caches(model)
+    forward: PackedBody | PaddedBody
+    if packed:
+        forward = PackedBody(model, pooling, device, first_position(model.config), cached)
+    else:
+        forward = PaddedBody(model, pooling, device, padding_token(repository), cached)
+    layers, width = open_dense(repository, dense, int(model.config.hidden_size))
+    return Body(forward, layers.to(device), device, width)

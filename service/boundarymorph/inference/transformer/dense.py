@@ -1,0 +1,45 @@
+"""The layers that some dual encoders put behind their pooling."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.inference.transformer.repository import Repository
+
+_ACTIVATIONS: dict[str, type[nn.Module]] = {kind.__name__: kind for kind in (nn.Identity, nn.Tanh, nn.ReLU, nn.GELU)}
+_INPUT = "sentence_embedding"
+
+
+def open_dense(repository: Repository, folders: tuple[str, ...], width: int) -> tuple[nn.Sequential, int]:
+    """The layers of these folders in a row, in float32, from (n, width) states; and the width of what they give.
+
+    Raises ModelUnavailable for files that are missing, InvalidConfiguration for a layer that is not computed here.
+    """
+    layers = nn.Sequential()
+    for folder in folders:
+        linear, activation = _open(repository, folder)
+        if linear.in_features != width:
+            raise InvalidConfiguration(
+                f"{folder} of {repository.location} reads {linear.in_features} dimensions, but gets {width}"
+            )
+        layers.extend([linear, activation])
+        width = linear.out_features
+    return layers.eval(), width
+
+
+def _open(repository: Repository, folder: str) -> tuple[nn.Linear, nn.Module]:
+    config = repository.read_json(f"{folder}/config.json") or {}
+    activation = str(config.get("activation_function")).rpartition(".")[2]
+    elsewhere = {config.get(name) or _INPUT for name in ("module_input_name", "module_output_name")} != {_INPUT}
+    if activation not in _ACTIVATIONS or elsewhere or config.get("use_residual"):
+        raise InvalidConfiguration(f"{folder} of {repository.location} is a layer that is not computed here")
+    weights = repository.weights(f"{folder}/model.safetensors")
+    weight, bias = weights.get("linear.weight"), weights.get("linear.bias")
+    if weight is None or (bias is None) == bool(config.get("bias", True)):
+        raise InvalidConfiguration(f"the weights in {folder} of {repository.location} are not those of its layer")
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
+    linear.weight = nn.Parameter(weight.float(), requires_grad=False)
+    if bias is not None:
+        linear.bias = nn.Parameter(bias.float(), requires_grad=False)
+    return linear, _ACTIVATIONS[activation]()

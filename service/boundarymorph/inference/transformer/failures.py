@@ -1,0 +1,40 @@
+"""PyTorch's errors as those that batches know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory
+
+Result = TypeVar("Result")
+
+_FULL = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+_LOST = ("CUDA error", "CUBLAS_STATUS", "CUDNN_STATUS")
+
+
+def on_device(work: Callable[[], Result]) -> Result:
+    """What the work gives. Raises OutOfMemory, with the device's unused memory released, or DeviceLost."""
+    failure: OutOfMemory | DeviceLost
+    try:
+        return work()
+    except RuntimeError as error:
+        told = _translated(error)
+        if told is None:
+            raise
+        failure = told
+    # Not in the except clause, where the traceback still holds the tensors of the batch.
+    if isinstance(failure, OutOfMemory) and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    raise failure
+
+
+def _translated(error: RuntimeError) -> OutOfMemory | DeviceLost | None:
+    message = str(error)
+    if isinstance(error, torch.OutOfMemoryError) or any(sign in message for sign in _FULL):
+        return OutOfMemory(message)
+    if isinstance(error, torch.AcceleratorError) or any(sign in message for sign in _LOST):
+        return DeviceLost(message)
+    return None

@@ -1,0 +1,184 @@
+"""Around every request: its id, its span, how long it took, what it keeps, and headers that every answer has."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from http import HTTPMethod
+from urllib.parse import quote
+from uuid import uuid4
+
+from fastapi import Request
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from boundarymorph.access.rates import Decision
+from boundarymorph.api import problems
+from boundarymorph.telemetry import logs, metrics, timing, tracing
+
+REQUEST_ID = "X-Request-ID"
+SERVER_TIMING = "Server-Timing"
+SECURITY = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+_GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_UNPRINTABLE = re.compile(rb"[^!-~]")
+_QUIET = {"/livez", "/readyz", "/metrics"}
+_log = logging.getLogger("boundarymorph.access")
+_errors = logging.getLogger(__name__)
+
+
+class Observed:
+    """ASGI middleware. A request's id is the caller's own, where that is a plain word, and is in every log line and in
+    the answer, which also says where the time went until it began. Measured is the time to the end of the answer, by
+    route and status; logged are method, path, status and the name of the key, never a query or a text."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get(REQUEST_ID, "")
+        request_id = given if _GIVEN_ID.fullmatch(given) else uuid4().hex
+        token = logs.request_id.set(request_id)
+        start = time.perf_counter()
+        status = 500
+
+        async def observed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers[REQUEST_ID] = request_id
+                headers[SERVER_TIMING] = timing.header(stages | {"total": time.perf_counter() - start})
+                for name, value in SECURITY.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            with timing.collecting() as stages, _span(scope, request_id) as answered:
+                try:
+                    await self._app(scope, receive, observed)
+                finally:
+                    answered(_route(scope), status)
+                    _tell(scope, status, time.perf_counter() - start)
+        finally:
+            logs.request_id.reset(token)
+
+
+class RateLimitHeaders:
+    """ASGI middleware: tells in every answer how its caller stands, in the fields RateLimit-Policy and RateLimit."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def announced(message: Message) -> None:
+            decision: Decision | None = scope.get("state", {}).get("decision")
+            if message["type"] == "http.response.start" and decision is not None and decision.limits:
+                headers = MutableHeaders(scope=message)
+                headers["RateLimit-Policy"] = ", ".join(
+                    f"{limit.name};q={limit.quota};w={limit.window}" for limit in decision.limits
+                )
+                headers["RateLimit"] = ", ".join(
+                    f"{limit.name};r={limit.remaining};t={math.ceil(limit.reset)}" for limit in decision.limits
+                )
+            await send(message)
+
+        await self._app(scope, receive, announced)
+
+
+class UntilEnd:
+    """ASGI middleware: `request.state.until_end`, an ExitStack, is closed when its request has been answered."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        with ExitStack() as until_end:
+            scope.setdefault("state", {})["until_end"] = until_end
+            await self._app(scope, receive, send)
+
+
+class HeadAsGet:
+    """ASGI middleware: a HEAD request is answered as GET is, without the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+
+        async def without_body(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        asked = {**scope, "method": "GET"}
+        try:
+            await self._app(asked, receive, without_body)
+        finally:
+            scope.update({"route": asked["route"]} if "route" in asked else {})  # which the metrics want to know
+
+
+class Unexpected:
+    """ASGI middleware, the innermost: an exception that is no problem of ours is logged with its request's id, and is
+    the answer where none has begun; otherwise it is raised on."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = False
+
+        async def noted(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        except Exception as error:
+            _errors.error("unexpected error", exc_info=error)
+            if begun:
+                raise
+            await problems.unexpected(Request(scope))(scope, receive, send)
+
+
+def _span(scope: Scope, request_id: str) -> AbstractContextManager[Callable[[str, int], None]]:
+    if scope["path"] in _QUIET:
+        return nullcontext(lambda route, status: None)
+    return tracing.serving(_method(scope), Headers(scope=scope), request_id)
+
+
+def _method(scope: Scope) -> str:
+    return scope["method"] if scope["method"] in HTTPMethod.__members__ else "other"
+
+
+def _route(scope: Scope) -> str:
+    return getattr(scope.get("route"), "path", "unmatched")
+
+
+def _tell(scope: Scope, status: int, seconds: float) -> None:
+    method, route = _method(scope), _route(scope)
+    metrics.http_seconds.labels(method, route, status).observe(seconds)
+    if route not in _QUIET:
+        path, caller = _path(scope), scope.get("state", {}).get("caller")
+        fields = {"method": method, "path": path, "status": status, "seconds": round(seconds, 6), "caller": caller}
+        _log.info("%s %s %d %.1f ms %s", method, path, status, seconds * 1e3, caller or "-", extra={"fields": fields})
+
+
+def _path(scope: Scope) -> str:
+    """As the client sent it, still percent-encoded, in printable ASCII, so that no path looks like another log line."""
+    raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+    return _UNPRINTABLE.sub(lambda found: b"%%%02X" % ord(found[0]), raw).decode("ascii")

@@ -1,0 +1,447 @@
+"""Work in hand: bounds, turns, fairness, and those who give up waiting."""
+
+import asyncio
+import random
+import time
+
+import pytest
+from prometheus_client import REGISTRY
+
+from boundarymorph.access.admission import Admission
+from boundarymorph.errors import Overloaded
+from tests.caching.servers import Clock
+
+
+class Visitors:
+    """Callers who note when their turn comes and leave when told."""
+
+    def __init__(self, admission: Admission) -> None:
+        self.admission = admission
+        self.order: list[str] = []
+        self.done: dict[str, asyncio.Event] = {}
+
+    def send(
+        self, name: str, caller: str = "a", *, priority: int = 0, deadline: float | None = None
+    ) -> asyncio.Task[None]:
+        self.done[name] = asyncio.Event()
+
+        async def visit() -> None:
+            with self.admission.enter(caller) as inside:
+                async with self.admission.turn(inside, priority=priority, deadline=deadline):
+                    self.order.append(name)
+                    await self.done[name].wait()
+
+        return asyncio.create_task(visit())
+
+    async def leave(self, *names: str) -> None:
+        for name in names:
+            self.done[name].set()
+            await settle()
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_bounds_at_their_edges() -> None:
+    visitors = Visitors(Admission(running=2, waiting=1))
+    tasks = [visitors.send(str(number)) for number in range(4)]
+    await settle()
+    assert visitors.order == ["0", "1"]
+    assert (visitors.admission.inside, visitors.admission.running) == (3, 2)
+    with pytest.raises(Overloaded) as error:
+        await tasks[3]
+    assert error.value.retry_after >= 1
+    await visitors.leave("0", "1", "2")
+    assert visitors.order == ["0", "1", "2"]
+    assert (visitors.admission.inside, visitors.admission.running) == (0, 0)
+
+
+async def test_the_first_comes_first_among_equals() -> None:
+    visitors = Visitors(Admission(running=1, waiting=9))
+    names = [str(number) for number in range(5)]
+    for name in names:
+        visitors.send(name)
+    await settle()
+    await visitors.leave(*names)
+    assert visitors.order == names
+
+
+async def test_a_busy_caller_lets_others_pass() -> None:
+    visitors = Visitors(Admission(running=2, waiting=9))
+    for name in ("a1", "a2", "a3", "a4"):
+        visitors.send(name, "a")
+    visitors.send("b1", "b")
+    await settle()
+    await visitors.leave("a1")
+    assert visitors.order == ["a1", "a2", "b1"]
+    await visitors.leave("a2", "b1", "a3", "a4")
+    assert visitors.order == ["a1", "a2", "b1", "a3", "a4"]
+
+
+async def test_priority_orders_the_requests_of_one_caller() -> None:
+    visitors = Visitors(Admission(running=1, waiting=9))
+    for name, priority in (("now", 0), ("low", -1), ("same", 0), ("high", 5)):
+        visitors.send(name, priority=priority)
+    await settle()
+    await visitors.leave("now", "high", "same", "low")
+    assert visitors.order == ["now", "high", "same", "low"]
+
+
+async def test_priority_is_worth_nothing_against_other_callers() -> None:
+    """They take turns, however urgent the requests of one of them."""
+    visitors = Visitors(Admission(running=1, waiting=99))
+    urgent = [f"a{number}" for number in range(20)]
+    others = [f"b{number}" for number in range(5)]
+    for name in urgent:
+        visitors.send(name, "a", priority=9)
+    for name in others:
+        visitors.send(name, "b")
+    await settle()
+    for _ in range(25):
+        await visitors.leave(visitors.order[-1])
+    assert visitors.order[:10] == [name for pair in zip(urgent, others, strict=False) for name in pair]
+    assert sorted(visitors.order) == sorted(urgent + others)
+
+
+async def test_who_has_fewer_running_is_next_even_if_its_last_turn_was_later() -> None:
+    visitors = Visitors(Admission(running=2, waiting=9))
+    for name in ("a1", "c1", "b1", "a2", "b2"):
+        visitors.send(name, name[0])
+        await settle()
+    await visitors.leave("c1", "b1")
+    assert visitors.order == ["a1", "c1", "b1", "b2"]
+    await visitors.leave("a1", "b2", "a2")
+    assert visitors.order[-1] == "a2"
+
+
+async def test_room_is_not_passed_back_and_forth_between_two() -> None:
+    """With two of one caller inside and one of the other, nobody makes room."""
+    visitors = Visitors(Admission(running=1, waiting=2))
+    tasks = [visitors.send(name, name[0]) for name in ("b1", "a1", "a2", "b2")]
+    await settle()
+    assert [task.done() for task in tasks] == [False, False, False, True]
+    with pytest.raises(Overloaded, match="in hand already"):
+        await tasks[3]
+    await visitors.leave("b1", "a1", "a2")
+
+
+async def test_what_turns_took_lately_is_what_the_next_is_expected_to_take() -> None:
+    """A second each at first; one of eleven seconds makes it two, a tenth of the new one and nine of the old."""
+    clock = Clock()
+    visitors = Visitors(Admission(running=1, waiting=9, clock=clock))
+    slow = visitors.send("slow")
+    await settle()
+    clock.now += 11
+    await visitors.leave("slow")
+    await slow
+    visitors.send("running")
+    await settle()
+    for seconds, refused in ((3.99, True), (4.0, False)):
+        task = visitors.send(str(seconds), deadline=clock.now + seconds)
+        await settle()
+        assert task.done() == refused
+        task.exception() if refused else task.cancel()
+    await settle()
+    await visitors.leave("running")
+
+
+async def test_callers_take_turns_whoever_came_first() -> None:
+    visitors = Visitors(Admission(running=1, waiting=9))
+    for name in ("a1", "a2", "a3", "b1", "b2"):
+        visitors.send(name, name[0])
+    await settle()
+    await visitors.leave("a1", "b1", "a2", "b2", "a3")
+    assert visitors.order == ["a1", "b1", "a2", "b2", "a3"]
+
+
+@pytest.mark.parametrize(("seconds", "admitted"), [(2.0, True), (1.99, False)])
+async def test_requests_of_another_caller_are_no_reason_for_a_refusal(seconds: float, admitted: bool) -> None:
+    """One runs and eight wait, each a second; the first of another caller is next, and one that follows it third."""
+    clock = Clock()
+    visitors = Visitors(Admission(running=1, waiting=19, clock=clock))
+    for number in range(9):
+        visitors.send(f"a{number}", "a", priority=9)
+    await settle()
+    first = visitors.send("b1", "b", deadline=clock.now + seconds)
+    await settle()
+    assert first.done() != admitted
+    if admitted:
+        second = visitors.send("b2", "b", deadline=clock.now + 5.99)
+        third = visitors.send("b3", "b", deadline=clock.now + 6.0)
+        await settle()
+        assert [second.done(), third.done()] == [True, False]
+        second.exception()
+        third.cancel()
+    else:
+        with pytest.raises(Overloaded, match="too late"):
+            await first
+
+
+@pytest.mark.parametrize(("seconds", "refused"), [(1.99, True), (2.0, False)])
+async def test_others_who_have_as_many_running_may_come_first(seconds: float, refused: bool) -> None:
+    """One of each runs and three of the other caller wait: one of these comes first, and turns take half a second."""
+    clock = Clock()
+    visitors = Visitors(Admission(running=2, waiting=9, clock=clock))
+    for name in ("a1", "b1", "a2", "a3", "a4"):
+        visitors.send(name, name[0])
+        await settle()
+    task = visitors.send("b2", "b", deadline=clock.now + seconds)
+    await settle()
+    assert task.done() == refused
+    if refused:
+        with pytest.raises(Overloaded, match=r"in about 1\.0 s, too late"):
+            await task
+
+
+async def test_so_many_of_one_caller_and_no_more() -> None:
+    before = REGISTRY.get_sample_value("boundarymorph_select_refused_total", {"reason": "key"}) or 0
+    visitors = Visitors(Admission(running=1, waiting=9, of_caller=2))
+    tasks = [visitors.send(name, name[0]) for name in ("a1", "a2", "a3", "b1")]
+    await settle()
+    assert [task.done() for task in tasks] == [False, False, True, False]
+    with pytest.raises(Overloaded, match=r"2 selections under way, as many as limits\.key_sessions"):
+        await tasks[2]
+    assert REGISTRY.get_sample_value("boundarymorph_select_refused_total", {"reason": "key"}) == before + 1
+    await visitors.leave("a1", "b1")
+    visitors.send("a4", "a")
+    await settle()
+    await visitors.leave("a2", "a4")
+    assert visitors.order == ["a1", "b1", "a2", "a4"]
+    assert visitors.admission.inside == 0
+
+
+async def test_a_deadline_that_came_while_threads_were_busy_is_not_too_late_for_a_turn() -> None:
+    """There is room: what came too late is the request itself, after it was read."""
+
+    def refused(reason: str) -> float:
+        return REGISTRY.get_sample_value("boundarymorph_select_refused_total", {"reason": reason}) or 0
+
+    too_late, deadline = refused("too_late"), refused("deadline")
+    clock = Clock()
+    visitors = Visitors(Admission(running=1, waiting=9, clock=clock))
+    late = visitors.send("late", deadline=clock.now - 0.1)
+    with pytest.raises(Overloaded, match="before the request was read"):
+        await late
+    assert (refused("too_late"), refused("deadline")) == (too_late, deadline + 1)
+    assert visitors.admission.inside == 0
+
+
+async def test_who_gives_up_leaves_no_gap() -> None:
+    clock = Clock()
+    visitors = Visitors(Admission(running=1, waiting=9, clock=clock))
+    visitors.send("first")
+    await settle()
+    impatient = visitors.send("impatient", deadline=clock.now + 2.5)
+    gone = visitors.send("gone")
+    visitors.send("last")
+    await settle()
+    gone.cancel()
+    impatient.cancel()
+    await settle()
+    await visitors.leave("first", "last")
+    assert visitors.order == ["first", "last"]
+    assert (visitors.admission.inside, visitors.admission.running) == (0, 0)
+
+
+async def test_a_deadline_that_comes_before_the_turn() -> None:
+    """Turns were short lately, and then one is not."""
+    admission = Admission(running=1, waiting=9)
+    for _ in range(100):
+        with admission.enter("a") as inside:
+            async with admission.turn(inside):
+                pass
+    visitors = Visitors(admission)
+    visitors.send("endless")
+    await settle()
+    waiting = visitors.send("waiting", deadline=time.monotonic() + 0.5)
+    visitors.send("next")
+    with pytest.raises(Overloaded, match="deadline came"):
+        await waiting
+    await visitors.leave("endless", "next")
+    assert visitors.order == ["endless", "next"]
+    assert (admission.inside, admission.running) == (0, 0)
+
+
+@pytest.mark.parametrize(("seconds", "admitted"), [(4.0, True), (3.99, False)])
+async def test_who_would_wait_for_half_of_its_time_is_refused_at_once(seconds: float, admitted: bool) -> None:
+    """Two run and three wait, each a second: the next one's turn comes in two."""
+    clock = Clock()
+    visitors = Visitors(Admission(running=2, waiting=9, clock=clock))
+    for number in range(5):
+        visitors.send(str(number))
+    await settle()
+    last = visitors.send("last", deadline=clock.now + seconds)
+    await settle()
+    if not admitted:
+        with pytest.raises(Overloaded, match="too late") as error:
+            await last
+        assert error.value.retry_after == 2.0
+    await visitors.leave(*map(str, range(5)), "last")
+    assert ("last" in visitors.order) == admitted
+    assert (visitors.admission.inside, visitors.admission.running) == (0, 0)
+
+
+async def test_a_high_priority_waits_for_its_equals_only() -> None:
+    clock = Clock()
+    visitors = Visitors(Admission(running=1, waiting=9, clock=clock))
+    for number in range(5):
+        visitors.send(str(number))
+    await settle()
+    visitors.send("urgent", priority=1, deadline=clock.now + 2.0)
+    await settle()
+    await visitors.leave("0", "urgent")
+    assert visitors.order[:2] == ["0", "urgent"]
+
+
+async def test_where_there_is_room_nobody_is_refused() -> None:
+    clock = Clock()
+    visitors = Visitors(Admission(running=1, waiting=0, clock=clock))
+    slow = visitors.send("slow")
+    await settle()
+    clock.now += 1_000
+    await visitors.leave("slow")
+    await slow
+    visitors.send("hurried", deadline=clock.now + 0.5)
+    await settle()
+    assert visitors.order == ["slow", "hurried"]
+    await visitors.leave("hurried")
+
+
+async def test_a_turn_that_comes_as_its_owner_leaves_goes_to_the_next() -> None:
+    visitors = Visitors(Admission(running=1, waiting=9))
+    visitors.send("first")
+    await settle()
+    leaving = visitors.send("leaving")
+    visitors.send("next")
+    await settle()
+    visitors.done["first"].set()
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await settle()
+    assert visitors.order[-1] == "next"
+    await visitors.leave("next")
+    assert (visitors.admission.inside, visitors.admission.running) == (0, 0)
+
+
+class TestRoomForOthers:
+    """One caller has all places: one running, three waiting."""
+
+    @pytest.fixture
+    async def full(self) -> tuple[Visitors, dict[str, asyncio.Task[None]]]:
+        visitors = Visitors(Admission(running=1, waiting=3))
+        tasks = {name: visitors.send(name, "a") for name in ("a1", "a2", "a3", "a4")}
+        await settle()
+        return visitors, tasks
+
+    async def test_the_newest_of_the_busiest_makes_it(
+        self, full: tuple[Visitors, dict[str, asyncio.Task[None]]]
+    ) -> None:
+        visitors, tasks = full
+        visitors.send("b1", "b")
+        await settle()
+        with pytest.raises(Overloaded, match="most requests in hand") as error:
+            await tasks["a4"]
+        assert error.value.retry_after >= 1
+        assert (visitors.admission.inside, visitors.admission.running, visitors.admission.waiting) == (4, 1, 3)
+        await visitors.leave("a1", "b1", "a2", "a3")
+        assert visitors.order == ["a1", "b1", "a2", "a3"]
+        assert (visitors.admission.inside, visitors.admission.running) == (0, 0)
+
+    async def test_one_that_its_client_leaves_in_the_same_moment_is_cancelled(
+        self, full: tuple[Visitors, dict[str, asyncio.Task[None]]]
+    ) -> None:
+        visitors, tasks = full
+        visitors.send("b1", "b")
+        await asyncio.sleep(0)
+        assert tasks["a4"].cancelling() == 1
+        tasks["a4"].cancel()
+        await settle()
+        assert tasks["a4"].cancelled()
+        await visitors.leave("a1", "b1", "a2", "a3")
+        assert visitors.admission.inside == 0
+
+    async def test_until_the_difference_is_less_than_two(
+        self, full: tuple[Visitors, dict[str, asyncio.Task[None]]]
+    ) -> None:
+        visitors, tasks = full
+        others = [visitors.send(f"b{number}", "b") for number in range(3)]
+        await settle()
+        assert [task.done() for task in tasks.values()] == [False, False, True, True]
+        assert [task.done() for task in others] == [False, False, True]
+        for refused in (tasks["a3"], tasks["a4"], others[2]):
+            with pytest.raises(Overloaded):
+                await refused
+        assert visitors.admission.inside == 4
+
+    async def test_its_own_caller_gets_none(self, full: tuple[Visitors, dict[str, asyncio.Task[None]]]) -> None:
+        visitors, tasks = full
+        with pytest.raises(Overloaded, match="in hand already"):
+            await visitors.send("a5", "a")
+        assert not any(task.done() for task in tasks.values())
+
+    async def test_not_of_those_who_run(self) -> None:
+        visitors = Visitors(Admission(running=2, waiting=0))
+        tasks = [visitors.send(name, "a") for name in ("a1", "a2")]
+        await settle()
+        with pytest.raises(Overloaded, match="in hand already"):
+            await visitors.send("b1", "b")
+        assert not any(task.done() for task in tasks)
+
+    async def test_who_makes_it_and_leaves_at_once_is_counted_once(
+        self, full: tuple[Visitors, dict[str, asyncio.Task[None]]]
+    ) -> None:
+        visitors, tasks = full
+        with visitors.admission.enter("b"):
+            tasks["a4"].cancel()
+            await settle()
+            assert (visitors.admission.inside, visitors.admission.running) == (4, 1)
+        await visitors.leave("a1", "a2", "a3")
+        assert visitors.order == ["a1", "a2", "a3"]
+        assert (visitors.admission.inside, visitors.admission.running) == (0, 0)
+
+
+async def test_refusals_are_counted_by_their_reason() -> None:
+    def counted() -> dict[str, float]:
+        reasons = ("full", "pushed_out", "too_late", "deadline")
+        return {
+            reason: REGISTRY.get_sample_value("boundarymorph_select_refused_total", {"reason": reason}) or 0.0
+            for reason in reasons
+        }
+
+    before = counted()
+    visitors = Visitors(Admission(running=1, waiting=2))
+    tasks = [visitors.send(name, "a") for name in ("a1", "a2", "a3", "a4")]
+    await settle()
+    tasks.append(visitors.send("b1", "b", deadline=time.monotonic() + 1))
+    await settle()
+    await visitors.leave("a1", "a2")
+    await asyncio.gather(*tasks, return_exceptions=True)
+    grown = {reason: count - before[reason] for reason, count in counted().items()}
+    assert grown == {"full": 1, "pushed_out": 1, "too_late": 1, "deadline": 0}
+
+
+@pytest.mark.parametrize("waiting", [1_000, 20])
+async def test_nothing_is_lost_in_a_crowd(waiting: int) -> None:
+    rng = random.Random(4)
+    admission = Admission(running=3, waiting=waiting)
+    most = 0
+
+    async def visit(number: int) -> None:
+        nonlocal most
+        deadline = time.monotonic() + rng.uniform(0, 0.05) if rng.random() < 0.3 else None
+        await asyncio.sleep(rng.uniform(0, 0.02))
+        with admission.enter(str(number % 5)) as inside:
+            async with admission.turn(inside, priority=number % 3, deadline=deadline):
+                most = max(most, admission.running)
+                await asyncio.sleep(rng.uniform(0, 0.002))
+
+    tasks = [asyncio.create_task(visit(number)) for number in range(300)]
+    await asyncio.sleep(0.01)
+    for task in rng.sample(tasks, 60):
+        task.cancel()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} <= {type(None), Overloaded, asyncio.CancelledError}
+    assert most == 3
+    assert (admission.inside, admission.running) == (0, 0)

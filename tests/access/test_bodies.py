@@ -1,0 +1,241 @@
+"""Bodies that take too long or too much room, and readers who stop reading, over real sockets."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import orjson
+import pytest
+from fastapi import FastAPI
+from pydantic import ValidationError
+
+from boundarymorph.access.bodies import BytesInHand
+from boundarymorph.errors import Overloaded
+from boundarymorph.scoring.batching import BatchingScorer
+from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
+from boundarymorph.settings import Limits, Settings
+from tests.api.service import answer, client_of, fake_retrieval, fake_rooms, on_socket, problem, ready, texts
+from tests.scoring.fakes import SeededCrossEncoder
+
+SECONDS = 30.0  # after which a test has failed
+SELECT = {"query": "q", "pool": texts(3), "budget": 1, "k": 1}
+
+
+@asynccontextmanager
+async def connected(url: str, *, receive_buffer: int | None = None) -> AsyncIterator[tuple[Any, Any]]:
+    """A reader and a writer to a service. receive_buffer: bytes that the kernel takes for the reader."""
+    parts = urlsplit(url)
+    door = socket.socket()
+    if receive_buffer is not None:
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    door.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(door, (parts.hostname, parts.port))
+    reader, writer = await asyncio.open_connection(sock=door, limit=receive_buffer or 2**16)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+def head(length: int, accept: str = "*/*") -> bytes:
+    return f"POST /select HTTP/1.1\r\nHost: a\r\nAccept: {accept}\r\nContent-Length: {length}\r\n\r\n".encode()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not condition():  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.005)
+
+
+class TestTime:
+    async def test_a_body_that_stops_half_way_holds_no_place(self, tmp_path: Path) -> None:
+        limits = Limits(sessions=1, waiting=0)
+        app = create_app(Settings(data_directory=tmp_path, body_seconds=0.5, limits=limits), build=fake_rooms)
+        state = app.state.boundarymorph
+        async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
+            await ready(client)
+            async with connected(url) as (reader, writer):
+                writer.write(head(100) + b" " * 50)
+                await until(lambda: state.bytes_in_hand.total == 50)
+                problem(await client.post("/select", json=SELECT), 429, "overloaded")
+                async with asyncio.timeout(SECONDS):
+                    refused = await reader.read()
+                assert refused.startswith(b"HTTP/1.1 408 ")
+                assert b"\r\nconnection: close\r\n" in refused.lower()
+                assert b"urn:boundarymorph:problem:body-too-slow" in refused and b"0.5 seconds; 50 bytes" in refused
+            await until(lambda: state.admission.inside == state.bytes_in_hand.total == 0)
+            answer(await client.post("/select", json=SELECT))
+
+    async def test_a_slow_body_that_is_in_time(self, tmp_path: Path) -> None:
+        app = create_app(Settings(data_directory=tmp_path, body_seconds=SECONDS), build=fake_rooms)
+        body = orjson.dumps(SELECT)
+
+        async def slowly() -> AsyncIterator[bytes]:
+            for start in range(0, len(body), 40):
+                yield body[start : start + 40]
+                await asyncio.sleep(0.01)
+
+        async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
+            await ready(client)
+            answer(await client.post("/select", content=slowly()))
+
+
+class TestReadersWhoStop:
+    async def test_are_hung_up_on(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        """Of events of half a megabyte each, none is read: the turn is free long before the deadline."""
+        pool = [{"id": f"{number:0512}", "text": f"text {number}"} for number in range(1_010)]
+        request = {"query": "q", "pool": pool, "budget": 60, "batch_size": 1, "k": 1_000, "deadline_ms": 600_000}
+        body = orjson.dumps(request)
+        app = create_app(Settings(data_directory=tmp_path, event_seconds=0.2), build=fake_rooms)
+        state = app.state.boundarymorph
+        async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
+            await ready(client)
+            logging.getLogger("uvicorn.error").addHandler(caplog.handler)
+            async with connected(url, receive_buffer=4_096) as (reader, writer):
+                writer.write(head(len(body), "text/event-stream") + body)
+                await until(lambda: state.admission.running == 1)
+                await until(lambda: state.admission.inside == state.admission.running == state.bytes_in_hand.total == 0)
+                async with asyncio.timeout(SECONDS):
+                    read = b"".join([part async for part in parts_of(reader)])
+            assert read.startswith(b"HTTP/1.1 200 ") and b"event: round" in read
+            assert b"event: selection" not in read
+            logging.getLogger("uvicorn.error").removeHandler(caplog.handler)
+            assert "without completing response" not in caplog.text  # the server has seen the connection end
+            answer(await client.post("/select", json=SELECT))
+
+    async def test_of_the_last_event_keep_no_turn(self, tmp_path: Path) -> None:
+        pool = [{"id": f"{number}", "text": "text " * 50_000} for number in range(40)]
+        request = {"query": "q", "pool": pool, "budget": 0, "k": 40, "return_documents": True}
+        body = orjson.dumps(request)
+        app = create_app(Settings(data_directory=tmp_path), build=fake_rooms)
+        state = app.state.boundarymorph
+        async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
+            await ready(client)
+            async with connected(url, receive_buffer=4_096) as (reader, writer):
+                writer.write(head(len(body), "text/event-stream") + body)
+                await until(lambda: state.admission.running == 1)
+                await until(lambda: state.admission.inside == state.admission.running == 0)
+                assert state.bytes_in_hand.total == len(body)
+                async with asyncio.timeout(SECONDS):
+                    read = await reader.readuntil(b"event: selection")
+                assert read.startswith(b"HTTP/1.1 200 ")
+            await until(lambda: state.bytes_in_hand.total == 0)
+
+
+async def parts_of(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """What comes, until the end or a break."""
+    try:
+        while part := await reader.read(2**16):
+            yield part
+    except ConnectionResetError:
+        return
+
+
+class TestBytesInHand:
+    def test_at_the_bound_and_over_it(self) -> None:
+        hand = BytesInHand(10)
+        with hand.of_request() as take:
+            take(4)
+            with hand.of_request() as other:
+                other(6)
+                for refused in (take, other, hand.check):
+                    with pytest.raises(Overloaded, match="10 bytes"):
+                        refused(1)
+                take(0)
+            assert hand.total == 4
+            take(6)
+        assert hand.total == 0
+
+    def test_a_body_may_always_have_room(self) -> None:
+        assert Limits(body_bytes=2_048, bytes_in_hand=2_048).bytes_in_hand == 2_048
+        with pytest.raises(ValidationError, match="under body_bytes"):
+            Limits(body_bytes=2_049, bytes_in_hand=2_048)
+
+    @pytest.mark.parametrize("declared", [True, False])
+    @pytest.mark.parametrize(
+        ("role", "method", "path", "wanted"),
+        [
+            ("whole", "POST", "/select", SELECT),
+            ("whole", "PUT", "/indexes/new", {"dimension": 4}),
+            ("whole", "POST", "/indexes/texts/documents", texts(2)),
+            ("whole", "DELETE", "/indexes/texts/documents", {"ids": ["d0"]}),
+            ("retriever", "POST", "/embed/query", {"query": "q"}),
+            ("retriever", "POST", "/documents", {"index": "texts", "ids": []}),
+            ("scorer", "POST", "/score", {"query": "q", "texts": ["t"]}),
+        ],
+    )
+    async def test_of_every_route_that_reads_one(
+        self, tmp_path: Path, role: str, method: str, path: str, wanted: object, declared: bool
+    ) -> None:
+        app = application(role, Settings(data_directory=tmp_path, limits=Limits(body_bytes=4_096, bytes_in_hand=8_192)))
+        hand: BytesInHand = app.state.boundarymorph.bytes_in_hand
+        body = orjson.dumps(wanted)
+
+        async def in_pieces() -> AsyncIterator[bytes]:
+            for start in range(0, len(body), 5):
+                yield body[start : start + 5]
+
+        async def send(client: httpx.AsyncClient) -> httpx.Response:
+            headers = {"content-type": "application/json"}
+            return await client.request(method, path, content=body if declared else in_pieces(), headers=headers)
+
+        async with client_of(app) as client:
+            await ready(client)
+            if role != "scorer":
+                await client.put("/indexes/texts")
+            with hand.of_request() as others:
+                others(8_192 - len(body) + 1)
+                refused = await send(client)
+                assert "8,192" in problem(refused, 429, "overloaded")
+                assert int(refused.headers["retry-after"]) >= 1
+                assert hand.total == 8_192 - len(body) + 1
+            with hand.of_request() as others:
+                others(8_192 - len(body))
+                accepted = await send(client)
+                assert accepted.is_success, accepted.text
+            assert hand.total == 0
+
+    async def test_are_counted_before_they_are_read_where_their_number_is_declared(self, tmp_path: Path) -> None:
+        app = create_app(Settings(data_directory=tmp_path), build=fake_rooms)
+        hand: BytesInHand = app.state.boundarymorph.bytes_in_hand
+        read = False
+
+        async def body() -> AsyncIterator[bytes]:
+            nonlocal read
+            read = True
+            yield b" " * 100
+
+        async with client_of(app) as client:
+            await ready(client)
+            with hand.of_request() as others:
+                others(2**30 - 99)
+                refused = await client.post("/select", content=body(), headers={"content-length": "100"})
+                problem(refused, 429, "overloaded")
+                assert not read
+
+    async def test_are_given_back_whatever_becomes_of_the_request(self, tmp_path: Path) -> None:
+        app = create_app(Settings(data_directory=tmp_path), build=fake_rooms)
+        hand: BytesInHand = app.state.boundarymorph.bytes_in_hand
+        async with client_of(app) as client:
+            await ready(client)
+            problem(await client.post("/select", content=b"{"), 422, "invalid-input")
+            problem(await client.post("/select", json={"query": "q", "index": "none"}), 404, "unknown-index")
+            for accept in ("*/*", "text/event-stream"):
+                assert (await client.post("/select", json=SELECT, headers={"accept": accept})).is_success
+                assert hand.total == 0
+
+
+def application(role: str, settings: Settings) -> FastAPI:
+    match role:
+        case "whole":
+            return create_app(settings, build=fake_rooms)
+        case "retriever":
+            return create_retriever_app(settings, build=fake_retrieval)
+        case _:
+            return create_scorer_app(settings, build=lambda *_: BatchingScorer(SeededCrossEncoder()))

@@ -1,0 +1,124 @@
+"""Keys that are for some indexes only: on every route, other indexes are as if they were not there."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from boundarymorph.access import keys
+from boundarymorph.access.keys import Scope
+from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
+from boundarymorph.settings import RetrieverSettings, Settings
+from tests.api.service import answer, client_of, fake_retrieval, on_socket, problem, ready, serving
+from tests.api.test_retrieval import fake_gateway
+
+SOME, ALL = keys.make("some", list(Scope), ["photos", "team-*"]), keys.make("all", list(Scope))
+DOCUMENT = {"id": "a", "text": "t", "embedding": [1, 0]}
+ON_INDEXES: list[tuple[str, str, object]] = [
+    ("GET", "/indexes/{name}", None),
+    ("PUT", "/indexes/{name}", {"dimension": 2}),
+    ("POST", "/indexes/{name}/documents", [DOCUMENT]),
+    ("GET", "/indexes/{name}/documents/{id}", None),
+    ("DELETE", "/indexes/{name}/documents/{id}", None),
+    ("DELETE", "/indexes/{name}/documents", {"ids": ["a"]}),
+    ("DELETE", "/indexes/{name}", None),
+]
+SELECT = ("POST", "/select", {"index": None, "query": "q", "query_embedding": [1, 0], "k": 1, "budget": 1})
+OF_RETRIEVERS: list[tuple[str, str, object]] = [
+    ("POST", "/retrieve", {"index": None, "query": "", "query_embedding": [1, 0], "depth": 1}),
+    ("POST", "/documents", {"index": None, "ids": ["a"]}),
+    ("POST", "/characters", {"index": None, "ids": ["a"]}),
+]
+ROUTES = {"whole": [SELECT, *ON_INDEXES], "gateway": [SELECT, *ON_INDEXES], "retriever": [*OF_RETRIEVERS, *ON_INDEXES]}
+
+
+@pytest.fixture(params=ROUTES)
+async def role(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[str, httpx.AsyncClient]]:
+    """A client of each application that has routes for indexes, with both keys."""
+    settings = Settings(data_directory=tmp_path, keys=tuple(str(key) for _, key in (SOME, ALL)))
+    async with AsyncExitStack() as stack:
+        if request.param == "whole":
+            client = await stack.enter_async_context(serving(settings))
+        elif request.param == "retriever":
+            retriever = create_retriever_app(settings, build=fake_retrieval)
+            client = await stack.enter_async_context(client_of(retriever))
+        else:
+            behind = create_retriever_app(Settings(data_directory=tmp_path), build=fake_retrieval)
+            url = await stack.enter_async_context(on_socket(behind))
+            front = settings.model_copy(update={"retriever": RetrieverSettings(url=(url,))})
+            client = await stack.enter_async_context(client_of(create_app(front, build=fake_gateway)))
+        await ready(client)
+        for name in ("photos", "secret", "team-a"):
+            answer(await client.put(f"/indexes/{name}", json={"dimension": 2}, headers=bearer(ALL)))
+            answer(await client.post(f"/indexes/{name}/documents", json=[DOCUMENT], headers=bearer(ALL)))
+        yield request.param, client
+
+
+def bearer(key: tuple[str, keys.Key]) -> dict[str, str]:
+    return {"authorization": f"Bearer {key[0]}"}
+
+
+async def ask(client: httpx.AsyncClient, route: tuple[str, str, Any], index: str, who: Any = SOME) -> httpx.Response:
+    method, path, body = route
+    if isinstance(body, dict) and "index" in body:
+        body = body | {"index": index}
+    return await client.request(method, path.format(name=index, id="a"), json=body, headers=bearer(who))
+
+
+async def names(client: httpx.AsyncClient, who: Any) -> list[str]:
+    return [index["name"] for index in answer(await client.get("/indexes", headers=bearer(who)))["indexes"]]
+
+
+async def test_other_indexes_are_as_if_they_were_not_there(role: tuple[str, httpx.AsyncClient]) -> None:
+    application, client = role
+    for route in ROUTES[application]:
+        there, nowhere = [await ask(client, route, name) for name in ("secret", "absent")]
+        told = problem(there, 404, "unknown-index"), problem(nowhere, 404, "unknown-index")
+        assert told[0].replace("secret", "absent") == told[1], route
+    assert await names(client, SOME) == ["photos", "team-a"]
+    assert await names(client, ALL) == ["photos", "secret", "team-a"]
+    assert answer(await client.get("/indexes/secret", headers=bearer(ALL)))["count"] == 1
+
+
+async def test_those_of_the_key_answer(role: tuple[str, httpx.AsyncClient]) -> None:
+    application, client = role
+    for name in ("photos", "team-a"):
+        for route in ROUTES[application]:
+            response = await ask(client, route, name)
+            assert response.is_success or "unknown-document" in response.text, (route, response.text)
+            if route[0] == "DELETE":
+                answer(await client.put(f"/indexes/{name}", json={"dimension": 2}, headers=bearer(SOME)))
+                answer(await client.post(f"/indexes/{name}/documents", json=[DOCUMENT], headers=bearer(SOME)))
+    for route in ROUTES[application]:
+        assert "unknown-index" not in (await ask(client, route, "secret", ALL)).text, route
+
+
+def test_every_route_that_takes_the_name_of_an_index_is_among_them(tmp_path: Path) -> None:
+    settings = Settings(data_directory=tmp_path)
+    gateway = settings.model_copy(update={"retriever": RetrieverSettings(url=("http://127.0.0.1:1",))})
+    applications = {
+        "whole": create_app(settings),
+        "gateway": create_app(gateway),
+        "retriever": create_retriever_app(settings),
+    }
+    for name, app in applications.items():
+        listed = {(method, path) for method, path, _ in ROUTES[name]}
+        assert _with_index(app.openapi()) == listed, name
+    assert _with_index(create_scorer_app(settings).openapi()) == set()
+
+
+def _with_index(document: dict[str, Any]) -> set[tuple[str, str]]:
+    """Operations with an index in their path or in their body."""
+    found = set()
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+            schema = content.get("schema", {})
+            if reference := schema.get("$ref"):
+                schema = document["components"]["schemas"][reference.rpartition("/")[2]]
+            if "{name}" in path or "index" in schema.get("properties", {}):
+                found.add((method.upper(), path.replace(":path", "")))
+    return found

@@ -1,0 +1,101 @@
+"""API keys: made, configured, presented, refused."""
+
+import pytest
+
+from boundarymorph.access import keys
+from boundarymorph.access.keys import ANONYMOUS, Forbidden, KeyRing, Scope, Unauthenticated
+from boundarymorph.errors import InvalidConfiguration
+
+
+def test_a_new_key_opens_what_it_is_for() -> None:
+    secret, key = keys.make("rag", [Scope.SELECT, Scope.WRITE])
+    ring = KeyRing([str(key)])
+    assert ring.caller(f"Bearer {secret}").within(Scope.SELECT).name == "rag"
+    assert ring.caller(f"bearer  {secret}").within(Scope.WRITE).name == "rag"
+    with pytest.raises(Forbidden, match="rag is not for 'admin'"):
+        ring.caller(f"Bearer {secret}").within(Scope.ADMIN)
+    assert secret not in str(key) and secret not in repr(ring.__dict__)
+
+
+def test_keys_are_long_and_never_the_same() -> None:
+    made = {keys.make("rag", [Scope.SELECT])[0] for _ in range(100)}
+    assert len(made) == 100
+    assert min(map(len, made)) > 40
+
+
+@pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer ", "Basic abc", "abc"])
+def test_without_a_key(header: str | None) -> None:
+    ring = KeyRing([str(keys.make("rag", [Scope.SELECT])[1])])
+    with pytest.raises(Unauthenticated, match="Authorization: Bearer"):
+        ring.caller(header)
+
+
+@pytest.mark.parametrize("secret", ["bm_wrong", "ß", "\udcff".encode("utf-8", "replace").decode()])
+def test_with_a_wrong_one(secret: str) -> None:
+    ring = KeyRing([str(keys.make("rag", [Scope.SELECT])[1])])
+    with pytest.raises(Unauthenticated, match="not known") as error:
+        ring.caller(f"Bearer {secret}")
+    assert secret not in str(error.value)
+
+
+def test_one_key_follows_another() -> None:
+    (old, old_key), (new, new_key) = keys.make("rag", [Scope.SELECT]), keys.make("rag", [Scope.SELECT])
+    both = KeyRing([str(old_key), str(new_key)])
+    assert both.caller(f"Bearer {old}").name == both.caller(f"Bearer {new}").name == "rag"
+    with pytest.raises(Unauthenticated):
+        KeyRing([str(new_key)]).caller(f"Bearer {old}")
+
+
+def test_without_keys_everybody_is_the_same() -> None:
+    assert not KeyRing([])
+    for header in (None, "Bearer x"):
+        caller = KeyRing([]).caller(header).within(Scope.ADMIN)
+        assert caller.name == ANONYMOUS
+        assert caller.sees_all and caller.sees("anything")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "rag", "rag:select", "rag:select:short", f"rag:root:{'0' * 64}", f"rag::{'0' * 64}", f"a b:select:{'0' * 64}"],
+)
+def test_what_is_no_key(text: str) -> None:
+    with pytest.raises(InvalidConfiguration, match="boundarymorph key"):
+        KeyRing([text])
+
+
+@pytest.mark.parametrize("indexes", ["", ":photos", ":photos,team-*", ":*"])
+def test_a_configured_key_reads_as_it_is_written(indexes: str) -> None:
+    text = f"rag:admin,select:{'0f' * 32}{indexes}"
+    assert str(keys.parse(text)) == text
+
+
+class TestIndexes:
+    @pytest.mark.parametrize("indexes", ["", ",", "photos,", "Photos", "a b", "a*b", "**", "a:b", "_x"])
+    def test_what_is_no_index(self, indexes: str) -> None:
+        with pytest.raises(InvalidConfiguration, match="'rag' is for indexes"):
+            keys.parse(f"rag:select:{'0f' * 32}:{indexes}")
+
+    @pytest.mark.parametrize(
+        ("indexes", "seen", "unseen"),
+        [
+            (["photos"], ["photos"], ["photo", "photos2", "xphotos", ""]),
+            (["photos", "team-*"], ["photos", "team-", "team-a"], ["team", "photos-"]),
+            (["*"], ["anything"], []),
+            ([], ["anything"], []),
+        ],
+    )
+    def test_of_one_key(self, indexes: list[str], seen: list[str], unseen: list[str]) -> None:
+        secret, key = keys.make("rag", [Scope.SELECT], indexes)
+        caller = KeyRing([str(key)]).caller(f"Bearer {secret}").within(Scope.SELECT)
+        assert all(map(caller.sees, seen))
+        assert not any(map(caller.sees, unseen))
+        assert caller.sees_all == (not indexes)
+
+    def test_go_with_the_scope_of_their_key(self) -> None:
+        """One secret may be configured twice: to read all indexes, and to write to one."""
+        secret, reading = keys.make("rag", [Scope.SELECT])
+        writing = f"rag:write:{reading.sha256}:own"
+        caller = KeyRing([str(reading), writing]).caller(f"Bearer {secret}")
+        assert caller.within(Scope.SELECT).sees("other")
+        assert caller.within(Scope.WRITE).sees("own")
+        assert not caller.within(Scope.WRITE).sees("other")

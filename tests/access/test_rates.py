@@ -1,0 +1,254 @@
+"""Rate limits of keys: counted in this process, in a real Redis for several, and in order when Redis is gone."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client import REGISTRY
+from pydantic import SecretStr, ValidationError
+
+from boundarymorph.access import keys
+from boundarymorph.access.keys import Scope
+from boundarymorph.access.rates import Decision, RateLimited, RateLimits
+from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.settings import RateLimitSettings, Settings, toml
+from tests.api.service import answer, problem, serving
+from tests.caching.conftest import server as server  # fixtures
+from tests.caching.conftest import shared_server as shared_server
+from tests.caching.servers import RedisServer, cluster_url, running_cluster, speaking
+
+NAMES = ("rag", "batch")
+SECRETS = {name: keys.make(name, [Scope.SELECT]) for name in NAMES}
+KEYS = tuple(str(key) for _, key in SECRETS.values())
+PATIENT = 5.0  # seconds for Redis, where it is there
+
+
+@pytest.fixture
+async def opened() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+def limits_of(opened: AsyncExitStack, url: str | None, *, timeout: float = PATIENT, **settings: Any) -> RateLimits:
+    limits = RateLimits(RateLimitSettings(timeout_seconds=timeout, **settings), NAMES, url=url)
+    opened.push_async_callback(limits.close)
+    return limits
+
+
+async def admitted(limits: RateLimits, caller: str, requests: int) -> list[bool]:
+    return [(await limits.take(caller)).refused is None for _ in range(requests)]
+
+
+def unshared() -> float:
+    return REGISTRY.get_sample_value("boundarymorph_rate_limit_unshared_total") or 0.0
+
+
+class TestCounting:
+    @pytest.fixture(params=["process", "redis", "cluster"])
+    def url(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str | None]:
+        match request.param:
+            case "process":
+                yield None
+            case "redis":
+                server: RedisServer = request.getfixturevalue("server")
+                yield server.url
+            case _:
+                with running_cluster(tmp_path) as servers:
+                    yield cluster_url(servers)
+
+    async def test_at_the_limit_and_over_it(self, opened: AsyncExitStack, url: str | None) -> None:
+        limits, before = limits_of(opened, url, default="3/hour"), unshared()
+        decisions = [await limits.take("rag") for _ in range(4)]
+        assert [decision.limits[0].remaining for decision in decisions] == [2, 1, 0, 0]
+        assert [decision.refused is None for decision in decisions] == [True, True, True, False]
+        decisions[2].check()
+        with pytest.raises(RateLimited, match=r"3 requests in 3,600 s") as raised:
+            decisions[3].check()
+        assert 1 <= raised.value.retry_after <= 3_600
+        assert unshared() == before
+
+    async def test_each_key_has_its_own(self, opened: AsyncExitStack, url: str | None) -> None:
+        limits = limits_of(opened, url, default="2/hour", keys={"batch": "1/hour"})
+        assert await admitted(limits, "batch", 2) == [True, False]
+        assert await admitted(limits, "rag", 3) == [True, True, False]
+
+    async def test_of_several_the_first_that_is_used_up_refuses(self, opened: AsyncExitStack, url: str | None) -> None:
+        limits = limits_of(opened, url, default="4/day; 2/hour")
+        assert await admitted(limits, "rag", 4) == [True, True, False, False]
+        decision = await limits.take("rag")
+        assert [limit.name for limit in decision.limits] == ['"2-in-3600s"']
+        assert decision.refused == decision.limits[0]
+
+    async def test_none(self, opened: AsyncExitStack, url: str | None) -> None:
+        limits = limits_of(opened, url, default="1/hour", keys={"batch": "unlimited"})
+        assert [await limits.take("batch") for _ in range(3)] == [Decision()] * 3
+        assert await limits_of(opened, url).take("rag") == Decision()
+
+    async def test_there_are_more_when_the_window_has_passed(self, opened: AsyncExitStack, url: str | None) -> None:
+        limits = limits_of(opened, url, default="1/second")
+        await limits.take("rag")
+        async with asyncio.timeout(30):
+            while (await limits.take("rag")).refused is not None:  # noqa: ASYNC110 - time alone changes it
+                await asyncio.sleep(0.1)
+
+    async def test_side_by_side(self, opened: AsyncExitStack, url: str | None) -> None:
+        limits = limits_of(opened, url, default="50/hour")
+        decisions = await asyncio.gather(*(limits.take("rag") for _ in range(120)))
+        assert sum(decision.refused is None for decision in decisions) == 50
+
+
+class TestRedis:
+    async def test_two_share_a_limit(self, opened: AsyncExitStack, server: RedisServer) -> None:
+        one, two = (limits_of(opened, server.url, default="3/hour") for _ in range(2))
+        assert [*await admitted(one, "rag", 2), *await admitted(two, "rag", 2)] == [True, True, True, False]
+        assert await admitted(one, "rag", 1) == [False]
+
+    async def test_that_is_killed_and_comes_back(
+        self, opened: AsyncExitStack, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        server = RedisServer(tmp_path)
+        limits, before = limits_of(opened, server.url, default="2/hour"), unshared()
+        assert await admitted(limits, "rag", 3) == [True, True, False]
+        server.kill()
+        with caplog.at_level(logging.WARNING):
+            assert await admitted(limits, "rag", 12) == [True, True] + [False] * 10
+        assert unshared() == before + 12
+        assert len([record for record in caplog.records if "counted in this process" in record.message]) == 1
+        server.start()
+        try:
+            async with asyncio.timeout(60):
+                while (await limits.take("rag")).limits[0].remaining == 0:  # noqa: ASYNC110 - time alone changes it
+                    await asyncio.sleep(0.1)
+        finally:
+            server.kill()
+
+    async def test_that_hangs(self, opened: AsyncExitStack, tmp_path: Path) -> None:
+        server = RedisServer(tmp_path)
+        limits, before = limits_of(opened, server.url, default="2/hour", timeout=0.05), unshared()
+        server.hang()
+        try:
+            async with asyncio.timeout(30):
+                assert await admitted(limits, "rag", 9) == [True, True] + [False] * 7
+        finally:
+            server.go_on()
+            server.kill()
+        assert unshared() == before + 9
+
+    async def test_that_speaks_nonsense(self, opened: AsyncExitStack) -> None:
+        async with speaking(b"-ERR no\r\n") as url:
+            assert await admitted(limits_of(opened, url, default="1/hour"), "rag", 2) == [True, False]
+
+    async def test_that_was_never_there(self, opened: AsyncExitStack) -> None:
+        for url in ("redis://127.0.0.1:1", "redis+cluster://127.0.0.1:1,127.0.0.1:2", "unix:///nowhere"):
+            assert await admitted(limits_of(opened, url, default="1/hour"), "rag", 2) == [True, False]
+
+    @pytest.mark.parametrize("url", ["http://:hunter2@a", "hunter2", "redis://:hunter2@a:x", "memory://hunter2"])
+    def test_of_no_usable_url(self, url: str) -> None:
+        with pytest.raises(InvalidConfiguration, match=r"rate_limits\.url") as raised:
+            RateLimits(RateLimitSettings(default="1/hour"), NAMES, url=url)
+        assert "hunter2" not in str(raised.value)
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        "text", ["", "100", "fast", "-1/second", "0/minute", "1/fortnight", "1/second; 2", "1.5/day"]
+    )
+    def test_what_is_no_limit(self, text: str) -> None:
+        for settings in ({"default": text}, {"keys": {"rag": text}}):
+            with pytest.raises(ValidationError, match="100/minute"):
+                RateLimitSettings.model_validate(settings)
+
+    def test_what_is_shown_loads_back(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("BOUNDARYMORPH_RATE_LIMITS__URL", "redis://:hunter2@a")
+        settings = Settings.load(
+            rate_limits={"default": "1/second; 9/hour", "keys": {"a.b": "2/day", "c-d": "unlimited"}}
+        )
+        shown = toml(settings.masked())
+        assert "hunter2" not in shown
+        (tmp_path / "boundarymorph.toml").write_text(shown)
+        assert Settings.load().rate_limits.keys == settings.rate_limits.keys
+        assert Settings.load().rate_limits.default == "1/second; 9/hour"
+
+    def test_a_key_that_is_not_there(self) -> None:
+        with pytest.raises(InvalidConfiguration, match="'bacth'"):
+            RateLimits(RateLimitSettings(keys={"bacth": "1/hour"}), NAMES, url=None)
+
+
+class TestService:
+    @pytest.fixture
+    async def limited(self, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+        rates = RateLimitSettings(default="3/hour; 90/day", keys={"batch": "1/hour"})
+        async with serving(Settings(data_directory=tmp_path, keys=KEYS, rate_limits=rates)) as client:
+            yield client
+
+    def bearer(self, name: str) -> dict[str, str]:
+        return {"authorization": f"Bearer {SECRETS[name][0]}"}
+
+    async def test_tells_how_a_caller_stands(self, limited: httpx.AsyncClient) -> None:
+        responses = [await limited.get("/indexes", headers=self.bearer("rag")) for _ in range(4)]
+        answer(responses[0])
+        assert responses[0].headers["ratelimit-policy"] == '"3-in-3600s";q=3;w=3600, "90-in-86400s";q=90;w=86400'
+        first, second = responses[0].headers["ratelimit"].split(", ")
+        assert first.startswith('"3-in-3600s";r=2;t=') and second.startswith('"90-in-86400s";r=89;t=')
+        assert "3 requests in 3,600 s" in problem(responses[3], 429, "rate-limited")
+        assert 1 <= int(responses[3].headers["retry-after"]) <= 3_600
+        assert responses[3].headers["ratelimit"].startswith('"3-in-3600s";r=0;t=')
+
+    async def test_refuses_before_the_body_is_read(self, limited: httpx.AsyncClient) -> None:
+        problem(await limited.post("/select", content=b"{", headers=self.bearer("batch")), 422, "invalid-input")
+        problem(await limited.post("/select", content=b"{", headers=self.bearer("batch")), 429, "rate-limited")
+
+    async def test_others_are_neither_limited_nor_told(self, limited: httpx.AsyncClient) -> None:
+        for _ in range(5):
+            for path in ("/livez", "/metrics"):
+                assert "ratelimit" not in answer_headers(await limited.get(path))
+            unknown = await limited.get("/indexes", headers={"authorization": "Bearer bm_x"})
+            problem(unknown, 401, "unauthenticated")
+            assert "ratelimit" not in unknown.headers
+
+    async def test_without_keys_all_are_one_caller(self, tmp_path: Path) -> None:
+        rates = RateLimitSettings(keys={"anonymous": "1/hour"})
+        async with serving(Settings(data_directory=tmp_path, rate_limits=rates)) as client:
+            answer(await client.get("/indexes"))
+            problem(await client.get("/indexes"), 429, "rate-limited")
+
+
+class TestServices:
+    async def test_share_a_limit_as_long_as_there_is_redis(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        redis = RedisServer(tmp_path / "redis")
+        limits = RateLimitSettings(default="6/hour", url=SecretStr(redis.url), timeout_seconds=PATIENT)
+        try:
+            async with (
+                serving(Settings(data_directory=tmp_path / "one", rate_limits=limits)) as one,
+                serving(Settings(data_directory=tmp_path / "two", rate_limits=limits)) as two,
+            ):
+
+                async def statuses(requests: int) -> list[int]:
+                    return [
+                        (await client.get("/indexes")).status_code for _ in range(requests) for client in (one, two)
+                    ]
+
+                before = unshared()
+                assert await statuses(4) == [200] * 6 + [429] * 2
+                assert unshared() == before
+                redis.kill()
+                assert await statuses(8) == [200] * 12 + [429] * 4
+                assert unshared() == before + 16
+                told = [message for message in caplog.messages if "counted in this process for a while" in message]
+                assert len(told) == 2
+                assert "Traceback" not in caplog.text
+        finally:
+            redis.kill()
+
+
+def answer_headers(response: httpx.Response) -> httpx.Headers:
+    assert response.is_success, response.text
+    return response.headers

@@ -1,0 +1,51 @@
+"""The demo: its corpus, and the whole of it on a small one."""
+
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from boundarymorph.cli import demo
+from boundarymorph.retrieval.document import Document
+
+
+def test_the_corpus() -> None:
+    documents = list(demo.docstrings())
+    assert 5_000 < len(documents) < 9_000
+    by_id = {document.id: document for document in documents}
+    assert len(by_id) == len(documents)
+    known = {
+        "json.loads", "zipfile.ZipFile", "datetime.datetime", "datetime.datetime.isoformat", "pathlib.Path.glob",
+        "collections.Counter.most_common", "math.sqrt", "builtins.len", "builtins.str.split", "asyncio.tasks.gather",
+    }  # fmt: skip
+    assert known <= by_id.keys()
+    assert by_id["json.loads"].metadata == {"kind": "function", "module": "json"}
+    assert by_id["zipfile.ZipFile"].metadata["kind"] == "class"
+    for document in documents:
+        assert document.text.strip() and document.title == document.id
+        assert len(document.id) <= 512
+    assert not any(id.startswith(("test.", "idlelib.", "site-packages", "lib2to3.", "__")) for id in by_id)
+
+
+def test_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def few() -> Iterator[Document]:
+        for number in range(150):
+            yield Document(f"pack.f{number}", f"Return a time zone, {number} hours from UTC.", f"pack.f{number}")
+
+    monkeypatch.setattr(demo, "docstrings", few)
+    for outcome in ("150 added", "150 unchanged"):
+        screen = StringIO()
+        demo.run(Console(file=screen, width=120), tmp_path, "work with time zones", budget=4, k=8)
+        shown = screen.getvalue()
+        assert f"150 documents: {outcome}" in shown
+        assert "POST http://127.0.0.1:" in shown
+        assert "8 documents: " in shown and "4 of 4 cross-encoder calls" in shown
+
+
+def test_a_service_that_does_not_start(tmp_path: Path) -> None:
+    in_the_way = tmp_path / "file"
+    in_the_way.touch()
+    with pytest.raises(demo.DemoFailed, match="exit code 1"):
+        demo.run(Console(file=StringIO()), in_the_way, "query", budget=1, k=1)

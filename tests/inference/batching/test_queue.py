@@ -1,0 +1,84 @@
+"""Which pairs make the next batch: by urgency, within the budget, of like lengths where padding costs."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boundarymorph.inference.batching.queue import LOOK_AHEAD, Entry, TokenQueue, padding
+from boundarymorph.scoring.cross_encoder import Pair
+
+waiting = st.lists(st.tuples(st.integers(1, 30), st.floats(0, 10)), max_size=40)
+budgets = st.integers(1, 100)
+
+
+def queue_of(pairs: Sequence[tuple[int, float]], owner: str = "all") -> TokenQueue[Pair, str]:
+    queue: TokenQueue[Pair, str] = TokenQueue()
+    queue.add(
+        Entry(Pair(np.arange(length), "q", False), owner, position, due) for position, (length, due) in enumerate(pairs)
+    )
+    return queue
+
+
+def lengths(batch: Sequence[Entry[Pair, str]]) -> list[int]:
+    return [len(entry.item) for entry in batch]
+
+
+@pytest.mark.parametrize("pads", [True, False])
+@given(pairs=waiting, batch_tokens=budgets)
+def test_every_pair_leaves_once_and_within_the_budget(
+    pads: bool, pairs: list[tuple[int, float]], batch_tokens: int
+) -> None:
+    queue, seen = queue_of(pairs), []
+    while queue:
+        assert queue.tokens == sum(length for position, (length, _) in enumerate(pairs) if position not in seen)
+        most_urgent = min(due for position, (_, due) in enumerate(pairs) if position not in seen)
+        batch = queue.take(batch_tokens, pads=pads)
+        assert most_urgent in [entry.due for entry in batch]
+        cost = max(lengths(batch)) * len(batch) if pads else sum(lengths(batch))
+        assert cost <= batch_tokens or len(batch) == 1
+        seen += [entry.position for entry in batch]
+    assert sorted(seen) == list(range(len(pairs)))
+    assert queue.tokens == 0
+    assert queue.take(batch_tokens, pads=pads) == []
+
+
+@given(pairs=waiting, batch_tokens=budgets)
+def test_unpadded_batches_are_the_most_urgent_and_as_large_as_they_may_be(
+    pairs: list[tuple[int, float]], batch_tokens: int
+) -> None:
+    queue = queue_of(pairs)
+    order = sorted(range(len(pairs)), key=lambda position: pairs[position][1])  # stable: first come, first served
+    batch = queue.take(batch_tokens, pads=False)
+    assert [entry.position for entry in batch] == order[: len(batch)]
+    if len(batch) < len(pairs):
+        assert sum(lengths(batch)) + pairs[order[len(batch)]][0] > batch_tokens
+
+
+def test_padded_batches_are_of_like_lengths() -> None:
+    queue = queue_of([(10, 0), (30, 1), (11, 2), (29, 3), (9, 4), (31, 5)])
+    assert sorted(lengths(queue.take(40, pads=True))) == [9, 10, 11]
+    assert sorted(lengths(queue.take(90, pads=True))) == [30, 31]
+    assert lengths(queue.take(90, pads=True)) == [29]
+
+
+def test_like_lengths_are_sought_among_the_urgent_only() -> None:
+    pairs = [(10, 0.0), *[(20, 1.0)] * LOOK_AHEAD, *[(10, 2.0)] * 9]
+    assert lengths(queue_of(pairs).take(20, pads=True)) == [10]
+
+
+def test_what_nobody_waits_for_is_forgotten() -> None:
+    queue = queue_of([(3, 0), (4, 1)], "gone")
+    queue.add([Entry(Pair(np.arange(5), "q", False), "here", 0, 0.5)])
+    assert queue.owners() == {"gone", "here"}
+    assert queue.discard({"gone", "never here"}) == 2
+    assert (len(queue), queue.tokens) == (1, 5)
+    assert [entry.owner for entry in queue.take(100, pads=False)] == ["here"]
+
+
+def test_padding_is_a_share_of_the_cost() -> None:
+    assert padding([10, 10], pads=True) == 0
+    assert padding([5, 10], pads=True) == 0.25
+    assert padding([5, 10], pads=False) == 0

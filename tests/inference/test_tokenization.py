@@ -1,0 +1,218 @@
+"""The first tokens of a text, of which only the beginning is read: the same as those of the whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+from boundarymorph.inference import tokenization
+from boundarymorph.inference.models import embedded_cross_encoder, embedded_encoder
+from boundarymorph.inference.tokenization import encode_heads, encode_pairs, encode_texts, plain
+from boundarymorph.scoring.transformer.prompts import QWEN3, ZERANK, ChatPrompt, Template
+from tests.scoring.transformer import tiny
+
+PROSE = "The timetable of the tram: one leaves each quarter of an hour, from 5 in the morning until midnight.\n"
+
+
+def embedded(path: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(path))
+
+
+def llama(*, split: bool) -> Tokenizer:
+    """As of Llama 2 and Mistral, which read across white space, or of T5."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(split=split)
+    tokenizer.train_from_iterator([PROSE] * 3, trainers.BpeTrainer(vocab_size=300, special_tokens=["<unk>"]))
+    return tokenizer
+
+
+def gemma() -> Tokenizer:
+    """Without a pre-tokenizer: white space is like any other character."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.train_from_iterator([PROSE] * 3, trainers.BpeTrainer(vocab_size=300, special_tokens=["<unk>"]))
+    return tokenizer
+
+
+def gpt2() -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator([PROSE] * 3, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet))
+    return tokenizer
+
+
+def modernbert() -> Tokenizer:
+    """With tokens for runs of spaces, which no pre-tokenizer sees."""
+    tokenizer = gpt2()
+    tokenizer.add_tokens([AddedToken(" " * count, normalized=True) for count in range(2, 9)])
+    return tokenizer
+
+
+def digits() -> Tokenizer:
+    """Digits in threes from the right: where the first ends depends on the last."""
+    tokenizer = gpt2()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(
+                Regex(r"\p{N}{1,3}(?=(?:\p{N}{3})*\b)|\s+(?!\S)|\s+|[^\s\p{N}]+"), behavior="isolated"
+            ),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    return tokenizer
+
+
+def newlines() -> Tokenizer:
+    """As of Qwen and Llama 3, whose punctuation takes the line ends after it along."""
+    tokenizer = gpt2()
+    split = Regex(r"\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(split, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    written = [PROSE, "!!!\n" * 30, "(a)\n\n" * 30]
+    tokenizer.train_from_iterator(written * 3, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet))
+    return tokenizer
+
+
+def phrase() -> Tokenizer:
+    tokenizer = gpt2()
+    tokenizer.add_tokens([AddedToken("of the tram", normalized=False)])
+    return tokenizer
+
+
+MADE: dict[str, Callable[[], Tokenizer]] = {
+    "bge": lambda: embedded(embedded_encoder().tokenizer),
+    "minilm": lambda: embedded(embedded_cross_encoder().tokenizer),
+    "word pieces": lambda: tiny.word_pieces(types=True).backend_tokenizer,
+    "sentence pieces": lambda: tiny._sentence_pieces().backend_tokenizer,
+    "qwen": lambda: tiny.byte_pairs().backend_tokenizer,
+    "gpt2": gpt2,
+    "modernbert": modernbert,
+    "digits": digits,
+    "newlines": newlines,
+    "t5": lambda: llama(split=True),
+    "llama": lambda: llama(split=False),
+    "gemma": gemma,
+    "phrase": phrase,
+}
+EXAMPLES = 40
+READ_WHOLE = ("llama", "gemma", "phrase")
+
+
+@cache
+def made(name: str) -> Tokenizer:
+    return plain(MADE[name]())
+
+
+words = st.sampled_from(
+    [
+        "tram",
+        "trams",
+        "the",
+        "of",
+        "don't",
+        "1234567",
+        "violin",
+        "!!!",
+        "(a)",
+        "…",
+        "城市铁路",
+        "Ärzte",
+        "🙂",
+        "ﬁ",
+        "e\u0301",
+    ]
+) | st.text(max_size=6)
+gaps = st.sampled_from([" "] * 6 + ["  ", "   \n", "\n", "\n\n", "\t", "\r\n", "\u00a0", "\u3000", "\x1c", ""])
+texts = st.lists(st.tuples(words, gaps), max_size=60).map(lambda parts: "".join(word + gap for word, gap in parts))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short() -> Iterator[None]:
+    """Texts of a few words are long ones here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenization, "CHARACTERS_A_TOKEN", 2)
+        patch.setattr(tokenization, "LEAST_CHARACTERS", 6)
+        patch.setattr(tokenization, "LONGER", 2)
+        yield
+
+
+@pytest.mark.parametrize("name", MADE)
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(written=st.lists(texts, min_size=1, max_size=3), tokens=st.integers(0, 20))
+def test_the_first_tokens_are_those_of_the_whole(name: str, written: list[str], tokens: int) -> None:
+    tokenizer = made(name)
+    for text, head in zip(written, encode_heads(tokenizer, written, tokens), strict=True):
+        whole = tokenizer.encode(text, add_special_tokens=False)
+        assert head.ids[:tokens] == whole.ids[:tokens]
+        assert (len(head) > tokens) == (len(whole) > tokens)
+
+
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("unit", ["tram!!!\n", "tram (a)\n\n", "tram  \n", "tram "])
+def test_wherever_the_cut_is(name: str, unit: str) -> None:
+    tokenizer = made(name)
+    whole = tokenizer.encode(unit * 30, add_special_tokens=False)
+    for tokens in range(40):
+        [head] = encode_heads(tokenizer, [unit * 30], tokens)
+        assert head.ids[:tokens] == whole.ids[:tokens]
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_long_text_is_not_read_to_its_end(name: str) -> None:
+    [head] = encode_heads(made(name), [PROSE * 1_000], 20)
+    assert (len(head) < 500) == (name not in READ_WHOLE)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(written=st.lists(texts, min_size=1, max_size=3), query=texts, length=st.integers(8, 30))
+@pytest.mark.parametrize("name", ["bge", "sentence pieces", "word pieces"])
+def test_pairs_and_texts_are_what_they_would_be(name: str, written: list[str], query: str, length: int) -> None:
+    tokenizer = made(name)
+    read = (encode_texts(tokenizer, length, written), encode_pairs(tokenizer, length, query, written))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenization, "LEAST_CHARACTERS", 10**9)
+        whole = (encode_texts(tokenizer, length, written), encode_pairs(tokenizer, length, query, written))
+    for those, these in zip(whole, read, strict=True):
+        assert [(one.ids, one.type_ids, truncated) for one, truncated in these] == [
+            (one.ids, one.type_ids, truncated) for one, truncated in those
+        ]
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(written=st.lists(texts, min_size=1, max_size=3), query=texts, room=st.integers(6, 40))
+@pytest.mark.parametrize(
+    "template", [QWEN3, ZERANK, Template("one", "{query}: {document}", "yes")], ids=lambda t: t.name
+)
+def test_so_are_prompts(template: Template, written: list[str], query: str, room: int) -> None:
+    tokenizer = tiny_chat()
+    prompt = ChatPrompt(tokenizer, template, max_length=fixed(template) + room)
+    read = prompt.tokenize(query, written)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenization, "LEAST_CHARACTERS", 10**9)
+        whole = prompt.tokenize(query, written)
+    assert [(pair.ids.tolist(), pair.truncated) for pair in read] == [
+        (pair.ids.tolist(), pair.truncated) for pair in whole
+    ]
+
+
+@cache
+def tiny_chat() -> Tokenizer:
+    tokenizer: Tokenizer = tiny.byte_pairs().backend_tokenizer
+    return tokenizer
+
+
+@cache
+def fixed(template: Template) -> int:
+    """Tokens of the prompt itself, with some to spare."""
+    text = json.dumps([template.text, template.instruction])
+    return len(tiny_chat().encode(text, add_special_tokens=False))

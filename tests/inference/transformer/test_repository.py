@@ -1,0 +1,67 @@
+"""Which files are opened: of a folder, or of a revision of the hub."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from huggingface_hub import constants
+
+from boundarymorph.errors import InvalidConfiguration, ModelUnavailable
+from boundarymorph.inference.transformer.repository import Repository
+from boundarymorph.retrieval.encoders.transformer import TransformerDualEncoder
+from boundarymorph.scoring.transformer.model import TransformerCrossEncoder
+from tests.scoring.transformer import tiny
+
+NAME = "maker/bge-tiny"
+OLD, NEW = "0" * 40, "1" * 40
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache of the hub, which cannot be reached: two commits of one model, the newer of them on its main branch."""
+    repository = tmp_path / "models--maker--bge-tiny"
+    made = tiny.bert(tmp_path / "made")
+    for commit in (OLD, NEW):
+        shutil.copytree(made, repository / "snapshots" / commit)
+    newer = repository / "snapshots" / NEW / "config_sentence_transformers.json"
+    newer.write_text('{"prompts": {"query": "new: "}, "default_prompt_name": null}')
+    (repository / "refs").mkdir()
+    for ref, commit in (("main", NEW), ("v1", OLD)):
+        (repository / "refs" / ref).write_text(commit)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert huggingface_hub.constants.is_offline_mode()
+
+
+@pytest.mark.parametrize(("revision", "commit"), [(None, NEW), ("main", NEW), ("v1", OLD), (OLD, OLD)])
+def test_all_files_are_of_the_revision_and_the_name_tells_its_commit(
+    hub: None, revision: str | None, commit: str
+) -> None:
+    encoder = TransformerDualEncoder.load(NAME, revision=revision, device="cpu")
+    assert encoder.name.startswith(f"{NAME}@{commit[:12]}/fp32/")
+    new = len(encoder.tokenize_query("a tram")) > len(encoder.tokenize_documents(["a tram"])[0])
+    assert new == (commit == NEW)
+    encoder.close()
+    scorer = TransformerCrossEncoder.load(NAME, revision=revision, device="cpu")
+    assert scorer.name.startswith(f"{NAME}@{commit[:12]}/fp32/")
+    scorer.close()
+
+
+def test_a_revision_that_is_not_there(hub: None) -> None:
+    with pytest.raises(ModelUnavailable):
+        _ = Repository(NAME, revision="v2").config
+
+
+def test_a_folder_has_no_revisions(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfiguration, match="leave the revision out"):
+        Repository(str(tmp_path), revision="main")
+
+
+def test_code_is_part_of_what_a_folder_is(tmp_path: Path) -> None:
+    folder = tiny.bert(tmp_path / "model")
+    before = Repository(str(folder)).revision
+    (folder / "modeling.py").write_text("print()")
+    assert Repository(str(folder)).revision != before

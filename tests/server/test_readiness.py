@@ -1,0 +1,228 @@
+"""Parts that come and go while a process runs."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from boundarymorph.errors import Overloaded, ScorerUnavailable, StorageUnavailable
+from boundarymorph.server import readiness
+from boundarymorph.server.app import create_app
+from boundarymorph.server.composition import Gateway, build_gateway, build_retrieval, canary_of_indexes
+from boundarymorph.server.readiness import Readiness
+from boundarymorph.settings import CacheSettings, RetrieverSettings, ScorerSettings, Settings
+from tests.api.service import answer, client_of, fake_retrieval, on_socket, ready, texts
+from tests.system.service import free_port, retriever, scorer, service
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Part:
+    """Answers canaries with what it is told to do."""
+
+    def __init__(self) -> None:
+        self.trouble: Exception | None = None
+        self.asked = self.under_way = self.at_once = 0
+        self.held: asyncio.Event | None = None
+
+    async def __call__(self, deadline: float) -> None:
+        self.asked += 1
+        self.under_way += 1
+        self.at_once = max(self.at_once, self.under_way)
+        try:
+            await asyncio.sleep(0)
+            if self.held is not None:
+                await self.held.wait()
+            if self.trouble is not None:
+                raise self.trouble
+        finally:
+            self.under_way -= 1
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 0
+
+    def __call__(self) -> datetime:
+        return EPOCH + timedelta(seconds=self.seconds)
+
+
+async def until(condition: Callable[[], Awaitable[bool] | bool]) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            holds = condition()
+            if holds if isinstance(holds, bool) else await holds:
+                return
+            await asyncio.sleep(0.005)
+
+
+async def test_since_when_and_why() -> None:
+    parts, clock = {"retriever": Part(), "scorer": Part()}, Clock()
+    followed = Readiness(parts, interval=10, timeout=5, now=clock)
+    for seconds, trouble, missing, since in (
+        (10, None, None, 0),
+        (20, ScorerUnavailable("gone"), "scorer: gone", 20),
+        (30, ScorerUnavailable("still gone"), "scorer: still gone", 20),
+        (40, Overloaded("too much to do"), None, 40),
+        (50, ValueError(), "scorer: ValueError()", 50),
+        (60, None, None, 60),
+    ):
+        clock.seconds, parts["scorer"].trouble = seconds, trouble
+        await followed.ask()
+        assert followed.missing == missing
+        assert followed.parts["scorer"].since == EPOCH + timedelta(seconds=since)
+        assert followed.parts["retriever"] == readiness.PartState(True, EPOCH)
+
+
+async def test_all_that_are_away_are_named() -> None:
+    parts = {"retriever": Part(), "scorer": Part()}
+    followed = Readiness(parts, interval=10, timeout=5)
+    parts["retriever"].trouble, parts["scorer"].trouble = ScorerUnavailable("one"), ScorerUnavailable("other")
+    await followed.ask()
+    assert followed.missing == "retriever: one; scorer: other"
+
+
+async def test_one_that_hangs_is_away_and_never_asked_twice_at_a_time() -> None:
+    hanging, well = Part(), Part()
+    hanging.held = asyncio.Event()
+    followed = Readiness({"scorer": hanging, "retriever": well}, interval=0.001, timeout=0.01)
+    following = asyncio.create_task(followed.follow())
+    await until(lambda: hanging.asked > 3)
+    assert followed.missing == "scorer: no answer in 0.01 seconds"
+    hanging.held.set()
+    await until(lambda: followed.missing is None)
+    assert hanging.at_once == well.at_once == 1
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_a_look_for_the_indexes_that_hangs_is_the_only_one() -> None:
+    class Catalog:
+        looks, trouble, free = 0, StorageUnavailable("not mounted"), threading.Event()
+
+        def check(self) -> None:
+            self.looks += 1
+            assert self.free.wait(30)
+            if self.looks == 1:
+                raise self.trouble
+
+    catalog = Catalog()
+    followed = Readiness({"indexes": canary_of_indexes(cast(Any, catalog))}, interval=10, timeout=0.01)
+    for _ in range(3):
+        await followed.ask()
+        assert followed.missing == "indexes: no answer in 0.01 seconds"
+    assert catalog.looks == 1
+    catalog.free.set()
+
+    async def left(trouble: str | None) -> bool:
+        await followed.ask()
+        return followed.missing == trouble
+
+    await until(lambda: left("indexes: not mounted"))
+    await until(lambda: left(None))
+    assert catalog.looks == 2
+
+
+async def test_a_data_directory_that_is_gone_is_unready(tmp_path: Path) -> None:
+    retrieval = build_retrieval(Settings(data_directory=tmp_path / "data", cache=CacheSettings(enabled=False)))
+    followed = Readiness(retrieval.canaries, interval=10, timeout=5)
+    assert set(followed.parts) == {"encoder", "indexes"}
+    await followed.ask()
+    assert followed.missing is None
+    (tmp_path / "data").rename(tmp_path / "unmounted")
+    await followed.ask()
+    assert followed.missing is not None and followed.missing.startswith("indexes: the directory of the indexes cannot")
+    (tmp_path / "unmounted").rename(tmp_path / "data")
+    await followed.ask()
+    assert followed.missing is None
+    await retrieval.close()
+
+
+async def test_without_parts_there_is_nothing_to_follow() -> None:
+    followed = Readiness({}, interval=10, timeout=5)
+    await followed.follow()
+    assert followed.missing is None
+
+
+@pytest.mark.parametrize("url", ["cohere://?model=rerank-v3.5", "jina://?model=jina-reranker-v2"])
+async def test_what_is_paid_by_the_request_is_not_asked(url: str) -> None:
+    paid = Settings(retriever=RetrieverSettings(url="http://127.0.0.1:1"), scorer=ScorerSettings(url=(url,)))
+    gateway = build_gateway(paid)
+    assert set(gateway.canaries) == {"retriever"}
+    await gateway.close()
+
+
+async def test_a_retriever_whose_own_part_is_away(tmp_path: Path) -> None:
+    """It answers the gateway, but says itself that it is not ready."""
+    encoder = Part()
+
+    def build(settings: Settings, on_lost: Callable[[], None]) -> Any:
+        made = fake_retrieval(settings)
+        return replace(made, canaries={"encoder": encoder})
+
+    from boundarymorph.server.app import create_retriever_app
+
+    behind = create_retriever_app(Settings(data_directory=tmp_path, ready_interval_seconds=0.01), build=build)
+    async with on_socket(behind) as url, httpx.AsyncClient(base_url=url) as direct:
+        await ready(direct)
+        settings = Settings(
+            retriever=RetrieverSettings(url=url), cache=CacheSettings(enabled=False), ready_interval_seconds=0.01
+        )
+
+        def gateway(settings: Settings, on_lost: Callable[[], None]) -> Gateway:
+            return build_gateway(settings, on_lost)
+
+        async with client_of(create_app(settings, build=gateway)) as front:
+            await ready(front)
+            encoder.trouble = ScorerUnavailable("the encoder's server is gone")
+
+            async def unready() -> bool:
+                return (await front.get("/readyz")).status_code == 503
+
+            await until(unready)
+            body = (await front.get("/readyz")).json()
+            assert body["status"] == "unready"
+            assert body["parts"]["retriever"]["status"] == "away"
+            assert "the encoder's server is gone" in body["detail"] and body["detail"].startswith("retriever: ")
+            assert body["parts"]["scorer"]["status"] == "ok"
+            # What does not need the part goes on.
+            assert answer(await front.get("/indexes")) == {"indexes": []}
+            encoder.trouble = None
+            await ready(front)
+
+
+def test_the_scorer_of_a_gateway_is_killed_and_comes_back(tmp_path: Path) -> None:
+    (tmp_path / "boundarymorph.toml").write_text("ready_interval_seconds = 0.2")
+    port = free_port()
+    request = {"query": "numbers", "pool": texts(5), "k": 2, "budget": 2, "reuse": False}
+    with retriever(tmp_path / "data") as pools:
+        options = ("--scorer-url", f"http://127.0.0.1:{port}", "--retriever-url", pools.url)
+        with scorer(tmp_path / "scorer.log", port=port) as scores, service(tmp_path / "front", *options) as front:
+            well = front.client.get("/readyz").json()
+            assert (well["status"], set(well["parts"])) == ("ok", {"retriever", "scorer"})
+            assert front.client.post("/select", json=request).json()["status"] == "complete"
+            calls = front.metric("boundarymorph_cross_encoder_calls_total")
+            scores.process.kill()
+            scores.process.wait()
+            while front.client.get("/readyz").status_code == 200:
+                pass
+            body = front.client.get("/readyz").json()
+            assert body["status"] == "unready" and body["detail"].startswith("scorer: ")
+            assert body["parts"]["retriever"]["status"] == "ok"
+            assert body["parts"]["scorer"]["status"] == "away"
+            assert front.metric('boundarymorph_part_up{part="scorer"}') == 0
+            other = request | {"query": "other numbers"}
+            assert front.client.post("/select", json=other).json()["status"] == "retrieval_only"
+            with scorer(tmp_path / "again.log", port=port):
+                front.await_answer()
+                assert front.client.get("/readyz").json()["parts"]["scorer"]["detail"] is None
+                assert front.metric('boundarymorph_part_up{part="scorer"}') == 1
+                assert front.client.post("/select", json=other).json()["status"] == "complete"
+                assert front.metric("boundarymorph_cross_encoder_calls_total") == calls + 2  # canaries are not
+            assert "Traceback" not in front.log
