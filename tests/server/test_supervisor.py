@@ -106,7 +106,7 @@ def test_real_workers_that_are_killed_end_in_an_error(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, str(tmp_path / "main.py")],
         capture_output=True, text=True, timeout=100, check=False,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
     )  # fmt: skip
     assert ended.returncode == 1
     first, *_, last = ended.stderr.splitlines()
