@@ -97,7 +97,7 @@ def die(again: bool) -> int:
 
 def test_real_workers_that_are_killed_end_in_an_error(tmp_path: Path) -> None:
     script = (
-        "import logging; from tests.test_supervisor import die, supervise\n"
+        "import logging; from tests.server.test_supervisor import die, supervise\n"
         "if __name__ == '__main__':\n"
         "    logging.basicConfig(format='%(message)s')\n"
         "    raise SystemExit(supervise(die, 2, patience=60, restarts=1, window=600))"
