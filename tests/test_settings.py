@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.settings import MASK, Limits, Settings, toml
+from boundarymorph.settings import Limits, Settings
+from boundarymorph.settings.dump import MASK, masked, to_toml
 
 NAMED = ('precision = "fp32"', 'device = "cpu"', 'instruction = "x"', "batch_tokens = 9", "trust_remote_code = true")
 CHOSEN = ('query_prompt = "q: "', 'document_prompt = "d: "', "dimension = 9")
@@ -92,7 +93,7 @@ def test_bad_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, n
 def test_options_of_models_where_they_belong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for part, own in (("encoder", 'pooling = "cls"'), ("scorer", 'prompt = "qwen3"')):
         write(tmp_path / "a.toml", f'[{part}]\nmodel = "b"\n' + "\n".join([*NAMED, own]), monkeypatch)
-        assert Settings.load().masked()[part]["batch_tokens"] == 9
+        assert masked(Settings.load())[part]["batch_tokens"] == 9
     for source in ('model = "b"', 'url = "tei://b"'):
         write(tmp_path / "a.toml", f"[encoder]\n{source}\n" + "\n".join(CHOSEN), monkeypatch)
         assert Settings.load().encoder.dimension == 9
@@ -207,9 +208,9 @@ def test_what_is_shown_loads_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         budget=7,
         scorer={"url": ("http://a:1", "tei://b:2"), "timeout_seconds": 5},
     )
-    write(tmp_path / "a.toml", toml(given.masked()), monkeypatch)
+    write(tmp_path / "a.toml", to_toml(given), monkeypatch)
     assert Settings.load() == given
-    assert set(tomllib.loads(toml(given.masked()))) == set(Settings.model_fields)
+    assert set(tomllib.loads(to_toml(given))) == set(Settings.model_fields)
 
 
 @pytest.mark.parametrize(
@@ -224,8 +225,8 @@ def test_what_is_shown_loads_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_a_url_is_a_secret_if_it_holds_one(url: str, shown: bool) -> None:
-    masked = Settings.load(cache={"url": url}).masked()
-    assert masked["cache"]["url"] == (url if shown else MASK)
+    shown_settings = masked(Settings.load(cache={"url": url}))
+    assert shown_settings["cache"]["url"] == (url if shown else MASK)
 
 
 @pytest.mark.parametrize(
@@ -245,12 +246,12 @@ def test_sessions_at_a_time_go_by_where_the_cross_encoder_is(given: dict[str, An
 
 
 def test_secrets_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Settings.load().masked()["scorer"]["api_key"] is None
+    assert masked(Settings.load())["scorer"]["api_key"] is None
     monkeypatch.setenv("BOUNDARYMORPH_SCORER__API_KEY", "hunter2")
     settings = Settings.load()
     assert settings.scorer.api_key is not None and settings.scorer.api_key.get_secret_value() == "hunter2"
-    assert settings.masked()["scorer"]["api_key"] == "********"
-    assert "hunter2" not in f"{settings!r}{settings.masked()}{toml(settings.masked())}"
+    assert masked(settings)["scorer"]["api_key"] == "********"
+    assert "hunter2" not in f"{settings!r}{masked(settings)}{to_toml(settings)}"
 
 
 def test_lists_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

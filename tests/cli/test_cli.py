@@ -20,7 +20,8 @@ from rich.console import Console
 from boundarymorph import __version__
 from boundarymorph.access.keys import KeyRing, Scope
 from boundarymorph.api.schemas import SelectResponse
-from boundarymorph.cli import commands as cli
+from boundarymorph.cli import common, index
+from boundarymorph.cli import main as cli
 from boundarymorph.errors import InvalidInput, UnknownIndex
 from boundarymorph.retrieval import live
 from boundarymorph.retrieval.catalog import IndexCatalog
@@ -51,7 +52,7 @@ Run = Callable[..., Outcome]
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In an empty directory, at a terminal that is wide and knows no colours."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli.console, "width", 160)  # which it reads from the environment once
+    monkeypatch.setattr(common.console, "width", 160)  # which it reads from the environment once
     monkeypatch.setenv("NO_COLOR", "1")
 
 
@@ -280,7 +281,7 @@ class TestIndexes:
 
     def test_progress_at_a_terminal(self, run: Run, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         screen = StringIO()
-        monkeypatch.setattr(cli, "console", Console(file=screen, force_terminal=True, width=120))
+        monkeypatch.setattr(index, "console", Console(file=screen, force_terminal=True, width=120))
         assert run("index", "build", "few", "--from", str(source)).code == 0
         assert "100%" in screen.getvalue() and "4 documents" in screen.getvalue()
 

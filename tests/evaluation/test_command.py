@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from typer.testing import CliRunner
 
-from boundarymorph.cli.commands import app
 from boundarymorph.cli.evaluate import Request, evaluate
+from boundarymorph.cli.main import app
 from boundarymorph.errors import BoundaryMorphError, InvalidInput
 from boundarymorph.evaluation import plots, report, tables
 from boundarymorph.evaluation.tables import Table

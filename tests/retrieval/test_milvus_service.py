@@ -13,6 +13,7 @@ import pytest
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.server.composition import build_indexes
 from boundarymorph.settings import MilvusSettings, Settings
+from boundarymorph.settings.dump import masked
 from tests.api.service import problem
 from tests.retrieval import milvus
 from tests.system.service import Service, free_port, service
@@ -125,6 +126,7 @@ def test_pymilvus_is_loaded_for_a_url_only(tmp_path: Path) -> None:
         from pathlib import Path
         from boundarymorph.server import app
         from boundarymorph.settings import Settings
+from boundarymorph.settings.dump import masked
         from boundarymorph.server.composition import build_indexes
         loaded = lambda: sorted({"grpc", "pymilvus", "pandas"} & set(sys.modules))
         build_indexes(Settings(data_directory=Path(sys.argv[1]))).list()
@@ -141,6 +143,7 @@ def test_without_the_extra_its_name_is_told() -> None:
         sys.modules["pymilvus"] = None
         from boundarymorph.errors import InvalidConfiguration
         from boundarymorph.settings import Settings
+from boundarymorph.settings.dump import masked
         from boundarymorph.server.composition import build_indexes
         try:
             build_indexes(Settings(milvus={"url": "http://127.0.0.1:1"}))
@@ -164,5 +167,5 @@ def test_settings() -> None:
             Settings.load(milvus=wrong)
     with pytest.raises(InvalidConfiguration, match=r"milvus\.url"):
         build_indexes(Settings(milvus=MilvusSettings(url="ftp://host")))
-    shown = Settings(milvus=MilvusSettings.model_validate({"url": "http://h:1", "token": "root:secret"})).masked()
+    shown = masked(Settings(milvus=MilvusSettings.model_validate({"url": "http://h:1", "token": "root:secret"})))
     assert shown["milvus"]["token"] == "********"

@@ -26,7 +26,7 @@ from typing import Self
 import orjson
 
 PRELOADED = (
-    "boundarymorph.cli.commands",
+    "boundarymorph.cli.main",
     "boundarymorph.server.process",
     "boundarymorph.server.app",
     "boundarymorph.api.indexes",
@@ -81,7 +81,7 @@ class Forked:
 
 
 def start(arguments: Sequence[str], *, output: int, environment: Mapping[str, str], directory: Path) -> Forked:
-    """`python -m boundarymorph.cli.commands ARGUMENTS`, with stdout and stderr to the file descriptor `output`."""
+    """`python -m boundarymorph.cli.main ARGUMENTS`, with stdout and stderr to the file descriptor `output`."""
     client, theirs = socket.socketpair()
     request = orjson.dumps(
         {"arguments": list(arguments), "environment": dict(environment), "directory": str(directory)}
@@ -156,7 +156,7 @@ def _watch(channel: int, output: int) -> None:
 
 
 def _run(arguments: list[str], environment: dict[str, str], directory: str, output: int) -> int:
-    from boundarymorph.cli import commands as cli
+    from boundarymorph.cli import main as cli
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.dup2(output, 1)

@@ -23,7 +23,7 @@ REQUEST = {
 NO_EXTRA = """
 import sys
 sys.modules["opentelemetry.sdk"] = sys.modules["opentelemetry.exporter"] = None
-from boundarymorph.cli.commands import main
+from boundarymorph.cli.main import main
 sys.argv = ["boundarymorph", "serve", "--port", "0"]
 main()
 """

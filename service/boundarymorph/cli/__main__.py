@@ -1,5 +1,5 @@
 """`python -m boundarymorph.cli` is the command `boundarymorph`."""
 
-from boundarymorph.cli.commands import main
+from boundarymorph.cli.main import main
 
 main()

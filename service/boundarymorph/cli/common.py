@@ -1,0 +1,24 @@
+"""What several commands share: the console, options, and the end in an error."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+console = Console(emoji=False)
+
+DataDirectory = Annotated[Path | None, typer.Option(help="Where the indexes live.", show_default="data")]
+Host = Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")]
+LogLevel = Annotated[str | None, typer.Option(help="critical, error, warning, info or debug.", show_default="info")]
+
+
+def fail(message: str) -> NoReturn:
+    """Print a message on stderr and exit with 1."""
+    stderr = Console(stderr=True, emoji=False)
+    stderr.print(f"[red]error:[/red] {escape(message)}", highlight=False, soft_wrap=True)
+    sys.exit(1)

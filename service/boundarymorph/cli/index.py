@@ -1,0 +1,235 @@
+"""`boundarymorph index ...`: the indexes of this machine or of Milvus."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+from rich.table import Table
+
+from boundarymorph.cli import source as sources
+from boundarymorph.cli.common import DataDirectory, console, fail
+from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration
+from boundarymorph.settings import Settings
+
+if TYPE_CHECKING:
+    from boundarymorph.retrieval.catalog import IndexCatalog
+    from boundarymorph.retrieval.encoders import Encoder
+    from boundarymorph.retrieval.indexes import Catalog
+
+app = typer.Typer(
+    help="Build, list and delete indexes: those of this machine, or in Milvus where milvus.url is set. A running "
+    "service sees every change.",
+    no_args_is_help=True,
+)
+
+
+@app.command("build")
+def build_index(
+    name: Annotated[str, typer.Argument(help="Name of the index; made if it is not there.")],
+    source: Annotated[
+        Path,
+        typer.Option(
+            "--from",
+            callback=sources.checked,
+            help="NDJSON, gzipped or not: id (or _id, as in BEIR), text, optional title, metadata, embedding; - reads "
+            "standard input.",
+        ),
+    ],
+    strict: Annotated[bool, typer.Option(help="Write nothing at all if any line is bad.")] = False,
+    kind: Annotated[
+        str | None, typer.Option(help="flat, ivf, hnsw or sq8: how a new index is searched.", show_default="flat")
+    ] = None,
+    words: Annotated[bool, typer.Option(help="Keep the words of a new index too, for BM25 and hybrid search.")] = True,
+    dimension: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Of own vectors: every line brings its embedding.", show_default="the encoder's vectors"
+        ),
+    ] = None,
+    data_directory: DataDirectory = None,
+) -> None:
+    """Add or replace documents. What is there unchanged is not embedded again, so an interrupted build just goes on."""
+    from boundarymorph.cli import terminal
+    from boundarymorph.retrieval.ingestion import IngestReport, ingest, parse_ndjson
+    from boundarymorph.retrieval.live import LiveIndex
+    from boundarymorph.server import composition as wiring
+
+    settings = Settings.load(data_directory=data_directory)
+
+    async def build() -> IngestReport:
+        with _indexes(settings) as catalog:
+            if dimension is not None:
+                return await fill(catalog, None, dimension)
+            encoder = wiring.build_encoder(settings)
+            try:
+                await encoder.check()
+                return await fill(catalog, encoder, encoder.dimension)
+            finally:
+                await encoder.close()
+
+    async def fill(catalog: Catalog, encoder: Encoder | None, size: int) -> IngestReport:
+        made_by = None if encoder is None else encoder.name
+        existed = catalog.exists(name)
+        live = catalog.create(name, encoder=made_by, dimension=size, kind=kind, lexical=words)
+        try:
+            with sources.opened(source) as (stream, length):
+                entries = parse_ndjson(sources.chunks(stream, source), size, max_line_bytes=settings.limits.line_bytes)
+                with terminal.ingestion(console, name, length) as tell:
+                    report = await ingest(live, encoder, entries, strict=strict, on_progress=tell)
+            if isinstance(live, LiveIndex):
+                await asyncio.to_thread(live.settle)  # so that services start from a search snapshot
+        finally:
+            with suppress(BoundaryMorphError):  # what keeps it from being removed is told already
+                if not existed and not live.count():
+                    catalog.delete(name)
+        return report
+
+    start = time.monotonic()
+    report = asyncio.run(build())
+    terminal.print_ingestion(console, name, report, time.monotonic() - start)
+    if report.skipped and not (report.added or report.updated or report.unchanged):
+        fail(f"no line of {sources.named(source)} is a usable document; a new index is not kept without any")
+    if not report.documents:
+        console.print(f"{sources.named(source)} is empty; a new index is not kept without documents", highlight=False)
+
+
+@app.command("list")
+def list_indexes(data_directory: DataDirectory = None) -> None:
+    """The indexes by name."""
+    from boundarymorph.cli import terminal
+
+    with _indexes(Settings.load(data_directory=data_directory)) as catalog:
+        infos = catalog.list()
+    columns = ("name", "documents", "dimension", "kind", "encoder", "bytes", "created")
+    table = Table(*columns, box=None, pad_edge=False)
+    for info in infos:
+        encoder = info.encoder or "own vectors"
+        size = (f"{info.count:,}", str(info.dimension), info.kind)
+        table.add_row(info.name, *size, encoder, f"{info.bytes:,}", info.created)
+    terminal.print_whole(console, table)
+
+
+@app.command("info")
+def describe_index(
+    name: Annotated[str, typer.Argument(help="Name of the index.")], data_directory: DataDirectory = None
+) -> None:
+    """One index, with its search snapshot and the recall of its search structure, measured on its own vectors."""
+    with _indexes(Settings.load(data_directory=data_directory)) as catalog:
+        info = catalog.describe(name)
+    rows = [
+        ("documents", f"{info.count:,}"),
+        ("dimension", str(info.dimension)),
+        ("kind", info.kind),
+        ("metric", info.metric),
+        ("encoder", info.encoder or "own vectors"),
+        ("bytes", f"{info.bytes:,}"),
+        ("created", info.created),
+    ]
+    if info.snapshot is not None:
+        rows.append(("snapshot", f"{info.snapshot.name}, {info.snapshot.count:,} documents"))
+        rows += [(f"recall@{depth:,}", f"{recall:.4f}") for depth, recall in info.snapshot.recall.items()]
+    for label, value in rows:
+        typer.echo(f"{label:<14} {value}")
+
+
+@app.command("compact")
+def compact_index(
+    name: Annotated[str, typer.Argument(help="Name of the index.")], data_directory: DataDirectory = None
+) -> None:
+    """Write a search snapshot of all that is there now. Services do this by themselves as an index grows."""
+    with _local_indexes(data_directory, "index compact") as catalog:
+        done = catalog.get(name).compact()
+    console.print(f"{name} {'compacted' if done else 'is being compacted by another process'}", highlight=False)
+
+
+@app.command("words")
+def index_words(
+    name: Annotated[str, typer.Argument(help="Name of the index.")], data_directory: DataDirectory = None
+) -> None:
+    """Index the words of an index that was made without, for BM25 and hybrid search. Services read and write meanwhile;
+    if it is interrupted, it goes on where it was."""
+    from boundarymorph.cli import terminal
+
+    with _local_indexes(data_directory, "index words") as catalog, terminal.progress(console) as progress:
+        bar = progress.add_task(f"words of {name}", total=None)
+        made = catalog.get(name).index_words(
+            lambda done, total: progress.update(bar, completed=done, total=total),
+        )
+    console.print(f"{name} {'has its words now' if made else 'has had its words before'}", highlight=False)
+
+
+@app.command("snapshot")
+def snapshot_index(
+    name: Annotated[str, typer.Argument(help="Name of the index.")],
+    target: Annotated[Path, typer.Option("--to", help="A new folder.")],
+    data_directory: DataDirectory = None,
+) -> None:
+    """Copy a whole index, as it is at one moment, into a folder with checksums, for `index restore`. Services go on
+    reading and writing. It is not the search snapshot that `index info` shows, which is a part of the index."""
+    with _local_indexes(data_directory, "index snapshot") as catalog:
+        copy = catalog.get(name).back_up(target)
+    console.print(
+        f"{name}: {copy.count:,} documents, {copy.bytes:,} bytes in {target}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+@app.command("restore")
+def restore_index(
+    name: Annotated[str, typer.Argument(help="Name that the index is to have.")],
+    source: Annotated[Path, typer.Option("--from", exists=True, file_okay=False, help="What `index snapshot` wrote.")],
+    replace: Annotated[bool, typer.Option(help="In place of the index of this name.")] = False,
+    data_directory: DataDirectory = None,
+) -> None:
+    """Bring an index back from its copy, once all of it is seen to be sound. A running service sees it at once."""
+    with _local_indexes(data_directory, "index restore") as catalog:
+        info = catalog.restore(name, source, replace=replace)
+    console.print(f"{name}: {info.count:,} documents restored", highlight=False)
+
+
+@app.command("delete")
+def delete_index(
+    name: Annotated[str, typer.Argument(help="Name of the index.")], data_directory: DataDirectory = None
+) -> None:
+    """Remove an index with all its documents."""
+    with _indexes(Settings.load(data_directory=data_directory)) as catalog:
+        catalog.delete(name)
+    console.print(f"{name} deleted", highlight=False)
+
+
+@contextmanager
+def _indexes(settings: Settings) -> Iterator[Catalog]:
+    """The indexes that a service with these settings has, open for a command. Raises InvalidConfiguration."""
+    from boundarymorph.server import composition as wiring
+
+    if settings.retriever.url:
+        raise InvalidConfiguration(
+            f"retriever.url is set: the indexes are at {', '.join(settings.retriever.url)}; run this command where "
+            "that retriever runs, or use the routes under /indexes"
+        )
+    # On this machine commands search on the CPU, whatever search_device is, and so write search snapshots.
+    catalog = wiring.build_catalog(settings) if settings.milvus.url is None else wiring.build_indexes(settings)
+    try:
+        yield catalog
+    finally:
+        catalog.close()
+
+
+@contextmanager
+def _local_indexes(data_directory: Path | None, command: str) -> Iterator[IndexCatalog]:
+    """The indexes of this machine, for a command that only these have. Raises InvalidConfiguration."""
+    settings = Settings.load(data_directory=data_directory)
+    if settings.milvus.url is not None:
+        raise InvalidConfiguration(
+            f"milvus.url is set: the indexes are in Milvus, and `{command}` is for indexes on this machine only"
+        )
+    with _indexes(settings) as catalog:
+        yield cast("IndexCatalog", catalog)

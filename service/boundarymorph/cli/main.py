@@ -1,0 +1,169 @@
+"""The command line: `boundarymorph serve | retriever | scorer | index | select | evaluate | config | demo | ...`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from pydantic import ValidationError
+
+from boundarymorph import __version__
+from boundarymorph.cli import index as index_commands
+from boundarymorph.cli import serve
+from boundarymorph.cli.common import DataDirectory, console, fail
+from boundarymorph.cli.select import select
+from boundarymorph.errors import BoundaryMorphError
+from boundarymorph.settings import Settings, mistakes
+from boundarymorph.settings.dump import to_toml
+
+if TYPE_CHECKING:
+    from boundarymorph.retrieval.encoders import Encoder
+    from boundarymorph.scoring.scorer import Scorer
+
+app = typer.Typer(
+    help="Budgeted reranking: spend B cross-encoder calls where they change which k documents are returned.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+app.command()(serve.serve)
+app.command()(serve.scorer)
+app.command()(serve.retriever)
+
+
+@app.command()
+def key(
+    name: Annotated[str, typer.Argument(help="Who it is for.")],
+    scope: Annotated[
+        list[str] | None, typer.Option(help="select, write or admin; repeatable.", show_default="select")
+    ] = None,
+    index: Annotated[
+        list[str] | None,
+        typer.Option(help="Index that it is for, or the beginning of its name and *; repeatable.", show_default="all"),
+    ] = None,
+) -> None:
+    """Make an API key: the secret, which is shown once, and the line for the setting `keys`."""
+    from boundarymorph.access import keys
+
+    scopes = scope or ["select"]
+    unknown = set(scopes) - set(keys.Scope)
+    if unknown:
+        fail(f"there is no scope {', '.join(sorted(unknown))}; there are {', '.join(keys.Scope)}")
+    secret, made = keys.make(name, [keys.Scope(value) for value in scopes], index or [])
+    typer.echo(f"secret  {secret}\nkeys    {made}")
+
+
+app.add_typer(index_commands.app, name="index")
+app.command()(select)
+
+
+@app.command()
+def config() -> None:
+    """Print the settings in force as a configuration file. Secrets are left out, with a comment in their place."""
+    typer.echo(to_toml(Settings.load()), nl=False)
+
+
+@app.command()
+def demo(
+    query: Annotated[str, typer.Option(help="What to look for.")] = "work with dates, times and time zones",
+    budget: Annotated[int, typer.Option("--budget", "-B", help="Cross-encoder calls.")] = 50,
+    k: Annotated[int, typer.Option("-k", help="Documents to return.")] = 50,
+    data_directory: DataDirectory = None,
+) -> None:
+    """Index the docstrings of Python's standard library in a service of its own, and select from them over HTTP."""
+    from boundarymorph.cli import demo as demonstration
+
+    directory = Settings.load(data_directory=data_directory).data_directory
+    demonstration.run(console, directory, query, budget, k)
+
+
+@app.command()
+def evaluate(
+    table: Annotated[
+        list[Path] | None, typer.Option(exists=True, dir_okay=False, help="Pools with known scores (.npz); repeatable.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="A BEIR folder or ir_datasets:ID, scored once with the embedded models.")
+    ] = None,
+    methods: Annotated[
+        str, typer.Option(help="Names or groups: baselines, product, ablations, kernels; NAME@5 runs rounds of 5.")
+    ] = "baselines,product",
+    budgets: Annotated[str, typer.Option("--budgets", "-B", help="Cross-encoder calls a query.")] = "25,50",
+    k: Annotated[str, typer.Option("--k", "-k", help="Sizes of the chosen set.")] = "50,100,200",
+    out: Annotated[Path, typer.Option(file_okay=False, help="Where the report goes.")] = Path("build/evaluation"),
+    write_table: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="Where the table made from --data goes.", show_default="OUT/NAME.npz"),
+    ] = None,
+    depth: Annotated[int, typer.Option("--depth", "-N", min=2, help="Candidates a query, with --data.")] = 2_000,
+    queries: Annotated[int | None, typer.Option(min=1, help="Only the first so many of each collection.")] = None,
+    call_seconds: Annotated[
+        float | None,
+        typer.Option(min=0, help="Time of one call, for the latency table.", show_default="as in the table"),
+    ] = None,
+    chat_url: Annotated[
+        str | None, typer.Option(help="OpenAI-compatible endpoint: adds the agentic loop and the audit; needs --data.")
+    ] = None,
+    chat_model: Annotated[str, typer.Option(help="Model that the endpoint is asked for.")] = "default",
+    chat_key: Annotated[str | None, typer.Option(envvar="BOUNDARYMORPH_CHAT_KEY", help="Its API key.")] = None,
+) -> None:
+    """Compare selectors on pools with known scores: a report with tables and plots, and summary.json."""
+    try:
+        from boundarymorph.cli import evaluate as evaluate_command
+        from boundarymorph.evaluation.chat import Chat
+    except ModuleNotFoundError as error:
+        fail(f"evaluate needs {error.name}: pip install 'boundarymorph[evaluation]'")
+
+    settings = Settings.load()
+
+    def models() -> tuple[Encoder, Scorer]:
+        from boundarymorph.server import composition as wiring
+
+        return wiring.build_encoder(settings), wiring.build_scorer(settings)
+
+    request = evaluate_command.Request(
+        tables=table or [],
+        data=data,
+        methods=[name.strip() for name in methods.split(",") if name.strip()],
+        budgets=evaluate_command.with_numbers(budgets, "--budgets"),
+        ks=evaluate_command.with_numbers(k, "--k"),
+        out=out,
+        write_table=write_table,
+        depth=depth,
+        queries=queries,
+        call_seconds=call_seconds,
+        chat=Chat(chat_url, chat_model, api_key=chat_key) if chat_url else None,
+    )
+    evaluate_command.evaluate(request, models, console)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(__version__)
+
+
+def main() -> None:
+    """Entry point: errors that a user can act on are one line on stderr and exit code 1."""
+    try:
+        app(prog_name="boundarymorph")
+    except BoundaryMorphError as error:
+        fail(str(error))
+    except ValidationError as error:
+        fail(mistakes(error))

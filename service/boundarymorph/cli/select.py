@@ -1,0 +1,81 @@
+"""`boundarymorph select`: one selection in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from boundarymorph.cli.common import DataDirectory, console
+from boundarymorph.errors import InvalidInput
+from boundarymorph.settings import Settings
+
+
+def select(
+    index: Annotated[str, typer.Argument(help="Index to take the candidates from.")],
+    query: Annotated[str, typer.Argument(help="The information need, in plain words.")],
+    budget: Annotated[str | None, typer.Option("--budget", "-B", help='Calls, or "auto".', show_default="50")] = None,
+    k: Annotated[int | None, typer.Option("-k", help="Documents to return.", show_default="50")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Return what fits into so many tokens, instead of k.")] = None,
+    depth: Annotated[int | None, typer.Option("--depth", "-N", help="Candidates.", show_default="10000")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Documents scored a round.", show_default="5")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="trend, or boundarymorph: the paper's.", show_default="trend")
+    ] = None,
+    filter: Annotated[
+        str | None,
+        typer.Option(help='Only documents whose metadata pass it, as JSON: {"year": {"gte": 2020}}.'),
+    ] = None,
+    hybrid: Annotated[
+        bool, typer.Option("--hybrid", help="Candidates by vectors and by words, ranked together.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what POST /select answers.")] = False,
+    data_directory: DataDirectory = None,
+) -> None:
+    """Select documents from an index, in this process: no service needs to run."""
+    from boundarymorph.api.schemas import SelectRequest, SelectResponse
+    from boundarymorph.api.translate import response_of, task_of
+    from boundarymorph.cli import terminal
+    from boundarymorph.server import composition as wiring
+
+    settings = Settings.load(data_directory=data_directory)
+    given = {
+        "budget": int(budget) if budget is not None and budget.isdecimal() else budget,
+        "k": k,
+        "max_tokens": max_tokens,
+        "depth": depth,
+        "batch_size": batch_size,
+        "method": method,
+        "filter": None if filter is None else _json_object("--filter", filter),
+        "hybrid": hybrid,
+    }
+    request = SelectRequest.model_validate({"query": query, "index": index, "return_documents": not as_json, **given})
+
+    task_of(request, settings, time.monotonic())  # what is over a limit is told before any model is loaded
+
+    async def answer() -> SelectResponse:
+        rooms = wiring.build(settings) if not settings.retriever.url else wiring.build_gateway(settings)
+        try:
+            task = task_of(request, settings, time.monotonic())
+            return response_of(await rooms.selector.select(task), task)
+        finally:
+            await rooms.close()
+
+    response = asyncio.run(answer())
+    if as_json:
+        typer.echo(response.model_dump_json(indent=2))
+    else:
+        terminal.print_selection(console, query, response.model_dump())
+
+
+def _json_object(option: str, text: str) -> dict[str, Any]:
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(f"{option} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InvalidInput(f"{option} must be a JSON object")
+    return value

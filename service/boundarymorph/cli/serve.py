@@ -1,0 +1,126 @@
+"""`boundarymorph serve | scorer | retriever`: a process that answers over HTTP."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from boundarymorph.cli.common import DataDirectory, Host, LogLevel
+from boundarymorph.settings import Settings
+
+SCORER_PORT, RETRIEVER_PORT = 8081, 8082  # so that all run on one machine
+MilvusUrl = Annotated[
+    str | None,
+    typer.Option(help="Milvus that holds the indexes: http:// or a file PATH.db.", show_default="this machine"),
+]
+
+
+def serve(
+    host: Host = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8080")] = None,
+    data_directory: DataDirectory = None,
+    scorer_url: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Where a cross-encoder is: http:// of ours, tei://, vllm://, infinity://, cohere:// or jina://, with "
+            "?model=NAME where one is to be named; repeatable: replicas of one model.",
+            show_default="the embedded one",
+        ),
+    ] = None,
+    retriever_url: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Where the indexes are: http:// of `boundarymorph retriever`; repeatable: several that see the same "
+            "documents.",
+            show_default="this machine",
+        ),
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that answer on one port.", show_default="1")] = None,
+    milvus_url: MilvusUrl = None,
+    log_level: LogLevel = None,
+) -> None:
+    """Run the service: in one process with its embedded models, or in front of a scorer and a retriever elsewhere."""
+    from boundarymorph.server import process
+    from boundarymorph.server.app import create_app
+
+    settings = Settings.load(
+        host=host,
+        port=port,
+        data_directory=data_directory,
+        scorer={"url": tuple(scorer_url)} if scorer_url else None,
+        retriever={"url": tuple(retriever_url)} if retriever_url else None,
+        milvus={"url": milvus_url} if milvus_url else None,
+        workers=workers,
+        log_level=log_level,
+    )
+    raise typer.Exit(process.serve(create_app, settings, "boundarymorph"))
+
+
+def scorer(
+    model: Annotated[
+        str | None, typer.Option(help="Hugging Face name or folder.", show_default="the embedded one")
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="Commit, branch or tag of --model.", show_default="its main branch")
+    ] = None,
+    host: Host = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8081")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="fp32, bf16, fp16 or int8.", show_default="bf16 on a GPU, else fp32")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda or cuda:N.", show_default="cuda if there is one")
+    ] = None,
+    max_length: Annotated[int | None, typer.Option(help="Tokens of a pair.", show_default="the model's own")] = None,
+    prompt: Annotated[
+        str | None, typer.Option(help="Template of a causal reranker, where its name does not tell.")
+    ] = None,
+    instruction: Annotated[str | None, typer.Option(help="What a causal reranker is told to judge by.")] = None,
+    batch_tokens: Annotated[int | None, typer.Option(help="Tokens of a batch.", show_default="by the device")] = None,
+    queue_tokens: Annotated[int | None, typer.Option(help="Tokens that may wait.", show_default="1000000")] = None,
+    log_level: LogLevel = None,
+) -> None:
+    """Serve one cross-encoder over HTTP, for `serve --scorer-url`."""
+    from boundarymorph.server import process
+    from boundarymorph.server.app import create_scorer_app
+
+    options = {
+        "model": model,
+        "revision": revision,
+        "precision": precision,
+        "device": device,
+        "max_length": max_length,
+        "prompt": prompt,
+        "instruction": instruction,
+        "batch_tokens": batch_tokens,
+        "queue_tokens": queue_tokens,
+    }
+    chosen = {name: value for name, value in options.items() if value is not None}
+    settings = Settings.load(host=host, port=port, log_level=log_level, scorer=chosen or None)
+    if "port" not in settings.model_fields_set:
+        settings = settings.model_copy(update={"port": SCORER_PORT})
+    raise typer.Exit(process.serve(create_scorer_app, settings, "boundarymorph-scorer"))
+
+
+def retriever(
+    host: Host = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8082")] = None,
+    data_directory: DataDirectory = None,
+    milvus_url: MilvusUrl = None,
+    log_level: LogLevel = None,
+) -> None:
+    """Serve the indexes of this machine, or of a Milvus, over HTTP, for `serve --retriever-url`."""
+    from boundarymorph.server import process
+    from boundarymorph.server.app import create_retriever_app
+
+    settings = Settings.load(
+        host=host,
+        port=port,
+        data_directory=data_directory,
+        milvus={"url": milvus_url} if milvus_url else None,
+        log_level=log_level,
+    )
+    if "port" not in settings.model_fields_set:
+        settings = settings.model_copy(update={"port": RETRIEVER_PORT})
+    raise typer.Exit(process.serve(create_retriever_app, settings, "boundarymorph-retriever"))

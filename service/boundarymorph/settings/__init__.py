@@ -1,0 +1,35 @@
+"""Configuration: read once, at the edge, from the environment and a TOML file."""
+
+from boundarymorph.settings.sections import (
+    UNLIMITED,
+    CacheSettings,
+    EncoderSettings,
+    Limits,
+    MilvusCollection,
+    MilvusSettings,
+    ModelSettings,
+    RateLimitSettings,
+    RetrieverSettings,
+    ScorerSettings,
+    TraceSettings,
+    WorkSettings,
+)
+from boundarymorph.settings.settings import DEFAULTS_WITHIN, Settings, mistakes
+
+__all__ = [
+    "DEFAULTS_WITHIN",
+    "UNLIMITED",
+    "CacheSettings",
+    "EncoderSettings",
+    "Limits",
+    "MilvusCollection",
+    "MilvusSettings",
+    "ModelSettings",
+    "RateLimitSettings",
+    "RetrieverSettings",
+    "ScorerSettings",
+    "Settings",
+    "TraceSettings",
+    "WorkSettings",
+    "mistakes",
+]

@@ -1,0 +1,70 @@
+"""Where settings come from: the variables of the environment, and the file that one of them names."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import get_origin
+
+from pydantic import BaseModel
+
+from boundarymorph.errors import InvalidConfiguration
+
+PREFIX = "BOUNDARYMORPH_"
+CONFIG_VARIABLE = "BOUNDARYMORPH_CONFIG"
+OTHER_VARIABLES = (CONFIG_VARIABLE, "BOUNDARYMORPH_CHAT_KEY")  # which are no settings
+# Kubernetes sets these in every pod for a Service whose name begins with "boundarymorph".
+SERVICE_LINK = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)", re.IGNORECASE)
+SERVICE_LINK_URL = re.compile(r"(tcp|udp|sctp)://")
+DEFAULT_CONFIG = Path("boundarymorph.toml")
+
+
+def unknown_variables(settings: type[BaseModel]) -> list[str]:
+    """What is wrong with each variable of the environment that begins like a setting's and is none."""
+    known = [name.upper() for name in _variables(settings)]
+    found = []
+    for variable, value in sorted(os.environ.items()):
+        prefix, name = variable[: len(PREFIX)].upper(), variable[len(PREFIX) :].upper()
+        if prefix != PREFIX or prefix + name in OTHER_VARIABLES or _is_setting(settings, name.split("__")):
+            continue
+        if SERVICE_LINK.fullmatch(variable) or SERVICE_LINK_URL.match(value):
+            continue
+        near = get_close_matches(name, known, n=1, cutoff=0.7)
+        hint = f"; did you mean {PREFIX}{near[0]}?" if near else "; `boundarymorph config` lists the settings"
+        found.append(f"there is no setting {variable}{hint}")
+    return found
+
+
+def _is_setting(model: type[BaseModel], parts: list[str]) -> bool:
+    """Whether these parts of a variable's name lead to a field, or into one whose names are the user's."""
+    field = model.model_fields.get(parts[0].lower())
+    if field is None:
+        return False
+    inner = field.annotation
+    if len(parts) == 1 or get_origin(inner) is dict:
+        return True
+    return isinstance(inner, type) and issubclass(inner, BaseModel) and _is_setting(inner, parts[1:])
+
+
+def _variables(model: type[BaseModel]) -> Iterator[str]:
+    """What follows the prefix in the variables of all settings."""
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from (f"{name}__{rest}" for rest in _variables(inner))
+        else:
+            yield name
+
+
+def config_file() -> Path | None:
+    """The file that CONFIG_VARIABLE names, or DEFAULT_CONFIG where there is one. Raises InvalidConfiguration."""
+    named = os.environ.get(CONFIG_VARIABLE)
+    if named is None:
+        return DEFAULT_CONFIG if DEFAULT_CONFIG.is_file() else None
+    path = Path(named)
+    if not path.is_file():
+        raise InvalidConfiguration(f"{CONFIG_VARIABLE} names {named}, which is not a file")
+    return path

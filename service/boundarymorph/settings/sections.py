@@ -1,0 +1,239 @@
+"""The sections of the settings: each part of the service has one."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, ClassVar, Literal, Self
+
+import orjson
+from pydantic import BaseModel, BeforeValidator, Field, SecretStr, model_validator
+from pydantic_settings import NoDecode
+
+
+class Limits(BaseModel, extra="forbid"):
+    """Bounds on one request. What is over one is refused at the door, whole."""
+
+    body_bytes: int = Field(256 * 2**20, ge=1024, description="HTTP body, except of a streamed upload")
+    line_bytes: int = Field(4 * 2**20, ge=1024, description="one line of an NDJSON upload")
+    query_characters: int = Field(10_000, ge=1)
+    text_characters: int = Field(1_000_000, ge=1, description="title and text of one document of a pool")
+    pool: int = Field(20_000, ge=1, description="N: candidates, given or taken from an index")
+    budget: int = Field(2_000, ge=0, description="B: cross-encoder calls")
+    k: int = Field(20_000, ge=1, description="documents returned")
+    max_tokens: int = Field(10_000_000, ge=1, description="tokens returned")
+    known_scores: int = Field(1_000, ge=0, description="cross-encoder scores that come with a pool")
+    batch_size: int = Field(256, ge=1, description="documents a round")
+    dimension: int = Field(8_192, ge=1, description="d of given embeddings")
+    sessions: int | None = Field(
+        None,
+        ge=1,
+        description="selections at a time; if unset 64, with the embedded cross-encoder here 4 a core over all workers",
+    )
+    waiting: int = Field(192, ge=0, description="requests for selections that may wait for their turn")
+    key_sessions: int | None = Field(
+        None, ge=1, description="selections of one key at a time, running and waiting; no bound of its own if unset"
+    )
+    deadline_seconds: float = Field(600.0, ge=0.001, description="longest deadline_ms of a selection")
+    texts: int = Field(512, ge=1, description="texts in one call of a scorer")
+    bytes_in_hand: int = Field(2**30, ge=1024, description="HTTP bodies of all requests under way together")
+
+    @model_validator(mode="after")
+    def _room_for_a_body(self) -> Self:
+        if self.bytes_in_hand < self.body_bytes:
+            raise ValueError(
+                f"bytes_in_hand is {self.bytes_in_hand:,}, under body_bytes, which is {self.body_bytes:,}: "
+                "the largest bodies would always be refused"
+            )
+        return self
+
+
+def _listed(value: object) -> object:
+    """One URL by itself, or a JSON list of them as an environment variable has it."""
+    if not isinstance(value, str):
+        return value
+    return orjson.loads(value) if value.startswith("[") else (value,)
+
+
+Urls = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
+
+# A comma also separates scopes and indexes within a key, so only one that a whole key follows separates keys.
+_BETWEEN_KEYS = re.compile(r"\s*,\s*(?=[A-Za-z0-9][A-Za-z0-9._-]*:[a-z,]+:[0-9a-f]{64}(?![0-9a-f]))|,?\s+")
+
+
+def _listed_keys(value: object) -> object:
+    """Keys separated by spaces, line ends or commas, or a JSON list of them."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if text.startswith("["):
+        return orjson.loads(text)
+    return [key for key in _BETWEEN_KEYS.split(text) if key]
+
+
+Keys = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed_keys)]
+
+
+class ModelSettings(BaseModel, extra="forbid"):
+    """A model: on a server elsewhere if there is a url, else in this process, by name or the embedded one."""
+
+    named: ClassVar[tuple[str, ...]] = ("precision", "device", "instruction", "trust_remote_code", "batch_tokens")
+    chosen: ClassVar[tuple[str, ...]] = ("revision",)  # of a url too
+
+    url: Urls = ()
+    api_key: SecretStr | None = Field(None, description="what those are sent as a Bearer token")
+    timeout_seconds: float = Field(30.0, gt=0, description="one call, retries included, where nothing else is due")
+    attempt_seconds: float = Field(10.0, gt=0, description="one try at one server")
+    connections: int = Field(64, ge=1, description="connections to all servers together")
+
+    model: str | None = None
+    revision: str | None = Field(
+        None,
+        pattern=r"^[\w./-]{1,128}$",
+        description="commit, branch or tag of a model with a name; of a url, what tells its model from others",
+    )
+    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = Field("auto", description="of a model with a name")
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="where a model with a name runs")
+    instruction: str | None = Field(None, description="what a model that is told its task is told")
+    trust_remote_code: bool = Field(False, description="run Python code that comes with the model")
+    batch_tokens: int | None = Field(None, ge=1, description="tokens of a batch; by the device if unset")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if self.url and self.model is not None:
+            raise ValueError("give a url or a model, not both")
+        if self.model is None:
+            self._refuse(self.named, "a model with a name")
+            if not self.url:
+                self._refuse(self.chosen, "a model with a name or a url")
+        return self
+
+    def _refuse(self, names: tuple[str, ...], owner: str) -> None:
+        fields = type(self).model_fields
+        given = [name for name in names if getattr(self, name) != fields[name].default]
+        if given:
+            raise ValueError(f"{', '.join(given)}: only of {owner}; the embedded one has its own")
+
+
+class ScorerSettings(ModelSettings):
+    """The cross-encoder: a server elsewhere if there is a url, else a model in this process."""
+
+    named: ClassVar[tuple[str, ...]] = (*ModelSettings.named, "prompt")
+
+    url: Urls = Field((), description="http://, tei://, vllm://, infinity://, cohere:// or jina:// servers")
+    model: str | None = Field(None, description="Hugging Face name or folder; the embedded cross-encoder if unset")
+    max_length: int | None = Field(None, ge=8, description="tokens of a pair; the model's own limit if unset")
+    prompt: str | None = Field(None, description="template of a causal reranker, where its name does not tell")
+    queue_tokens: int = Field(1_000_000, ge=1, description="tokens that may wait; what is over it is refused")
+
+
+class EncoderSettings(ModelSettings):
+    """The dual encoder: a server elsewhere if there is a url, else a model in this process."""
+
+    named: ClassVar[tuple[str, ...]] = (*ModelSettings.named, "pooling")
+    chosen: ClassVar[tuple[str, ...]] = (*ModelSettings.chosen, "query_prompt", "document_prompt", "dimension")
+
+    url: Urls = Field((), description="tei://, vllm:// or openai:// servers; several are replicas")
+    model: str | None = Field(None, description="Hugging Face name or folder; the embedded encoder if unset")
+    max_length: int | None = Field(None, ge=8, description="tokens of a text; the model's own limit if unset")
+    pooling: Literal["cls", "mean", "last"] | None = Field(None, description="what its files say, if unset")
+    query_prompt: str | None = Field(None, description="before every query; the model's own if unset")
+    document_prompt: str | None = Field(None, description="before every document; the model's own if unset")
+    dimension: int | None = Field(None, ge=1, description="leading numbers kept, of a model made for that")
+
+
+class CacheSettings(BaseModel, extra="forbid"):
+    """What is known already: in Redis if there is a url, else in this process."""
+
+    enabled: bool = Field(True, description="keep scores and the embeddings of queries")
+    url: SecretStr | None = Field(None, description="redis://, rediss://, unix:// or redis+cluster://")
+    timeout_seconds: float = Field(0.05, gt=0, description="that a lookup waits for Redis at most")
+    seconds_to_live: float = Field(7 * 86_400.0, gt=0, description="of a query's scores, and of an embedding")
+    namespace: str | None = Field(
+        None, pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="of the keys in Redis: others see nothing of it"
+    )
+    memory_bytes: int = Field(64 * 2**20, ge=1024, description="of scores, and of embeddings, in this process")
+
+
+UNLIMITED = "unlimited"
+
+
+class RateLimitSettings(BaseModel, extra="forbid"):
+    """Requests that a key may make, as "100/minute" or "10/second; 5000/hour"; counted in Redis if there is a url."""
+
+    default: str | None = Field(None, description="of every key that has none of its own; unlimited if unset")
+    keys: dict[str, str] = Field(default_factory=dict, description='by the name of a key; "unlimited" for none')
+    url: SecretStr | None = Field(None, description="of Redis; that of the cache if unset")
+    timeout_seconds: float = Field(0.05, gt=0, description="that a request waits for Redis at most")
+
+    @model_validator(mode="after")
+    def _limits(self) -> Self:
+        from limits import parse_many
+
+        for name, text in (("default", self.default), *((f"keys.{name}", text) for name, text in self.keys.items())):
+            if text in (None, UNLIMITED):
+                continue
+            try:
+                usable = all(item.amount > 0 for item in parse_many(text))
+            except ValueError:
+                usable = False
+            if not usable:
+                raise ValueError(f'{name} is {text!r}, not like "100/minute" or "10/second; 5000/hour"')
+        return self
+
+
+class WorkSettings(BaseModel, extra="forbid"):
+    """Blocking work of one process by its kind: threads, and how many calls may wait for one before 429."""
+
+    parsing_threads: int = Field(2, ge=1, description="that read large requests and write large answers")
+    parsing_waiting: int = Field(512, ge=0)
+    search_threads: int | None = Field(
+        None, ge=1, description="that search indexes for selections; if unset 16, with Milvus milvus.connections"
+    )
+    search_waiting: int = Field(512, ge=0)
+    read_threads: int = Field(4, ge=1, description="that list and describe indexes and read single documents")
+    read_waiting: int = Field(64, ge=0)
+    write_threads: int = Field(4, ge=1, description="that create, fill and delete indexes")
+    write_waiting: int = Field(60, ge=0, description="uploads count among these from their beginning to their end")
+
+
+class TraceSettings(BaseModel, extra="forbid"):
+    """Spans of OpenTelemetry, sent nowhere unless there is a url. The rest is in the standard OTEL_* variables."""
+
+    url: str | None = Field(None, pattern=r"^https?://", description="of an OTLP/HTTP collector: .../v1/traces")
+
+
+class RetrieverSettings(BaseModel, extra="forbid"):
+    """The retriever: processes elsewhere if there is a url, else the indexes of this machine."""
+
+    url: Urls = Field((), description="http:// of a `boundarymorph retriever`; several see the same documents")
+    timeout_seconds: float = Field(30.0, gt=0, description="one call of the only one, a second try included")
+    attempt_seconds: float = Field(10.0, gt=0, description="one try at one of several")
+    connections: int = Field(64, ge=1, description="connections to each at most")
+    api_key: SecretStr | None = Field(None, description="what it is sent as a Bearer token")
+
+
+class MilvusCollection(BaseModel, extra="forbid"):
+    """A collection of Milvus that is there already, and what its fields are called."""
+
+    collection: str = Field(min_length=1, description="its name in Milvus")
+    id: str = Field("id", description="the primary key: strings or integers")
+    vector: str = "vector"
+    text: str = "text"
+    title: str | None = None
+    encoder: str | None = Field(None, description="full name of what made its vectors; queries bring theirs if unset")
+
+
+class MilvusSettings(BaseModel, extra="forbid"):
+    """Milvus, in place of the indexes of this machine, if there is a url."""
+
+    url: str | None = Field(None, min_length=1, description="http://, https://, or a file PATH.db: milvus-lite")
+    token: SecretStr | None = Field(None, description="a token, or USER:PASSWORD")
+    database: str = Field("", description="its default one if empty")
+    prefix: str = Field(
+        "boundarymorph_", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$", description="of the collections that are made here"
+    )
+    timeout_seconds: float = Field(10.0, gt=0, description="one call of it, retries included")
+    connections: int = Field(16, ge=1, description="searches that wait for it at a time")
+    vectors: Literal["milvus", "local"] = Field("milvus", description="local: kept on disk here once fetched")
+    vector_bytes: int = Field(2**30, ge=2**16, description="of disk for the kept vectors of each index")
+    collections: dict[str, MilvusCollection] = Field(default_factory=dict, description="your own, by name of the index")

@@ -1,0 +1,158 @@
+"""All settings, from the environment and a TOML file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from tomllib import TOMLDecodeError
+from typing import Any, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.selection import methods
+from boundarymorph.settings.environment import PREFIX, config_file, unknown_variables
+from boundarymorph.settings.sections import (
+    CacheSettings,
+    EncoderSettings,
+    Keys,
+    Limits,
+    MilvusSettings,
+    RateLimitSettings,
+    RetrieverSettings,
+    ScorerSettings,
+    TraceSettings,
+    WorkSettings,
+)
+
+SESSIONS, SESSIONS_A_CORE = 64, 4
+DEFAULTS_WITHIN = {  # by setting, which of the limits it is within
+    "budget": "budget",
+    "k": "k",
+    "depth": "pool",
+    "batch_size": "batch_size",
+    "deadline_seconds": "deadline_seconds",
+}
+
+
+class Settings(BaseSettings):
+    """Every setting of the service.
+
+    The environment (BOUNDARYMORPH_PORT, BOUNDARYMORPH_LIMITS__BUDGET) wins over the TOML file that BOUNDARYMORPH_CONFIG
+    names, by default boundarymorph.toml in the working directory.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, validate_default=True
+    )
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(8080, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    data_directory: Path = Field(Path("data"), description="where the indexes live")
+    index_log_bytes: int = Field(
+        4 * 2**20, ge=2**16, description="of an index's write-ahead log, from which on a write empties it"
+    )
+    threads: int | None = Field(None, ge=1, description="threads of each model; all cores if unset")
+    search_device: str = Field(
+        "cpu", pattern=r"^(cpu|cuda(:\d+)?|faiss(:\d+)?)$", description="cuda: PyTorch; faiss: FAISS on a GPU"
+    )
+    filter_bytes: int = Field(64 * 2**20, ge=0, description="of memory for matches of recent filters, in each index")
+    selector_threads: int = Field(2, ge=1, description="threads for the mathematics of all sessions")
+    max_length: int = Field(512, ge=8, le=512, description="tokens that the embedded models read")
+    log_level: str = Field("info", pattern="^(critical|error|warning|info|debug)$")
+    budget: int = Field(50, ge=0, description="B where a request names none")
+    k: int = Field(50, ge=1, description="k where a request names none")
+    depth: int = Field(10_000, ge=1, description="N taken from an index where a request names none")
+    batch_size: int = Field(5, ge=1, description="documents a round where a request names none")
+    deadline_seconds: float = Field(60.0, gt=0, description="of a request that names no deadline of its own")
+    body_seconds: float = Field(60.0, gt=0, description="that a body may take to arrive, except of a streamed upload")
+    event_seconds: float = Field(
+        30.0, gt=0, description="that a client may take to read one event of a stream before it is hung up on"
+    )
+    method: str = Field(methods.DEFAULT, description="how to select where a request does not say")
+    auto_budget: int = Field(200, ge=0, description='calls at most where a request says "auto", within the limit')
+    auto_settle: float = Field(0.02, gt=0, lt=1, description='expected loss at which "auto" stops')
+    encoder: EncoderSettings = Field(default_factory=EncoderSettings)
+    retriever: RetrieverSettings = Field(default_factory=RetrieverSettings)
+    milvus: MilvusSettings = Field(default_factory=MilvusSettings)
+    scorer: ScorerSettings = Field(default_factory=ScorerSettings)
+    keys: Keys = Field(
+        (), description="NAME:SCOPES:SHA256 or NAME:SCOPES:SHA256:INDEXES, as `boundarymorph key` prints"
+    )
+    without_keys: bool = Field(False, description="serve without keys on an address that others can reach")
+    log_format: Literal["text", "json"] = Field("text", description="of the lines on stderr")
+    cache: CacheSettings = Field(default_factory=CacheSettings)
+    rate_limits: RateLimitSettings = Field(default_factory=RateLimitSettings)
+    work: WorkSettings = Field(default_factory=WorkSettings)
+    ready_interval_seconds: float = Field(10.0, gt=0, description="between canaries to the parts behind /readyz")
+    ready_timeout_seconds: float = Field(5.0, gt=0, description="that a part may take to answer one")
+    traces: TraceSettings = Field(default_factory=TraceSettings)
+    workers: int = Field(1, ge=1, le=256, description="processes that answer on one port, each with models of its own")
+    worker_restarts: int = Field(5, ge=0, description="of one worker within worker_restart_seconds; one more ends all")
+    worker_restart_seconds: float = Field(300.0, gt=0, description="after which the death of a worker is forgotten")
+    drain_seconds: float = Field(0.0, ge=0, description="after SIGTERM: unready, but still open to new requests")
+    grace_seconds: int = Field(30, ge=1, description="after that: what is running may finish")
+    limits: Limits = Field(default_factory=Limits)
+
+    @model_validator(mode="after")
+    def _one_place_for_indexes(self) -> Self:
+        if self.retriever.url and self.milvus.url is not None:
+            raise ValueError("give retriever.url or milvus.url, not both: a retriever has a milvus.url of its own")
+        return self
+
+    @model_validator(mode="after")
+    def _defaults_within_limits(self) -> Self:
+        if self.method not in methods.METHODS:
+            raise ValueError(f"method is {self.method!r}, not one of {', '.join(methods.METHODS)}")
+        for name, limit in DEFAULTS_WITHIN.items():
+            default, most = getattr(self, name), getattr(self.limits, limit)
+            if default > most:
+                raise ValueError(f"{name} is {default:,}, over limits.{limit}, which is {most:,}")
+        return self
+
+    @property
+    def sessions(self) -> int:
+        """Selections at a time in one process. On a few cores, more of them only make each other late."""
+        if self.limits.sessions is not None:
+            return self.limits.sessions
+        if self.scorer.url or self.scorer.model is not None:
+            return SESSIONS
+        cores = self.threads or os.cpu_count() or 1
+        return max(SESSIONS_A_CORE, SESSIONS_A_CORE * cores // self.workers)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, config_file())
+
+    @classmethod
+    def load(cls, **overrides: Any) -> Self:
+        """Read the settings; overrides that are None do not count.
+
+        Raises InvalidConfiguration, naming each mistake, a BOUNDARYMORPH_* variable that is no setting included.
+        """
+        if unknown := unknown_variables(cls):
+            raise InvalidConfiguration(f"bad settings: {'; '.join(unknown)}")
+        try:
+            return cls(**{name: value for name, value in overrides.items() if value is not None})
+        except ValidationError as error:
+            raise InvalidConfiguration(f"bad settings: {mistakes(error)}") from None
+        except (TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InvalidConfiguration(f"bad settings: {config_file()}: {error}") from None
+        except ValueError as error:  # JSON in a variable that does not parse
+            raise InvalidConfiguration(f"bad settings: {error}") from None
+
+
+def mistakes(error: ValidationError) -> str:
+    """What is wrong with each field, on one line."""
+    return "; ".join(
+        ": ".join([*filter(None, [".".join(map(str, detail["loc"]))]), detail["msg"].removeprefix("Value error, ")])
+        for detail in error.errors()
+    )
