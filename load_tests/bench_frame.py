@@ -24,6 +24,7 @@ from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local import LocalRetriever
 from boundarymorph.retrieval.remote import RemoteRetriever
+from boundarymorph.retrieval.retriever import Search
 from load_tests import processes, report
 from load_tests.bench_retrieval import clustered
 
@@ -43,9 +44,9 @@ async def measured(folder: Path, dimension: int, arguments: argparse.Namespace) 
         local, remote = LocalRetriever(catalog, None), RemoteRetriever(server.url)
         for turn, query in enumerate([queries[0], *queries]):
             begun = time.perf_counter()
-            one = await local.retrieve(NAME, "", arguments.depth, query)
+            one = await local.retrieve(NAME, Search("", arguments.depth, query))
             between = time.perf_counter()
-            other = await remote.retrieve(NAME, "", arguments.depth, query)
+            other = await remote.retrieve(NAME, Search("", arguments.depth, query))
             ended = time.perf_counter()
             np.testing.assert_array_equal(one.pool.embeddings, other.pool.embeddings)
             if turn:  # the first time is a warm-up

@@ -28,6 +28,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.retrieval import retriever
 from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.halves import unit_from_halves
@@ -149,7 +150,7 @@ async def search(arguments: argparse.Namespace) -> dict[str, Any]:
         orders = []
 
         async def ask(query: NDArray[np.float32]) -> tuple[list[str], NDArray[np.float32]]:
-            pool = (await remote.retrieve(NAME, "", arguments.depth, query)).pool
+            pool = (await remote.retrieve(NAME, retriever.Search("", arguments.depth, query))).pool
             orders.append(bool((np.diff(pool.scores) <= 0).all()))
             return list(pool.ids), pool.embeddings
 

@@ -21,6 +21,7 @@ import numpy as np
 from boundarymorph.cli.demo import docstrings
 from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.retriever import Search
 from load_tests import report
 from load_tests.sessions import QUERIES
 
@@ -68,7 +69,7 @@ def main() -> None:
                 searched = time.perf_counter()
                 index.bm25(query, sequences)
                 scored = time.perf_counter()
-                index.retrieve(query, vector, arguments.depth, hybrid=True)
+                index.retrieve(Search(query, arguments.depth, vector, hybrid=True))
                 hybrid.append(time.perf_counter() - scored)
                 searching.append(searched - start)
                 bm25.append(scored - searched)

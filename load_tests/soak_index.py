@@ -25,6 +25,7 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph.retrieval.remote import RemoteRetriever
+from boundarymorph.retrieval.retriever import Search
 from load_tests import report
 from load_tests.processes import Server, retriever
 
@@ -303,7 +304,7 @@ async def _look(remote: RemoteRetriever, id: str, ledger: Ledger) -> None:
     """Search where a document should be, and check all that is found there, vector by vector."""
     before = dict(ledger.acknowledged)
     query = vector(id, before[id])
-    retrieved = await remote.retrieve(INDEX, "", DEPTH, query)
+    retrieved = await remote.retrieve(INDEX, Search("", DEPTH, query))
     pool = retrieved.pool
     ids = list(pool.ids)
     for found, row in zip(ids, pool.embeddings, strict=True):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from boundarymorph.caching.memory import MemoryScoreCache
 from boundarymorph.caching.scorer import CachingScorer
@@ -27,7 +27,7 @@ from boundarymorph.errors import (
 from boundarymorph.retrieval.candidates import GivenCandidates, IndexedCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.retriever import Retrieved
+from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection import Pool
 from boundarymorph.selection.methods import METHODS
@@ -55,11 +55,10 @@ class FakeRetriever:
         self.gone: set[str] = set()
         self.fetched: list[str] = []
 
-    async def retrieve(
-        self, index: str, query: str, depth: int, query_embedding: ArrayLike | None = None, **_: object
-    ) -> Retrieved:
+    async def retrieve(self, index: str, search: Search) -> Retrieved:
         self.clock.now += 3
-        return Retrieved(Pool.of(IDS[:depth], np.array([vector_of(id) for id in IDS[:depth]]), vector_of(query)))
+        ids = IDS[: search.depth]
+        return Retrieved(Pool.of(ids, np.array([vector_of(id) for id in ids]), vector_of(search.query)))
 
     async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
         self.clock.now += 0.5

@@ -9,7 +9,7 @@ import pytest
 
 from boundarymorph.errors import EmptyIndex, InvalidEmbeddings, InvalidInput, UnknownIndex
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.retriever import Retriever
+from boundarymorph.retrieval.retriever import Retriever, Search
 
 DOCUMENTS = [
     Document("tram", "Trams run every ten minutes.", title="Transport", metadata={"line": 4}),
@@ -20,7 +20,7 @@ DOCUMENTS = [
 
 class RetrieverContract:
     async def test_a_query_gets_its_pool(self, retriever: Retriever) -> None:
-        pool = (await retriever.retrieve("trams", "A violin has four strings.", 2)).pool
+        pool = (await retriever.retrieve("trams", Search("A violin has four strings.", 2))).pool
         assert len(pool) == 2
         assert pool.ids[0] == "violin"
         assert pool.scores.dtype == np.float64
@@ -28,7 +28,7 @@ class RetrieverContract:
         np.testing.assert_allclose(np.linalg.norm(pool.embeddings, axis=1), 1, atol=1e-6)
 
     async def test_a_deep_pool_holds_everything(self, retriever: Retriever) -> None:
-        assert set((await retriever.retrieve("trams", "trams", 10_000)).pool.ids) == {"tram", "violin", "bread"}
+        assert set((await retriever.retrieve("trams", Search("trams", 10_000))).pool.ids) == {"tram", "violin", "bread"}
 
     async def test_documents_by_id(self, retriever: Retriever) -> None:
         documents = await retriever.documents("trams", ["bread", "tram", "unknown"])
@@ -45,11 +45,13 @@ class RetrieverContract:
             ({"line": {"ne": 4}}, {"violin", "bread"}),
             ({}, {"tram", "violin", "bread"}),
         ):
-            assert set((await retriever.retrieve("trams", "violin", 3, filter=filter)).pool.ids) == expected
-        nearest = (await retriever.retrieve("trams", "A violin has four strings.", 1, filter={"line": {"ne": 4}})).pool
+            assert set((await retriever.retrieve("trams", Search("violin", 3, filter=filter))).pool.ids) == expected
+        nearest = (
+            await retriever.retrieve("trams", Search("A violin has four strings.", 1, filter={"line": {"ne": 4}}))
+        ).pool
         assert list(nearest.ids) == ["violin"]
         with pytest.raises(InvalidInput, match=r"filter\.line"):
-            await retriever.retrieve("trams", "violin", 3, filter={"line": {"above": 1}})
+            await retriever.retrieve("trams", Search("violin", 3, filter={"line": {"above": 1}}))
 
     async def test_an_empty_pool_says_why(self, retriever: Retriever) -> None:
         nothing = "no document passes the filter"
@@ -58,38 +60,38 @@ class RetrieverContract:
             ({"line": "4"}, ["the filter compares 'line' with a string, and no document has a string there"]),
             ({"not": {"line": {"lt": 9}}, "page": {"gt": 1}}, ["the filter compares 'page' with a number, and no"]),
         ):
-            found = await retriever.retrieve("trams", "violin", 3, filter=filter)
+            found = await retriever.retrieve("trams", Search("violin", 3, filter=filter))
             assert (len(found.pool), len(found.pool.embeddings), len(found.pool.scores)) == (0, 0, 0)
             said = list(found.warnings)
             assert said[0] == nothing
             assert all(text.startswith(reason) for text, reason in zip(said[1:], reasons, strict=True))
 
     async def test_own_vectors(self, retriever: Retriever) -> None:
-        pool = (await retriever.retrieve("own", "", 2, query_embedding=[0, 0, 9, 1])).pool
+        pool = (await retriever.retrieve("own", Search("", 2, embedding=[0, 0, 9, 1]))).pool
         assert list(pool.ids) == ["e2", "e3"]
         with pytest.raises(InvalidInput, match="query_embedding"):
-            await retriever.retrieve("own", "text", 2)
+            await retriever.retrieve("own", Search("text", 2))
         with pytest.raises(InvalidEmbeddings):
-            await retriever.retrieve("own", "", 2, query_embedding=[1, 0, 0])
+            await retriever.retrieve("own", Search("", 2, embedding=[1, 0, 0]))
         with pytest.raises(InvalidEmbeddings):
-            await retriever.retrieve("own", "", 2, query_embedding=[0, 0, 0, 0])
+            await retriever.retrieve("own", Search("", 2, embedding=[0, 0, 0, 0]))
 
     async def test_an_index_of_another_encoder_takes_no_text(self, retriever: Retriever) -> None:
         with pytest.raises(InvalidInput, match="other-encoder"):
-            await retriever.retrieve("foreign", "text", 2)
+            await retriever.retrieve("foreign", Search("text", 2))
 
     async def test_an_empty_index_and_an_unknown_one(self, retriever: Retriever) -> None:
         with pytest.raises(EmptyIndex):
-            await retriever.retrieve("empty", "text", 2)
+            await retriever.retrieve("empty", Search("text", 2))
         with pytest.raises(UnknownIndex):
-            await retriever.retrieve("missing", "text", 2)
+            await retriever.retrieve("missing", Search("text", 2))
         with pytest.raises(UnknownIndex):
             await retriever.documents("missing", ["a"])
 
     async def test_texts_are_embedded_like_those_of_the_index(self, retriever: Retriever) -> None:
         embeddings = await retriever.embed_documents([document.content for document in DOCUMENTS])
-        pool = (await retriever.retrieve("trams", "", 3, query_embedding=embeddings.vectors[2])).pool
+        pool = (await retriever.retrieve("trams", Search("", 3, embedding=embeddings.vectors[2]))).pool
         assert pool.ids[0] == "bread"
         assert pool.scores[0] > 0.9999
         query = await retriever.embed_query("trams")
-        np.testing.assert_array_equal(query, (await retriever.retrieve("trams", "trams", 1)).pool.query)
+        np.testing.assert_array_equal(query, (await retriever.retrieve("trams", Search("trams", 1))).pool.query)

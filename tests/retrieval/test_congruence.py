@@ -24,7 +24,7 @@ from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
 from boundarymorph.retrieval.milvus.connection import Connection
 from boundarymorph.retrieval.milvus.vectors import VectorCache
 from boundarymorph.retrieval.remote import RemoteRetriever
-from boundarymorph.retrieval.retriever import Retriever
+from boundarymorph.retrieval.retriever import Retriever, Search
 from boundarymorph.retrieval.torch_index import TorchIndex
 from boundarymorph.selection.pool import Pool
 from boundarymorph.server.app import create_retriever_app
@@ -155,14 +155,14 @@ async def all_congruent(retrievers: dict[str, Retriever], seed: int) -> None:
     queries = [*unit(2, DIMENSION, seed), vectors([16], 0)[0]]
     reference = retrievers["here"]
     for query in queries:
-        everything = (await reference.retrieve("many", "", 10_000, query)).pool
+        everything = (await reference.retrieve("many", Search("", 10_000, query))).pool
         for depth in DEPTHS:
-            agrees_with_faiss((await reference.retrieve("many", "", depth, query)).pool, everything)
+            agrees_with_faiss((await reference.retrieve("many", Search("", depth, query))).pool, everything)
         for filter in FILTERS:
             for depth in DEPTHS:
-                expected = (await reference.retrieve("many", "", depth, query, filter=filter)).pool
+                expected = (await reference.retrieve("many", Search("", depth, query, filter=filter))).pool
                 for name, retriever in retrievers.items():
-                    found = await retriever.retrieve("many", "", depth, query, filter=filter)
+                    found = await retriever.retrieve("many", Search("", depth, query, filter=filter))
                     assert list(found.warnings) == [], name
                     congruent(expected, found.pool)
     ids = [f"ä {number}" for number in range(0, COUNT, 7)]
@@ -195,7 +195,7 @@ async def test_all_retrievers_refuse_alike(catalogs: dict[str, Catalog], retriev
     said = set()
     for retriever in retrievers.values():
         with pytest.raises(InvalidInput) as raised:
-            await retriever.retrieve("many", "", 5, query, filter={"year": {"above": 1}})
+            await retriever.retrieve("many", Search("", 5, query, filter={"year": {"above": 1}}))
         said.add(str(raised.value))
     assert len(said) == 1
 
@@ -207,7 +207,7 @@ async def test_all_retrievers_find_nothing_alike(
     for filter in ({"year": 7}, {"year": "seven"}):
         said = set()
         for retriever in retrievers.values():
-            found = await retriever.retrieve("many", "", 5, unit(1, DIMENSION)[0], filter=filter)
+            found = await retriever.retrieve("many", Search("", 5, unit(1, DIMENSION)[0], filter=filter))
             assert len(found.pool) == 0
             said.add(tuple(found.warnings))
         assert len(said) == 1

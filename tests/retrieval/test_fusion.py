@@ -12,6 +12,7 @@ from boundarymorph.errors import DuplicateIds, InvalidInput
 from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.fusion import fuse
+from boundarymorph.retrieval.retriever import Search
 
 rankings = st.lists(st.lists(st.sampled_from("abcdefgh"), unique=True), max_size=5)
 
@@ -86,8 +87,8 @@ def test_a_hybrid_pool_tells_similarity_and_bm25(tmp_path: Path) -> None:
     catalog = IndexCatalog(tmp_path)
     index = catalog.create("i", encoder=None, dimension=4)
     index.upsert(documents, rows)
-    pool = index.retrieve("harp", [1.0, 0, 0, 0], 10, hybrid=True).pool
-    by_vectors = index.retrieve("harp", [1.0, 0, 0, 0], 10).pool
+    pool = index.retrieve(Search("harp", 10, [1.0, 0, 0, 0], hybrid=True)).pool
+    by_vectors = index.retrieve(Search("harp", 10, [1.0, 0, 0, 0])).pool
     catalog.close()
     assert set(by_vectors.features) == {"bm25"}
     assert not set(pool.ids) <= set(by_vectors.ids)

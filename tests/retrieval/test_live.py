@@ -20,6 +20,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.index import FlatIndex
 from boundarymorph.retrieval.live import LiveIndex
+from boundarymorph.retrieval.retriever import Search
 from boundarymorph.retrieval.segmented import SegmentedIndex, SegmentedView
 from boundarymorph.retrieval.store import DocumentStore
 from boundarymorph.retrieval.structures import KINDS
@@ -285,7 +286,7 @@ def test_what_matches_throughout_is_found(
 
     monkeypatch.setattr(DocumentStore, "matching_sequences", interrupted)
     for _ in range(3):
-        pool = reader.retrieve("violin", vectors[0], 100, Filter({"even": True}), hybrid).pool
+        pool = reader.retrieve(Search("violin", 100, vectors[0], {"even": True}, hybrid)).pool
         assert sorted(pool.ids) == sorted(f"d{i}" for i in range(0, 40, 2))
         assert (pool.features["bm25"] > 0).all()
 
@@ -352,9 +353,9 @@ def test_words_that_another_process_indexes_are_used(tmp_path: Path) -> None:
     running, other = LiveIndex("a", DocumentStore(path)), LiveIndex("a", DocumentStore(path))
     vectors = unit(2, DIMENSION)
     running.upsert([Document("a", "tram"), Document("b", "violin")], vectors)
-    assert dict(running.retrieve("tram", vectors[1], 2).pool.features) == {}
+    assert dict(running.retrieve(Search("tram", 2, vectors[1])).pool.features) == {}
     assert other.index_words()
-    pool = running.retrieve("tram", vectors[1], 2).pool
+    pool = running.retrieve(Search("tram", 2, vectors[1])).pool
     assert pool.ids == ["b", "a"]
     assert pool.features["bm25"][0] == 0 < pool.features["bm25"][1]
     running.close()

@@ -20,7 +20,6 @@ from boundarymorph.errors import (
     UnknownIndex,
 )
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.ingestion import BadLine, Entry, ingest, parse_array
 from boundarymorph.retrieval.local import LocalRetriever
 from boundarymorph.retrieval.milvus import collection as collections
@@ -30,6 +29,7 @@ from boundarymorph.retrieval.milvus.connection import Connection
 from boundarymorph.retrieval.milvus.existing import Existing
 from boundarymorph.retrieval.milvus.index import MAX_ID_BYTES, MAX_JSON_BYTES, MAX_TERMS, MAX_TEXT_BYTES, MilvusIndex
 from boundarymorph.retrieval.milvus.vectors import VectorCache
+from boundarymorph.retrieval.retriever import Search
 from tests.contract.retriever import DOCUMENTS, RetrieverContract
 from tests.contract.vector_index import names, unit
 from tests.retrieval import milvus
@@ -106,10 +106,10 @@ def test_documents_come_back_as_they_were(catalog: MilvusCatalog) -> None:
     assert index.characters([*ids, "unknown"]) == {d.id: len(d.text) + len(d.title or "") for d in documents}
     assert index.digests([*ids, "unknown"]) == {id: bytes([n]) * 16 for n, id in enumerate(ids)}
     assert index.count() == len(ids)
-    assert set(index.retrieve("", np.ones(4), 100).pool.ids) == set(ids)
+    assert set(index.retrieve(Search("", 100, np.ones(4))).pool.ids) == set(ids)
     assert index.delete([*ids[:-1], "unknown", ids[0]]) == len(ids) - 1
     assert index.delete(ids[:-1]) == 0
-    assert index.retrieve("", np.ones(4), 100).pool.ids == ["full"]
+    assert index.retrieve(Search("", 100, np.ones(4))).pool.ids == ["full"]
     assert (index.documents([]), index.characters([]), index.digests([]), index.delete([])) == ({}, {}, {}, 0)
     index.upsert([], np.empty((0, 4)))
 
@@ -118,9 +118,9 @@ def test_the_later_of_one_call_wins_and_an_upsert_replaces(catalog: MilvusCatalo
     index = catalog.create("a", encoder=None, dimension=4)
     index.upsert([Document("a", "first"), Document("b", ""), Document("a", "second")], np.eye(4)[:3])
     assert (index.count(), index.documents(["a"])["a"].text) == (2, "second")
-    assert index.retrieve("", [0, 0, 1, 0], 1).pool.ids == ["a"]
+    assert index.retrieve(Search("", 1, [0, 0, 1, 0])).pool.ids == ["a"]
     index.upsert([Document("a", "third")], np.eye(4)[3:])
-    found = index.retrieve("", [0, 0, 0, 1], 1).pool
+    found = index.retrieve(Search("", 1, [0, 0, 0, 1])).pool
     assert (found.ids, found.scores.tolist(), index.documents(["a"])["a"].text) == (["a"], [1.0], "third")
 
 
@@ -133,7 +133,7 @@ def test_more_than_one_request_holds(catalog: MilvusCatalog, monkeypatch: pytest
     assert list(index.documents(names(50))) == names(50)
     assert len(index.digests(names(60))) == 50
     assert index.delete(names(40)) == 40
-    assert set(index.retrieve("", np.ones(4), 100).pool.ids) == set(names(10, 40))
+    assert set(index.retrieve(Search("", 100, np.ones(4))).pool.ids) == set(names(10, 40))
 
 
 def test_a_call_that_is_refused_writes_nothing(catalog: MilvusCatalog) -> None:
@@ -198,12 +198,12 @@ def test_no_more_than_milvus_finds_at_once(
     monkeypatch.setattr("boundarymorph.retrieval.milvus.searched.SEARCH_LIMIT", 20)
     catalog.create("a", encoder=None, dimension=4).upsert([Document(id, "") for id in names(20)], unit(20, 4))
     index = (keeping if kept else catalog).get("a")
-    assert index.retrieve("", np.ones(4), 19).warnings == []
-    assert index.retrieve("", np.ones(4), 20).warnings == []
+    assert index.retrieve(Search("", 19, np.ones(4))).warnings == []
+    assert index.retrieve(Search("", 20, np.ones(4))).warnings == []
     index.upsert([Document("d20", "")], -np.ones((1, 4)))
-    assert index.retrieve("", np.ones(4), 20).warnings == []
+    assert index.retrieve(Search("", 20, np.ones(4))).warnings == []
     for depth in (21, 10_000):
-        found = index.retrieve("", np.ones(4), depth)
+        found = index.retrieve(Search("", depth, np.ones(4)))
         assert (len(found.pool), found.warnings) == (
             20,
             [f"Milvus finds no more than 20 documents at once, not {depth:,}"],
@@ -214,10 +214,10 @@ def test_no_more_than_milvus_finds_at_once(
 def test_vectors_that_are_too_many_for_one_answer(catalog: MilvusCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     index = catalog.create("a", encoder=None, dimension=8)
     index.upsert([Document(id, "") for id in names(100)], unit(100, 8))
-    whole = index.retrieve("", np.ones(8), 90).pool
+    whole = index.retrieve(Search("", 90, np.ones(8))).pool
     for module in ("index", "collection"):
         monkeypatch.setattr(f"boundarymorph.retrieval.milvus.{module}.ANSWER_BYTES", 32 * 7)
-    parts = index.retrieve("", np.ones(8), 90).pool
+    parts = index.retrieve(Search("", 90, np.ones(8))).pool
     assert parts.ids == whole.ids
     np.testing.assert_array_equal(parts.embeddings, whole.embeddings)
     np.testing.assert_array_equal(parts.scores, whole.scores)
@@ -226,13 +226,13 @@ def test_vectors_that_are_too_many_for_one_answer(catalog: MilvusCatalog, monkey
 def test_filters_that_nothing_passes_and_hybrid(catalog: MilvusCatalog) -> None:
     index = catalog.create("a", encoder=None, dimension=4)
     with pytest.raises(EmptyIndex):
-        index.retrieve("", np.ones(4), 5, Filter({"a": 1}))
+        index.retrieve(Search("", 5, np.ones(4), filter={"a": 1}))
     index.upsert([Document("x", "", metadata={"a": 2})], unit(1, 4))
-    assert len(index.retrieve("", np.ones(4), 5, Filter({"a": 1})).pool) == 0
+    assert len(index.retrieve(Search("", 5, np.ones(4), filter={"a": 1})).pool) == 0
     with pytest.raises(InvalidInput, match="hybrid"):
-        index.retrieve("", np.ones(4), 5, hybrid=True)
+        index.retrieve(Search("", 5, np.ones(4), hybrid=True))
     with pytest.raises(InvalidInput, match="depth"):
-        index.retrieve("", np.ones(4), 0)
+        index.retrieve(Search("", 0, np.ones(4)))
 
 
 async def test_uploads_cost_what_has_changed(catalog: MilvusCatalog) -> None:
@@ -252,7 +252,7 @@ def test_creating_describing_and_deleting(catalog: MilvusCatalog, url: str, pref
     assert (catalog.list(), catalog.exists("a.b-c_d")) == ([], False)
     index = catalog.create("a.b-c_d", encoder="e", dimension=4, kind=kind)
     index.upsert([Document(id, "") for id in names(200)], unit(200, 4))
-    assert len(index.retrieve("", np.ones(4), 150).pool) == 150
+    assert len(index.retrieve(Search("", 150, np.ones(4))).pool) == 150
     assert catalog.create("a.b-c_d", encoder="e", dimension=4) is index
     catalog.create("a", encoder=None, dimension=2)
     described = other.describe("a.b-c_d")
@@ -271,7 +271,7 @@ def test_creating_describing_and_deleting(catalog: MilvusCatalog, url: str, pref
     catalog.create("a.b-c_d", encoder=None, dimension=4)
     assert other.get("a.b-c_d").info.encoder is None
     with pytest.raises(EmptyIndex):
-        other.get("a.b-c_d").retrieve("", np.ones(4), 1)
+        other.get("a.b-c_d").retrieve(Search("", 1, np.ones(4)))
     other.close()
 
 
@@ -305,7 +305,7 @@ def test_an_interrupted_creation_is_taken_up(catalog: MilvusCatalog) -> None:
     catalog._build("a", None, 4, "flat")
     index = catalog.create("a", encoder=None, dimension=4)
     index.upsert([Document("x", "")], unit(1, 4))
-    assert index.retrieve("", np.ones(4), 5).pool.ids == ["x"]
+    assert index.retrieve(Search("", 5, np.ones(4))).pool.ids == ["x"]
     catalog._build("a", None, 4, "flat")  # as another process would a moment later
     assert index.count() == 1
 
@@ -346,22 +346,22 @@ async def test_a_collection_of_one_s_own(url: str, prefix: str, numbers: bool, m
     catalog = MilvusCatalog(Connection(url), prefix=prefix, existing={"papers": described})
     retriever = LocalRetriever(catalog, None)
     query = unit(1, 8, seed=1)[0]
-    pool = (await retriever.retrieve("papers", "", 10, query)).pool
+    pool = (await retriever.retrieve("papers", Search("", 10, query))).pool
     scores = vectors.astype(np.float64) @ query
     assert list(pool.ids) == [ids[row] for row in np.argsort(-scores)[:10]]
     np.testing.assert_allclose(pool.scores, np.sort(scores)[::-1][:10], atol=1e-12)
     with monkeypatch.context() as patch:
         for module in ("existing", "collection"):
             patch.setattr(f"boundarymorph.retrieval.milvus.{module}.ANSWER_BYTES", 32 * 7)
-        parts = (await retriever.retrieve("papers", "", 10, query)).pool
+        parts = (await retriever.retrieve("papers", Search("", 10, query))).pool
     assert parts.ids == pool.ids
     np.testing.assert_array_equal(parts.embeddings, pool.embeddings)
     assert await retriever.documents("papers", ["-3", "x", "7"]) == {i: Document(i, f"b{i}") for i in ("-3", "7")}
     assert await retriever.characters("papers", ["-13"]) == {"-13": 4}
     with pytest.raises(InvalidInput, match="seeded-8"):
-        await retriever.retrieve("papers", "text", 10)
+        await retriever.retrieve("papers", Search("text", 10))
     with pytest.raises(InvalidInput, match="no filter"):
-        await retriever.retrieve("papers", "", 10, query, filter={"a": 1})
+        await retriever.retrieve("papers", Search("", 10, query, filter={"a": 1}))
     index = catalog.get("papers")
     for change in (lambda: index.upsert([], np.empty((0, 8))), lambda: index.delete(["1"])):
         with pytest.raises(InvalidInput, match="of your own"):
@@ -389,8 +389,8 @@ def test_kept_vectors_follow_what_is_written(catalog: MilvusCatalog, keeping: Mi
     assert isinstance(index, MilvusIndex)
     rng, query = np.random.default_rng(0), unit(1, 16, seed=5)[0]
     for step in range(12):
-        expected = catalog.get("a").retrieve("", query, 200).pool
-        found = index.retrieve("", query, 200).pool
+        expected = catalog.get("a").retrieve(Search("", 200, query)).pool
+        found = index.retrieve(Search("", 200, query)).pool
         assert found.ids == expected.ids
         np.testing.assert_array_equal(found.embeddings, expected.embeddings)
         chosen = [f"d{row}" for row in rng.choice(300, 30, replace=False)]
@@ -411,15 +411,15 @@ def test_kept_vectors_are_not_asked_for_again(keeping: MilvusCatalog, monkeypatc
         return read(self, ids, fields)
 
     monkeypatch.setattr(collections.Collection, "vectors", vectors)
-    first = index.retrieve("", np.ones(16), 50).pool
+    first = index.retrieve(Search("", 50, np.ones(16))).pool
     assert sorted(asked) == sorted(names(50))
     asked.clear()
-    again = index.retrieve("", np.ones(16), 50).pool
+    again = index.retrieve(Search("", 50, np.ones(16))).pool
     assert asked == []
     np.testing.assert_array_equal(first.embeddings, again.embeddings)
     index.upsert([Document("d7", "new text, same vector")], unit(50, 16)[7:8])
     index.upsert([Document("d8", "")], unit(1, 16, seed=9))
-    index.retrieve("", np.ones(16), 50)
+    index.retrieve(Search("", 50, np.ones(16)))
     assert asked == ["d8"]
 
 
@@ -435,7 +435,7 @@ def test_a_file(tmp_path: Path) -> None:
     catalog = MilvusCatalog(Connection(str(tmp_path / "milvus.db")), prefix=milvus.PREFIX)
     index = catalog.create("a", encoder=None, dimension=4)
     index.upsert([Document("x", "text")], unit(1, 4))
-    assert index.retrieve("", np.ones(4), 5).pool.ids == ["x"]
+    assert index.retrieve(Search("", 5, np.ones(4))).pool.ids == ["x"]
     catalog.close()
 
 

@@ -23,6 +23,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local import LocalRetriever
 from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
 from boundarymorph.retrieval.milvus.connection import Connection
+from boundarymorph.retrieval.retriever import Search
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selector.selector import Interruption, SelectionTask, Selector, Status
 from tests.contract.vector_index import names, unit
@@ -100,7 +101,7 @@ def fill(catalog: MilvusCatalog, count: int = 30) -> None:
 async def all_calls_raise(catalog: MilvusCatalog, kind: type[BoundaryMorphError]) -> None:
     retriever = LocalRetriever(catalog, None)
     with pytest.raises(kind):
-        await retriever.retrieve("a", "", 5, np.ones(4))
+        await retriever.retrieve("a", Search("", 5, np.ones(4)))
     with pytest.raises(kind):
         await retriever.documents("a", ["d0"])
     with pytest.raises(kind):
@@ -158,13 +159,13 @@ def test_it_answers_with_an_error(tmp_path: Path, mood: Any, kind: type[Boundary
         index = impatient.get("a")
         servicer.mood = mood
         with pytest.raises(kind, match=said) as raised:
-            index.retrieve("", np.ones(4), 5)
+            index.retrieve(Search("", 5, np.ones(4)))
         assert type(raised.value) is kind
         with pytest.raises(kind, match=said):
             index.upsert([Document("x", "")], unit(1, 4))
         servicer.mood = None
         servicer.woken.set()
-        assert len(index.retrieve("", np.ones(4), 5).pool) == 5
+        assert len(index.retrieve(Search("", 5, np.ones(4))).pool) == 5
         impatient.close()
         catalog.close()
 

@@ -17,6 +17,7 @@ from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
 from boundarymorph.retrieval.milvus.connection import Connection
 from boundarymorph.retrieval.milvus.index import MilvusIndex
 from boundarymorph.retrieval.milvus.terms import expression, terms_of
+from boundarymorph.retrieval.retriever import Search
 from tests.contract.vector_index import unit
 from tests.retrieval import milvus
 from tests.retrieval.test_filters import METADATA, filters, metadata, orderable
@@ -40,15 +41,15 @@ def hold(index: MilvusIndex, rows: list[dict[str, Any]]) -> None:
     index.upsert([Document(str(n), "", metadata=row) for n, row in enumerate(rows)], unit(len(rows), 4))
 
 
-def by_milvus(index: MilvusIndex, filter: Filter) -> set[int]:
+def by_milvus(index: MilvusIndex, filter: dict[str, Any]) -> set[int]:
     try:
-        return {int(id) for id in index.retrieve("", np.ones(4), ROWS, filter).pool.ids}
+        return {int(id) for id in index.retrieve(Search("", ROWS, np.ones(4), filter=filter)).pool.ids}
     except InvalidInput:
         return set()
 
 
-def by_predicate(filter: Filter, rows: list[dict[str, Any]]) -> set[int]:
-    return {n for n, row in enumerate(rows) if filter.matches(row)}
+def by_predicate(filter: dict[str, Any], rows: list[dict[str, Any]]) -> set[int]:
+    return {n for n, row in enumerate(rows) if Filter(filter).matches(row)}
 
 
 @settings(max_examples=60, deadline=None)
@@ -57,7 +58,7 @@ def test_milvus_and_predicate_agree(
     index: MilvusIndex, asked: list[dict[str, Any]], rows: list[dict[str, Any]]
 ) -> None:
     hold(index, rows)
-    for filter in map(Filter, asked):
+    for filter in asked:
         assert by_milvus(index, filter) == by_predicate(filter, rows)
 
 
@@ -69,7 +70,7 @@ def test_the_cases_that_say_what_filters_mean(index: MilvusIndex) -> None:
     (cases,) = [mark.args[1] for mark in documented.pytestmark]
     assert len(cases) > 20
     for filter, expected in cases:
-        assert by_milvus(index, Filter(filter)) == {n for n, id in enumerate(METADATA) if id in expected.split()}
+        assert by_milvus(index, filter) == {n for n, id in enumerate(METADATA) if id in expected.split()}
 
 
 def test_every_comparison_of_every_kind_of_value(index: MilvusIndex) -> None:
@@ -101,21 +102,21 @@ def test_every_comparison_of_every_kind_of_value(index: MilvusIndex) -> None:
             continue
         ordered = () if operand is None or isinstance(operand, bool) else ("gt", "gte", "lt", "lte")
         for comparison in ("eq", "ne", *ordered):
-            filter = Filter({"a": {comparison: operand}})
+            filter = {"a": {comparison: operand}}
             assert by_milvus(index, filter) == by_predicate(filter, rows), (comparison, operand)
-            opposite = Filter({"not": {"a": {comparison: operand}}})
+            opposite = {"not": {"a": {comparison: operand}}}
             assert by_milvus(index, opposite) == by_predicate(opposite, rows), (comparison, operand)
 
 
 def test_the_largest_filters(index: MilvusIndex) -> None:
     hold(index, [{"a": 5}, {"a": -1}, {"f7": 7}, {}])
-    assert by_milvus(index, Filter({"a": {"in": list(range(MAX_VALUES - 2))}})) == {0}
-    assert by_milvus(index, Filter({"or": [{f"f{n}": n} for n in range(MAX_VALUES - 1)]})) == {2}
-    assert by_milvus(index, Filter({"and": [{f"f{n}": {"ne": n}} for n in range(400)]})) == {0, 1, 3}
+    assert by_milvus(index, {"a": {"in": list(range(MAX_VALUES - 2))}}) == {0}
+    assert by_milvus(index, {"or": [{f"f{n}": n} for n in range(MAX_VALUES - 1)]}) == {2}
+    assert by_milvus(index, {"and": [{f"f{n}": {"ne": n}} for n in range(400)]}) == {0, 1, 3}
     nested: dict[str, Any] = {"a": 5}
     for _ in range(MAX_DEPTH - 1):
         nested = {"not": nested}
-    assert by_milvus(index, Filter(nested)) == {1, 2, 3}
+    assert by_milvus(index, nested) == {1, 2, 3}
 
 
 def test_long_strings_sort_to_their_end(index: MilvusIndex) -> None:
@@ -123,7 +124,7 @@ def test_long_strings_sort_to_their_end(index: MilvusIndex) -> None:
     rows = [{"s": longest}, {"s": longest + "a"}, {"s": longest[:-1] + "z"}, {"s": longest * 3}, {"s": longest[:-1]}]
     hold(index, rows)
     for comparison in ("eq", "ne", "gt", "gte", "lt", "lte"):
-        filter = Filter({"s": {comparison: longest}})
+        filter = {"s": {comparison: longest}}
         assert by_milvus(index, filter) == by_predicate(filter, rows), comparison
 
 

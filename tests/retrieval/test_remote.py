@@ -32,7 +32,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.local import LocalRetriever
 from boundarymorph.retrieval.remote import RemoteRetriever
-from boundarymorph.retrieval.retriever import Retriever
+from boundarymorph.retrieval.retriever import Retriever, Search
 from boundarymorph.server.app import create_retriever_app, create_scorer_app
 from boundarymorph.server.composition import Retrieval
 from boundarymorph.settings import Limits, Settings
@@ -110,14 +110,17 @@ class TestRemoteRetriever(RetrieverContract):
 async def test_the_same_pool_bit_for_bit(
     retriever: RemoteRetriever, local: LocalRetriever, embedding: ArrayLike, depth: int
 ) -> None:
-    here = await local.retrieve("many", "", depth, embedding)
-    there = await retriever.retrieve("many", "", depth, embedding)
+    here = await local.retrieve("many", Search("", depth, embedding))
+    there = await retriever.retrieve("many", Search("", depth, embedding))
     same(here.pool, there.pool)
     assert list(there.warnings) == list(here.warnings)
 
 
 async def test_the_same_of_everything_else(retriever: RemoteRetriever, local: LocalRetriever) -> None:
-    same((await local.retrieve("trams", "violins", 3)).pool, (await retriever.retrieve("trams", "violins", 3)).pool)
+    same(
+        (await local.retrieve("trams", Search("violins", 3))).pool,
+        (await retriever.retrieve("trams", Search("violins", 3))).pool,
+    )
     ids = ["ä 7", "nobody", "ä 0", "ä 499", "ä 7"]
     for one in (local, retriever):
         found = await one.documents("many", ids)
@@ -141,16 +144,16 @@ async def test_texts_in_several_requests(retriever: RemoteRetriever, local: Loca
 async def test_side_by_side(data: Path, local: LocalRetriever) -> None:
     async with serving(Settings(data_directory=data), connections=3) as retriever:
         vectors = np.random.default_rng(2).standard_normal((20, 24))
-        pools = await asyncio.gather(*(retriever.retrieve("many", "", 50, vector) for vector in vectors))
+        pools = await asyncio.gather(*(retriever.retrieve("many", Search("", 50, vector)) for vector in vectors))
         for vector, found in zip(vectors, pools, strict=True):
-            same((await local.retrieve("many", "", 50, vector)).pool, found.pool)
+            same((await local.retrieve("many", Search("", 50, vector))).pool, found.pool)
 
 
 @pytest.mark.parametrize("vector", [[np.nan] * 24, [0.0] * 24, [np.inf] + 23 * [0.0], ["a"] * 24, [], [1.0] * 25])
 async def test_vectors_without_a_direction(retriever: RemoteRetriever, local: LocalRetriever, vector: Any) -> None:
     for one in (local, retriever):
         with pytest.raises(InvalidEmbeddings):
-            await one.retrieve("many", "", 5, vector)
+            await one.retrieve("many", Search("", 5, vector))
 
 
 async def test_text_that_is_none(retriever: RemoteRetriever) -> None:
@@ -163,7 +166,7 @@ async def test_limits_are_the_retriever_s(data: Path) -> None:
     settings = Settings(data_directory=data, limits=limits, depth=10, k=10, budget=10)
     async with serving(settings) as retriever:
         with pytest.raises(LimitExceeded, match="depth"):
-            await retriever.retrieve("trams", "q", 11)
+            await retriever.retrieve("trams", Search("q", 11))
         with pytest.raises(LimitExceeded, match="query"):
             await retriever.embed_query("q" * 21)
         with pytest.raises(LimitExceeded, match="2,048 bytes"):
@@ -333,7 +336,7 @@ async def test_nobody_there() -> None:
         port = door.getsockname()[1]
     retriever = RemoteRetriever(f"http://127.0.0.1:{port}", timeout=3600)
     async with asyncio.timeout(UP_TO):
-        for call in (retriever.embed_query("q"), retriever.documents("i", []), retriever.retrieve("i", "q", 1)):
+        for call in (retriever.embed_query("q"), retriever.documents("i", []), retriever.retrieve("i", Search("q", 1))):
             with pytest.raises(RetrieverUnavailable, match=f"{port} cannot be reached"):
                 await call
     await retriever.close()
@@ -349,7 +352,7 @@ async def test_an_answer_that_takes_too_long() -> None:
 
 async def test_a_caller_who_leaves_hangs_up() -> None:
     async with scripted(hang) as (retriever, server):
-        call = asyncio.create_task(retriever.retrieve("i", "q", 1))
+        call = asyncio.create_task(retriever.retrieve("i", Search("q", 1)))
         async with asyncio.timeout(UP_TO):
             while not server.asked:  # noqa: ASYNC110 - it happens behind a socket
                 await asyncio.sleep(0.005)
@@ -453,7 +456,7 @@ async def test_counts_that_are_none(counts: object) -> None:
 
 async def test_frames_that_are_none() -> None:
     calls: list[Callable[[Retriever], Awaitable[Any]]] = [
-        lambda retriever: retriever.retrieve("i", "q", 1),
+        lambda retriever: retriever.retrieve("i", Search("q", 1)),
         lambda retriever: retriever.embed_query("q"),
         lambda retriever: retriever.embed_documents(["t"]),
     ]

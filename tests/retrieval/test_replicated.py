@@ -18,6 +18,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.retrieval.replicated import ReplicatedRetriever
+from boundarymorph.retrieval.retriever import Search
 from boundarymorph.server.app import create_retriever_app
 from boundarymorph.server.composition import build_gateway
 from boundarymorph.settings import RetrieverSettings, ScorerSettings, Settings
@@ -145,16 +146,16 @@ class TestReplicatedRetriever(RetrieverContract):
 
 async def test_one_goes_and_nobody_notices(data: Path) -> None:
     async with two(data) as (retriever, first, second):
-        expected = (await retriever.retrieve("many", "", 100, [1] + 23 * [0])).pool.ids
-        calls = [retriever.retrieve("many", "", 100, [1] + 23 * [0]) for _ in range(20)]
+        expected = (await retriever.retrieve("many", Search("", 100, [1] + 23 * [0]))).pool.ids
+        calls = [retriever.retrieve("many", Search("", 100, [1] + 23 * [0])) for _ in range(20)]
         going = asyncio.gather(*calls)
         await first.aclose()
         assert all(found.pool.ids == expected for found in await going)
         for _ in range(5):
-            assert (await retriever.retrieve("many", "", 100, [1] + 23 * [0])).pool.ids == expected
+            assert (await retriever.retrieve("many", Search("", 100, [1] + 23 * [0]))).pool.ids == expected
         await second.aclose()
         with pytest.raises(RetrieverUnavailable, match="cannot be reached"):
-            await retriever.retrieve("many", "", 100, [1] + 23 * [0])
+            await retriever.retrieve("many", Search("", 100, [1] + 23 * [0]))
 
 
 async def test_the_one_with_the_fewest_under_way() -> None:

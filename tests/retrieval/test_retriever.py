@@ -10,6 +10,7 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local import LocalRetriever
+from boundarymorph.retrieval.retriever import Search
 from tests.contract.retriever import DOCUMENTS, RetrieverContract
 from tests.retrieval.fakes import SeededEncoder
 
@@ -36,10 +37,10 @@ class TestLocalRetriever(RetrieverContract):
 
 async def test_without_an_encoder(catalog: IndexCatalog) -> None:
     retriever = LocalRetriever(catalog, None)
-    pool = (await retriever.retrieve("own", "", 1, query_embedding=[0, 1, 0, 0])).pool
+    pool = (await retriever.retrieve("own", Search("", 1, embedding=[0, 1, 0, 0]))).pool
     assert list(pool.ids) == ["e1"]
     with pytest.raises(InvalidInput):
-        await retriever.retrieve("trams", "text", 1)
+        await retriever.retrieve("trams", Search("text", 1))
     with pytest.raises(InvalidInput):
         await retriever.embed_query("text")
     with pytest.raises(InvalidInput):

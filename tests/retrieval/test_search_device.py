@@ -18,6 +18,7 @@ from boundarymorph.retrieval.gpu_index import GpuMirror
 from boundarymorph.retrieval.index import FlatIndex, FlatView
 from boundarymorph.retrieval.local import LocalRetriever
 from boundarymorph.retrieval.mirror import BeyondDevice, MirroredIndex
+from boundarymorph.retrieval.retriever import Search
 from boundarymorph.retrieval.segmented import SegmentedIndex
 from boundarymorph.retrieval.torch_index import TorchIndex, TorchMirror
 from boundarymorph.server.composition import build_catalog, build_indexes
@@ -32,7 +33,7 @@ async def warnings_of(catalog: IndexCatalog) -> list[list[str]]:
     retriever = LocalRetriever(catalog, None)
     query = unit(1, 8, seed=1)[0]
     options: list[dict[str, Any]] = [{}, {"filter": {"id": "d3"}}, {"hybrid": True}]
-    found = [await retriever.retrieve("a", "tram", 5, query, **option) for option in options]
+    found = [await retriever.retrieve("a", Search("tram", 5, query, **option)) for option in options]
     await retriever.close()
     assert [len(each.pool) for each in found] == [5, 1, 5]
     return [list(each.warnings) for each in found]
@@ -140,8 +141,8 @@ def test_a_device_without_room_for_what_is_written(
     def warnings() -> set[tuple[str, ...]]:
         told = set()
         for query in queries:
-            found = catalog.get("a").retrieve("", query, 5)
-            assert list(found.pool.ids) == list(plain.get("a").retrieve("", query, 5).pool.ids)
+            found = catalog.get("a").retrieve(Search("", 5, query))
+            assert list(found.pool.ids) == list(plain.get("a").retrieve(Search("", 5, query)).pool.ids)
             told.add(tuple(found.warnings))
         return told
 
@@ -167,7 +168,7 @@ def test_a_device_without_room_for_what_is_written(
 def test_a_device_without_room_for_anything(tmp_path: Path) -> None:
     catalog = IndexCatalog(tmp_path, Unbuildable)
     put(catalog, names(20))
-    found = catalog.get("a").retrieve("", unit(1, 8)[0], 5)
+    found = catalog.get("a").retrieve(Search("", 5, unit(1, 8)[0]))
     assert (len(found.pool), list(found.warnings)) == (5, [NO_ROOM])
     catalog.close()
 
@@ -181,7 +182,7 @@ def test_a_search_that_fails_on_its_device(
     catalog = IndexCatalog(tmp_path, TorchIndex)
     put(catalog, names(50))
     query = unit(1, 8, seed=3)[0]
-    on_device = catalog.get("a").retrieve("", query, 5)
+    on_device = catalog.get("a").retrieve(Search("", 5, query))
     assert list(on_device.warnings) == []
 
     def fail(mirror: TorchMirror, view: FlatView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
@@ -189,9 +190,9 @@ def test_a_search_that_fails_on_its_device(
 
     with monkeypatch.context() as broken:
         broken.setattr(TorchMirror, "nominate", fail)
-        on_cpu = catalog.get("a").retrieve("", query, 5)
+        on_cpu = catalog.get("a").retrieve(Search("", 5, query))
     assert list(on_cpu.warnings) == [NO_MEMORY]
     assert list(on_cpu.pool.ids) == list(on_device.pool.ids)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert list(catalog.get("a").retrieve("", query, 5).warnings) == []
+    assert list(catalog.get("a").retrieve(Search("", 5, query)).warnings) == []
     catalog.close()

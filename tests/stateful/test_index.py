@@ -28,6 +28,7 @@ from boundarymorph.retrieval.fusion import fuse
 from boundarymorph.retrieval.halves import unit_rows_of
 from boundarymorph.retrieval.index import FlatIndex
 from boundarymorph.retrieval.live import LiveIndex
+from boundarymorph.retrieval.retriever import Search
 from boundarymorph.retrieval.store import _LOG_PATIENCE, DocumentStore
 from boundarymorph.selection.pool import unit_rows
 from tests.contract.vector_index import unit
@@ -281,7 +282,11 @@ class IndexMachine(RuleBasedStateMachine):
         self.store(reader).asked = 0
         query, hybrid = QUERIES[question.query], question.hybrid and self.lexical
         try:
-            pool = self.indexes[reader].retrieve(question.words, query, question.depth, question.filter, hybrid).pool
+            pool = (
+                self.indexes[reader]
+                .retrieve(Search(question.words, question.depth, query, question.wanted, hybrid))
+                .pool
+            )
         except EmptyIndex:
             return NOTHING
         except InvalidInput as error:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from boundarymorph.caching.memory import MemoryScoreCache
 from boundarymorph.caching.scorer import CachingScorer
@@ -23,7 +23,7 @@ from boundarymorph.errors import (
 from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, IndexedCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.retriever import Retrieved
+from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection import Pool, StopReason
 from boundarymorph.selection.methods import METHODS
@@ -90,12 +90,10 @@ class ScriptedRetriever:
         finally:
             self.running -= 1
 
-    async def retrieve(
-        self, index: str, query: str, depth: int, query_embedding: ArrayLike | None = None, **_: object
-    ) -> Retrieved:
+    async def retrieve(self, index: str, search: Search) -> Retrieved:
         await self._act()
         ids = sorted(self.texts)
-        return Retrieved(Pool.of(ids, np.array([vector_of(id) for id in ids]), vector_of(query)))
+        return Retrieved(Pool.of(ids, np.array([vector_of(id) for id in ids]), vector_of(search.query)))
 
     async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
         await self._act()

@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from boundarymorph.retrieval.remote import RemoteRetriever
+from boundarymorph.retrieval.retriever import Search
 from boundarymorph.server.composition import build_retrieval
 from boundarymorph.settings import Settings
 from tests.retrieval.test_frame import same
@@ -84,8 +85,8 @@ async def test_pools_are_those_of_one_process(alone: Service, gateway: Service, 
     remote = RemoteRetriever(alone.url)
     vector = np.linspace(-1, 2, 384).tolist()
     for query, embedding in (("music", None), ("", vector)):
-        here = await local.retriever.retrieve("tales", query, 100, embedding)
-        there = await remote.retrieve("tales", query, 100, embedding)
+        here = await local.retriever.retrieve("tales", Search(query, 100, embedding))
+        there = await remote.retrieve("tales", Search(query, 100, embedding))
         same(here.pool, there.pool)
     await remote.close()
     await local.close()

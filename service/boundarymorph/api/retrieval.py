@@ -18,6 +18,7 @@ from boundarymorph.api.dependencies import IndexesOf, RetrieverOf, StateOf, allo
 from boundarymorph.api.schemas import Message
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.encoders import Embeddings
+from boundarymorph.retrieval.retriever import Search
 from boundarymorph.server.lifecycle import Part, State
 
 JSON = "application/json"
@@ -81,10 +82,8 @@ async def retrieve(request: Request, state: StateOf, retriever: RetrieverOf) -> 
     bodies.bound("depth", wanted.depth, limits.pool, "candidates")
     bodies.bound("query_embedding", len(embedding or ()), limits.dimension, "numbers")
     vector = None if embedding is None else np.array(embedding, dtype=wanted.query_precision)
-    found = retriever.retrieve(
-        wanted.index, wanted.query, wanted.depth, vector, filter=wanted.filter, hybrid=wanted.hybrid
-    )
-    retrieved = await bodies.while_connected(request, found)
+    search = Search(wanted.query, wanted.depth, vector, wanted.filter, wanted.hybrid)
+    retrieved = await bodies.while_connected(request, retriever.retrieve(wanted.index, search))
     return Response(await state.work.parsing.run(frame.encode_pool, retrieved), media_type=frame.POOL_TYPE)
 
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from boundarymorph.errors import InvalidEmbeddings
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.lexical import bm25
-from boundarymorph.retrieval.retriever import Retrieved, Retriever
+from boundarymorph.retrieval.retriever import Retrieved, Retriever, Search
 from boundarymorph.selection.pool import Pool
 
 CHARACTERS_PER_TOKEN = 4.0  # of English text under the tokenizers of today's language models
@@ -46,7 +46,7 @@ class Candidates(Protocol):
 class IndexedCandidates:
     """The `depth` documents of an index that are nearest to the query.
 
-    query_embedding: (d,), used instead of encoding the query; filter, hybrid: as of `Retriever.retrieve`.
+    query_embedding: (d,), used instead of encoding the query; filter, hybrid: as of `Search`.
     """
 
     texts_at_hand: ClassVar[bool] = False
@@ -57,9 +57,8 @@ class IndexedCandidates:
     hybrid: bool = False
 
     async def retrieve(self, retriever: Retriever, query: str) -> Retrieved:
-        return await retriever.retrieve(
-            self.index, query, self.depth, self.query_embedding, filter=self.filter, hybrid=self.hybrid
-        )
+        search = Search(query, self.depth, self.query_embedding, self.filter, self.hybrid)
+        return await retriever.retrieve(self.index, search)
 
     async def documents(self, retriever: Retriever, ids: Sequence[str]) -> Mapping[str, Document]:
         return await retriever.documents(self.index, ids)

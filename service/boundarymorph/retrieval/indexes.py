@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from boundarymorph.errors import IndexConflict, InvalidIndexName, UnknownIndex
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.retriever import Retrieved
+from boundarymorph.retrieval.retriever import Retrieved, Search
 
 if TYPE_CHECKING:
     from boundarymorph.retrieval.segment import SnapshotInfo
@@ -80,10 +79,8 @@ class Index(Protocol):
     def count(self) -> int:
         """Documents in the index."""
 
-    def retrieve(
-        self, query: str, embedding: ArrayLike, depth: int, filter: Filter | None = None, hybrid: bool = False
-    ) -> Retrieved:
-        """As `Retriever.retrieve`, for a query whose (d,) embedding is known."""
+    def retrieve(self, search: Search) -> Retrieved:
+        """As `Retriever.retrieve`, for a search with an embedding."""
 
     def check(self, document: Document) -> None:
         """Raises InvalidInput or LimitExceeded for a document that this index cannot hold."""

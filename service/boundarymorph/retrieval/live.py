@@ -20,7 +20,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.fusion import fuse
 from boundarymorph.retrieval.index import Neighbours, VectorIndex, VectorView, exact_scores
-from boundarymorph.retrieval.retriever import Retrieved
+from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.segment import Segment, SnapshotInfo
 from boundarymorph.retrieval.segmented import SegmentedIndex, SegmentedView
 from boundarymorph.retrieval.snapshots import Snapshots
@@ -97,20 +97,18 @@ class LiveIndex:
             pool, found = self._search(vectors, query, depth, within)
         return pool, found.sequences
 
-    def retrieve(
-        self, query: str, embedding: ArrayLike, depth: int, filter: Filter | None = None, hybrid: bool = False
-    ) -> Retrieved:
+    def retrieve(self, search: Search) -> Retrieved:
         """As `Index.retrieve`."""
         with self._one_state() as vectors:
-            within = None if filter is None else self.matching(filter)
-            pool, found = self._search(vectors, embedding, depth, within)
+            within = None if search.condition is None else self.matching(search.condition)
+            pool, found = self._search(vectors, search.unit, search.depth, within)
             if len(pool) == 0:  # nothing passes the filter
                 return Retrieved(pool, (*self._warnings, *found.warnings))
-            if hybrid:
-                pool = self.fused(query, pool, depth, filter)
-                pool = replace(pool, features={**pool.features, "bm25": self.bm25_of(query, pool.ids)})
+            if search.hybrid:
+                pool = self.fused(search.query, pool, search.depth, search.condition)
+                pool = replace(pool, features={**pool.features, "bm25": self.bm25_of(search.query, pool.ids)})
             elif self._store.has_words():
-                pool = replace(pool, features={"bm25": self.bm25(query, found.sequences)})
+                pool = replace(pool, features={"bm25": self.bm25(search.query, found.sequences)})
         return Retrieved(pool, (*self._warnings, *found.warnings))
 
     def check(self, document: Document) -> None:

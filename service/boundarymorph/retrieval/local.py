@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.executors import BoundedExecutor
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
-from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.indexes import Catalog, Index
 from boundarymorph.retrieval.mismatches import mismatches
-from boundarymorph.retrieval.retriever import Retrieved
+from boundarymorph.retrieval.retriever import Retrieved, Search
 
 
 class LocalRetriever:
@@ -31,26 +29,17 @@ class LocalRetriever:
         self._encoder = encoder
         self._executor = BoundedExecutor("search", threads=threads, waiting=waiting)
 
-    async def retrieve(
-        self,
-        index: str,
-        query: str,
-        depth: int,
-        query_embedding: ArrayLike | None = None,
-        *,
-        filter: Mapping[str, Any] | None = None,
-        hybrid: bool = False,
-    ) -> Retrieved:
-        wanted = None if filter is None else Filter(filter)
+    async def retrieve(self, index: str, search: Search) -> Retrieved:
+        search.condition  # noqa: B018  a malformed filter is refused before anything else
         found = await self._executor.run(self._catalog.get, index)
-        if query_embedding is None:
+        if search.embedding is None:
             self._refuse_other_encoder(found)
-            query_embedding = await self.embed_query(query)
+            search = replace(search, embedding=await self.embed_query(search.query))
             self._refuse_other_encoder(found)  # its servers may have changed their model meanwhile
-        retrieved = await self._executor.run(found.retrieve, query, query_embedding, depth, wanted, hybrid)
-        if wanted is None or len(retrieved.pool):
+        retrieved = await self._executor.run(found.retrieve, search)
+        if search.condition is None or len(retrieved.pool):
             return retrieved
-        reasons = await self._executor.run(mismatches, found, query_embedding, wanted)
+        reasons = await self._executor.run(mismatches, found, search)
         return replace(retrieved, warnings=(*retrieved.warnings, "no document passes the filter", *reasons))
 
     async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:

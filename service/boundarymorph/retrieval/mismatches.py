@@ -5,24 +5,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from numpy.typing import ArrayLike
-
-from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Filter, Not
+from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Not
 from boundarymorph.retrieval.indexes import Index
+from boundarymorph.retrieval.retriever import Search
 
 MOST_LOOKS = 5  # searches for documents that have the type, each as cheap as one for a single document
 ANY_VALUE: dict[str, object] = {"text": {"gte": ""}, "number": {"gte": -sys.float_info.max}}
 
 
-def mismatches(index: Index, embedding: ArrayLike, filter: Filter) -> list[str]:
-    """A warning for each field that the filter compares with a string or a number where no document has one.
+def mismatches(index: Index, search: Search) -> list[str]:
+    """A warning for each field that a search's filter compares with a string or a number where no document has one.
 
-    embedding: (d,), any that the index can be searched with. Of the fields the first MOST_LOOKS are looked at.
+    Of the fields the first MOST_LOOKS are looked at.
     """
-    compared = sorted({(".".join(part.path), part.type) for part in _comparisons(filter.condition)})
+    if search.condition is None:
+        return []
+    compared = sorted({(".".join(part.path), part.type) for part in _comparisons(search.condition.condition)})
     warnings = []
     for field, type in [pair for pair in compared if pair[1] in ANY_VALUE][:MOST_LOOKS]:
-        if not len(index.retrieve("", embedding, 1, Filter({field: ANY_VALUE[type]})).pool):
+        if not len(index.retrieve(Search("", 1, search.embedding, {field: ANY_VALUE[type]})).pool):
             noun = "string" if type == "text" else "number"
             warnings.append(f"the filter compares {field!r} with a {noun}, and no document has a {noun} there")
     return warnings

@@ -33,7 +33,7 @@ from boundarymorph.remote.exchange import retry_after
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.retriever import Retrieved
+from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.selection.pool import unit_rows
 
 CONNECT_TIMEOUT = 1.0  # seconds; a server that is up accepts at once
@@ -73,19 +73,16 @@ class RemoteRetriever:
             ),
         )
 
-    async def retrieve(
-        self,
-        index: str,
-        query: str,
-        depth: int,
-        query_embedding: ArrayLike | None = None,
-        *,
-        filter: Mapping[str, Any] | None = None,
-        hybrid: bool = False,
-    ) -> Retrieved:
-        body: dict[str, object] = {"index": index, "query": query, "depth": depth, "filter": filter, "hybrid": hybrid}
-        if query_embedding is not None:
-            body |= _vector(query_embedding)
+    async def retrieve(self, index: str, search: Search) -> Retrieved:
+        body: dict[str, object] = {
+            "index": index,
+            "query": search.query,
+            "depth": search.depth,
+            "filter": search.filter,
+            "hybrid": search.hybrid,
+        }
+        if search.embedding is not None:
+            body |= _vector(search.embedding)
         answer = await self._post("/retrieve", body)
         return await asyncio.to_thread(self._read, frame.decode_pool, answer)
 

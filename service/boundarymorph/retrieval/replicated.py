@@ -7,11 +7,11 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import httpx
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from boundarymorph.errors import (
     BoundaryMorphError,
@@ -25,7 +25,7 @@ from boundarymorph.remote.replicas import Replicas, Ticket
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.remote import RemoteRetriever, only_reads
-from boundarymorph.retrieval.retriever import Retrieved
+from boundarymorph.retrieval.retriever import Retrieved, Search
 
 Answer = TypeVar("Answer")
 
@@ -69,19 +69,8 @@ class ReplicatedRetriever:
         for retriever in retrievers:
             on_change(retriever.url, True)
 
-    async def retrieve(
-        self,
-        index: str,
-        query: str,
-        depth: int,
-        query_embedding: ArrayLike | None = None,
-        *,
-        filter: Mapping[str, Any] | None = None,
-        hybrid: bool = False,
-    ) -> Retrieved:
-        return await self._ask(
-            lambda one: one.retrieve(index, query, depth, query_embedding, filter=filter, hybrid=hybrid)
-        )
+    async def retrieve(self, index: str, search: Search) -> Retrieved:
+        return await self._ask(lambda one: one.retrieve(index, search))
 
     async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
         return await self._ask(lambda one: one.documents(index, ids))

@@ -4,16 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.retrieval.document import Document
-from boundarymorph.selection.pool import Pool
+from boundarymorph.retrieval.filters import Filter
+from boundarymorph.selection.pool import Pool, unit_rows
 
 if TYPE_CHECKING:  # a gateway retrieves elsewhere and loads no encoder
     from boundarymorph.retrieval.encoders import Embeddings
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """What is looked for in an index: the `depth` documents nearest to a query, or all when there are fewer.
+
+    embedding: (d,), used as it is in place of encoding the query; an index of own vectors needs it. filter: only
+    documents whose metadata pass it (`filters`). hybrid: those nearest and the best by words, ranked together.
+    """
+
+    query: str
+    depth: int
+    embedding: ArrayLike | None = None
+    filter: Mapping[str, Any] | None = None
+    hybrid: bool = False
+
+    @cached_property
+    def condition(self) -> Filter | None:
+        """The filter, checked. Raises InvalidInput, and LimitExceeded for one too large."""
+        return None if self.filter is None else Filter(self.filter)
+
+    @cached_property
+    def unit(self) -> NDArray[np.float32]:
+        """The (d,) embedding at unit length. Raises InvalidEmbeddings for one without a direction."""
+        assert self.embedding is not None
+        vector: NDArray[np.float32] = unit_rows(np.reshape(self.embedding, (1, -1)), ["the query"])[0].astype("f4")
+        return vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +56,10 @@ class Retrieved:
 class Retriever(Protocol):
     """First-stage retrieval over named indexes."""
 
-    async def retrieve(
-        self,
-        index: str,
-        query: str,
-        depth: int,
-        query_embedding: ArrayLike | None = None,
-        *,
-        filter: Mapping[str, Any] | None = None,
-        hybrid: bool = False,
-    ) -> Retrieved:
-        """The `depth` documents nearest to the query, or all when there are fewer, with their BM25 as a feature if the
-        index keeps words.
+    async def retrieve(self, index: str, search: Search) -> Retrieved:
+        """What a search finds, with BM25 as a feature if the index keeps words.
 
-        query_embedding: (d,), used as it is in place of encoding the query; an index of own vectors needs it. filter:
-        only documents whose metadata pass it (`filters`); where none does the pool is empty, and a warning says so.
-        hybrid: those nearest and the best by words, ranked together.
+        Where no document passes its filter the pool is empty, and a warning says so.
         Raises UnknownIndex, EmptyIndex, InvalidEmbeddings, or InvalidInput for a malformed filter, and when the index
         cannot take text queries or keeps no words for a hybrid search.
         """

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.retriever import Retrieved, Retriever
+from boundarymorph.retrieval.retriever import Retrieved, Retriever, Search
 from boundarymorph.selector.selector import Progress, SelectionResult, SelectionTask, Selector, Stopwatch
 from boundarymorph.telemetry import metrics, timing, tracing
 
@@ -53,18 +53,9 @@ class ObservedRetriever(Retriever):
     def __init__(self, retriever: Retriever) -> None:
         self._retriever = retriever
 
-    async def retrieve(
-        self,
-        index: str,
-        query: str,
-        depth: int,
-        query_embedding: ArrayLike | None = None,
-        *,
-        filter: Mapping[str, Any] | None = None,
-        hybrid: bool = False,
-    ) -> Retrieved:
+    async def retrieve(self, index: str, search: Search) -> Retrieved:
         with _call("retrieve"):
-            return await self._retriever.retrieve(index, query, depth, query_embedding, filter=filter, hybrid=hybrid)
+            return await self._retriever.retrieve(index, search)
 
     async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
         with _call("documents"):

@@ -6,15 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from boundarymorph.errors import EmptyIndex, InvalidInput
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.index import check_search, exact_scores
 from boundarymorph.retrieval.milvus.collection import SEARCH_LIMIT, Collection
-from boundarymorph.retrieval.retriever import Retrieved
+from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.store import StoreInfo
-from boundarymorph.selection.pool import Pool, unit_rows
+from boundarymorph.selection.pool import Pool
 
 
 class SearchedCollection(ABC):
@@ -40,15 +40,13 @@ class SearchedCollection(ABC):
     def count(self) -> int:
         return self._collection.count()
 
-    def retrieve(
-        self, query: str, embedding: ArrayLike, depth: int, filter: Filter | None = None, hybrid: bool = False
-    ) -> Retrieved:
+    def retrieve(self, search: Search) -> Retrieved:
         """As `Index.retrieve`. Beyond SEARCH_LIMIT the pool ends there, with a warning if there would be more."""
-        if hybrid:
+        if search.hybrid:
             raise InvalidInput(f"the index {self._name!r} is in Milvus and keeps no words; leave hybrid out")
-        unit = unit_rows(np.reshape(embedding, (1, -1)), ["the query"])[0].astype(np.float32)
+        unit, depth = search.unit, search.depth
         check_search(unit, depth, self._info.dimension)
-        expression = "" if filter is None else self._expression(filter)
+        expression = "" if search.condition is None else self._expression(search.condition)
         ids, vectors = self._nearest(unit, min(depth, SEARCH_LIMIT), expression)
         if not ids and self.count() == 0:
             raise EmptyIndex(f"the index {self._name!r} holds no documents yet")
