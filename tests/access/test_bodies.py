@@ -15,10 +15,11 @@ import pytest
 from fastapi import FastAPI
 from pydantic import ValidationError
 
-from boundarymorph.access.bodies import BytesInHand
+from boundarymorph.access.memory import BytesInHand
 from boundarymorph.errors import Overloaded
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
+from boundarymorph.server.composition import Scoring
 from boundarymorph.settings import Limits, Settings
 from tests.api.service import answer, client_of, fake_retrieval, fake_rooms, on_socket, problem, ready, texts
 from tests.scoring.fakes import SeededCrossEncoder
@@ -57,7 +58,7 @@ class TestTime:
     async def test_a_body_that_stops_half_way_holds_no_place(self, tmp_path: Path) -> None:
         limits = Limits(sessions=1, waiting=0)
         app = create_app(Settings(data_directory=tmp_path, body_seconds=0.5, limits=limits), build=fake_rooms)
-        state = app.state.boundarymorph
+        state = app.state.access
         async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
             await ready(client)
             async with connected(url) as (reader, writer):
@@ -93,7 +94,7 @@ class TestReadersWhoStop:
         request = {"query": "q", "pool": pool, "budget": 60, "batch_size": 1, "k": 1_000, "deadline_ms": 600_000}
         body = orjson.dumps(request)
         app = create_app(Settings(data_directory=tmp_path, event_seconds=0.2), build=fake_rooms)
-        state = app.state.boundarymorph
+        state = app.state.access
         async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
             await ready(client)
             logging.getLogger("uvicorn.error").addHandler(caplog.handler)
@@ -114,7 +115,7 @@ class TestReadersWhoStop:
         request = {"query": "q", "pool": pool, "budget": 0, "k": 40, "return_documents": True}
         body = orjson.dumps(request)
         app = create_app(Settings(data_directory=tmp_path), build=fake_rooms)
-        state = app.state.boundarymorph
+        state = app.state.access
         async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
             await ready(client)
             async with connected(url, receive_buffer=4_096) as (reader, writer):
@@ -174,7 +175,7 @@ class TestBytesInHand:
         self, tmp_path: Path, role: str, method: str, path: str, wanted: object, declared: bool
     ) -> None:
         app = application(role, Settings(data_directory=tmp_path, limits=Limits(body_bytes=4_096, bytes_in_hand=8_192)))
-        hand: BytesInHand = app.state.boundarymorph.bytes_in_hand
+        hand: BytesInHand = app.state.access.bytes_in_hand
         body = orjson.dumps(wanted)
 
         async def in_pieces() -> AsyncIterator[bytes]:
@@ -203,7 +204,7 @@ class TestBytesInHand:
 
     async def test_are_counted_before_they_are_read_where_their_number_is_declared(self, tmp_path: Path) -> None:
         app = create_app(Settings(data_directory=tmp_path), build=fake_rooms)
-        hand: BytesInHand = app.state.boundarymorph.bytes_in_hand
+        hand: BytesInHand = app.state.access.bytes_in_hand
         read = False
 
         async def body() -> AsyncIterator[bytes]:
@@ -221,7 +222,7 @@ class TestBytesInHand:
 
     async def test_are_given_back_whatever_becomes_of_the_request(self, tmp_path: Path) -> None:
         app = create_app(Settings(data_directory=tmp_path), build=fake_rooms)
-        hand: BytesInHand = app.state.boundarymorph.bytes_in_hand
+        hand: BytesInHand = app.state.access.bytes_in_hand
         async with client_of(app) as client:
             await ready(client)
             problem(await client.post("/select", content=b"{"), 422, "invalid-input")
@@ -238,4 +239,4 @@ def application(role: str, settings: Settings) -> FastAPI:
         case "retriever":
             return create_retriever_app(settings, build=fake_retrieval)
         case _:
-            return create_scorer_app(settings, build=lambda *_: BatchingScorer(SeededCrossEncoder()))
+            return create_scorer_app(settings, build=lambda *_: Scoring(BatchingScorer(SeededCrossEncoder())))

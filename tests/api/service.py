@@ -63,7 +63,7 @@ async def on_socket(app: ASGIApp) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def starting(settings: Settings, build: Build[Rooms]) -> AsyncIterator[httpx.AsyncClient]:
+async def starting(settings: Settings, build: Build) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a service that has begun to start."""
     async with client_of(create_app(settings, build=build)) as client:
         yield client
@@ -81,7 +81,7 @@ async def client_of(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @asynccontextmanager
-async def serving(settings: Settings, build: Build[Rooms] = fake_rooms) -> AsyncIterator[httpx.AsyncClient]:
+async def serving(settings: Settings, build: Build = fake_rooms) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a service that is ready."""
     async with starting(settings, build) as client:
         await ready(client)

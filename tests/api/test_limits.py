@@ -12,12 +12,12 @@ import orjson
 import pytest
 
 from boundarymorph.access.admission import Admission
-from boundarymorph.access.bodies import BytesInHand
+from boundarymorph.access.memory import BytesInHand
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_app, create_scorer_app
-from boundarymorph.server.composition import Rooms
+from boundarymorph.server.composition import Rooms, Scoring
 from boundarymorph.settings import Limits, Settings
 from tests.api.service import NDJSON, answer, client_of, fake_rooms, problem, ready, texts
 from tests.scoring.fakes import SeededCrossEncoder, SeededScorer
@@ -161,14 +161,14 @@ async def client_under(settings: Settings, *, scorer: bool) -> AsyncIterator[htt
         made, held = fake_rooms(settings), Held()
         return Rooms(made.catalog, made.encoder, made.retriever, held, Selector(made.retriever, held))
 
-    def cross_encoder(settings: Settings, on_lost: Callable[[], None]) -> BatchingScorer:
-        return BatchingScorer(SeededCrossEncoder(), queue_tokens=1_000)
+    def cross_encoder(settings: Settings, on_lost: Callable[[], None]) -> Scoring:
+        return Scoring(BatchingScorer(SeededCrossEncoder(), queue_tokens=1_000))
 
     Held.open = asyncio.Event()
     Held.open.set()
     app = create_scorer_app(settings, build=cross_encoder) if scorer else create_app(settings, build=rooms)
-    Held.admission = app.state.boundarymorph.admission
-    Held.bytes_in_hand = app.state.boundarymorph.bytes_in_hand
+    Held.admission = app.state.access.admission
+    Held.bytes_in_hand = app.state.access.bytes_in_hand
     async with client_of(app) as client:
         await ready(client)
         if not scorer:

@@ -59,7 +59,7 @@ class TestStarting:
             assert (await until(client, "ok")).status_code == 200
             answer(await client.post("/select", json={"query": "q", "pool": texts(3)}))
 
-    async def test_ready_only_after_the_canary(self, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_ready_only_after_the_probe(self, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
         asked, may_go_on = asyncio.Event(), asyncio.Event()
         encode_query = SeededEncoder.encode_query
 

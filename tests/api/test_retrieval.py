@@ -203,7 +203,7 @@ class TestRetriever:
             there = True
             await ready(client)
 
-    async def test_it_is_not_ready_before_its_canary(self, tmp_path: Path) -> None:
+    async def test_it_is_not_ready_before_its_probe(self, tmp_path: Path) -> None:
         def build(settings: Settings, on_lost: Callable[[], None]) -> Any:
             raise ZeroDivisionError("broken")
 
@@ -353,7 +353,7 @@ async def listening(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Ready:
-    """A gateway's part that needs no canary."""
+    """A gateway's part that needs no probe."""
 
     @staticmethod
     def build(settings: Settings, on_lost: Callable[[], None]) -> Gateway:

@@ -105,7 +105,7 @@ async def test_nor_of_a_retriever(tmp_path: Path, caplog: pytest.LogCaptureFixtu
             async def check(self) -> None:
                 pass
 
-        app = create_app(settings, build=lambda *_: Warm())  # type: ignore[arg-type]
+        app = create_app(settings, build=lambda *_: Warm())
         async with client_of(app) as client:
             await ready(client)
             response = await client.post("/select", json={"query": "q", "index": "i", "k": 1, "budget": 1})
@@ -119,17 +119,17 @@ async def test_who_reads_what_is_wrong(tmp_path: Path) -> None:
     reader, reader_key = make("app", {Scope.SELECT, Scope.WRITE})
     away = ScorerUnavailable("http://10.0.0.5:8081 cannot be reached")
 
-    async def canary(deadline: float) -> None:
+    async def probe(deadline: float) -> None:
         raise away
 
     def application(keys: tuple[str, ...]) -> Any:
         app = create_app(Settings(data_directory=tmp_path, keys=keys), build=fake_rooms)
-        return app, app.state.boundarymorph
+        return app, app.state.lifecycle
 
     app, state = application((str(admin_key), str(reader_key)))
     async with client_of(app) as client:
         await ready(client)
-        state.readiness = Readiness({"scorer": canary}, interval=1, timeout=1)
+        state.readiness = Readiness({"scorer": probe}, interval=1, timeout=1)
         await state.readiness.ask()
         full = await client.get("/readyz", headers={"Authorization": f"Bearer {admin}"})
         assert full.json()["detail"] == f"scorer: {away}"
@@ -147,7 +147,7 @@ async def test_who_reads_what_is_wrong(tmp_path: Path) -> None:
     app, state = application(())
     async with client_of(app) as client:
         await ready(client)
-        state.readiness = Readiness({"scorer": canary}, interval=1, timeout=1)
+        state.readiness = Readiness({"scorer": probe}, interval=1, timeout=1)
         await state.readiness.ask()
         assert "10.0.0.5" in (await client.get("/readyz")).text
     for host, told in (("127.0.0.1", True), ("::1", True), ("10.1.2.3", False), ("testclient", False)):
@@ -160,7 +160,7 @@ async def test_a_service_that_waits_names_nobody(tmp_path: Path, monkeypatch: py
     asked = asyncio.Event()
 
     class Elsewhere:
-        canaries: ClassVar[dict[str, Any]] = {}
+        probes: ClassVar[dict[str, Any]] = {}
 
         async def check(self) -> None:
             asked.set()
@@ -169,7 +169,7 @@ async def test_a_service_that_waits_names_nobody(tmp_path: Path, monkeypatch: py
         async def close(self) -> None:
             pass
 
-    app = create_app(Settings(data_directory=tmp_path), build=lambda *_: Elsewhere())  # type: ignore[arg-type]
+    app = create_app(Settings(data_directory=tmp_path), build=lambda *_: Elsewhere())
     async with client_of(app) as client:
         await asked.wait()
         assert "no retriever is able to work now" in problem(await client.get("/indexes"), 503, "not-ready")

@@ -343,7 +343,7 @@ class TestBytesOfStreamedUploads:
         held = ingestion.BATCH_BYTES + 2_048
         settings = Settings(data_directory=tmp_path, limits=limits)
         app = create_app(settings, build=fake_rooms)
-        hand = app.state.boundarymorph.bytes_in_hand
+        hand = app.state.access.bytes_in_hand
         goes_on = asyncio.Event()
 
         async def body() -> AsyncIterator[bytes]:

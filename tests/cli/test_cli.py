@@ -308,7 +308,7 @@ class TestIndexes:
         outcome = run("index", "build", "many", "--from", str(source))
         assert f"{count - before} added, 0 updated, {before} unchanged" in outcome.out
         assert f"{count} documents in " in outcome.out and f"; {before} were there already" in outcome.out
-        assert sum(encoded[1:]) == count - before  # the first is the canary
+        assert sum(encoded[1:]) == count - before  # the first is the probe
         assert stored() == count
 
 

@@ -17,7 +17,7 @@ from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
-from boundarymorph.server.composition import Gateway, build, build_retrieval, build_scorer
+from boundarymorph.server.composition import Gateway, Scoring, build, build_retrieval, build_scoring
 from boundarymorph.settings import RetrieverSettings, Settings
 from tests.api.service import NDJSON, answer, fake_retrieval, fake_rooms, on_socket, ready, texts
 from tests.scoring.fakes import SeededCrossEncoder, SeededScorer
@@ -50,7 +50,7 @@ async def _on_socket(app: App, directory: Path, embedded: bool) -> AsyncIterator
             case "retriever":
                 made = create_retriever_app(settings, build=build_retrieval if embedded else fake_retrieval)
             case "scorer":
-                made = create_scorer_app(settings, build=build_scorer if embedded else _cheap_scorer)
+                made = create_scorer_app(settings, build=build_scoring if embedded else _cheap_scorer)
             case "gateway":
                 url = await stack.enter_async_context(_on_socket("retriever", directory, embedded))
                 retriever = RetrieverSettings(url=url, api_key=SecretStr(SECRET))
@@ -68,8 +68,8 @@ async def _fill(client: httpx.AsyncClient) -> None:
     assert answer(await client.post("/indexes/own/documents", json=units))["added"] == 4
 
 
-def _cheap_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> BatchingScorer:
-    return BatchingScorer(SeededCrossEncoder(), queue_tokens=settings.scorer.queue_tokens, on_lost=on_lost)
+def _cheap_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Scoring:
+    return Scoring(BatchingScorer(SeededCrossEncoder(), queue_tokens=settings.scorer.queue_tokens, on_lost=on_lost))
 
 
 def _cheap_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Gateway:

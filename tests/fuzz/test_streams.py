@@ -259,7 +259,7 @@ class TestHangUps:
             await hang_up(url, body, chance)
             tasks = len(asyncio.all_tasks())
             await repeat(lambda: hang_up(url, body, chance), 150)
-            admission = app.state.boundarymorph.admission
+            admission = app.state.access.admission
             async with asyncio.timeout(SECONDS):
                 while admission.inside or admission.running or len(asyncio.all_tasks()) > tasks + 2:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)

@@ -25,7 +25,7 @@ class SeededEncoder:
         self.encoded: list[str] = []
 
     async def check(self) -> None:
-        await self.encode_query("canary")
+        await self.encode_query("probe")
 
     async def encode_query(self, text: str) -> NDArray[np.float32]:
         return vector_of(text)

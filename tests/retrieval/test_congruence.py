@@ -116,7 +116,7 @@ async def answering(retriever: RemoteRetriever) -> None:
     async with asyncio.timeout(30):
         while True:
             try:
-                await retriever.embed_query("canary")
+                await retriever.embed_query("probe")
                 return
             except RetrieverUnavailable:
                 await asyncio.sleep(0.005)

@@ -290,7 +290,7 @@ class TestTrouble:
             await encoder.encode_documents(["a", "b"])
         await encoder.close()
 
-    async def test_a_canary_that_is_not_a_number(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_probe_that_is_not_a_number(self, monkeypatch: pytest.MonkeyPatch) -> None:
         encoder = BatchingEncoder(model := SeededDualEncoder())
         await encoder.check()
         assert [len(batch) for batch in model.batches] == [2, 1]

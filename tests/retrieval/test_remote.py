@@ -70,7 +70,7 @@ async def serving(settings: Settings, **options: Any) -> AsyncIterator[RemoteRet
         async with asyncio.timeout(UP_TO):
             while True:
                 try:
-                    await retriever.embed_query("canary")
+                    await retriever.embed_query("probe")
                     break
                 except RetrieverUnavailable:
                     await asyncio.sleep(0.005)
@@ -181,7 +181,7 @@ KINDS = [
 
 
 class Failing:
-    """A part whose retriever raises what it is told to, except on the canary."""
+    """A part whose retriever raises what it is told to, except on the probe."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None

@@ -495,7 +495,7 @@ class TestTrouble:
                 await bench.scorer.score("q", ["later"])
             assert calls == [None]
 
-    async def test_a_canary_that_is_not_a_number(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_probe_that_is_not_a_number(self, monkeypatch: pytest.MonkeyPatch) -> None:
         scorer = BatchingScorer(model := SeededCrossEncoder())
         await scorer.check()
         monkeypatch.setattr(model, "run", lambda pairs: np.full(len(pairs), np.nan))

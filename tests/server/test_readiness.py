@@ -11,10 +11,10 @@ from typing import Any, cast
 import httpx
 import pytest
 
+from boundarymorph.api.schemas import PartHealth
 from boundarymorph.errors import Overloaded, ScorerUnavailable, StorageUnavailable
-from boundarymorph.server import readiness
 from boundarymorph.server.app import create_app
-from boundarymorph.server.composition import Gateway, build_gateway, build_retrieval, canary_of_indexes
+from boundarymorph.server.composition import Gateway, build_gateway, build_retrieval, probe_of_indexes
 from boundarymorph.server.readiness import Readiness
 from boundarymorph.settings import CacheSettings, RetrieverSettings, ScorerSettings, Settings
 from tests.api.service import answer, client_of, fake_retrieval, on_socket, ready, texts
@@ -24,7 +24,7 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Part:
-    """Answers canaries with what it is told to do."""
+    """Answers probes with what it is told to do."""
 
     def __init__(self) -> None:
         self.trouble: Exception | None = None
@@ -77,7 +77,7 @@ async def test_since_when_and_why() -> None:
         await followed.ask()
         assert followed.missing == missing
         assert followed.parts["scorer"].since == EPOCH + timedelta(seconds=since)
-        assert followed.parts["retriever"] == readiness.PartState(True, EPOCH)
+        assert followed.parts["retriever"] == PartHealth(status="ok", since=EPOCH)
 
 
 async def test_all_that_are_away_are_named() -> None:
@@ -113,7 +113,7 @@ async def test_a_look_for_the_indexes_that_hangs_is_the_only_one() -> None:
                 raise self.trouble
 
     catalog = Catalog()
-    followed = Readiness({"indexes": canary_of_indexes(cast(Any, catalog))}, interval=10, timeout=0.01)
+    followed = Readiness({"indexes": probe_of_indexes(cast(Any, catalog))}, interval=10, timeout=0.01)
     for _ in range(3):
         await followed.ask()
         assert followed.missing == "indexes: no answer in 0.01 seconds"
@@ -131,7 +131,7 @@ async def test_a_look_for_the_indexes_that_hangs_is_the_only_one() -> None:
 
 async def test_a_data_directory_that_is_gone_is_unready(tmp_path: Path) -> None:
     retrieval = build_retrieval(Settings(data_directory=tmp_path / "data", cache=CacheSettings(enabled=False)))
-    followed = Readiness(retrieval.canaries, interval=10, timeout=5)
+    followed = Readiness(retrieval.probes, interval=10, timeout=5)
     assert set(followed.parts) == {"encoder", "indexes"}
     await followed.ask()
     assert followed.missing is None
@@ -154,7 +154,7 @@ async def test_without_parts_there_is_nothing_to_follow() -> None:
 async def test_what_is_paid_by_the_request_is_not_asked(url: str) -> None:
     paid = Settings(retriever=RetrieverSettings(url="http://127.0.0.1:1"), scorer=ScorerSettings(url=(url,)))
     gateway = build_gateway(paid)
-    assert set(gateway.canaries) == {"retriever"}
+    assert set(gateway.probes) == {"retriever"}
     await gateway.close()
 
 
@@ -164,7 +164,7 @@ async def test_a_retriever_whose_own_part_is_away(tmp_path: Path) -> None:
 
     def build(settings: Settings, on_lost: Callable[[], None]) -> Any:
         made = fake_retrieval(settings)
-        return replace(made, canaries={"encoder": encoder})
+        return replace(made, probes={"encoder": encoder})
 
     from boundarymorph.server.app import create_retriever_app
 
@@ -224,5 +224,5 @@ def test_the_scorer_of_a_gateway_is_killed_and_comes_back(tmp_path: Path) -> Non
                 assert front.client.get("/readyz").json()["parts"]["scorer"]["detail"] is None
                 assert front.metric('boundarymorph_part_up{part="scorer"}') == 1
                 assert front.client.post("/select", json=other).json()["status"] == "complete"
-                assert front.metric("boundarymorph_cross_encoder_calls_total") == calls + 2  # canaries are not
+                assert front.metric("boundarymorph_cross_encoder_calls_total") == calls + 2  # probes are not
             assert "Traceback" not in front.log

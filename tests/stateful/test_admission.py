@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from boundarymorph.access.admission import FEWER, Admission
-from boundarymorph.access.bodies import BytesInHand
+from boundarymorph.access.memory import BytesInHand
 from boundarymorph.errors import Overloaded
 from tests.stateful.profile import draws
 

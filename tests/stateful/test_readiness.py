@@ -1,4 +1,4 @@
-"""The parts of a service, over random histories of canaries that answer, fail, hang, and end late."""
+"""The parts of a service, over random histories of probes that answer, fail, hang, and end late."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -33,7 +33,7 @@ class ReadinessMachine(RuleBasedStateMachine):
         self.at_once = dict.fromkeys(NAMES, 0)
         self.round: asyncio.Task[None] | None = None
         self.real = Readiness(
-            {name: self._canary(name) for name in NAMES},
+            {name: self._probe(name) for name in NAMES},
             interval=1,
             timeout=1e6,
             now=lambda: EPOCH + timedelta(seconds=self.seconds),
@@ -41,8 +41,8 @@ class ReadinessMachine(RuleBasedStateMachine):
         self.last = dict.fromkeys(NAMES, "well")
         self.since = dict.fromkeys(NAMES, 0)
 
-    def _canary(self, name: str) -> Any:
-        async def canary(deadline: float) -> None:
+    def _probe(self, name: str) -> Any:
+        async def probe(deadline: float) -> None:
             assert name not in self.held, "it is asked twice at a time"
             self.held[name] = asyncio.get_running_loop().create_future()
             try:
@@ -50,7 +50,7 @@ class ReadinessMachine(RuleBasedStateMachine):
             finally:
                 del self.held[name]
 
-        return canary
+        return probe
 
     @rule(seconds=st.integers(1, 5))
     def time_goes_on(self, seconds: int) -> None:
@@ -82,13 +82,13 @@ class ReadinessMachine(RuleBasedStateMachine):
             self.round = None
 
     @invariant()
-    def each_part_is_as_its_last_canary_left_it(self) -> None:
+    def each_part_is_as_its_last_probe_left_it(self) -> None:
         if not hasattr(self, "real"):
             return
         away = []
         for name, part in self.real.parts.items():
             detail = DETAIL.get(self.last[name], "no answer in 1e+06 seconds")
-            assert (part.answers, part.detail) == (detail is None, detail)
+            assert (part.status, part.detail) == ("ok" if detail is None else "away", detail)
             assert part.since == EPOCH + timedelta(seconds=self.since[name])
             away += [] if detail is None else [f"{name}: {detail}"]
         assert self.real.missing == ("; ".join(away) or None)

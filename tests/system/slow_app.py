@@ -14,7 +14,7 @@ from boundarymorph.settings import Settings
 
 def create(settings: Settings, *, on_failure: Callable[[], None]) -> FastAPI:
     app = FastAPI()
-    app.state.boundarymorph = SimpleNamespace(draining=False, listen_when_ready=False)
+    app.state.lifecycle = SimpleNamespace(draining=False, listen_when_ready=False)
 
     @app.get("/slow/{seconds}")
     async def slow(seconds: float) -> str:

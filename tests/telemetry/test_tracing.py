@@ -83,7 +83,7 @@ def test_one_trace_over_three_processes(tmp_path: Path) -> None:
                 assert by_id[by_id[span.parent].parent].name == stage
         assert {span.name for span in ours if span.failed} >= {"retrieve", "retriever.retrieve"}
         assert SECRET.encode() not in collector.raw
-        # Canaries are in no trace.
+        # Probes are in no trace.
         assert {span.trace for span in collector.spans if span.name == "POST /score"} == {TRACE}
 
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Coroutine
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
-from boundarymorph.errors import BodyTooLarge, BodyTooSlow, LimitExceeded, Overloaded
-
-if TYPE_CHECKING:
-    from boundarymorph.server.lifecycle import State
+from boundarymorph.access.access import Access
+from boundarymorph.errors import BodyTooLarge, BodyTooSlow, LimitExceeded
 
 LARGE = 2**17  # bytes of a body that is not parsed on the event loop
 _STRING_OR_NUMBERS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|\[[-+0-9.eE, \t\r\n]*+', re.DOTALL)
@@ -25,49 +22,18 @@ Result = TypeVar("Result")
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class BytesInHand:
-    """Bytes of the bodies of all requests that have not ended."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self.total = 0
-
-    def check(self, size: int) -> None:
-        """Raises Overloaded where so many more would be too many."""
-        if self.total + size > self._most:
-            raise Overloaded(
-                f"{self.total:,} bytes of requests are in hand already, of {self._most:,} that may be; try again later"
-            )
-
-    @contextmanager
-    def of_request(self) -> Iterator[Callable[[int], None]]:
-        """What takes so many more in hand, as `check` lets it. All are given back in the end."""
-        taken = 0
-
-        def take(size: int) -> None:
-            nonlocal taken
-            self.check(size)
-            self.total += size
-            taken += size
-
-        try:
-            yield take
-        finally:
-            self.total -= taken
-
-
-async def read(request: Request, state: State[Any]) -> bytes:
+async def read(request: Request, access: Access) -> bytes:
     """The whole body, which is in hand until the request has ended.
 
     Raises BodyTooLarge or Overloaded without reading further, or at once when its length is declared, and BodyTooSlow.
     """
-    limit, seconds = state.settings.limits.body_bytes, state.settings.body_seconds
+    limit, seconds = access.settings.limits.body_bytes, access.settings.body_seconds
     declared = request.headers.get("content-length", "")
     if declared.isdecimal():
         if int(declared) > limit:
             raise _too_large(limit)
-        state.bytes_in_hand.check(int(declared))
-    take = request.state.until_end.enter_context(state.bytes_in_hand.of_request())
+        access.bytes_in_hand.check(int(declared))
+    take = request.state.until_end.enter_context(access.bytes_in_hand.of_request())
     chunks, size = [], 0
     try:
         async with asyncio.timeout(seconds):
@@ -82,12 +48,12 @@ async def read(request: Request, state: State[Any]) -> bytes:
     return b"".join(chunks)
 
 
-async def parsed(request: Request, state: State[Any], model: type[Model]) -> Model:
+async def parsed(request: Request, access: Access, model: type[Model]) -> Model:
     """The body as a model. Raises what `read` does, LimitExceeded, Overloaded, and pydantic's ValidationError."""
-    body = await read(request, state)
+    body = await read(request, access)
     if len(body) < LARGE:
         return model.model_validate_json(body)
-    return await state.work.parsing.run(_parse, model, body, state.settings.limits.dimension)
+    return await access.work.parsing.run(_parse, model, body, access.settings.limits.dimension)
 
 
 def bound(field: str, value: int, limit: int, unit: str) -> None:
@@ -118,13 +84,13 @@ async def chunks(request: Request) -> AsyncIterator[bytes]:
         yield chunk
 
 
-def streamed(request: Request, state: State[Any], held: int) -> AsyncIterator[bytes]:
+def streamed(request: Request, access: Access, held: int) -> AsyncIterator[bytes]:
     """The body as it comes. held: bytes of it that are kept in memory at a time; so many, or all of it if it is
     declared to be shorter, are in hand until the request has ended. Raises Overloaded."""
     declared = request.headers.get("content-length", "")
     size = min(held, int(declared)) if declared.isdecimal() else held
-    take = request.state.until_end.enter_context(state.bytes_in_hand.of_request())
-    take(min(size, state.settings.limits.bytes_in_hand))
+    take = request.state.until_end.enter_context(access.bytes_in_hand.of_request())
+    take(min(size, access.settings.limits.bytes_in_hand))
     return chunks(request)
 
 

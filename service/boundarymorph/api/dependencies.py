@@ -5,26 +5,86 @@ They are coroutines because FastAPI calls plain functions in threads, which cost
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Annotated
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
+import httpx
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
 
+from boundarymorph.access.access import Access
 from boundarymorph.access.keys import Caller, Scope
+from boundarymorph.api.schemas import Ready
 from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.selector.selector import Selector
-from boundarymorph.server.composition import Gateway, Retrieval, Rooms
-from boundarymorph.server.lifecycle import Part, State
 from boundarymorph.server.observed import ObservedRetriever
+
+if TYPE_CHECKING:  # a gateway loads neither FAISS nor ONNX
+    from boundarymorph.retrieval.encoders import Encoder
+    from boundarymorph.retrieval.indexes import Catalog
+
+Built = TypeVar("Built", covariant=True)
+
+
+class Service(Protocol[Built]):
+    """The process that a route is of, and what it serves once that is there."""
+
+    def health(self) -> Ready: ...
+    def require(self) -> Built: ...
+
+
+class Selecting(Protocol):
+    """What selects."""
+
+    @property
+    def selector(self) -> Selector: ...
+
+
+class Indexes(Protocol):
+    """What has indexes of its own."""
+
+    @property
+    def catalog(self) -> Catalog: ...
+    @property
+    def encoder(self) -> Encoder: ...
+    @property
+    def retriever(self) -> Retriever: ...
+
+
+class Scoring(Protocol):
+    """What has a cross-encoder of its own."""
+
+    @property
+    def scorer(self) -> BatchingScorer: ...
+
+
+class Forwarder(Protocol):
+    """A retriever elsewhere, to which requests are passed on as `RemoteRetriever.forward` does."""
+
+    async def forward(
+        self, method: str, target: bytes, headers: Mapping[str, str], body: AsyncIterator[bytes] | None
+    ) -> httpx.Response: ...
+
+
+class Forwarding(Protocol):
+    """What has its indexes elsewhere."""
+
+    @property
+    def retriever(self) -> Forwarder: ...
+
 
 BEARER = HTTPBearer(auto_error=False, description="an API key, where there are any")  # for the description alone
 
 
-async def state(request: Request) -> State[Part]:
-    found: State[Part] = request.app.state.boundarymorph
+async def access(request: Request) -> Access:
+    found: Access = request.app.state.access
+    return found
+
+
+async def service(request: Request) -> Service[Any]:
+    found: Service[Any] = request.app.state.lifecycle
     return found
 
 
@@ -35,7 +95,7 @@ def allowed(scope: Scope) -> Callable[..., Awaitable[str]]:
     """
 
     async def caller(request: Request, _: Annotated[object, Security(BEARER)]) -> str:
-        found = await state(request)
+        found = await access(request)
         identified = found.keys.caller(request.headers.get("authorization"))
         request.state.caller = identified.name  # for the access log, whatever becomes of the request
         request.state.permitted = permitted = identified.within(scope)
@@ -68,34 +128,34 @@ def permitted(request: Request) -> Caller:
 
 
 async def selector(request: Request) -> Selector:
-    found: State[Rooms] | State[Gateway] = request.app.state.boundarymorph
+    found: Service[Selecting] = await service(request)
     return found.require().selector
 
 
-async def indexes(request: Request) -> Retrieval:
-    found: State[Retrieval] = request.app.state.boundarymorph
+async def indexes(request: Request) -> Indexes:
+    found: Service[Indexes] = await service(request)
     return found.require()
 
 
 async def scorer(request: Request) -> BatchingScorer:
-    found: State[BatchingScorer] = request.app.state.boundarymorph
-    return found.require()
+    found: Service[Scoring] = await service(request)
+    return found.require().scorer
 
 
 async def retriever(request: Request) -> Retriever:
-    found: State[Retrieval] = request.app.state.boundarymorph
-    return ObservedRetriever(found.require().retriever)
+    return ObservedRetriever((await indexes(request)).retriever)
 
 
-async def gateway(request: Request) -> Gateway:
-    found: State[Gateway] = request.app.state.boundarymorph
-    return found.require()
+async def forwarder(request: Request) -> Forwarder:
+    found: Service[Forwarding] = await service(request)
+    return found.require().retriever
 
 
-StateOf = Annotated[State[Part], Depends(state)]
+AccessOf = Annotated[Access, Depends(access)]
+ServiceOf = Annotated[Service[Any], Depends(service)]
 CallerOf = Annotated[str, Depends(allowed(Scope.SELECT))]
 SelectorOf = Annotated[Selector, Depends(selector)]
-IndexesOf = Annotated[Retrieval, Depends(indexes)]
+IndexesOf = Annotated[Indexes, Depends(indexes)]
 ScorerOf = Annotated[BatchingScorer, Depends(scorer)]
 RetrieverOf = Annotated[Retriever, Depends(retriever)]
-GatewayOf = Annotated[Gateway, Depends(gateway)]
+ForwarderOf = Annotated[Forwarder, Depends(forwarder)]

@@ -16,7 +16,7 @@ from starlette import types
 from boundarymorph.access import bodies
 from boundarymorph.access.keys import Scope
 from boundarymorph.api import openapi
-from boundarymorph.api.dependencies import GatewayOf, allowed, permitted
+from boundarymorph.api.dependencies import Forwarder, ForwarderOf, allowed, permitted
 from boundarymorph.api.schemas import (
     CreateIndex,
     DeleteDocuments,
@@ -27,7 +27,6 @@ from boundarymorph.api.schemas import (
     UploadReport,
 )
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable
-from boundarymorph.server.composition import Gateway
 
 router = APIRouter(prefix="/indexes", tags=["indexes"])
 REQUEST_HEADERS = ("accept", "content-length", "content-type", "traceparent", "tracestate")
@@ -49,14 +48,14 @@ class _Passed(StreamingResponse):
             await self._answer.aclose()
 
 
-async def _forward(request: Request, gateway: GatewayOf) -> Response:
+async def _forward(request: Request, retriever: ForwarderOf) -> Response:
     """As the retriever has it. Streamed both ways: neither an upload nor an answer is ever whole in memory."""
-    return _Passed(await _answer(request, gateway))
+    return _Passed(await _answer(request, retriever))
 
 
-async def _list(request: Request, gateway: GatewayOf) -> Response:
+async def _list(request: Request, retriever: ForwarderOf) -> Response:
     """As the retriever has it, without the indexes that the key is not for."""
-    caller, answer = permitted(request), await _answer(request, gateway)
+    caller, answer = permitted(request), await _answer(request, retriever)
     if caller.sees_all or not answer.is_success:
         return _Passed(answer)
     try:
@@ -71,13 +70,13 @@ async def _list(request: Request, gateway: GatewayOf) -> Response:
     return Response(seen.model_dump_json(), media_type="application/json")
 
 
-async def _answer(request: Request, gateway: Gateway) -> httpx.Response:
+async def _answer(request: Request, retriever: Forwarder) -> httpx.Response:
     target: bytes = request.scope["raw_path"]
     if request.scope["query_string"]:
         target += b"?" + request.scope["query_string"]
     has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
     body = bodies.chunks(request) if has_body else None
-    return await gateway.retriever.forward(request.method, target, _of(request.headers, REQUEST_HEADERS), body)
+    return await retriever.forward(request.method, target, _of(request.headers, REQUEST_HEADERS), body)
 
 
 def _of(headers: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:

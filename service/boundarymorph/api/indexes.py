@@ -15,9 +15,10 @@ from starlette import types
 from starlette.requests import ClientDisconnect
 
 from boundarymorph.access import bodies
+from boundarymorph.access.access import Access
 from boundarymorph.access.keys import Scope
 from boundarymorph.api import openapi, problems
-from boundarymorph.api.dependencies import IndexesOf, StateOf, allowed, permitted
+from boundarymorph.api.dependencies import AccessOf, IndexesOf, allowed, permitted
 from boundarymorph.api.problems import UnknownDocument, UnsupportedMediaType
 from boundarymorph.api.schemas import (
     CreateIndex,
@@ -43,7 +44,6 @@ from boundarymorph.retrieval.ingestion import (
     parse_ndjson,
 )
 from boundarymorph.retrieval.pace import Pace
-from boundarymorph.server.lifecycle import Part, State
 from boundarymorph.telemetry import metrics
 
 router = APIRouter(prefix="/indexes", tags=["indexes"])
@@ -53,9 +53,9 @@ PROGRESS_SECONDS, PROGRESS_SHARE = 1.0, 0.01
 
 
 @router.get("", dependencies=READ, summary="List the indexes", responses=openapi.problems(503))
-async def list_indexes(request: Request, state: StateOf, rooms: IndexesOf) -> IndexList:
+async def list_indexes(request: Request, access: AccessOf, indexes: IndexesOf) -> IndexList:
     """All indexes by name that the key is for."""
-    found = await state.work.read.run(rooms.catalog.list)
+    found = await access.work.read.run(indexes.catalog.list)
     return IndexList(indexes=[_description(info) for info in found if permitted(request).sees(info.name)])
 
 
@@ -67,37 +67,37 @@ async def list_indexes(request: Request, state: StateOf, rooms: IndexesOf) -> In
     responses={201: {"model": IndexDescription}, **openapi.problems(404, 409, 413, 422, 503, 507)},
 )
 async def create_index(
-    name: str, request: Request, response: Response, state: StateOf, rooms: IndexesOf
+    name: str, request: Request, response: Response, access: AccessOf, indexes: IndexesOf
 ) -> IndexDescription:
     """Idempotent: 201 when it is new, 200 when it is there with the same configuration, 409 with another."""
-    body = await bodies.read(request, state)
+    body = await bodies.read(request, access)
     wanted = CreateIndex.model_validate_json(body) if body.strip() else CreateIndex()
-    running = rooms.encoder.name
+    running = indexes.encoder.name
     if wanted.encoder not in (None, running):
         raise InvalidInput(f"this service runs the encoder {running!r}, not {wanted.encoder!r}")
-    if wanted.dimension is not None and wanted.dimension > state.settings.limits.dimension:
-        raise LimitExceeded(f"dimension: this service takes up to {state.settings.limits.dimension:,}")
-    encoder, dimension = (running, rooms.encoder.dimension) if wanted.dimension is None else (None, wanted.dimension)
+    if wanted.dimension is not None and wanted.dimension > access.settings.limits.dimension:
+        raise LimitExceeded(f"dimension: this service takes up to {access.settings.limits.dimension:,}")
+    encoder, dimension = (running, indexes.encoder.dimension) if wanted.dimension is None else (None, wanted.dimension)
     ensure = partial(
-        rooms.catalog.ensure, name, encoder=encoder, dimension=dimension, kind=wanted.kind, lexical=wanted.lexical
+        indexes.catalog.ensure, name, encoder=encoder, dimension=dimension, kind=wanted.kind, lexical=wanted.lexical
     )
-    with state.work.write.place() as run:
+    with access.work.write.place() as run:
         response.status_code = 201 if await run(ensure) else 200
-        return _description(await run(rooms.catalog.describe, name))
+        return _description(await run(indexes.catalog.describe, name))
 
 
 @router.get("/{name}", dependencies=READ, summary="Describe an index", responses=openapi.problems(404, 422, 503))
-async def describe_index(name: str, state: StateOf, rooms: IndexesOf) -> IndexDescription:
+async def describe_index(name: str, access: AccessOf, indexes: IndexesOf) -> IndexDescription:
     """How many documents it holds, of which dimension, from which encoder."""
-    return _description(await state.work.read.run(rooms.catalog.describe, name))
+    return _description(await access.work.read.run(indexes.catalog.describe, name))
 
 
 @router.delete(
     "/{name}", dependencies=ADMIN, status_code=204, summary="Delete an index", responses=openapi.problems(404, 422, 503)
 )
-async def delete_index(name: str, state: StateOf, rooms: IndexesOf) -> None:
+async def delete_index(name: str, access: AccessOf, indexes: IndexesOf) -> None:
     """Remove the index with all its documents."""
-    await state.work.write.run(rooms.catalog.delete, name)
+    await access.work.write.run(indexes.catalog.delete, name)
 
 
 @router.post(
@@ -111,17 +111,17 @@ async def delete_index(name: str, state: StateOf, rooms: IndexesOf) -> None:
 async def upsert_documents(
     name: str,
     request: Request,
-    state: StateOf,
-    rooms: IndexesOf,
+    access: AccessOf,
+    indexes: IndexesOf,
     strict: Annotated[bool, Query(description="write nothing at all if any document is bad")] = False,
 ) -> UploadReport | Response:
     """NDJSON of any length, streamed, or a JSON array. A document has `id`, `text` and optionally `title`, `metadata`
     and `embedding`; one of a known id replaces it, an unchanged one costs nothing. Bad lines are skipped and listed.
     With `Accept: application/x-ndjson`, a line with the progress now and then, and the report as the last one."""
-    run = request.state.until_end.enter_context(state.work.write.place())
-    index = await run(rooms.catalog.get, name)
-    entries = await _entries(request, index.info.dimension, state, run)
-    reports = _measured(ingesting(index, rooms.encoder, entries, strict=strict, run=run))
+    run = request.state.until_end.enter_context(access.work.write.place())
+    index = await run(indexes.catalog.get, name)
+    entries = await _entries(request, index.info.dimension, access, run)
+    reports = _measured(ingesting(index, indexes.encoder, entries, strict=strict, run=run))
     report = await anext(reports)
     if NDJSON[0] in request.headers.get("accept", ""):
         return _WhileUploading(_lines(request, report, reports), media_type=NDJSON[0])
@@ -137,10 +137,10 @@ async def upsert_documents(
     openapi_extra=openapi.body(DeleteDocuments),
     responses=openapi.problems(404, 413, 422, 503),
 )
-async def delete_documents(name: str, request: Request, state: StateOf, rooms: IndexesOf) -> DeleteReport:
+async def delete_documents(name: str, request: Request, access: AccessOf, indexes: IndexesOf) -> DeleteReport:
     """Gone for every search that begins after the answer."""
-    wanted = await bodies.parsed(request, state, DeleteDocuments)
-    return DeleteReport(deleted=await state.work.write.run(_delete, rooms.catalog, name, wanted.ids))
+    wanted = await bodies.parsed(request, access, DeleteDocuments)
+    return DeleteReport(deleted=await access.work.write.run(_delete, indexes.catalog, name, wanted.ids))
 
 
 @router.get(
@@ -149,9 +149,9 @@ async def delete_documents(name: str, request: Request, state: StateOf, rooms: I
     summary="Read a document",
     responses=openapi.problems(404, 422, 503),
 )
-async def read_document(name: str, id: str, state: StateOf, rooms: IndexesOf) -> StoredDocument:
+async def read_document(name: str, id: str, access: AccessOf, indexes: IndexesOf) -> StoredDocument:
     """Its text, title and metadata."""
-    document = await state.work.read.run(_document, rooms.catalog, name, id)
+    document = await access.work.read.run(_document, indexes.catalog, name, id)
     if document is None:
         raise UnknownDocument(f"the index {name!r} holds no document {id!r}")
     return StoredDocument(id=id, text=document.text, title=document.title, metadata=dict(document.metadata))
@@ -163,9 +163,9 @@ async def read_document(name: str, id: str, state: StateOf, rooms: IndexesOf) ->
     summary="Delete a document",
     responses=openapi.problems(404, 422, 503),
 )
-async def delete_document(name: str, id: str, state: StateOf, rooms: IndexesOf) -> DeleteReport:
+async def delete_document(name: str, id: str, access: AccessOf, indexes: IndexesOf) -> DeleteReport:
     """404 if it was not there. Of ids like `..`, which clients resolve as paths, delete the list instead."""
-    if not await state.work.write.run(_delete, rooms.catalog, name, [id]):
+    if not await access.work.write.run(_delete, indexes.catalog, name, [id]):
         raise UnknownDocument(f"the index {name!r} holds no document {id!r}")
     return DeleteReport(deleted=1)
 
@@ -242,14 +242,14 @@ def _finished(report: IngestReport) -> UploadReport:
     return UploadReport.model_validate(report, from_attributes=True)
 
 
-async def _entries(request: Request, dimension: int, state: State[Part], run: Run) -> AsyncIterator[Entry | BadLine]:
+async def _entries(request: Request, dimension: int, access: Access, run: Run) -> AsyncIterator[Entry | BadLine]:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    longest = state.settings.limits.line_bytes
+    longest = access.settings.limits.line_bytes
     if media_type in NDJSON:
-        chunks = bodies.streamed(request, state, longest + BATCH_BYTES)
+        chunks = bodies.streamed(request, access, longest + BATCH_BYTES)
         return parse_ndjson(chunks, dimension, max_line_bytes=longest, run=run)
     if media_type == "application/json":
-        return parse_array(await bodies.read(request, state), dimension, max_line_bytes=longest, run=run)
+        return parse_array(await bodies.read(request, access), dimension, max_line_bytes=longest, run=run)
     raise UnsupportedMediaType("send documents as application/x-ndjson, one a line, or as an application/json array")
 
 

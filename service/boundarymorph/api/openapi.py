@@ -75,7 +75,7 @@ def install(app: FastAPI) -> None:
             )
             components = schema.setdefault("components", {})
             components.setdefault("schemas", {}).update(definitions["$defs"])
-            with_keys = bool(app.state.boundarymorph.keys)
+            with_keys = bool(app.state.access.keys)
             for path in schema["paths"].values():
                 for operation in path.values():
                     _complete(operation, with_keys)

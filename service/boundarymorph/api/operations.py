@@ -6,10 +6,10 @@ import ipaddress
 
 from fastapi import APIRouter, Request, Response
 
+from boundarymorph.access.access import Access
 from boundarymorph.access.keys import Forbidden, Scope, Unauthenticated
-from boundarymorph.api.dependencies import StateOf
-from boundarymorph.api.schemas import Health, PartHealth, Ready
-from boundarymorph.server.lifecycle import Part, State
+from boundarymorph.api.dependencies import AccessOf, ServiceOf
+from boundarymorph.api.schemas import Health, Ready
 from boundarymorph.telemetry import metrics
 
 router = APIRouter(tags=["operations"])
@@ -22,34 +22,16 @@ async def livez() -> Health:
 
 
 @router.get("/readyz", summary="Can it serve?", responses={503: {"model": Ready, "description": "Not now"}})
-async def readyz(request: Request, state: StateOf, response: Response) -> Ready:
-    """200 once the models are loaded, as long as each part behind the process answers its canaries, and until it is
-    told to stop. A gateway whose scorer is away says so here, and goes on answering by what it has.
+async def readyz(request: Request, service: ServiceOf, access: AccessOf, response: Response) -> Ready:
+    """200 once the models are loaded, as long as each part behind the process answers its probes, and until it is
+    told to stop. A gateway whose scorer is unavailable says so here, and goes on answering with what it has.
 
     Anyone may ask. What is wrong in detail, which names hosts and paths, is for a key of scope `admin`, or where there
     are no keys for callers on the same machine."""
-    ready = _readiness(state)
+    ready = service.health()
     if ready.status != "ok":
         response.status_code = 503
-    return ready if _may_read_details(request, state) else _without_details(ready)
-
-
-def _readiness(state: State[Part]) -> Ready:
-    parts = {}
-    missing = None
-    if state.readiness is not None:
-        missing = state.readiness.missing
-        parts = {
-            name: PartHealth(status="ok" if part.answers else "away", since=part.since, detail=part.detail)
-            for name, part in state.readiness.parts.items()
-        }
-    if state.failure is not None:
-        return Ready(status="failed", detail=state.failure, parts=parts)
-    if state.draining:
-        return Ready(status="draining", detail="finishing what is under way", parts=parts)
-    if not state.ready:
-        return Ready(status="starting", detail=state.trouble or state.waiting)
-    return Ready(status="ok" if missing is None else "unready", detail=missing, parts=parts)
+    return ready if _may_read_details(request, access) else _without_details(ready)
 
 
 def _without_details(ready: Ready) -> Ready:
@@ -59,10 +41,10 @@ def _without_details(ready: Ready) -> Ready:
     return Ready(status=ready.status, detail=detail, parts=parts)
 
 
-def _may_read_details(request: Request, state: State[Part]) -> bool:
+def _may_read_details(request: Request, access: Access) -> bool:
     try:
-        state.keys.caller(request.headers.get("authorization")).within(Scope.ADMIN)
-        return bool(state.keys) or (
+        access.keys.caller(request.headers.get("authorization")).within(Scope.ADMIN)
+        return bool(access.keys) or (
             request.client is not None and ipaddress.ip_address(request.client.host).is_loopback
         )
     except (Unauthenticated, Forbidden, ValueError):

@@ -12,14 +12,14 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field
 
 from boundarymorph.access import bodies
+from boundarymorph.access.access import Access
 from boundarymorph.access.keys import Scope
 from boundarymorph.api import openapi
-from boundarymorph.api.dependencies import IndexesOf, RetrieverOf, StateOf, allowed, permitted
+from boundarymorph.api.dependencies import AccessOf, IndexesOf, RetrieverOf, allowed, permitted
 from boundarymorph.api.schemas import Message
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.retriever import Search
-from boundarymorph.server.lifecycle import Part, State
 
 JSON = "application/json"
 Route = TypeVar("Route", bound=Callable[..., Any])
@@ -72,10 +72,10 @@ def _post(path: str, summary: str, model: type[Message], media_type: str, *statu
 
 
 @_post("/retrieve", "Retrieve a pool", Retrieve, frame.POOL_TYPE, 404, 409)
-async def retrieve(request: Request, state: StateOf, retriever: RetrieverOf) -> Response:
+async def retrieve(request: Request, access: AccessOf, retriever: RetrieverOf) -> Response:
     """Ids, unit embeddings and scores, best first, in the safetensors format."""
-    limits = state.settings.limits
-    wanted = await bodies.parsed(request, state, Retrieve)
+    limits = access.settings.limits
+    wanted = await bodies.parsed(request, access, Retrieve)
     permitted(request).require(wanted.index)
     embedding = wanted.query_embedding
     bodies.bound("query", len(wanted.query), limits.query_characters, "characters")
@@ -84,51 +84,51 @@ async def retrieve(request: Request, state: StateOf, retriever: RetrieverOf) -> 
     vector = None if embedding is None else np.array(embedding, dtype=wanted.query_precision)
     search = Search(wanted.query, wanted.depth, vector, wanted.filter, wanted.hybrid)
     retrieved = await bodies.while_connected(request, retriever.retrieve(wanted.index, search))
-    return Response(await state.work.parsing.run(frame.encode_pool, retrieved), media_type=frame.POOL_TYPE)
+    return Response(await access.work.parsing.run(frame.encode_pool, retrieved), media_type=frame.POOL_TYPE)
 
 
 @_post("/documents", "Read documents", Ids, JSON, 404)
-async def documents(request: Request, state: StateOf, retriever: RetrieverOf) -> Response:
+async def documents(request: Request, access: AccessOf, retriever: RetrieverOf) -> Response:
     """Text, title and metadata of those that are there, in the order of the ids."""
-    wanted = await _ids(request, state)
+    wanted = await _ids(request, access)
     found = await retriever.documents(wanted.index, wanted.ids)
     return Response(orjson.dumps({"documents": list(found.values())}), media_type=JSON)
 
 
 @_post("/characters", "Measure documents", Ids, JSON, 404)
-async def characters(request: Request, state: StateOf, retriever: RetrieverOf) -> Response:
+async def characters(request: Request, access: AccessOf, retriever: RetrieverOf) -> Response:
     """How long title and text are together, in the order of the ids; null for those that are not there."""
-    wanted = await _ids(request, state)
+    wanted = await _ids(request, access)
     found = await retriever.characters(wanted.index, wanted.ids)
     counts = [found.get(id) for id in wanted.ids]
     return Response(orjson.dumps({"characters": counts}), media_type=JSON)
 
 
 @_post("/embed/query", "Encode a query", Query, frame.EMBEDDINGS_TYPE)
-async def embed_query(request: Request, state: StateOf, retriever: RetrieverOf, rooms: IndexesOf) -> Response:
+async def embed_query(request: Request, access: AccessOf, retriever: RetrieverOf, indexes: IndexesOf) -> Response:
     """One float32 unit vector in the safetensors format, and the name of its encoder."""
-    limits = state.settings.limits
-    wanted = await bodies.parsed(request, state, Query)
+    limits = access.settings.limits
+    wanted = await bodies.parsed(request, access, Query)
     bodies.bound("query", len(wanted.query), limits.query_characters, "characters")
     vector = await bodies.while_connected(request, retriever.embed_query(wanted.query))
-    encoded = Embeddings(vector[None], encoder=rooms.encoder.name)
+    encoded = Embeddings(vector[None], encoder=indexes.encoder.name)
     return Response(frame.encode_embeddings(encoded), media_type=frame.EMBEDDINGS_TYPE)
 
 
 @_post("/embed/documents", "Encode documents", Texts, frame.EMBEDDINGS_TYPE)
-async def embed_documents(request: Request, state: StateOf, retriever: RetrieverOf, rooms: IndexesOf) -> Response:
+async def embed_documents(request: Request, access: AccessOf, retriever: RetrieverOf, indexes: IndexesOf) -> Response:
     """float32 unit vectors, in the order of the texts, in the safetensors format, and the name of their encoder."""
-    limits = state.settings.limits
-    wanted = await bodies.parsed(request, state, Texts)
+    limits = access.settings.limits
+    wanted = await bodies.parsed(request, access, Texts)
     bodies.bound("texts", len(wanted.texts), limits.pool, "texts")
     bodies.bound("texts", max(map(len, wanted.texts), default=0), limits.text_characters, "characters")
     encoded = await bodies.while_connected(request, retriever.embed_documents(wanted.texts))
-    named = replace(encoded, encoder=rooms.encoder.name)
-    return Response(await state.work.parsing.run(frame.encode_embeddings, named), media_type=frame.EMBEDDINGS_TYPE)
+    named = replace(encoded, encoder=indexes.encoder.name)
+    return Response(await access.work.parsing.run(frame.encode_embeddings, named), media_type=frame.EMBEDDINGS_TYPE)
 
 
-async def _ids(request: Request, state: State[Part]) -> Ids:
-    wanted = await bodies.parsed(request, state, Ids)
+async def _ids(request: Request, access: Access) -> Ids:
+    wanted = await bodies.parsed(request, access, Ids)
     permitted(request).require(wanted.index)
-    bodies.bound("ids", len(wanted.ids), state.settings.limits.pool, "ids")
+    bodies.bound("ids", len(wanted.ids), access.settings.limits.pool, "ids")
     return wanted

@@ -424,7 +424,7 @@ class Health(BaseModel):
 
 
 class PartHealth(BaseModel):
-    """Whether a part answered its last canary; since: when it began to answer, or ceased to."""
+    """Whether a part answered its last probe; since: when it began to answer, or ceased to."""
 
     status: Literal["ok", "away"]
     since: datetime

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from boundarymorph.access import bodies
 from boundarymorph.access.keys import Scope
 from boundarymorph.api import openapi
-from boundarymorph.api.dependencies import ScorerOf, StateOf, allowed
+from boundarymorph.api.dependencies import AccessOf, ScorerOf, allowed
 from boundarymorph.api.schemas import ScoreRequest, ScoreResponse, ScorerInfo
 from boundarymorph.settings import Limits
 
@@ -23,12 +23,12 @@ router = APIRouter(tags=["scoring"], dependencies=[Depends(allowed(Scope.SELECT)
     response_model=ScoreResponse,
     responses=openapi.problems(413, 422, 429, 502, 503, 504),
 )
-async def score(request: Request, state: StateOf, scorer: ScorerOf) -> Response:
+async def score(request: Request, access: AccessOf, scorer: ScorerOf) -> Response:
     """All texts or none: 429 with Retry-After when they cannot be done in time, before any work. A caller that goes
     away takes its texts out of the queue."""
     arrival = time.monotonic()
-    wanted = await bodies.parsed(request, state, ScoreRequest)
-    _check(wanted, state.settings.limits)
+    wanted = await bodies.parsed(request, access, ScoreRequest)
+    _check(wanted, access.settings.limits)
     scores = await bodies.while_connected(
         request,
         scorer.score(
@@ -43,14 +43,14 @@ async def score(request: Request, state: StateOf, scorer: ScorerOf) -> Response:
 
 
 @router.get("/info", summary="Which model, and what it takes", responses=openapi.problems(503))
-async def info(state: StateOf, scorer: ScorerOf) -> ScorerInfo:
+async def info(access: AccessOf, scorer: ScorerOf) -> ScorerInfo:
     """Two scorers of the same model name give the same scores."""
     model = scorer.model
     return ScorerInfo(
         model=model.name,
         backend=model.backend,
         max_length=model.max_length,
-        max_texts=state.settings.limits.texts,
+        max_texts=access.settings.limits.texts,
         batch_tokens=scorer.batch_tokens,
         queue_tokens=scorer.queue_tokens,
     )

@@ -16,7 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from boundarymorph.access import bodies
 from boundarymorph.api import openapi, problems
-from boundarymorph.api.dependencies import CallerOf, SelectorOf, StateOf, permitted
+from boundarymorph.api.dependencies import AccessOf, CallerOf, SelectorOf, permitted
 from boundarymorph.api.schemas import SelectRequest, SelectResponse
 from boundarymorph.api.translate import event_of, response_of, task_of
 from boundarymorph.errors import BoundaryMorphError
@@ -37,28 +37,28 @@ EVENTS = "text/event-stream"
     responses={200: openapi.events(), **openapi.problems(401, 403, 404, 409, 413, 422, 429, 502, 503, 504)},
 )
 async def select(
-    request: Request, response: Response, state: StateOf, caller: CallerOf, selector: SelectorOf
+    request: Request, response: Response, access: AccessOf, caller: CallerOf, selector: SelectorOf
 ) -> SelectResponse | Response:
     """Candidates come from an index or with the request; back comes the set, most relevant first, each document with
     its score or with what was inferred from its scored neighbours. A caller that goes away ends the work. With
     `Accept: text/event-stream`, an event before each round, and the set as the last one."""
     watch, arrival = Stopwatch(), time.monotonic()
     async with AsyncExitStack() as held:
-        visit = held.enter_context(state.admission.enter(caller))
+        visit = held.enter_context(access.admission.enter(caller))
         with watch.stage("receive"):
-            body = await bodies.read(request, state)
+            body = await bodies.read(request, access)
         with watch.stage("parse"):
-            wanted, task = await state.work.parsing.run(_parse, body, state.settings, arrival)
+            wanted, task = await access.work.parsing.run(_parse, body, access.settings, arrival)
         if wanted.index is not None:
             permitted(request).require(wanted.index)
-        turn = state.admission.turn(visit, priority=wanted.priority, deadline=task.deadline)
+        turn = access.admission.turn(visit, priority=wanted.priority, deadline=task.deadline)
         answer = partial(response_of, task=task, explain=wanted.explain)
         if EVENTS in request.headers.get("accept", ""):
             steps = selector.steps(task, watch)
             first = await bodies.while_connected(request, _begun(steps, watch, turn, held))
             kept = held.pop_all()
             events = _events(request, first, steps, kept, answer)
-            return _Events(events, kept, state.settings.event_seconds)
+            return _Events(events, kept, access.settings.event_seconds)
 
         result = await bodies.while_connected(request, _selected(selector, task, watch, turn))
     _measure(result)

@@ -65,9 +65,9 @@ class BatchingScorer:
         return self.batcher.waiting()
 
     async def check(self) -> None:
-        """Warm up with a batch as large as they get, then score a canary. Raises what `score` does."""
+        """Warm up with a batch as large as they get, then score a probe. Raises what `score` does."""
         await self.score("up", ["warm " * self.model.max_length] * self.batcher.full_batch())
-        await self.score("canary", ["canary"])
+        await self.score("probe", ["probe"])
 
     async def score(
         self, query: str, texts: Sequence[str], *, deadline: float | None = None, truncate: bool = True

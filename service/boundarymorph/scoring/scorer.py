@@ -39,7 +39,7 @@ class Scorer(Protocol):
         """Model and precision: what a score may be cached under."""
 
     async def check(self) -> None:
-        """Warm up and score a canary. Raises what `score` does."""
+        """Warm up and score a probe. Raises what `score` does."""
 
     async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
         """Score n texts against one query: all of them, or an error.

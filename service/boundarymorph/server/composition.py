@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from boundarymorph.retrieval.remote import RemoteRetriever
     from boundarymorph.retrieval.replicated import ReplicatedRetriever
 
-CANARY = "canary"
+PROBE = "probe"
 LOCAL_THREADS = 16  # that search the indexes of this machine: what waits at the same time is searched together
-Canary = Callable[[float], Awaitable[object]]  # asks a part for a trifle, before a moment on `time.monotonic()`
+Probe = Callable[[float], Awaitable[object]]  # asks a part for a trifle, before a moment on `time.monotonic()`
 _log = logging.getLogger(__name__)
 
 
@@ -46,7 +46,7 @@ class Retrieval:
     encoder: Encoder
     retriever: LocalRetriever
     caches: Caches = field(default_factory=Caches, kw_only=True)
-    canaries: Mapping[str, Canary] = field(default_factory=dict, kw_only=True)
+    probes: Mapping[str, Probe] = field(default_factory=dict, kw_only=True)
 
     async def check(self) -> None:
         """Warm the encoder up, and see that the indexes can be reached. Raises what they raise."""
@@ -80,6 +80,26 @@ class Rooms(Retrieval):
 
 
 @dataclass(frozen=True)
+class Scoring:
+    """A cross-encoder by itself."""
+
+    scorer: BatchingScorer
+
+    @property
+    def probes(self) -> Mapping[str, Probe]:
+        """Of the cross-encoder."""
+        return {"scorer": probe_of_scorer(self.scorer)}
+
+    async def check(self) -> None:
+        """Warm it up. Raises what it raises."""
+        await self.scorer.check()
+
+    async def close(self) -> None:
+        """Release its threads."""
+        await self.scorer.close()
+
+
+@dataclass(frozen=True)
 class Gateway:
     """The parts of a service whose indexes are in another process."""
 
@@ -87,10 +107,10 @@ class Gateway:
     scorer: Scorer
     selector: Selector
     caches: Caches = field(default_factory=Caches, kw_only=True)
-    canaries: Mapping[str, Canary] = field(default_factory=dict, kw_only=True)
+    probes: Mapping[str, Probe] = field(default_factory=dict, kw_only=True)
 
     async def check(self) -> None:
-        """Send a canary through the retriever and the scorer. Raises what they raise."""
+        """Send a probe through the retriever and the scorer. Raises what they raise."""
         await self.retriever.check()
         await self.scorer.check()
 
@@ -196,6 +216,11 @@ def build_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None)
     )
 
 
+def build_scoring(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Scoring:
+    """What a scorer serves. Raises as `build_scorer`."""
+    return Scoring(build_scorer(settings, on_lost))
+
+
 def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Rooms:
     """Everything that a service needs. Raises ModelUnavailable; blocks while the weights load.
 
@@ -213,7 +238,7 @@ def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Roo
         scorer,
         selector,
         caches=indexes.caches,
-        canaries={**indexes.canaries, **_scorer_canaries(settings, bare)},
+        probes={**indexes.probes, **_scorer_probes(settings, bare)},
     )
 
 
@@ -232,8 +257,8 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
     threads = LOCAL_THREADS if settings.milvus.url is None else settings.milvus.connections
     work = settings.work
     retriever = LocalRetriever(catalog, encoder, threads=work.search_threads or threads, waiting=work.search_waiting)
-    canaries = {**_encoder_canaries(settings, bare), "indexes": canary_of_indexes(catalog)}
-    return Retrieval(catalog, encoder, retriever, caches=caches, canaries=canaries)
+    probes = {**_encoder_probes(settings, bare), "indexes": probe_of_indexes(catalog)}
+    return Retrieval(catalog, encoder, retriever, caches=caches, probes=probes)
 
 
 def build_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Gateway:
@@ -247,20 +272,20 @@ def build_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None
     bare = _scorer(settings, on_lost)
     scorer = caches.before_scorer(bare, _identity(bare))
     selector = ObservedSelector(ObservedRetriever(retriever), scorer, threads=settings.selector_threads)
-    canaries = {"retriever": lambda deadline: retriever.check(), **_scorer_canaries(settings, bare)}
-    return Gateway(retriever, scorer, selector, caches=caches, canaries=canaries)
+    probes = {"retriever": lambda deadline: retriever.check(), **_scorer_probes(settings, bare)}
+    return Gateway(retriever, scorer, selector, caches=caches, probes=probes)
 
 
-def canary_of_scorer(scorer: Scorer) -> Canary:
+def probe_of_scorer(scorer: Scorer) -> Probe:
     """Scores one short pair. scorer: without a cache, which would answer in its place."""
-    return lambda deadline: scorer.score(CANARY, [CANARY], deadline=deadline)
+    return lambda deadline: scorer.score(PROBE, [PROBE], deadline=deadline)
 
 
-def canary_of_indexes(catalog: Catalog) -> Canary:
+def probe_of_indexes(catalog: Catalog) -> Probe:
     """Looks for the indexes in a thread. Who gives up leaves the look to the next, so that none runs beside another."""
     look: asyncio.Task[None] | None = None
 
-    async def canary(deadline: float) -> None:
+    async def probe(deadline: float) -> None:
         nonlocal look
         look = current = look or asyncio.create_task(asyncio.to_thread(catalog.check))
         try:
@@ -269,7 +294,7 @@ def canary_of_indexes(catalog: Catalog) -> Canary:
             if current.done():
                 look = None
 
-    return canary
+    return probe
 
 
 def _remote_retriever(settings: Settings) -> RemoteRetriever | ReplicatedRetriever:
@@ -323,20 +348,20 @@ def _scorer(settings: Settings, on_lost: Callable[[], None]) -> Scorer:
     return _remote_scorer(settings) if settings.scorer.url else build_scorer(settings, on_lost)
 
 
-def _scorer_canaries(settings: Settings, scorer: Scorer) -> dict[str, Canary]:
+def _scorer_probes(settings: Settings, scorer: Scorer) -> dict[str, Probe]:
     """None for one that is paid by the request."""
     from boundarymorph.scoring.remote.urls import parse
 
     paid = any(parse(url).dialect.paid for url in settings.scorer.url)
-    return {} if paid else {"scorer": canary_of_scorer(scorer)}
+    return {} if paid else {"scorer": probe_of_scorer(scorer)}
 
 
-def _encoder_canaries(settings: Settings, encoder: Encoder) -> dict[str, Canary]:
+def _encoder_probes(settings: Settings, encoder: Encoder) -> dict[str, Probe]:
     """None for one that is paid by the request."""
     from boundarymorph.retrieval.encoders.remote import parse
 
     paid = any(parse(url).dialect.paid for url in settings.encoder.url)
-    return {} if paid else {"encoder": lambda deadline: encoder.encode_query(CANARY)}
+    return {} if paid else {"encoder": lambda deadline: encoder.encode_query(PROBE)}
 
 
 def _caches(chosen: CacheSettings) -> Caches:

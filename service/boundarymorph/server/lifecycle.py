@@ -6,13 +6,10 @@ import asyncio
 import gc
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Protocol
 
-from boundarymorph.access.admission import Admission
-from boundarymorph.access.bodies import BytesInHand
-from boundarymorph.access.keys import KeyRing
-from boundarymorph.access.rates import RateLimits
+from boundarymorph.api.schemas import Ready
 from boundarymorph.errors import (
     BoundaryMorphError,
     EncoderUnavailable,
@@ -21,10 +18,9 @@ from boundarymorph.errors import (
     RetrieverUnavailable,
     ScorerUnavailable,
 )
-from boundarymorph.inference.executors import BoundedExecutor
-from boundarymorph.server.composition import Canary
+from boundarymorph.server.composition import Probe
 from boundarymorph.server.readiness import RETRY_SECONDS, Readiness
-from boundarymorph.settings import Settings, WorkSettings
+from boundarymorph.settings import Settings
 from boundarymorph.telemetry import tracing
 
 NOT_YET = (ScorerUnavailable, EncoderUnavailable, RetrieverUnavailable, Overloaded)  # what another process may say then
@@ -35,55 +31,33 @@ log = logging.getLogger(__name__)
 class Part(Protocol):
     """What a process serves."""
 
+    @property
+    def probes(self) -> Mapping[str, Probe]:
+        """By the name of what is probed while the process runs."""
+
     async def check(self) -> None:
-        """Warm up and let a canary through. Raises what keeps it from working."""
+        """Warm up and try every part once. Raises what keeps it from working."""
 
     async def close(self) -> None:
         """Release everything."""
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The threads of a process's blocking work by its kind; those that search are the retriever's own.
-
-    parsing: large bodies of requests and answers; read: what is known of indexes, and their documents; write: uploads,
-    from the parsing of their documents on, and other changes to indexes.
-    """
-
-    parsing: BoundedExecutor
-    read: BoundedExecutor
-    write: BoundedExecutor
-
-    @classmethod
-    def of(cls, settings: WorkSettings) -> Work:
-        return cls(
-            BoundedExecutor("parsing", threads=settings.parsing_threads, waiting=settings.parsing_waiting),
-            BoundedExecutor("read", threads=settings.read_threads, waiting=settings.read_waiting),
-            BoundedExecutor("write", threads=settings.write_threads, waiting=settings.write_waiting),
-        )
-
-    async def close(self) -> None:
-        """Wait for the calls that run, and release the threads."""
-        for executor in (self.parsing, self.read, self.write):
-            await executor.close()
-
-
-Built = TypeVar("Built", bound=Part)
-Build = Callable[[Settings, Callable[[], None]], Built]  # the second: to be called when it is broken for good
+Build = Callable[[Settings, Callable[[], None]], Part]  # the second: to be called when it is broken for good
 
 
 @dataclass(slots=True)
-class State(Generic[Built]):
+class Lifecycle:
     """A process from its start to its end.
 
-    built: what it serves, as soon as that stands; ready: a canary came back, and nothing broke since; readiness: of the
-    parts behind it, from then on; waiting: for what, as callers read it; trouble: the same for operators; failure: why
-    there is nothing to wait for; draining: it was told to stop; listen_when_ready: its door stays closed until then.
+    built: what it serves, once that is there; ready: its parts have answered a first probe, and nothing broke since;
+    readiness: of the parts behind it, from then on; waiting: for what, as callers read it; trouble: the same for
+    operators; failure: why there is nothing to wait for; draining: it was told to stop; listen_when_ready: it accepts
+    no connection before.
     """
 
     settings: Settings
     on_failure: Callable[[], None] = lambda: None
-    built: Built | None = None
+    built: Part | None = None
     ready: bool = False
     waiting: str = "the models are loading"
     trouble: str | None = None
@@ -91,38 +65,19 @@ class State(Generic[Built]):
     draining: bool = False
     listen_when_ready: bool = False
     readiness: Readiness | None = None
-    keys: KeyRing = field(init=False)
-    rates: RateLimits = field(init=False)
-    admission: Admission = field(init=False)
-    bytes_in_hand: BytesInHand = field(init=False)
-    work: Work = field(init=False)
 
-    def __post_init__(self) -> None:
-        """Raises InvalidConfiguration for malformed keys and rate limits."""
-        self.keys = KeyRing(self.settings.keys)
-        redis = self.settings.rate_limits.url or self.settings.cache.url
-        self.rates = RateLimits(
-            self.settings.rate_limits, self.keys.callers, url=None if redis is None else redis.get_secret_value()
-        )
-        limits = self.settings.limits
-        self.admission = Admission(
-            running=self.settings.sessions, waiting=limits.waiting, of_caller=limits.key_sessions
-        )
-        self.bytes_in_hand = BytesInHand(limits.bytes_in_hand)
-        self.work = Work.of(self.settings.work)
-
-    async def live(self, build: Build[Built], canaries: Callable[[Built], Mapping[str, Canary]]) -> None:
+    async def live(self, build: Build) -> None:
         """Start, and from then on ask the parts whether they are still there."""
         await self.start(build)
         if self.built is not None and self.ready:
             self.readiness = Readiness(
-                canaries(self.built),
+                self.built.probes,
                 interval=self.settings.ready_interval_seconds,
                 timeout=self.settings.ready_timeout_seconds,
             )
             await self.readiness.follow()
 
-    async def start(self, build: Build[Built]) -> None:
+    async def start(self, build: Build) -> None:
         """Build, warm up, be ready; a failure is for `on_failure`, except that another process is waited for."""
         try:
             self.built = await asyncio.to_thread(build, self.settings, self._break)
@@ -137,8 +92,20 @@ class State(Generic[Built]):
             self.ready = True
             log.info("ready")
 
-    def require(self) -> Built:
-        """Raises NotReady before the canary has come back, and after a breakdown."""
+    def health(self) -> Ready:
+        """Whether it can serve, with every detail."""
+        parts = {} if self.readiness is None else self.readiness.parts
+        if self.failure is not None:
+            return Ready(status="failed", detail=self.failure, parts=parts)
+        if self.draining:
+            return Ready(status="draining", detail="finishing what is under way", parts=parts)
+        if not self.ready:
+            return Ready(status="starting", detail=self.trouble or self.waiting)
+        missing = None if self.readiness is None else self.readiness.missing
+        return Ready(status="ok" if missing is None else "unready", detail=missing, parts=parts)
+
+    def require(self) -> Part:
+        """Raises NotReady before the probe has come back, and after a breakdown."""
         if self.built is None or not self.ready:
             if self.failure is not None:
                 raise NotReady("the service could not start, or broke; its log says why")
@@ -150,7 +117,7 @@ class State(Generic[Built]):
         while self.listen_when_ready and not (self.ready or self.failure or self.draining):  # noqa: ASYNC110
             await asyncio.sleep(TICK)  # the signal handler, for one, has no event to set
 
-    async def _check(self, built: Built) -> None:
+    async def _check(self, built: Part) -> None:
         while True:
             try:
                 with tracing.unseen():

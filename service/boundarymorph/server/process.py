@@ -106,7 +106,7 @@ def _serve(
         failed = server.should_exit = True
 
     app = create(settings, on_failure=fail)
-    app.state.boundarymorph.listen_when_ready = listen_when_ready
+    app.state.lifecycle.listen_when_ready = listen_when_ready
     config = uvicorn.Config(
         app,
         host=settings.host,
@@ -176,7 +176,7 @@ class _DrainingServer(uvicorn.Server):
         """The signal handler."""
         if self._exit_at is not None:
             os._exit(128 + sig)  # an end in order would wait for threads, such as one whose disk hangs
-        self._app.state.boundarymorph.draining = True
+        self._app.state.lifecycle.draining = True
         self._exit_at = time.monotonic() + self._drain_seconds
 
     async def on_tick(self, counter: int) -> bool:

@@ -6,67 +6,59 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Literal
 
+from boundarymorph.api.schemas import PartHealth
 from boundarymorph.errors import Overloaded
-from boundarymorph.server.composition import Canary
+from boundarymorph.server.composition import Probe
 from boundarymorph.telemetry import metrics, tracing
 
-RETRY_SECONDS = 1.0  # between canaries while a part is away
+RETRY_SECONDS = 1.0  # between probes while a part is away
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class PartState:
-    """Whether a part answers, since when it does or does not, and why not."""
-
-    answers: bool
-    since: datetime
-    detail: str | None = None
-
-
 class Readiness:
-    """The parts by name, each as its last canary left it. They answer to begin with."""
+    """The parts by name, each as its last probe left it. They answer to begin with."""
 
     def __init__(
         self,
-        canaries: Mapping[str, Canary],
+        probes: Mapping[str, Probe],
         *,
         interval: float,
         timeout: float,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """interval: seconds between canaries while all parts answer; timeout: seconds that each may take."""
-        self._canaries = canaries
+        """interval: seconds between probes while all parts answer; timeout: seconds that each may take."""
+        self._probes = probes
         self._interval, self._timeout = interval, timeout
         self._now = now
-        self.parts = {name: PartState(True, now()) for name in canaries}
-        for name in canaries:
+        self.parts = {name: PartHealth(status="ok", since=now()) for name in probes}
+        for name in probes:
             metrics.part_up.labels(name).set(1)
 
     @property
     def missing(self) -> str | None:
         """The parts that do not answer and why; None when all do."""
-        away = [f"{name}: {part.detail}" for name, part in self.parts.items() if not part.answers]
+        away = [f"{name}: {part.detail}" for name, part in self.parts.items() if part.status != "ok"]
         return "; ".join(away) or None
 
     async def follow(self) -> None:
-        """Ask for ever. No canary is sent while another is on its way."""
-        while self._canaries:
+        """Ask for ever. No probe is sent while another is on its way."""
+        while self._probes:
             await asyncio.sleep(self._interval if self.missing is None else min(RETRY_SECONDS, self._interval))
             await self.ask()
 
     async def ask(self) -> None:
-        """Send each part a canary, side by side."""
-        await asyncio.gather(*(self._ask(name, canary) for name, canary in self._canaries.items()))
+        """Send each part a probe, side by side."""
+        await asyncio.gather(*(self._ask(name, probe) for name, probe in self._probes.items()))
 
-    async def _ask(self, name: str, canary: Canary) -> None:
+    async def _ask(self, name: str, probe: Probe) -> None:
         detail = None
         try:
             with tracing.unseen():
                 async with asyncio.timeout(self._timeout):
-                    await canary(time.monotonic() + self._timeout)
+                    await probe(time.monotonic() + self._timeout)
         except Overloaded:
             pass  # one that has too much to do is there
         except TimeoutError as error:
@@ -76,11 +68,12 @@ class Readiness:
         self._note(name, detail)
 
     def _note(self, name: str, detail: str | None) -> None:
-        before, answers = self.parts[name], detail is None
-        changed = before.answers != answers
-        self.parts[name] = PartState(answers, self._now() if changed else before.since, detail)
-        metrics.part_up.labels(name).set(answers)
-        if changed and answers:
+        before = self.parts[name]
+        status: Literal["ok", "away"] = "ok" if detail is None else "away"
+        changed = before.status != status
+        self.parts[name] = PartHealth(status=status, since=self._now() if changed else before.since, detail=detail)
+        metrics.part_up.labels(name).set(status == "ok")
+        if changed and status == "ok":
             log.info("%s: answers again", name)
         elif changed:
             log.warning("%s: does not answer: %s", name, detail)

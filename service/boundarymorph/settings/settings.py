@@ -85,7 +85,7 @@ class Settings(BaseSettings):
     cache: CacheSettings = Field(default_factory=CacheSettings)
     rate_limits: RateLimitSettings = Field(default_factory=RateLimitSettings)
     work: WorkSettings = Field(default_factory=WorkSettings)
-    ready_interval_seconds: float = Field(10.0, gt=0, description="between canaries to the parts behind /readyz")
+    ready_interval_seconds: float = Field(10.0, gt=0, description="between probes to the parts behind /readyz")
     ready_timeout_seconds: float = Field(5.0, gt=0, description="that a part may take to answer one")
     traces: TraceSettings = Field(default_factory=TraceSettings)
     workers: int = Field(1, ge=1, le=256, description="processes that answer on one port, each with models of its own")

@@ -56,7 +56,7 @@ retriever_seconds = Histogram(
     buckets=SECONDS,
 )
 part_up = Gauge(
-    "boundarymorph_part_up", "Whether a part answered its last canary.", ["part"], multiprocess_mode="livemin"
+    "boundarymorph_part_up", "Whether a part answered its last probe.", ["part"], multiprocess_mode="livemin"
 )
 replica_up = Gauge(
     "boundarymorph_replica_up",

@@ -79,9 +79,9 @@ class BatchingEncoder:
         return self.batcher.waiting()
 
     async def check(self) -> None:
-        """Warm up with a batch as large as they get, then encode a canary. Raises what `encode_query` does."""
+        """Warm up with a batch as large as they get, then encode a probe. Raises what `encode_query` does."""
         await self.encode_documents(["warm " * self.model.max_length] * self.batcher.full_batch())
-        await self.encode_query("canary")
+        await self.encode_query("probe")
 
     async def encode_query(self, text: str, *, deadline: float | None = None) -> NDArray[np.float32]:
         """As `Encoder.encode_query`. deadline: on the clock, after which it raises DeadlineExceeded."""

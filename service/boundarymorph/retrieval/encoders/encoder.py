@@ -32,7 +32,7 @@ class Encoder(Protocol):
         """d, the length of the vectors."""
 
     async def check(self) -> None:
-        """Warm up and encode a canary; name and dimension are known after that. Raises what `encode_query` does."""
+        """Warm up and encode a probe; name and dimension are known after that. Raises what `encode_query` does."""
 
     async def encode_query(self, text: str) -> NDArray[np.float32]:
         """(d,) unit vector of a query. Raises Overloaded, EncoderUnavailable or EncoderFailed."""

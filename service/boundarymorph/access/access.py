@@ -1,0 +1,60 @@
+"""What every request to a process passes: keys, rate limits, admission, bounded memory and bounded threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from boundarymorph.access.admission import Admission
+from boundarymorph.access.keys import KeyRing
+from boundarymorph.access.memory import BytesInHand
+from boundarymorph.access.rates import RateLimits
+from boundarymorph.inference.executors import BoundedExecutor
+from boundarymorph.settings import Settings, WorkSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The threads for each kind of blocking work of a process; a retriever has its own for searches.
+
+    parsing: large bodies of requests and answers; read: what is known of indexes, and their documents; write: uploads,
+    from the parsing of their documents on, and other changes to indexes.
+    """
+
+    parsing: BoundedExecutor
+    read: BoundedExecutor
+    write: BoundedExecutor
+
+    @classmethod
+    def of(cls, settings: WorkSettings) -> Work:
+        return cls(
+            BoundedExecutor("parsing", threads=settings.parsing_threads, waiting=settings.parsing_waiting),
+            BoundedExecutor("read", threads=settings.read_threads, waiting=settings.read_waiting),
+            BoundedExecutor("write", threads=settings.write_threads, waiting=settings.write_waiting),
+        )
+
+    async def close(self) -> None:
+        """Wait for the calls that run, and release the threads."""
+        for executor in (self.parsing, self.read, self.write):
+            await executor.close()
+
+
+class Access:
+    """The bounds on requests to one process, as its settings have them."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises InvalidConfiguration for malformed keys and rate limits."""
+        limits = settings.limits
+        redis = settings.rate_limits.url or settings.cache.url
+        self.settings = settings
+        self.keys = KeyRing(settings.keys)
+        self.rates = RateLimits(
+            settings.rate_limits, self.keys.callers, url=None if redis is None else redis.get_secret_value()
+        )
+        self.admission = Admission(running=settings.sessions, waiting=limits.waiting, of_caller=limits.key_sessions)
+        self.bytes_in_hand = BytesInHand(limits.bytes_in_hand)
+        self.work = Work.of(settings.work)
+
+    async def close(self) -> None:
+        """Release threads and connections."""
+        await self.work.close()
+        await self.rates.close()
