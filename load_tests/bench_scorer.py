@@ -77,8 +77,8 @@ def _bare(rows: report.Rows, folder: Path, texts: Sequence[str], device: str, pr
         rows.append(_bare_row(*kinds[0], batch))
     ours = TransformerCrossEncoder.load(str(folder), device=device, precision=precision)  # one thread a batch from here
     kinds = [
-        ("transformers, side by side", plain, features, ours.lanes),
-        ("our forward", ours.run, sorted(ours.tokenize(QUERIES[0], texts), key=len), ours.lanes),
+        ("transformers, side by side", plain, features, ours.workers),
+        ("our forward", ours.run, sorted(ours.tokenize(QUERIES[0], texts), key=len), ours.workers),
     ]
     for kind in kinds:
         for batch in BATCHES:

@@ -250,7 +250,7 @@ def _pairs(count: int, *, seed: int, lengths: tuple[int, int] = LENGTHS, queries
         query = number * queries // count
         document = rng.integers(10, 380, int(rng.integers(lengths[0], lengths[1] + 1)))
         ids = np.concatenate([heads[query], document])
-        pairs.append(Pair(ids, f"query {query}", False, (np.arange(len(ids)) >= QUERY_TOKENS).astype(np.int64)))
+        pairs.append(Pair(ids, False, (np.arange(len(ids)) >= QUERY_TOKENS).astype(np.int64), query=f"query {query}"))
     return pairs
 
 

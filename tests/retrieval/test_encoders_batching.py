@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from prometheus_client import REGISTRY
 
 from boundarymorph.errors import DeadlineExceeded, EncoderFailed, EncoderUnavailable, Overloaded
-from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory
+from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory, TokenSequence
 from boundarymorph.retrieval.encoders import BatchingEncoder
-from boundarymorph.retrieval.encoders.dual_encoder import Text, unit_rows
+from boundarymorph.retrieval.encoders.dual_encoder import unit_rows
 from tests.contract.encoder import EncoderContract
 from tests.retrieval.fakes import vector_of
 
@@ -38,9 +38,9 @@ class SeededDualEncoder:
     dimension = 32
 
     def __init__(
-        self, *, lanes: int = 1, batch_tokens: int = 200, pads: bool = False, memory: int = 10**6, open: bool = True
+        self, *, workers: int = 1, batch_tokens: int = 200, pads: bool = False, memory: int = 10**6, open: bool = True
     ) -> None:
-        self.lanes, self.batch_tokens, self.pads, self.memory = lanes, batch_tokens, pads, memory
+        self.workers, self.batch_tokens, self.pads, self.memory = workers, batch_tokens, pads, memory
         self.side_by_side = False
         self.open = threading.Event()
         if open:
@@ -48,18 +48,18 @@ class SeededDualEncoder:
         self.batches: list[list[str]] = []
         self.tokenized = 0
         self.closed = False
-        self._texts: dict[Text, str] = {}
+        self._texts: dict[TokenSequence, str] = {}
 
-    def tokenize_query(self, text: str) -> Text:
+    def tokenize_query(self, text: str) -> TokenSequence:
         return self.tokenize_documents([f"query: {text}"])[0]
 
-    def tokenize_documents(self, texts: Sequence[str]) -> list[Text]:
-        tokenized = [Text(np.arange(min(100, max(1, len(text)))), len(text) > 100) for text in texts]
+    def tokenize_documents(self, texts: Sequence[str]) -> list[TokenSequence]:
+        tokenized = [TokenSequence(np.arange(min(100, max(1, len(text)))), len(text) > 100) for text in texts]
         self._texts.update(zip(tokenized, texts, strict=True))
         self.tokenized += len(texts)
         return tokenized
 
-    def run(self, texts: Sequence[Text]) -> NDArray[np.float32]:
+    def run(self, texts: Sequence[TokenSequence]) -> NDArray[np.float32]:
         read = [self._texts[text] for text in texts]
         self.batches.append(read)
         assert self.open.wait(10)
@@ -120,11 +120,11 @@ class Bench:
 
 
 @pytest.mark.parametrize("pads", [True, False])
-@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize("workers", [1, 3])
 class TestContract(EncoderContract):
     @pytest.fixture
-    async def encoder(self, pads: bool, lanes: int) -> AsyncIterator[BatchingEncoder]:
-        encoder = BatchingEncoder(SeededDualEncoder(pads=pads, lanes=lanes))
+    async def encoder(self, pads: bool, workers: int) -> AsyncIterator[BatchingEncoder]:
+        encoder = BatchingEncoder(SeededDualEncoder(pads=pads, workers=workers))
         yield encoder
         await encoder.close()
 
@@ -139,7 +139,7 @@ class TestContract(EncoderContract):
 
 class TestTurns:
     async def test_results_of_many_slices_come_in_order(self) -> None:
-        encoder = BatchingEncoder(SeededDualEncoder(lanes=3))
+        encoder = BatchingEncoder(SeededDualEncoder(workers=3))
         texts = [f"{number} " + "x" * (number % 130) for number in range(2 * MANY)]
         embeddings = await encoder.encode_documents(texts)
         np.testing.assert_array_equal(embeddings.vectors, np.array([vector_of(text) for text in texts]))

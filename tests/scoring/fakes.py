@@ -51,14 +51,14 @@ class SeededCrossEncoder:
     def __init__(
         self,
         *,
-        lanes: int = 1,
+        workers: int = 1,
         side_by_side: bool = False,
         batch_tokens: int = 50,
         pads: bool = False,
         memory: int = 1_000_000,
         open: bool = True,
     ) -> None:
-        self.lanes = lanes
+        self.workers = workers
         self.side_by_side = side_by_side
         self.batch_tokens = batch_tokens
         self.pads = pads
@@ -71,7 +71,7 @@ class SeededCrossEncoder:
         self._texts: dict[Pair, str] = {}
 
     def tokenize(self, query: str, texts: Sequence[str]) -> list[Pair]:
-        pairs = [Pair(np.arange(min(100, max(1, len(text)))), query, len(text) > 100) for text in texts]
+        pairs = [Pair(np.arange(min(100, max(1, len(text)))), len(text) > 100, query=query) for text in texts]
         self._texts.update(zip(pairs, texts, strict=True))
         return pairs
 

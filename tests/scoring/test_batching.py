@@ -67,11 +67,11 @@ class Bench:
 
 
 @pytest.mark.parametrize("pads", [True, False])
-@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize("workers", [1, 3])
 class TestContract(ScorerContract):
     @pytest.fixture
-    async def scorer(self, pads: bool, lanes: int) -> AsyncIterator[BatchingScorer]:
-        scorer = BatchingScorer(SeededCrossEncoder(pads=pads, lanes=lanes))
+    async def scorer(self, pads: bool, workers: int) -> AsyncIterator[BatchingScorer]:
+        scorer = BatchingScorer(SeededCrossEncoder(pads=pads, workers=workers))
         yield scorer
         await scorer.close()
 
@@ -121,8 +121,8 @@ class TestBatches:
             await asyncio.gather(long, short)
             assert ["short text"] in bench.model.batches[2:10]
 
-    async def test_all_lanes_work(self) -> None:
-        model = SeededCrossEncoder(lanes=3, batch_tokens=1, open=False)
+    async def test_all_workers_work(self) -> None:
+        model = SeededCrossEncoder(workers=3, batch_tokens=1, open=False)
         scorer = BatchingScorer(model)
         task = asked(scorer, "q", "a", "b", "c", "d")
         await until(lambda: len(model.batches) == 3)
@@ -132,7 +132,7 @@ class TestBatches:
 
     @pytest.mark.parametrize(("side_by_side", "batches"), [(True, [1, 1, 2, 2, 2]), (False, [1, 1, 1, 6])])
     async def test_idle_cores_share_what_waits(self, side_by_side: bool, batches: list[int]) -> None:
-        model = SeededCrossEncoder(lanes=3, side_by_side=side_by_side, batch_tokens=60, open=False)
+        model = SeededCrossEncoder(workers=3, side_by_side=side_by_side, batch_tokens=60, open=False)
         scorer = BatchingScorer(model)
         for number in range(2 if side_by_side else 3):
             asked(scorer, "q", f"{number}")
@@ -528,9 +528,9 @@ class TestMetrics:
 
 
 async def test_many_threads_lose_nothing() -> None:
-    """Requests, cancellations and deadlines at random over several lanes: every answer right, nothing left."""
+    """Requests, cancellations and deadlines at random over several workers: every answer right, nothing left."""
     rng = np.random.default_rng(3)
-    model = SeededCrossEncoder(lanes=4, batch_tokens=60)
+    model = SeededCrossEncoder(workers=4, batch_tokens=60)
     others = set(threading.enumerate())
     scorer = BatchingScorer(model)
 

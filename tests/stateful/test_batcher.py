@@ -58,8 +58,8 @@ class ObedientModel:
     name, backend = "obedient", "test"
     max_length, batch_tokens, side_by_side = LONGEST, BATCH, False
 
-    def __init__(self, lanes: int, pads: bool) -> None:
-        self.lanes, self.pads = lanes, pads
+    def __init__(self, workers: int, pads: bool) -> None:
+        self.workers, self.pads = workers, pads
         self.waiting: list[Batch] = []
 
     def run(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
@@ -101,10 +101,10 @@ class Request:
 
 
 class BatcherMachine(RuleBasedStateMachine):
-    @initialize(lanes=st.integers(1, 2), pads=st.booleans())
-    def begin(self, lanes: int, pads: bool) -> None:
+    @initialize(workers=st.integers(1, 2), pads=st.booleans())
+    def begin(self, workers: int, pads: bool) -> None:
         self.loop = VirtualLoop()
-        self.model = ObedientModel(lanes, pads)
+        self.model = ObedientModel(workers, pads)
         self.lost = 0
         self.batcher: Batcher[Pair] = Batcher(
             self.model,
@@ -128,7 +128,7 @@ class BatcherMachine(RuleBasedStateMachine):
                 self.loop.run_until_complete(asyncio.sleep(0))
             with self.batcher._changed:
                 told = [batch for batch in self.model.waiting if batch.given.is_set()]
-                idle = self.batcher.idle + len(self.model.waiting) == self.model.lanes and not told
+                idle = self.batcher.idle + len(self.model.waiting) == self.model.workers and not told
                 waits = self.batcher._queue and self.batcher.idle
                 if idle and not waits and not self.batcher._tokenizing:
                     break
@@ -146,7 +146,9 @@ class BatcherMachine(RuleBasedStateMachine):
         numbers = list(range(self.count, self.count + len(lengths)))
         self.count += len(lengths)
         deadline = None if seconds is None else self.loop.now + seconds
-        pairs = [Pair(np.array([number] * length), "q", False) for number, length in zip(numbers, lengths, strict=True)]
+        pairs = [
+            Pair(np.array([number] * length), False, query="q") for number, length in zip(numbers, lengths, strict=True)
+        ]
         alone = self.batcher.waiting() == (0, 0)
         task = self.loop.create_task(
             self.batcher.run(lambda: pairs, [4 * length for length in lengths], deadline=deadline)

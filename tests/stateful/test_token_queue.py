@@ -35,7 +35,7 @@ class TokenQueueMachine(RuleBasedStateMachine):
     def add(self, owner: int, items: list[tuple[int, int]]) -> None:
         entries = []
         for length, due in items:
-            entries.append(Entry(Pair(np.arange(length), "q", False), owner, self.came, float(due)))
+            entries.append(Entry(Pair(np.arange(length), False, query="q"), owner, self.came, float(due)))
             self.model.append(Waiting(due, self.came, owner, length))
             self.came += 1
         self.model.sort()

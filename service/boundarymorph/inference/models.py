@@ -133,6 +133,11 @@ class OnnxTextModel:
         first: NDArray[np.float32] = np.asarray(output, dtype=np.float32)[0]
         return first
 
+    @property
+    def name(self) -> str:
+        """Weights and max_length, on which its results depend."""
+        return f"{self.weights.name}/{self.max_length}"
+
     def encode_texts(self, texts: Sequence[str]) -> list[tuple[Encoding, bool]]:
         """n texts as `infer` reads them, and of each whether it was cut."""
         return encode_texts(self._tokenizer, self.max_length, texts)

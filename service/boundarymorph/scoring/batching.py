@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from boundarymorph.errors import ScorerFailed, ScorerUnavailable
-from boundarymorph.inference.batching.batcher import Batcher, Role
+from boundarymorph.inference.batching.batcher import Role
+from boundarymorph.inference.batching.served import Served
 from boundarymorph.scoring.cross_encoder import CrossEncoder, Pair
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.telemetry import metrics
@@ -25,7 +26,7 @@ SCORER = Role(
 )
 
 
-class BatchingScorer:
+class BatchingScorer(Served[CrossEncoder, Pair]):
     """A `Scorer` whose cross-encoder serves all requests in common batches; see `Batcher` for the order and the door.
 
     queue_tokens: what may wait; patience: seconds after which a request without a deadline is due; on_lost: called when
@@ -41,28 +42,7 @@ class BatchingScorer:
         on_lost: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.model = model
-        self.batcher: Batcher[Pair] = Batcher(
-            model, SCORER, queue_tokens=queue_tokens, patience=patience, on_lost=on_lost, clock=clock
-        )
-
-    @property
-    def name(self) -> str:
-        return self.model.name
-
-    @property
-    def queue_tokens(self) -> int:
-        """What may wait."""
-        return self.batcher.queue_tokens
-
-    @property
-    def batch_tokens(self) -> int:
-        """What a batch may have now: less than the model's own number while the device has no memory for that."""
-        return self.batcher.batch_tokens
-
-    def waiting(self) -> tuple[int, int]:
-        """Pairs and tokens that wait now."""
-        return self.batcher.waiting()
+        super().__init__(model, SCORER, queue_tokens=queue_tokens, patience=patience, on_lost=on_lost, clock=clock)
 
     async def check(self) -> None:
         """Warm up with a batch as large as they get, then score a probe. Raises what `score` does."""
@@ -83,7 +63,3 @@ class BatchingScorer:
             truncate=truncate,
         )
         return Scores(results.values, results.truncated)
-
-    async def close(self) -> None:
-        """Finish the batches under way, give up what waits, release the model."""
-        await self.batcher.close()

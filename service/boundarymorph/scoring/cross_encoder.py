@@ -9,24 +9,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.inference.batching.model import Model
+from boundarymorph.inference.batching.model import Model, TokenSequence
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pair:
-    """A query and a document, tokenised and cut to fit: what the model reads.
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Pair(TokenSequence):
+    """A query and a document. query: as it was given, since pairs of one query may share work."""
 
-    ids: (n,) token ids, special ones included; type_ids: (n,) segments, where the model knows them; query: as it was
-    given, since pairs of one query may share work; truncated: whether anything was cut.
-    """
-
-    ids: NDArray[np.int64]
     query: str
-    truncated: bool
-    type_ids: NDArray[np.int64] | None = None
-
-    def __len__(self) -> int:
-        return len(self.ids)
 
 
 class CrossEncoder(Model[Pair], Protocol):

@@ -20,10 +20,11 @@ from boundarymorph.scoring.cross_encoder import CrossEncoder
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.observed import ObservedRetriever, ObservedSelector
-from boundarymorph.settings import CacheSettings, EncoderSettings, Settings
+from boundarymorph.settings import CacheSettings, EncoderSettings, ModelSettings, Settings
 
 # At run time each is imported where it is built: a process that retrieves elsewhere loads neither FAISS nor ONNX.
 if TYPE_CHECKING:
+    from boundarymorph.inference.transformer.device import LoadOptions
     from boundarymorph.retrieval.catalog import IndexCatalog
     from boundarymorph.retrieval.encoders import Encoder
     from boundarymorph.retrieval.index import VectorIndex
@@ -140,20 +141,15 @@ def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None
         raise InvalidConfiguration(f"encoder.model needs {error.name}: pip install 'boundarymorph[torch]'") from None
     return TransformerEncoder.load(
         chosen.model,
-        revision=chosen.revision,
         patience=chosen.timeout_seconds,
         on_lost=on_lost,
-        precision=chosen.precision,
-        device=chosen.device,
         max_length=chosen.max_length,
         pooling=chosen.pooling,
         query_prompt=chosen.query_prompt,
         document_prompt=chosen.document_prompt,
         instruction=chosen.instruction,
         dimension=chosen.dimension,
-        batch_tokens=chosen.batch_tokens,
-        trust_remote_code=chosen.trust_remote_code,
-        threads=settings.threads,
+        **_load_options(chosen, settings.threads),
     )
 
 
@@ -401,15 +397,10 @@ def _cross_encoder(settings: Settings) -> CrossEncoder:
         raise InvalidConfiguration(f"scorer.model needs {error.name}: pip install 'boundarymorph[torch]'") from None
     return TransformerCrossEncoder.load(
         chosen.model,
-        revision=chosen.revision,
-        precision=chosen.precision,
-        device=chosen.device,
         max_length=chosen.max_length,
         prompt=chosen.prompt,
         instruction=chosen.instruction,
-        batch_tokens=chosen.batch_tokens,
-        trust_remote_code=chosen.trust_remote_code,
-        threads=settings.threads,
+        **_load_options(chosen, settings.threads),
     )
 
 
@@ -446,6 +437,17 @@ def _remote_encoder(chosen: EncoderSettings) -> Encoder:
         observe=metrics.observe_encoder_attempt,
         on_change=partial(metrics.observe_replica, "encoder"),
     )
+
+
+def _load_options(chosen: ModelSettings, threads: int | None) -> LoadOptions:
+    return {
+        "revision": chosen.revision,
+        "precision": chosen.precision,
+        "device": chosen.device,
+        "batch_tokens": chosen.batch_tokens,
+        "trust_remote_code": chosen.trust_remote_code,
+        "threads": threads,
+    }
 
 
 def _secret(value: SecretStr | None) -> str | None:

@@ -17,7 +17,8 @@ budgets = st.integers(1, 100)
 def queue_of(pairs: Sequence[tuple[int, float]], owner: str = "all") -> TokenQueue[Pair, str]:
     queue: TokenQueue[Pair, str] = TokenQueue()
     queue.add(
-        Entry(Pair(np.arange(length), "q", False), owner, position, due) for position, (length, due) in enumerate(pairs)
+        Entry(Pair(np.arange(length), False, query="q"), owner, position, due)
+        for position, (length, due) in enumerate(pairs)
     )
     return queue
 
@@ -71,7 +72,7 @@ def test_like_lengths_are_sought_among_the_urgent_only() -> None:
 
 def test_what_nobody_waits_for_is_forgotten() -> None:
     queue = queue_of([(3, 0), (4, 1)], "gone")
-    queue.add([Entry(Pair(np.arange(5), "q", False), "here", 0, 0.5)])
+    queue.add([Entry(Pair(np.arange(5), False, query="q"), "here", 0, 0.5)])
     assert queue.owners() == {"gone", "here"}
     assert queue.discard({"gone", "never here"}) == 2
     assert (len(queue), queue.tokens) == (1, 5)

@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 
 
 def pairs_of(*queries_and_ids: tuple[str, list[int]]) -> list[Pair]:
-    return [Pair(np.array(ids), query, truncated=False) for query, ids in queries_and_ids]
+    return [Pair(np.array(ids), query=query, truncated=False) for query, ids in queries_and_ids]
 
 
 def pack(pairs: list[Pair], *, share_prefix: bool) -> Row:
@@ -73,7 +73,7 @@ class TestPack:
         assert len(row.ids) == 6
 
     def test_types_stay_with_their_tokens(self) -> None:
-        typed = [Pair(np.arange(n), "a", truncated=False, type_ids=np.arange(n) % 2) for n in (3, 4)]
+        typed = [Pair(np.arange(n), query="a", truncated=False, type_ids=np.arange(n) % 2) for n in (3, 4)]
         row = pack(typed, share_prefix=False)
         assert row.type_ids is not None
         assert row.type_ids.tolist() == [0, 1, 0, 0, 1, 0, 1]

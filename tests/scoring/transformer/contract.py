@@ -55,5 +55,5 @@ class CrossEncoderContract:
     def test_it_tells_what_it_is(self, encoder: CrossEncoder) -> None:
         assert encoder.name
         assert encoder.backend
-        assert encoder.lanes >= 1
+        assert encoder.workers >= 1
         assert encoder.batch_tokens >= 1

@@ -269,9 +269,9 @@ class TestName:
         assert (model, len(revision), precision, length) == ("bert", 12, "int8", "64")
         assert encoder.backend == "torch-cpu"
 
-    def test_each_thread_is_a_lane(self, folder: Folder) -> None:
-        assert load(folder("bert"), threads=3).lanes == 3
-        assert load(folder("bert"), threads=None).lanes == available_cores()
+    def test_each_thread_is_a_worker(self, folder: Folder) -> None:
+        assert load(folder("bert"), threads=3).workers == 3
+        assert load(folder("bert"), threads=None).workers == available_cores()
         assert torch.get_num_threads() == 1
 
     def test_other_weights_have_another_name(self, tmp_path: Path, folder: Folder) -> None:

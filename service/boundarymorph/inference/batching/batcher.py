@@ -85,16 +85,16 @@ class Batcher(Generic[Item]):
     """Requests of many callers on one model in this process.
 
     Whenever the device is free it takes what waits, the earliest deadline first, up to the model's batch of tokens;
-    nothing ever waits for a batch to fill, and lanes that are idle side by side share what there is. Requests without a
-    deadline count as due `patience` seconds after they came, and the later items of a long request as due later by the
-    time that those before them take, so that short requests get between.
+    nothing ever waits for a batch to fill, and workers that are idle side by side share what there is. Requests
+    without a deadline count as due `patience` seconds after they came, and the later items of a long request as
+    due later by the time that those before them take, so that short requests get between.
 
     A batch for which the device has no memory halves the batches to come. They double again, up to the model's own
     size, after `GROW_AFTER` batches that fit, and after twice as many each time that this fails.
 
     queue_tokens: what may wait; a request that would be over it, or could not be answered in time behind what is due
-    before it, is refused whole. on_lost: called when the device is gone for good, or a lane has ended by a fault of its
-    own; every request fails from then on.
+    before it, is refused whole. on_lost: called when the device is gone for good, or a worker has ended by a fault
+    of its own; every request fails from then on.
     """
 
     def __init__(
@@ -119,17 +119,18 @@ class Batcher(Generic[Item]):
         self._grow_after, self._grown = GROW_AFTER, False
         self._queue: TokenQueue[Item, _Job[Item]] = TokenQueue()
         self._tokenizing: list[tuple[float, int]] = []  # when requests are due, and their tokens as guessed
-        self._idle = 0  # lanes that wait for a batch
+        self._idle = 0  # workers that wait for a batch
         self._lost: str | None = None
         self._closed = False
         self._changed = threading.Condition()
         self._tokenizer = ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
         self._metrics = BatchMetrics(role.metrics, model.name, model.backend, self.waiting)
-        self._lanes = [
-            threading.Thread(target=self._work, name=f"{role.name}-{lane}", daemon=True) for lane in range(model.lanes)
+        self._workers = [
+            threading.Thread(target=self._work, name=f"{role.name}-{worker}", daemon=True)
+            for worker in range(model.workers)
         ]
-        for lane in self._lanes:
-            lane.start()
+        for worker in self._workers:
+            worker.start()
 
     def waiting(self) -> tuple[int, int]:
         """Items and tokens that wait now."""
@@ -214,8 +215,8 @@ class Batcher(Generic[Item]):
             self._changed.notify_all()
         for job in owners:
             job.finish(self._shutting_down())
-        for lane in self._lanes:
-            await asyncio.to_thread(lane.join)
+        for worker in self._workers:
+            await asyncio.to_thread(worker.join)
         await asyncio.to_thread(self._tokenizer.shutdown)
         await asyncio.to_thread(self._model.close)
         self._metrics.close()
@@ -292,7 +293,7 @@ class Batcher(Generic[Item]):
                     self._metrics.wait_seconds.observe(now - entry.owner.arrival)
                 self._run(batch)
         except BaseException as error:
-            # Without this lane requests would wait for ever, so all are told, and the process ends.
+            # Without this worker requests would wait for ever, so all are told, and the process ends.
             log.critical("a thread of the %s has ended", self._role.name, exc_info=error)
             self._lose(f"a thread of the {self._role.name} has ended ({type(error).__name__})", batch)
 
@@ -358,7 +359,7 @@ class Batcher(Generic[Item]):
     def _measure(self, batch: list[Entry[Item, _Job[Item]]], seconds: float) -> None:
         lengths = [len(entry.item) for entry in batch]
         tokens = sum(lengths)
-        last = seconds / tokens / len(self._lanes)
+        last = seconds / tokens / len(self._workers)
         with self._changed:
             self.token_seconds = MEMORY * self.token_seconds + (1 - MEMORY) * last if self.token_seconds else last
             self._good_batches += 1

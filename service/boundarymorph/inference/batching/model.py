@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -17,23 +18,20 @@ class DeviceLost(Exception):
     """The device or its context is gone for good: only a new process may help."""
 
 
-class TokenSequence(Protocol):
-    """What a model reads: a pair or a text, tokenised and cut to fit."""
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenSequence:
+    """What a model reads: a text or a pair of texts, tokenised and cut to fit.
 
-    @property
-    def ids(self) -> NDArray[np.int64]:
-        """(n,) token ids, special ones included."""
+    ids: (n,) token ids, special ones included; truncated: whether anything was cut; type_ids: (n,) segments, where the
+    model knows them.
+    """
 
-    @property
-    def type_ids(self) -> NDArray[np.int64] | None:
-        """(n,) segments, where the model knows them."""
-
-    @property
-    def truncated(self) -> bool:
-        """Whether anything was cut."""
+    ids: NDArray[np.int64]
+    truncated: bool
+    type_ids: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
-        """n."""
+        return len(self.ids)
 
 
 Item = TypeVar("Item", bound=TokenSequence)
@@ -56,12 +54,12 @@ class Model(Protocol[Contra]):
         """Tokens of a sequence, special ones included; longer ones are cut."""
 
     @property
-    def lanes(self) -> int:
+    def workers(self) -> int:
         """How many calls of `run` at a time keep the device busy."""
 
     @property
     def side_by_side(self) -> bool:
-        """Whether lanes compute at the same time, as cores do, rather than in turn on one device."""
+        """Whether workers compute at the same time, as cores do, rather than in turn on one device."""
 
     @property
     def batch_tokens(self) -> int:

@@ -19,7 +19,7 @@ from boundarymorph.inference.transformer.architecture import (
     prepare_packing,
 )
 from boundarymorph.inference.transformer.dense import open_dense
-from boundarymorph.inference.transformer.device import Precision, release, weight_type
+from boundarymorph.inference.transformer.device import Placement, release, weight_type
 from boundarymorph.inference.transformer.failures import on_device
 from boundarymorph.inference.transformer.forward import PackedBody, PaddedBody, Pooling
 from boundarymorph.inference.transformer.int8 import quantize
@@ -64,25 +64,24 @@ def open_body(
     *,
     pooling: Pooling,
     dense: tuple[str, ...],
-    precision: Precision,
-    device: torch.device,
+    placement: Placement,
     packed: bool | None,
 ) -> Body:
     """dense: the folders of the layers behind the pooling; packed: None where that can be done.
 
     Raises what opening a repository does, OutOfMemory and DeviceLost.
     """
-    return on_device(lambda: _open(repository, pooling, dense, precision, device, packed))
+    return on_device(lambda: _open(repository, pooling, dense, placement, packed))
 
 
 def _open(
     repository: Repository,
     pooling: Pooling,
     dense: tuple[str, ...],
-    precision: Precision,
-    device: torch.device,
+    placement: Placement,
     packed: bool | None,
 ) -> Body:
+    precision, device = placement.precision, placement.device
     model = repository.open(AutoModel, dtype=weight_type(precision, device), spare=("pooler.",))
     if getattr(model, "pooler", None) is not None:
         # It makes nothing of use here, and would do so of a row.

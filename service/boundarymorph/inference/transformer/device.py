@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, TypedDict
 
 import torch
 
@@ -11,9 +11,50 @@ from boundarymorph.inference.models import available_cores
 
 Precision: TypeAlias = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 
+
+class LoadOptions(TypedDict, total=False):
+    """How any model is opened.
+
+    revision: a commit, branch or tag of the hub, by default its main branch; a folder has none. precision: auto is bf16
+    on a GPU and fp32 elsewhere. device: auto is a GPU where there is one. batch_tokens: of a batch, by default by the
+    device. packed: whether batches go without padding, by default where that can be done. trust_remote_code: whether
+    the repository may bring code that is run. threads: how many batches a CPU computes side by side, one thread each,
+    by default one a core; that is faster than to split each batch, and does not slow down when the cores are shared;
+    PyTorch keeps to one thread an operation in the whole process.
+    """
+
+    revision: str | None
+    precision: Precision
+    device: str
+    batch_tokens: int | None
+    packed: bool | None
+    trust_remote_code: bool
+    threads: int | None
+
+
+class Placement(NamedTuple):
+    """Where and how a model runs. batch_tokens: of a batch; workers: batches at a time."""
+
+    device: torch.device
+    precision: Precision
+    batch_tokens: int
+    workers: int
+
+    @classmethod
+    def of(cls, options: LoadOptions) -> Placement:
+        """Raises InvalidConfiguration for a device that is not there, and for settings that there are not."""
+        device = chosen_device(options.get("device", "auto"))
+        return cls(
+            device,
+            chosen_precision(options.get("precision", "auto"), device),
+            _chosen_batch_tokens(options.get("batch_tokens"), device),
+            _chosen_workers(options.get("threads"), device),
+        )
+
+
 _TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _BATCH_TOKENS = {"cpu": 512, "cuda": 16384}
-_LANES_OF_A_GPU = 2
+_WORKERS_OF_A_GPU = 2
 
 
 def chosen_device(device: str) -> torch.device:
@@ -43,16 +84,15 @@ def weight_type(precision: Precision, device: torch.device) -> torch.dtype:
     return _TYPES.get(precision, torch.bfloat16 if device.type == "cuda" else torch.float32)
 
 
-def chosen_lanes(threads: int | None, device: torch.device) -> int:
+def _chosen_workers(threads: int | None, device: torch.device) -> int:
     """How many batches are computed at a time: on a CPU so many threads, by default one a core, each with a batch.
 
-    That is faster than to split each batch, and does not slow down when the cores are shared; PyTorch keeps to one
-    thread an operation in the whole process. On a GPU one lane packs while the other computes.
+    On a GPU one worker packs while the other computes.
 
     Raises InvalidConfiguration.
     """
     if device.type != "cpu":
-        return _LANES_OF_A_GPU
+        return _WORKERS_OF_A_GPU
     threads = available_cores() if threads is None else threads
     if threads < 1:
         raise InvalidConfiguration("threads must be at least 1")
@@ -60,7 +100,7 @@ def chosen_lanes(threads: int | None, device: torch.device) -> int:
     return threads
 
 
-def chosen_batch_tokens(batch_tokens: int | None, device: torch.device) -> int:
+def _chosen_batch_tokens(batch_tokens: int | None, device: torch.device) -> int:
     """Raises InvalidConfiguration."""
     if batch_tokens is not None and batch_tokens < 1:
         raise InvalidConfiguration("batch_tokens must be at least 1")

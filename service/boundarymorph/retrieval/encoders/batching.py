@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import EncoderFailed, EncoderUnavailable
-from boundarymorph.inference.batching.batcher import CHARACTERS_A_TOKEN, Batcher, Role
-from boundarymorph.retrieval.encoders.dual_encoder import DualEncoder, Text
+from boundarymorph.inference.batching.batcher import CHARACTERS_A_TOKEN, Role
+from boundarymorph.inference.batching.model import TokenSequence
+from boundarymorph.inference.batching.served import Served
+from boundarymorph.retrieval.encoders.dual_encoder import DualEncoder
 from boundarymorph.retrieval.encoders.encoder import Embeddings
 from boundarymorph.telemetry import metrics
 
@@ -31,7 +33,7 @@ SLICE_TOKENS = 8192  # of a call's documents that wait together, or two batches'
 SLICES = 2  # of a call at a time, so that one is tokenised while another is encoded
 
 
-class BatchingEncoder:
+class BatchingEncoder(Served[DualEncoder, TokenSequence]):
     """An `Encoder` whose model serves all requests in common batches; see `Batcher` for the order and the door.
 
     Queries go first. A call with many documents lets no more than two slices of them wait, so that calls take turns,
@@ -50,33 +52,13 @@ class BatchingEncoder:
         on_lost: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.model = model
+        role = replace(ENCODER, shape=(model.dimension,))
+        super().__init__(model, role, queue_tokens=queue_tokens, patience=patience, on_lost=on_lost, clock=clock)
         self._slice_tokens = min(max(SLICE_TOKENS, 2 * model.batch_tokens), queue_tokens)
-        self.batcher: Batcher[Text] = Batcher(
-            model,
-            replace(ENCODER, shape=(model.dimension,)),
-            queue_tokens=queue_tokens,
-            patience=patience,
-            on_lost=on_lost,
-            clock=clock,
-        )
-
-    @property
-    def name(self) -> str:
-        return self.model.name
 
     @property
     def dimension(self) -> int:
         return self.model.dimension
-
-    @property
-    def queue_tokens(self) -> int:
-        """What may wait."""
-        return self.batcher.queue_tokens
-
-    def waiting(self) -> tuple[int, int]:
-        """Texts and tokens that wait now."""
-        return self.batcher.waiting()
 
     async def check(self) -> None:
         """Warm up with a batch as large as they get, then encode a probe. Raises what `encode_query` does."""
@@ -97,7 +79,7 @@ class BatchingEncoder:
         slices = self._slices(texts)
         truncated = 0
 
-        async def lane() -> None:
+        async def worker() -> None:
             nonlocal truncated
             for part in slices:
                 chosen = texts[part]
@@ -111,18 +93,14 @@ class BatchingEncoder:
 
         if texts:
             self.batcher.enter(map(len, texts[next(self._slices(texts))]))
-            lanes = [asyncio.ensure_future(lane()) for _ in range(SLICES)]
+            workers = [asyncio.ensure_future(worker()) for _ in range(SLICES)]
             try:
-                await asyncio.gather(*lanes)
+                await asyncio.gather(*workers)
             finally:
-                for unfinished in lanes:
+                for unfinished in workers:
                     unfinished.cancel()
-                await asyncio.gather(*lanes, return_exceptions=True)
+                await asyncio.gather(*workers, return_exceptions=True)
         return Embeddings(vectors, truncated)
-
-    async def close(self) -> None:
-        """Finish the batches under way, give up what waits, release the model."""
-        await self.batcher.close()
 
     def _slices(self, texts: Sequence[str]) -> Iterator[slice]:
         """Neighbours that are guessed to have so many tokens together, at least one."""

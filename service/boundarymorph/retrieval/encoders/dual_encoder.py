@@ -3,45 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.inference.batching.model import Model
+from boundarymorph.inference.batching.model import Model, TokenSequence
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Text:
-    """A query or a document with its prompt, tokenised and cut to fit: what the model reads.
-
-    ids: (n,) token ids, special ones included; type_ids: (n,) segments, where the model knows them; truncated: whether
-    anything was cut.
-    """
-
-    ids: NDArray[np.int64]
-    truncated: bool
-    type_ids: NDArray[np.int64] | None = None
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-
-class DualEncoder(Model[Text], Protocol):
+class DualEncoder(Model[TokenSequence], Protocol):
     """A `Model` whose results are unit vectors."""
 
     @property
     def dimension(self) -> int:
         """d, the length of the vectors."""
 
-    def tokenize_query(self, text: str) -> Text:
+    def tokenize_query(self, text: str) -> TokenSequence:
         """A query as the model reads it."""
 
-    def tokenize_documents(self, texts: Sequence[str]) -> list[Text]:
+    def tokenize_documents(self, texts: Sequence[str]) -> list[TokenSequence]:
         """n documents as the model reads them."""
 
-    def run(self, texts: Sequence[Text], /) -> NDArray[np.float32]:
+    def run(self, texts: Sequence[TokenSequence], /) -> NDArray[np.float32]:
         """(n, d) unit rows of a batch. Raises OutOfMemory or DeviceLost."""
 
 

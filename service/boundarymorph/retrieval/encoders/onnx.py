@@ -7,28 +7,21 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.inference.batching.model import TokenSequence
 from boundarymorph.inference.models import OnnxTextModel, embedded_encoder
+from boundarymorph.inference.onnx import OnnxModel
 from boundarymorph.retrieval.encoders.batching import BatchingEncoder
-from boundarymorph.retrieval.encoders.dual_encoder import Text, unit_rows
+from boundarymorph.retrieval.encoders.dual_encoder import unit_rows
 
 _BGE_QUERY_PREFIX = "Represent this sentence for searching relevant passages: "
 
 
-class OnnxDualEncoder:
-    """A `DualEncoder` for a BERT-like model whose embedding is the last hidden state of its first token.
-
-    Each text is run on its own, so its vector never depends on what it is batched with, and the cores are kept busy by
-    texts side by side.
-    """
-
-    backend = "onnx-cpu"
-    batch_tokens = 1
-    side_by_side = True
-    pads = False
+class OnnxDualEncoder(OnnxModel):
+    """A `DualEncoder` for a BERT-like model whose embedding is the last hidden state of its first token."""
 
     def __init__(self, model: OnnxTextModel, dimension: int, query_prefix: str) -> None:
+        super().__init__(model)
         self.dimension = dimension
-        self._model = model
         self._query_prefix = query_prefix
 
     @classmethod
@@ -37,32 +30,17 @@ class OnnxDualEncoder:
         model = OnnxTextModel(embedded_encoder(), max_length=max_length, threads=threads)
         return cls(model, dimension=384, query_prefix=_BGE_QUERY_PREFIX)
 
-    @property
-    def name(self) -> str:
-        return f"{self._model.weights.name}/{self._model.max_length}"
-
-    @property
-    def max_length(self) -> int:
-        return self._model.max_length
-
-    @property
-    def lanes(self) -> int:
-        return self._model.threads
-
-    def tokenize_query(self, text: str) -> Text:
+    def tokenize_query(self, text: str) -> TokenSequence:
         return self.tokenize_documents([self._query_prefix + text])[0]
 
-    def tokenize_documents(self, texts: Sequence[str]) -> list[Text]:
+    def tokenize_documents(self, texts: Sequence[str]) -> list[TokenSequence]:
         return [
-            Text(np.array(encoding.ids), truncated, np.array(encoding.type_ids))
+            TokenSequence(np.array(encoding.ids), truncated, np.array(encoding.type_ids))
             for encoding, truncated in self._model.encode_texts(texts)
         ]
 
-    def run(self, texts: Sequence[Text]) -> NDArray[np.float32]:
+    def run(self, texts: Sequence[TokenSequence]) -> NDArray[np.float32]:
         return unit_rows(np.array([self._model.infer(text.ids, text.type_ids)[0] for text in texts]))
-
-    def close(self) -> None:
-        """Nothing to release."""
 
 
 class OnnxEncoder(BatchingEncoder):

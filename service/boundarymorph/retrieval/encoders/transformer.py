@@ -6,25 +6,20 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from typing import Any, get_args
+from typing import Any, Unpack, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import EncoderFailed, InvalidConfiguration
+from boundarymorph.inference.batching.model import TokenSequence
 from boundarymorph.inference.tokenization import encode_texts, plain
 from boundarymorph.inference.transformer.architecture import MOST_OF_A_CAUSAL_MODEL, chosen_length, typed
 from boundarymorph.inference.transformer.body import Body, open_body
-from boundarymorph.inference.transformer.device import (
-    Precision,
-    chosen_batch_tokens,
-    chosen_device,
-    chosen_lanes,
-    chosen_precision,
-)
+from boundarymorph.inference.transformer.device import LoadOptions, Placement
 from boundarymorph.inference.transformer.repository import Repository
 from boundarymorph.retrieval.encoders.batching import BatchingEncoder
-from boundarymorph.retrieval.encoders.dual_encoder import Text, unit_rows
+from boundarymorph.retrieval.encoders.dual_encoder import unit_rows
 from boundarymorph.retrieval.encoders.recipe import Pooling, Recipe, described_recipe
 
 _ORDINARY = "What is asked for? It is 1 answer."
@@ -48,19 +43,19 @@ class TextReader:
             if len(self._tokenizer.encode(prompt, add_special_tokens=False).ids) >= room:
                 raise InvalidConfiguration(f"the prompt {prompt!r} leaves no room in a max_length of {max_length}")
 
-    def query(self, text: str) -> Text:
+    def query(self, text: str) -> TokenSequence:
         return self._read([self._recipe.query + text])[0]
 
-    def documents(self, texts: Sequence[str]) -> list[Text]:
+    def documents(self, texts: Sequence[str]) -> list[TokenSequence]:
         return self._read([self._recipe.document + text for text in texts])
 
-    def _read(self, texts: Sequence[str]) -> list[Text]:
+    def _read(self, texts: Sequence[str]) -> list[TokenSequence]:
         if self._recipe.lower_case:
             texts = [text.lower() for text in texts]
         read = []
         for encoding, truncated in encode_texts(self._tokenizer, self._max_length, texts):
             ids = np.array(encoding.ids or [self._filler], dtype=np.int64)
-            read.append(Text(ids, truncated, np.zeros_like(ids) if self._types else None))
+            read.append(TokenSequence(ids, truncated, np.zeros_like(ids) if self._types else None))
         return read
 
 
@@ -76,13 +71,13 @@ class TransformerDualEncoder:
         dimension: int,
         max_length: int,
         batch_tokens: int,
-        lanes: int,
+        workers: int,
     ) -> None:
         self.name = name
         self.dimension = dimension
         self.max_length = max_length
         self.batch_tokens = batch_tokens
-        self.lanes = lanes
+        self.workers = workers
         self.backend = f"torch-{body.device_type}"
         self.side_by_side = body.device_type == "cpu"
         self.pads = not body.packed
@@ -94,38 +89,30 @@ class TransformerDualEncoder:
         cls,
         name_or_path: str,
         *,
-        revision: str | None = None,
-        precision: Precision = "auto",
-        device: str = "auto",
         max_length: int | None = None,
         pooling: Pooling | None = None,
         query_prompt: str | None = None,
         document_prompt: str | None = None,
         instruction: str | None = None,
         dimension: int | None = None,
-        batch_tokens: int | None = None,
-        packed: bool | None = None,
-        trust_remote_code: bool = False,
-        threads: int | None = None,
+        **options: Unpack[LoadOptions],
     ) -> TransformerDualEncoder:
         """Open a model from a folder or from the hub.
 
-        revision: a commit, branch or tag of the hub, by default its main branch; a folder has none.
-        precision: auto is bf16 on a GPU and fp32 elsewhere; max_length: tokens of a text with its prompt, by default
-        what its repository says or the model reads, at most 8192; pooling, query_prompt, document_prompt: by default
-        what its repository says, else its family, else the mean without prompts; instruction: the task in the prompt of
-        queries that have one ("Instruct: ..."); dimension: how many of the first components are kept, for models that
-        were trained for it; packed: whether batches go without padding, by default where that can be done;
-        trust_remote_code: whether the repository may bring code that is run; threads: how many batches a CPU computes
-        side by side, one thread each, by default one a core.
+        max_length: tokens of a text with its prompt, by default what its repository says or the model reads, at most
+        8192; pooling, query_prompt, document_prompt: by default what its repository says, else its family, else the
+        mean without prompts; instruction: the task in the prompt of queries that have one ("Instruct: ...");
+        dimension: how many of the first components are kept, for models that were trained for it.
 
         Raises ModelUnavailable for files that are missing, InvalidConfiguration for a model or setting that does not
         fit, OutOfMemory and DeviceLost.
         """
-        where = chosen_device(device)
-        precision = chosen_precision(precision, where)
-        most, lanes = chosen_batch_tokens(batch_tokens, where), chosen_lanes(threads, where)
-        repository = Repository(name_or_path, revision=revision, trust_remote_code=trust_remote_code)
+        placement = Placement.of(options)
+        repository = Repository(
+            name_or_path,
+            revision=options.get("revision"),
+            trust_remote_code=options.get("trust_remote_code", False),
+        )
         tokenizer = repository.backend_tokenizer
         recipe = _recipe(repository, pooling, query_prompt, document_prompt, instruction)
         length = chosen_length(repository, max_length, recipe.max_length or MOST_OF_A_CAUSAL_MODEL)
@@ -140,30 +127,30 @@ class TransformerDualEncoder:
             repository,
             pooling="first" if recipe.pooling == "cls" else recipe.pooling,
             dense=recipe.dense,
-            precision=precision,
-            device=where,
-            packed=packed,
+            placement=placement,
+            packed=options.get("packed"),
         )
         if dimension is not None and not 1 <= dimension <= body.width:
             raise InvalidConfiguration(f"{repository.location} has vectors of 1 to {body.width} dimensions")
         dimension = dimension or body.width
+        origin = f"{repository.model}@{repository.revision[:12]}"
         return cls(
-            name=f"{repository.model}@{repository.revision[:12]}/{precision}/{length}/{_digest(recipe, dimension)}",
+            name=f"{origin}/{placement.precision}/{length}/{_digest(recipe, dimension)}",
             reader=reader,
             body=body,
             dimension=dimension,
             max_length=length,
-            batch_tokens=most,
-            lanes=lanes,
+            batch_tokens=placement.batch_tokens,
+            workers=placement.workers,
         )
 
-    def tokenize_query(self, text: str) -> Text:
+    def tokenize_query(self, text: str) -> TokenSequence:
         return self._reader.query(text)
 
-    def tokenize_documents(self, texts: Sequence[str]) -> list[Text]:
+    def tokenize_documents(self, texts: Sequence[str]) -> list[TokenSequence]:
         return self._reader.documents(texts)
 
-    def run(self, texts: Sequence[Text]) -> NDArray[np.float32]:
+    def run(self, texts: Sequence[TokenSequence]) -> NDArray[np.float32]:
         """(n, d) unit rows. Raises OutOfMemory, DeviceLost, or EncoderFailed where a vector has no direction."""
         if not texts:
             return np.empty((0, self.dimension), dtype=np.float32)

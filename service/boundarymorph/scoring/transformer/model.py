@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import numpy as np
 import torch
@@ -24,15 +24,7 @@ from boundarymorph.inference.transformer.architecture import (
     prepare_packing,
     typed,
 )
-from boundarymorph.inference.transformer.device import (
-    Precision,
-    chosen_batch_tokens,
-    chosen_device,
-    chosen_lanes,
-    chosen_precision,
-    release,
-    weight_type,
-)
+from boundarymorph.inference.transformer.device import LoadOptions, Placement, Precision, release, weight_type
 from boundarymorph.inference.transformer.failures import on_device
 from boundarymorph.inference.transformer.forward import PackedBody
 from boundarymorph.inference.transformer.int8 import quantize
@@ -56,7 +48,7 @@ _OWN_PROMPT = "chat"
 
 
 class TransformerCrossEncoder:
-    """One model on one device. `load` makes it. On a GPU one lane packs while the other computes.
+    """One model on one device. `load` makes it. On a GPU one worker packs while the other computes.
 
     A logit becomes a relevance by the sigmoid, after division by the temperature of the prompt.
     """
@@ -70,13 +62,13 @@ class TransformerCrossEncoder:
         device: torch.device,
         max_length: int,
         batch_tokens: int,
-        lanes: int,
+        workers: int,
         temperature: float = 1.0,
     ) -> None:
         self.name = name
         self.max_length = max_length
         self.batch_tokens = batch_tokens
-        self.lanes = lanes
+        self.workers = workers
         self.side_by_side = device.type == "cpu"
         self._prompt = prompt
         self._forward: Forward | None = forward
@@ -89,51 +81,42 @@ class TransformerCrossEncoder:
         cls,
         name_or_path: str,
         *,
-        revision: str | None = None,
-        precision: Precision = "auto",
-        device: str = "auto",
         max_length: int | None = None,
         prompt: str | None = None,
         instruction: str | None = None,
-        batch_tokens: int | None = None,
-        packed: bool | None = None,
         share_prefix: bool = True,
-        trust_remote_code: bool = False,
-        threads: int | None = None,
+        **options: Unpack[LoadOptions],
     ) -> TransformerCrossEncoder:
         """Open a model from a folder or from the hub.
 
-        revision: a commit, branch or tag of the hub, by default its main branch; a folder has none.
-        precision: auto is bf16 on a GPU and fp32 elsewhere; max_length: tokens of a pair, by default what the model
-        reads, of a causal one at most 8192; prompt: qwen3, zerank or chat (the repository's own), else found by the
-        model's name and files; packed: whether batches go without padding, by default where that can be done;
-        share_prefix: whether pairs of one query share their beginning in a packed batch of a causal model;
-        trust_remote_code: whether the repository may bring code that is run; threads: how many batches a CPU computes
-        side by side, one thread each, by default one a core. That is faster than to split each batch, and does not slow
-        down when the cores are shared; PyTorch keeps to one thread an operation in the whole process.
+        max_length: tokens of a pair, by default what the model reads, of a causal one at most 8192; prompt: qwen3,
+        zerank or chat (the repository's own), else found by the model's name and files; share_prefix: whether pairs of
+        one query share their beginning in a packed batch of a causal model.
 
         Raises ModelUnavailable for files that are missing, InvalidConfiguration for a model or setting that does not
         fit, OutOfMemory and DeviceLost.
         """
-        where = chosen_device(device)
-        precision = chosen_precision(precision, where)
-        most, lanes = chosen_batch_tokens(batch_tokens, where), chosen_lanes(threads, where)
-        repository = RerankerRepository(name_or_path, revision=revision, trust_remote_code=trust_remote_code)
+        placement = Placement.of(options)
+        repository = RerankerRepository(
+            name_or_path,
+            revision=options.get("revision"),
+            trust_remote_code=options.get("trust_remote_code", False),
+        )
         length = chosen_length(repository, max_length, MOST_OF_A_CAUSAL_MODEL if repository.generates else None)
         template = _template(repository, prompt, instruction)
         chat = None
         if template is not None:
             chat = ChatPrompt(repository.backend_tokenizer, template, max_length=length, instruction=instruction)
         reader = chat or SequencePairs(repository.backend_tokenizer, max_length=length, types=typed(repository))
-        forward = on_device(lambda: _open(repository, precision, where, packed, share_prefix, chat))
+        forward = on_device(lambda: _open(repository, placement, options.get("packed"), share_prefix, chat))
         return cls(
-            name=_name(repository, precision, length, chat),
+            name=_name(repository, placement.precision, length, chat),
             prompt=reader,
             forward=forward,
-            device=where,
+            device=placement.device,
             max_length=length,
-            batch_tokens=most,
-            lanes=lanes,
+            batch_tokens=placement.batch_tokens,
+            workers=placement.workers,
             temperature=1.0 if template is None else template.temperature,
         )
 
@@ -167,12 +150,12 @@ class TransformerCrossEncoder:
 
 def _open(
     repository: RerankerRepository,
-    precision: Precision,
-    device: torch.device,
+    placement: Placement,
     packed: bool | None,
     share_prefix: bool,
     chat: ChatPrompt | None,
 ) -> Forward:
+    precision, device = placement.precision, placement.device
     model = repository.reranker(weight_type(precision, device))
     packed = prepare_packing(model, packed)
     body = cast(PreTrainedModel, model.base_model)

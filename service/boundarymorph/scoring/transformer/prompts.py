@@ -95,9 +95,9 @@ class SequencePairs:
         return [
             Pair(
                 np.array(encoding.ids, dtype=np.int64),
-                query,
                 truncated,
                 np.array(encoding.type_ids, dtype=np.int64) if self._types else None,
+                query=query,
             )
             for encoding, truncated in encode_pairs(self._tokenizer, self._max_length, query, texts)
         ]
@@ -143,7 +143,7 @@ class ChatPrompt:
         return [
             self._cut(query, whole, text)
             if len(body) > spare and len(whole) > self._room // 2
-            else Pair(_array(before, body.ids[:spare], self._tail), query, truncated=len(body) > spare)
+            else Pair(_array(before, body.ids[:spare], self._tail), query=query, truncated=len(body) > spare)
             for text, body in zip(texts, bodies, strict=True)
         ]
 
@@ -163,7 +163,7 @@ class ChatPrompt:
         before = self._ids(self._before, short)
         spare = max(self._max_length - len(self._tail) - len(before), 0)
         [body] = encode_heads(self._tokenizer, [self._body(short) + text], spare)
-        return Pair(_array(before, body.ids[:spare], self._tail), query, truncated=True)
+        return Pair(_array(before, body.ids[:spare], self._tail), query=query, truncated=True)
 
     def _ids(self, parts: Sequence[int | str], query: str) -> list[int]:
         return self._filled(parts, {"instruction": self.instruction or "", "query": query})

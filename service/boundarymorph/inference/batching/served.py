@@ -1,0 +1,54 @@
+"""What scorers and encoders over a model in this process have in common."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from boundarymorph.inference.batching.batcher import Batcher, Role
+from boundarymorph.inference.batching.model import Item, Model
+
+ModelType = TypeVar("ModelType", bound=Model[Any])
+
+
+class Served(Generic[ModelType, Item]):
+    """A model that serves all requests in common batches; see `Batcher` for their order and for what is refused."""
+
+    def __init__(
+        self,
+        model: ModelType,
+        role: Role,
+        *,
+        queue_tokens: int,
+        patience: float,
+        on_lost: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.model = model
+        self.batcher: Batcher[Item] = Batcher(
+            model, role, queue_tokens=queue_tokens, patience=patience, on_lost=on_lost, clock=clock
+        )
+
+    @property
+    def name(self) -> str:
+        """Two of the same name give the same results."""
+        return self.model.name
+
+    @property
+    def queue_tokens(self) -> int:
+        """What may wait."""
+        return self.batcher.queue_tokens
+
+    @property
+    def batch_tokens(self) -> int:
+        """What a batch may have now: less than the model's own number while the device has no memory for that."""
+        return self.batcher.batch_tokens
+
+    def waiting(self) -> tuple[int, int]:
+        """Items and tokens that wait now."""
+        return self.batcher.waiting()
+
+    async def close(self) -> None:
+        """Finish the batches under way, give up what waits, release the model."""
+        await self.batcher.close()
