@@ -20,6 +20,7 @@ from boundarymorph.cli import terminal
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation import datasets, report, tables
 from boundarymorph.evaluation.builder import TableBuilder
+from boundarymorph.evaluation.cells import METRIC_TITLES, cells
 from boundarymorph.evaluation.chat import Chat
 from boundarymorph.evaluation.methods import agentic, chosen
 from boundarymorph.evaluation.methods.method import Contestant
@@ -151,25 +152,25 @@ def _watch(progress: Progress, name: str) -> Callable[[str, int, int], None]:
 
 def _show(studies: Sequence[Study], console: Console) -> None:
     """One table a metric, as in the report."""
-    for metric, title in report.METRIC_TITLES.items():
-        cells = report.cells(studies, metric)
-        if cells is None:
+    for metric, title in METRIC_TITLES.items():
+        table = cells(studies, metric)
+        if table is None:
             console.print(f"\n{title}: no table has human labels", highlight=False)
             continue
         grid = Grid(title=f"{title} (%)", title_justify="left", title_style="bold", header_style="bold", pad_edge=False)
         grid.add_column("method", no_wrap=True)
-        for budget, k in cells.columns:
+        for budget, k in table.columns:
             grid.add_column(f"B={budget}\nk={k}", justify="right")
-        for group, rows in cells.groups.items():
+        for group, rows in table.groups.items():
             grid.add_section()
             grid.add_row(f"[bold cyan]{escape(group)}[/bold cyan]")
             for method, row in rows.items():
                 values = []
-                for cell in cells.columns:
-                    value, (best, _) = row[cell], cells.best(group, cell)
+                for cell in table.columns:
+                    value, (best, _) = row[cell], table.best(group, cell)
                     text = "" if value is None else f"{100 * value:.1f}"
                     values.append(f"[bold]{text}[/bold]" if value is not None and round(value, 4) == best else text)
-                grid.add_row(f"  {cells.titles[method]}", *values)
+                grid.add_row(f"  {table.titles[method]}", *values)
         console.print()
         terminal.print_whole(console, grid)
     for found in studies:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from boundarymorph.retrieval.catalog import IndexCatalog
     from boundarymorph.retrieval.encoders import Encoder
     from boundarymorph.retrieval.indexes import Catalog
+    from boundarymorph.retrieval.ingestion import IngestReport
 
 app = typer.Typer(
     help="Build, list and delete indexes: those of this machine, or in Milvus where milvus.url is set. A running "
@@ -56,42 +58,12 @@ def build_index(
 ) -> None:
     """Add or replace documents. What is there unchanged is not embedded again, so an interrupted build just goes on."""
     from boundarymorph.cli import terminal
-    from boundarymorph.retrieval.ingestion import IngestReport, ingest, parse_ndjson
-    from boundarymorph.retrieval.live import LiveIndex
-    from boundarymorph.server import composition as wiring
 
     settings = Settings.load(data_directory=data_directory)
 
-    async def build() -> IngestReport:
-        with _indexes(settings) as catalog:
-            if dimension is not None:
-                return await fill(catalog, None, dimension)
-            encoder = wiring.build_encoder(settings)
-            try:
-                await encoder.check()
-                return await fill(catalog, encoder, encoder.dimension)
-            finally:
-                await encoder.close()
-
-    async def fill(catalog: Catalog, encoder: Encoder | None, size: int) -> IngestReport:
-        made_by = None if encoder is None else encoder.name
-        existed = catalog.exists(name)
-        live = catalog.create(name, encoder=made_by, dimension=size, kind=kind, lexical=words)
-        try:
-            with sources.opened(source) as (stream, length):
-                entries = parse_ndjson(sources.chunks(stream, source), size, max_line_bytes=settings.limits.line_bytes)
-                with terminal.ingestion(console, name, length) as tell:
-                    report = await ingest(live, encoder, entries, strict=strict, on_progress=tell)
-            if isinstance(live, LiveIndex):
-                await asyncio.to_thread(live.settle)  # so that services start from a search snapshot
-        finally:
-            with suppress(BoundaryMorphError):  # what keeps it from being removed is told already
-                if not existed and not live.count():
-                    catalog.delete(name)
-        return report
-
+    build = _Build(name, source, strict, kind, words, settings)
     start = time.monotonic()
-    report = asyncio.run(build())
+    report = asyncio.run(build.with_own_vectors(dimension) if dimension is not None else build.with_encoder())
     terminal.print_ingestion(console, name, report, time.monotonic() - start)
     if report.skipped and not (report.added or report.updated or report.unchanged):
         fail(f"no line of {sources.named(source)} is a usable document; a new index is not kept without any")
@@ -203,6 +175,55 @@ def delete_index(
     with _indexes(Settings.load(data_directory=data_directory)) as catalog:
         catalog.delete(name)
     console.print(f"{name} deleted", highlight=False)
+
+
+@dataclass(frozen=True)
+class _Build:
+    """What `index build` was asked for."""
+
+    name: str
+    source: Path
+    strict: bool
+    kind: str | None
+    words: bool
+    settings: Settings
+
+    async def with_encoder(self) -> IngestReport:
+        from boundarymorph.server import composition
+
+        with _indexes(self.settings) as catalog:
+            encoder = composition.build_encoder(self.settings)
+            try:
+                await encoder.check()
+                return await self._fill(catalog, encoder, encoder.dimension)
+            finally:
+                await encoder.close()
+
+    async def with_own_vectors(self, dimension: int) -> IngestReport:
+        with _indexes(self.settings) as catalog:
+            return await self._fill(catalog, None, dimension)
+
+    async def _fill(self, catalog: Catalog, encoder: Encoder | None, dimension: int) -> IngestReport:
+        from boundarymorph.cli import terminal
+        from boundarymorph.retrieval.ingestion import ingest, parse_ndjson
+        from boundarymorph.retrieval.live import LiveIndex
+
+        made_by = None if encoder is None else encoder.name
+        existed = catalog.exists(self.name)
+        live = catalog.create(self.name, encoder=made_by, dimension=dimension, kind=self.kind, lexical=self.words)
+        try:
+            with sources.opened(self.source) as (stream, length):
+                chunks = sources.chunks(stream, self.source)
+                entries = parse_ndjson(chunks, dimension, max_line_bytes=self.settings.limits.line_bytes)
+                with terminal.ingestion(console, self.name, length) as tell:
+                    report = await ingest(live, encoder, entries, strict=self.strict, on_progress=tell)
+            if isinstance(live, LiveIndex):
+                await asyncio.to_thread(live.settle)  # so that services start from a search snapshot
+        finally:
+            with suppress(BoundaryMorphError):  # what keeps it from being removed has been reported already
+                if not existed and not live.count():
+                    catalog.delete(self.name)
+        return report
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib import colormaps, rc_context
+from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, ScalarFormatter
@@ -207,22 +208,7 @@ def belief_along_rank(path: Path, prior: Belief, posterior: Belief, chosen: NDAr
                 linestyle="none",
                 label=label,
             )
-        if weakest >= strongest:
-            panel.axhline((weakest + strongest) / 2, color=INK, linewidth=1.2, linestyle=(0, (5, 3)))
-        else:
-            panel.axhspan(weakest, strongest, color=MUTED, alpha=0.18, linewidth=0)
-        panel.annotate(
-            "boundary of the set",
-            (1.0, max(weakest, strongest)),
-            (-4, 3),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            ha="right",
-            va="bottom",
-            fontsize=8,
-            color=INK,
-            bbox={"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 1},
-        )
+        _boundary(panel, weakest, strongest)
         panel.set_xscale("log")
         panel.xaxis.set_major_formatter(ScalarFormatter())
         panel.set_xlim(0.9, count * 1.05)
@@ -230,6 +216,26 @@ def belief_along_rank(path: Path, prior: Belief, posterior: Belief, chosen: NDAr
         panel.set_ylabel("belief, on the method's own scale")
         panel.set_title(title)
         panel.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=8)
+
+
+def _boundary(panel: Axes, weakest: float, strongest: float) -> None:
+    """A line between the weakest chosen and the strongest other mean, or a band where they overlap."""
+    if weakest >= strongest:
+        panel.axhline((weakest + strongest) / 2, color=INK, linewidth=1.2, linestyle=(0, (5, 3)))
+    else:
+        panel.axhspan(weakest, strongest, color=MUTED, alpha=0.18, linewidth=0)
+    panel.annotate(
+        "boundary of the set",
+        (1.0, max(weakest, strongest)),
+        (-4, 3),
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        ha="right",
+        va="bottom",
+        fontsize=8,
+        color=INK,
+        bbox={"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 1},
+    )
 
 
 def capacity(path: Path, curves: CapacityCurves, title: str) -> None:

@@ -1,0 +1,120 @@
+"""Of report.md, what concerns one table alone, and what the plots show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, median
+
+import numpy as np
+
+from boundarymorph.evaluation.metrics import quality
+from boundarymorph.evaluation.statistics import bootstrap_interval
+from boundarymorph.evaluation.study import Study
+
+CAPTIONS = {
+    "map": "The pool in two dimensions (t-SNE of the embeddings; of large pools the part that matters). "
+    "Blue is what the cross-encoder likes; a cross is a "
+    "call that was spent, a red ring a document in the chosen set. Calls inside a dense blue group confirm what was "
+    "likely anyway; rings without a cross were inferred from neighbours.",
+    "belief": "What the method believes of each candidate, in retrieval order: before any call (grey line) and after "
+    "all calls. Documents above the dashed line are chosen; a grey band instead of a line means that uncertainty "
+    "counts too, so that within the band some are chosen and others not.",
+    "capacity": "Each line is one run that was told a k; its star should be on the line at 0, because there it is "
+    "judged at the k that it was told.",
+    "unscored": "Share of the chosen set's cross-encoder score that was never paid for.",
+    "multimodality": "Each dot is a query. To the right are queries whose relevant documents form several separate "
+    "groups.",
+    "quality": "",
+}
+
+
+def images(paths: Iterable[str]) -> list[str]:
+    """Plots with their captions."""
+    lines = []
+    for path in paths:
+        kind = Path(path).stem.partition("-")[0]
+        lines.append(f"![{Path(path).stem}]({path})" + (f"\n\n{CAPTIONS[kind]}" if CAPTIONS.get(kind) else ""))
+    return lines
+
+
+def details(found: Study, pictures: Sequence[str]) -> list[str]:
+    """The parts of one table's section."""
+    titles = {contestant.name: contestant.title for contestant in found.outcome.contestants}
+    budget, k = found.pictured
+    parts = [_intervals(found, titles), _cross_encoder_itself(found)]
+    if found.capacity is not None:
+        parts.append(
+            f"**Capacity.** {titles[found.reference]} at B = {budget}, told k = "
+            f"{', '.join(str(told) for told in found.capacity.optimised)}: in "
+            f"{100 * found.capacity.best_where_told:.0f} % of these no run beats the one that was told the k at which "
+            "it is judged (to 0.1 points)."
+        )
+    shares = found.shares()
+    if shares:
+        parts.append(
+            f"**Unscored share** of the set's CE gain at B = {budget}, k = {k}: "
+            + ", ".join(f"{titles[name]} {100 * share:.0f} %" for name, share in shares.items())
+            + "."
+        )
+    if found.multimodality is not None:
+        modes = found.multimodality
+        parts.append(
+            f"**Multimodality.** {int((modes.peaks > 1).sum())} of {len(modes.peaks)} queries have more than one peak "
+            f"(median {median(modes.peaks.tolist()):.0f}); Spearman's rho of multimodal mass with the gain over BAGEL "
+            f"is {modes.rho:+.2f} (p = {modes.p:.2g})."
+        )
+    if found.audit:
+        read = [pair.agreement for pair in found.audit if pair.agreement is not None]
+        parts.append(
+            f"**Audit of peaks.** {len(found.audit)} pairs of peaks, {len(read)} answers could be read"
+            + (f"; adjusted Rand index: mean {fmean(read):.3f}, median {median(read):.3f}." if read else ".")
+        )
+    if found.latencies:
+        parts.append(_latency_table(found, titles))
+    return parts + images(pictures)
+
+
+def _intervals(found: Study, titles: Mapping[str, str]) -> str:
+    budget, k = found.pictured
+    shown = []
+    for method in titles:
+        low, high = bootstrap_interval(found.outcome.values(method, budget, k))
+        mean = found.outcome.mean(method, budget, k)
+        if mean is not None:
+            shown.append(f"{titles[method]} {100 * mean:.1f} [{100 * low:.1f}, {100 * high:.1f}]")
+    return f"**CE-nCG@{k} at B = {budget}** with 95 % bootstrap intervals over queries: " + ", ".join(shown) + "."
+
+
+def _cross_encoder_itself(found: Study) -> str:
+    """The nCG of the sets that a scorer with an unlimited budget would choose."""
+    if not found.outcome.judged:
+        return ""
+    values: dict[int, list[float]] = {k: [] for k in found.outcome.ks}
+    for question in found.outcome.table.questions():
+        order = np.argsort(-question.scores, kind="stable")
+        everything = np.ones(len(order), dtype=np.bool_)
+        for k in values:
+            values[k].append(quality(question, order, k, everything).ncg)
+    shown = ", ".join(f"{100 * np.nanmean(line):.1f} at k = {k}" for k, line in values.items())
+    return f"**Cross-encoder itself.** With every document scored, its own best k have an nCG of {shown}."
+
+
+def _latency_table(found: Study, titles: Mapping[str, str]) -> str:
+    measured = found.latencies[0].scorer is not None
+    lines = [
+        "**Latency**, medians a query. Algorithm is everything but the cross-encoder, with neighbour graphs built "
+        "beforehand; its parts are update (conditioning the process), acquisition (choosing) and, the rest, setting up."
+        + ("" if measured else " The table does not say how long a call takes; --call-seconds tells."),
+        "",
+        "| method | B | cross-encoder | its share | algorithm | update | acquisition |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for one in found.latencies:
+        scorer = f"{1000 * one.scorer:,.0f} ms" if one.scorer is not None else ""
+        share = f"{100 * one.scorer / (one.scorer + one.algorithm):.0f} %" if one.scorer is not None else ""
+        parts = (
+            f"{1000 * seconds:,.1f} ms" if seconds else "" for seconds in (one.algorithm, one.update, one.acquisition)
+        )
+        lines.append(f"| {titles[one.method]} | {one.budget} | {scorer} | {share} | {' | '.join(parts)} |")
+    return "\n".join(lines)
