@@ -45,7 +45,7 @@ test-faults: setup  ## break a running service in every way that docs/operations
 fuzz: setup  ## schemathesis, 1,000 examples an operation of every application; OPTIONS="--examples 5000 --apps whole"
 	$(BIN)/python -m tests.fuzz.examination $(OPTIONS)
 
-check: setup  ## ruff, mypy --strict, the import walls
+check: setup  ## ruff, mypy --strict, the import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

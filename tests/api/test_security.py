@@ -95,11 +95,11 @@ class TestEveryAnswer:
     async def test_is_logged_without_its_texts(
         self, client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
     ) -> None:
-        with caplog.at_level(logging.INFO, "boundarymorph.access"):
+        with caplog.at_level(logging.INFO, "boundarymorph.access_log"):
             request = SELECT | {"query": "a private question"}
             await client.post("/select?token=private", json=request, headers={"x-request-id": "r1"})
             await client.get("/livez")
-        (record,) = [record for record in caplog.records if record.name == "boundarymorph.access"]
+        (record,) = [record for record in caplog.records if record.name == "boundarymorph.access_log"]
         line = orjson.loads(logs.JsonLines().format(record))
         assert (line["method"], line["path"], line["status"]) == ("POST", "/select", 422)
         assert line["seconds"] > 0
@@ -117,9 +117,9 @@ class TestEveryAnswer:
     async def test_is_logged_with_its_path_as_it_came(
         self, client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture, path: str, logged: str | None
     ) -> None:
-        with caplog.at_level(logging.INFO, "boundarymorph.access"):
+        with caplog.at_level(logging.INFO, "boundarymorph.access_log"):
             await client.get(path)
-        (record,) = [record for record in caplog.records if record.name == "boundarymorph.access"]
+        (record,) = [record for record in caplog.records if record.name == "boundarymorph.access_log"]
         text, line = logs.Lines().format(record), orjson.loads(logs.JsonLines().format(record))
         assert line["path"] == (logged or path)
         assert f" GET {logged or path} 4" in text
@@ -127,7 +127,7 @@ class TestEveryAnswer:
 
     async def test_is_logged_without_what_cannot_be_printed(self, caplog: pytest.LogCaptureFixture) -> None:
         """As a server that is less strict than h11 may pass it on."""
-        with caplog.at_level(logging.INFO, "boundarymorph.access"):
+        with caplog.at_level(logging.INFO, "boundarymorph.access_log"):
             scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/a", "headers": []}
             for given in ({"raw_path": b"/a \r\n\xff\x1b"}, {"path": "/a \n\u20ac"}):
                 await Observed(_silent)(scope | given, _nothing, _ignored)
@@ -135,14 +135,14 @@ class TestEveryAnswer:
         assert paths == ["/a%20%0D%0A%FF%1B", "/a%20%0A%E2%82%AC"]
 
     async def test_is_logged_with_its_caller(self, locked: httpx.AsyncClient, caplog: pytest.LogCaptureFixture) -> None:
-        with caplog.at_level(logging.INFO, "boundarymorph.access"):
+        with caplog.at_level(logging.INFO, "boundarymorph.access_log"):
             for headers, status in (
                 (bearer(Scope.WRITE), 201),
                 (bearer(Scope.SELECT), 403),
                 ({"authorization": "Bearer bm_wrong"}, 401),
             ):
                 assert (await locked.put("/indexes/x", headers=headers)).status_code == status
-        records = [record for record in caplog.records if record.name == "boundarymorph.access"]
+        records = [record for record in caplog.records if record.name == "boundarymorph.access_log"]
         lines = [orjson.loads(logs.JsonLines().format(record)) for record in records]
         assert [(line["status"], line["caller"]) for line in lines] == [(201, "write"), (403, "select"), (401, None)]
         texts_ = [logs.Lines().format(record) for record in records]

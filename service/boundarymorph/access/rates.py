@@ -99,7 +99,7 @@ class RateLimits:
         self._timeout = settings.timeout_seconds
         self._clock = clock
         self._own = SlidingWindowCounterRateLimiter(MemoryStorage())
-        self._lanes = asyncio.Semaphore(CONNECTIONS)
+        self._connections = asyncio.Semaphore(CONNECTIONS)
         self._circuit = CircuitBreaker()
         self._connecting = asyncio.Lock()  # redis-py breaks the connections to a cluster that several open at once
         self._connected = False
@@ -128,7 +128,7 @@ class RateLimits:
         """None where Redis is not asked or does not answer."""
         if self._shared is None:
             return None
-        async with self._lanes, nullcontext() if self._connected else self._connecting:
+        async with self._connections, nullcontext() if self._connected else self._connecting:
             decision = await self._ask(self._shared, caller, items)
         if decision is None:
             metrics.rate_limit_unshared.inc()
