@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 
+PROGRAM = "boundarymorph.cli"
 START_SECONDS = 120.0
 
 
@@ -46,7 +47,7 @@ def serving(command: Sequence[str], *, port: int | None = None) -> Iterator[Serv
     """`boundarymorph COMMAND`, once it is ready, on a free port unless one is given, stopped at the end."""
     port = _free_port() if port is None else port
     options = ["--port", str(port), "--log-level", "warning"]
-    with subprocess.Popen([sys.executable, "-m", "boundarymorph.cli", *command, *options]) as process:
+    with subprocess.Popen([sys.executable, "-m", PROGRAM, *command, *options]) as process:
         server = Server(process, f"http://127.0.0.1:{port}")
         try:
             deadline = time.monotonic() + START_SECONDS

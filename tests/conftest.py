@@ -8,11 +8,24 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
+from boundarymorph.inference import models
+from load_tests import processes
+from tests import weights
 from tests.stateful import profile as profile  # registers its profile before the command line is read
 
 TESTS = Path(__file__).parent
 TOGETHER = ("faults",)  # packages whose files share what is slow to start
 LONGEST_FIRST = ("faults", "system", "telemetry", "fuzz", "cli", "stateful")
+
+
+@pytest.fixture
+def tiny_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the place of the embedded ones; a fixture, for the cost of those shows in every test that opens them."""
+    monkeypatch.setenv(weights.VARIABLE, str(weights.folder()))
+    monkeypatch.setattr(models, "_embedded", weights.tiny)
+    # And of the processes that benchmarks start.
+    monkeypatch.setattr(processes, "PROGRAM", "tests.weights")
+    monkeypatch.setenv("PYTHONPATH", str(TESTS.parent))
 
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc]

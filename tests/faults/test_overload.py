@@ -1,28 +1,23 @@
 """The benchmark of overload, for seconds instead of minutes."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import orjson
+import pytest
 
-from tests.faults.table import REPOSITORY
+from load_tests import overload
+
+OPTIONS = {"minutes": "0.04", "clients": "20", "documents": "40", "budget": "5", "capacity-seconds": "1"}
 
 
-def test_every_answer_is_whole(tmp_path: Path) -> None:
-    options = {"minutes": "0.1", "clients": "30", "documents": "40", "budget": "5", "capacity-seconds": "3"}
-    arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    run = subprocess.run(
-        [sys.executable, "-m", "load_tests.overload", *arguments],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
+@pytest.mark.usefixtures("tiny_weights")
+def test_every_answer_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        sys, "argv", ["overload", *(part for name, value in OPTIONS.items() for part in (f"--{name}", value))]
     )
-    assert run.returncode == 0, run.stderr
+    overload.main()
     results = orjson.loads((tmp_path / "build/bench/overload.json").read_bytes())
     (row,) = results["rows"]
     assert row["complete"] + row["partial"] + row["retrieval_only"] > 0

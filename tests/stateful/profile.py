@@ -10,16 +10,20 @@ SOAK_FACTOR = 20  # as many runs, with twice the steps
 settings.register_profile(SOAK, derandomize=False, database=None)
 
 
+def times(short: int, long: int) -> int:
+    """How often in `make test`, and how often where time does not matter."""
+    return long if settings.get_current_profile_name() == SOAK else short
+
+
 def draws(runs: int, steps: int) -> settings:
     """So many runs of at most so many steps in `make test`.
 
     A machine takes them as `TestX = XMachine.TestCase` and `TestX.settings = draws(30, 40)`.
     """
-    soak = settings.get_current_profile_name() == SOAK
     return settings(
-        max_examples=runs * (SOAK_FACTOR if soak else 1),
-        stateful_step_count=steps * (2 if soak else 1),
-        derandomize=not soak,
+        max_examples=times(runs, SOAK_FACTOR * runs),
+        stateful_step_count=times(steps, 2 * steps),
+        derandomize=bool(times(1, 0)),
         database=None,
         deadline=None,
         print_blob=True,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import os
 import select
@@ -16,6 +17,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -25,11 +27,15 @@ from typing import Self
 
 import orjson
 
+COMMANDS = "boundarymorph.cli.main"
 PRELOADED = (
-    "boundarymorph.cli.main",
+    COMMANDS,
     "boundarymorph.server.process",
     "boundarymorph.server.app",
     "boundarymorph.api.indexes",
+    "tests.weights",
+    "uvicorn.protocols.websockets.auto",
+    "uvloop",
 )
 NUMBER = struct.Struct("!q")
 
@@ -39,6 +45,7 @@ class Forked:
 
     def __init__(self, connection: socket.socket, arguments: Sequence[str]) -> None:
         self._connection = connection
+        self._reading = threading.Lock()
         self.args = list(arguments)
         self.returncode: int | None = None
         self.pid = _number(connection)
@@ -76,18 +83,33 @@ class Forked:
 
     def _await(self, timeout: float | None) -> int | None:
         if self.returncode is None and select.select([self._connection], [], [], timeout)[0]:
-            self.returncode = _number(self._connection)
+            with self._reading:  # of several threads that wait, one reads it
+                if self.returncode is None:
+                    self.returncode = _number(self._connection)
         return self.returncode
 
 
-def start(arguments: Sequence[str], *, output: int, environment: Mapping[str, str], directory: Path) -> Forked:
-    """`python -m boundarymorph.cli.main ARGUMENTS`, with stdout and stderr to the file descriptor `output`."""
+def start(
+    arguments: Sequence[str],
+    *,
+    output: int,
+    errors: int | None = None,
+    environment: Mapping[str, str],
+    directory: Path,
+    program: str = COMMANDS,
+) -> Forked:
+    """`main()` of a module, with stdout and stderr to file descriptors; both to `output` without another one."""
     client, theirs = socket.socketpair()
     request = orjson.dumps(
-        {"arguments": list(arguments), "environment": dict(environment), "directory": str(directory)}
+        {
+            "arguments": list(arguments),
+            "environment": dict(environment),
+            "directory": str(directory),
+            "program": program,
+        }
     )
     with theirs:
-        socket.send_fds(_forking(), [b"."], [theirs.fileno(), output])
+        socket.send_fds(_forking(), [b"."], [theirs.fileno(), output, output if errors is None else errors])
     client.sendall(NUMBER.pack(len(request)) + request)
     return Forked(client, arguments)
 
@@ -126,10 +148,12 @@ def _serve(requests: socket.socket) -> None:
     """Fork a watcher for each request, which forks the process, tells its id, and in the end its exit code."""
     for module in PRELOADED:
         importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # collections in the children pass over all this, and do not copy its pages
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the watchers
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
-        message, descriptors, _, _ = socket.recv_fds(requests, 1, 2)
+        message, descriptors, _, _ = socket.recv_fds(requests, 1, 3)
         if not message:
             return
         if os.fork() == 0:
@@ -140,35 +164,40 @@ def _serve(requests: socket.socket) -> None:
             os.close(descriptor)
 
 
-def _watch(channel: int, output: int) -> None:
+def _watch(channel: int, output: int, errors: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     connection = socket.socket(fileno=channel)
     request = orjson.loads(_bytes(connection, _number(connection)))
     child = os.fork()
     if child == 0:
         connection.close()
-        os._exit(_run(request["arguments"], request["environment"], request["directory"], output))
+        os._exit(_run(**request, output=output, errors=errors))
     os.close(output)
+    os.close(errors)
     connection.sendall(NUMBER.pack(child))
     _, status = os.waitpid(child, 0)
     with contextlib.suppress(BrokenPipeError):
         connection.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status)))
 
 
-def _run(arguments: list[str], environment: dict[str, str], directory: str, output: int) -> int:
-    from boundarymorph.cli import main as cli
+def _run(
+    arguments: list[str], environment: dict[str, str], directory: str, program: str, output: int, errors: int
+) -> int:
+    from tests import weights
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.dup2(output, 1)
-    os.dup2(output, 2)
+    os.dup2(errors, 2)
     os.close(output)
+    os.close(errors)
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)
+    weights.adopt()
     sys.argv = ["boundarymorph", *arguments]
     code: object = 0
     try:
-        cli.main()
+        importlib.import_module(program).main()
     except SystemExit as ended:
         code = ended.code
     except BaseException:
@@ -180,5 +209,7 @@ def _run(arguments: list[str], environment: dict[str, str], directory: str, outp
     return code if isinstance(code, int) else int(code is not None)
 
 
+if __name__ == "__mp_main__":  # a worker of such a process
+    importlib.import_module("tests.weights")
 if __name__ == "__main__":
     _serve(socket.socket(fileno=int(sys.argv[1])))

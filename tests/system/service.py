@@ -10,12 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import MappingProxyType
 
 import httpx
 
+from tests import weights
 from tests.system.forked import Forked, start
 
+REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("BOUNDARYMORPH_")}
 READY_SECONDS = 60.0
 
@@ -27,10 +30,27 @@ def free_port() -> int:
         return port
 
 
-def boundarymorph(*arguments: str, data: Path) -> subprocess.CompletedProcess[str]:
-    """A command in a process of its own, to its end."""
-    command = [sys.executable, "-m", "boundarymorph.cli", *arguments, "--data-directory", str(data)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=ENVIRONMENT, check=False)
+def boundarymorph(*arguments: str, data: Path, embedded: bool = False) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own, to its end. embedded: on the embedded weights, not the tiny ones."""
+    command = [*arguments, "--data-directory", str(data)]
+    with TemporaryFile() as output, TemporaryFile() as errors:
+        process = start(
+            command,
+            output=output.fileno(),
+            errors=errors.fileno(),
+            environment=environment_with(embedded),
+            directory=Path.cwd(),
+        )
+        with process:
+            code = process.wait(timeout=60)
+        output.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(command, code, output.read().decode(), errors.read().decode())
+
+
+def environment_with(embedded: bool) -> dict[str, str]:
+    """Of a process that opens the embedded weights, or the tiny ones in their place."""
+    return ENVIRONMENT if embedded else {**ENVIRONMENT, weights.VARIABLE: str(weights.folder())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +100,26 @@ def service(
     port: int | None = None,
     ready: bool = True,
     environment: Mapping[str, str] = MappingProxyType({}),
+    embedded: bool = False,
 ) -> Iterator[Service]:
-    """A service over a data directory, killed at the end if it still runs. environment: what is added to it."""
-    with _process(
-        "serve", data.parent / f"{data.name}.log", [*options, "--data-directory", str(data)], port, environment
-    ) as running:
+    """A service over a data directory, killed at the end if it still runs.
+
+    environment: what is added to it; embedded: on the embedded weights, where an answer or its duration goes by them,
+    and not on the tiny ones.
+    """
+    log_file, arguments = data.parent / f"{data.name}.log", [*options, "--data-directory", str(data)]
+    with _process("serve", log_file, arguments, port, {**environment_with(embedded), **environment}) as running:
         if ready:
             running.await_answer()
         yield running
 
 
 @contextmanager
-def scorer(log_file: Path, *options: str, port: int | None = None, ready: bool = True) -> Iterator[Service]:
-    """A scorer, killed at the end if it still runs."""
-    with _process("scorer", log_file, options, port) as running:
+def scorer(
+    log_file: Path, *options: str, port: int | None = None, ready: bool = True, embedded: bool = False
+) -> Iterator[Service]:
+    """A scorer, killed at the end if it still runs. embedded: as `service` has it."""
+    with _process("scorer", log_file, options, port, environment_with(embedded)) as running:
         if ready:
             running.await_answer()
         yield running
@@ -109,7 +135,8 @@ def retriever(
         data.parent / f"{data.name}-retriever.log",
         [*options, "--data-directory", str(data)],
         port,
-        through=through,
+        environment_with(embedded=False),
+        through,
     ) as running:
         if ready:
             running.await_answer()
@@ -122,15 +149,14 @@ def _process(
     log_file: Path,
     options: Sequence[str],
     port: int | None,
-    environment: Mapping[str, str] = MappingProxyType({}),
+    environment: Mapping[str, str],
     through: Sequence[str] = (),
 ) -> Iterator[Service]:
     port = free_port() if port is None else port
     arguments = [role, "--port", str(port), *options]
-    variables = {**ENVIRONMENT, **environment}
     with (
         log_file.open("ab") as log,
-        _started(arguments, log.fileno(), variables, log_file.parent, through) as process,
+        _started(arguments, log.fileno(), environment, log_file.parent, through) as process,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
     ):
         try:
@@ -142,8 +168,9 @@ def _process(
 def _started(
     arguments: Sequence[str], output: int, environment: Mapping[str, str], directory: Path, through: Sequence[str]
 ) -> subprocess.Popen[bytes] | Forked:
-    """A process by itself where something is to come before its imports, or where it starts others; else a fork."""
-    if not (through or "LD_PRELOAD" in environment or "--workers" in arguments):
+    """A process by itself where something is to come before its imports; else a fork."""
+    if not (through or "LD_PRELOAD" in environment):
         return start(arguments, output=output, environment=environment, directory=directory)
-    command = [*through, sys.executable, "-m", "boundarymorph.cli", *arguments]
-    return subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=directory)
+    command = [*through, sys.executable, "-m", "tests.weights", *arguments]
+    variables = {**environment, "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.Popen(command, stdout=output, stderr=output, env=variables, cwd=directory)

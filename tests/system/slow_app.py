@@ -25,5 +25,5 @@ def create(settings: Settings, *, on_failure: Callable[[], None]) -> FastAPI:
     return app
 
 
-if __name__ == "__main__":
-    raise SystemExit(process.serve(create, Settings(), "test"))
+def main() -> None:
+    raise SystemExit(process.serve(create, Settings.load(), "test"))

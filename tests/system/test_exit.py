@@ -1,8 +1,7 @@
 """With which code a process ends that is told to stop, by what became of the requests that were running."""
 
+import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,13 +11,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.system.forked import Forked, start
 from tests.system.service import ENVIRONMENT, free_port
-
-REPOSITORY = Path(__file__).parents[2]
 
 
 @contextmanager
-def running_a_request(directory: Path, seconds: float, **settings: object) -> Iterator[subprocess.Popen[bytes]]:
+def running_a_request(directory: Path, seconds: float, **settings: object) -> Iterator[Forked]:
     """A process in the middle of a request that takes so long."""
     port = free_port()
     variables = {f"BOUNDARYMORPH_{name.upper()}": str(value) for name, value in {"port": port, **settings}.items()}
@@ -33,16 +31,24 @@ def running_a_request(directory: Path, seconds: float, **settings: object) -> It
                 return
             time.sleep(0.05)
 
-    command = [sys.executable, "-m", "tests.system.slow_app"]
-    environment = {**ENVIRONMENT, "PYTHONPATH": str(REPOSITORY), **variables}
+    reading, writing = os.pipe()
     with (
         (directory / "log").open("wb") as log,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=environment, cwd=directory) as process,
+        os.fdopen(reading, "rb") as printed,
+        start(
+            [],
+            output=writing,
+            errors=log.fileno(),
+            environment={**ENVIRONMENT, **variables},
+            directory=directory,
+            program="tests.system.slow_app",
+        ) as process,
     ):
+        os.close(writing)
         asking = threading.Thread(target=ask)
         asking.start()
         try:
-            assert process.stdout is not None and process.stdout.readline() == b"begun\n"
+            assert printed.readline() == b"begun\n"
             yield process
         finally:
             process.kill()

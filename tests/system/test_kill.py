@@ -10,9 +10,10 @@ import orjson
 import pytest
 
 from tests.retrieval.fakes import vector_of
+from tests.stateful.profile import times
 from tests.system.service import Service, service
 
-KILLS = 10  # of each seed
+KILLS = times(3, 10)  # of each seed
 BATCH = 5
 DIMENSION = 32
 
@@ -65,7 +66,7 @@ def read(running: Service) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_twenty_times(tmp_path: Path, seed: int) -> None:
+def test_again_and_again(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     expected: dict[int, int] = {}
     for kill in range(KILLS + 1):

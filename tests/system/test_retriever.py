@@ -79,6 +79,7 @@ def test_a_gateway_answers_as_one_process_does(gateway: Service, directory: Path
             assert select(whole, **options) == select(gateway, **options)
 
 
+@pytest.mark.usefixtures("tiny_weights")
 async def test_pools_are_those_of_one_process(alone: Service, gateway: Service, directory: Path) -> None:
     """Bit for bit, and with a vector for a query too."""
     local = build_retrieval(Settings(data_directory=directory / "data"))

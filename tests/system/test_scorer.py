@@ -35,7 +35,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(directory: Path) -> Iterator[Service]:
-    with scorer(directory / "alone.log") as running:
+    with scorer(directory / "alone.log", embedded=True) as running:
         yield running
 
 
@@ -72,7 +72,7 @@ def test_scores_over_a_socket_are_the_model_s(alone: Service) -> None:
 
 
 def test_a_gateway_answers_as_one_process_does(gateway: Service, directory: Path) -> None:
-    with service(directory / "whole") as whole:
+    with service(directory / "whole", embedded=True) as whole:
         here, there = select(whole), select(gateway)
     for body in (here, there):
         del body["id"], body["timings_ms"]
@@ -110,7 +110,7 @@ def test_kill_9_of_one_of_two(directory: Path) -> None:
         scorer(directory / "first.log") as first,
         scorer(directory / "second.log") as second,
         service(directory / "two", "--scorer-url", first.url, "--scorer-url", second.url) as front,
-        ThreadPoolExecutor(6) as threads,
+        ThreadPoolExecutor(3) as threads,
     ):
         expected = select(front)["documents"]
         over = threading.Event()
@@ -124,12 +124,12 @@ def test_kill_9_of_one_of_two(directory: Path) -> None:
                 times.append(time.monotonic() - start)
             return times
 
-        loads = [threads.submit(sessions) for _ in range(6)]
+        loads = [threads.submit(sessions) for _ in range(3)]
         served = 'boundarymorph_http_request_duration_seconds_count{method="POST",route="/score"'
-        until(lambda: first.metric(served) > 30 and second.metric(served) > 30)
+        until(lambda: first.metric(served) > 10 and second.metric(served) > 10)
         second.process.kill()
         second.process.wait()
-        time.sleep(2)
+        time.sleep(0.5)
         with scorer(directory / "second.log", port=second.port) as back:
             until(lambda: back.metric(served) > 10)
             over.set()
@@ -172,8 +172,8 @@ def test_a_gateway_waits_for_its_scorer(directory: Path) -> None:
 
 
 def test_sigterm_under_load_finishes_what_runs(directory: Path) -> None:
-    texts = TEXTS * 5
-    with scorer(directory / "drained.log") as running, ThreadPoolExecutor(1) as threads:
+    texts = TEXTS * 3
+    with scorer(directory / "drained.log", embedded=True) as running, ThreadPoolExecutor(1) as threads:
         request: Future[httpx.Response] = threads.submit(
             httpx.post, f"{running.url}/score", json={"query": QUERY, "texts": texts}, timeout=60
         )

@@ -3,7 +3,7 @@
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,13 +21,20 @@ DOCUMENTS = [
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with service(tmp_path_factory.mktemp("system") / "data") as running:
+    with service(tmp_path_factory.mktemp("system") / "data", embedded=True) as running:
         yield running
 
 
 @pytest.fixture
 def data(running: Service) -> Path:
     return running.log_file.with_suffix("")
+
+
+def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def selected(running: Service, index: str, query: str, **options: object) -> list[str]:
@@ -50,14 +57,14 @@ def test_a_build_in_another_process_is_seen_at_once(running: Service, data: Path
     source = tmp_path / "docs.jsonl"
     for count in (2, 3):
         source.write_bytes(b"\n".join(map(orjson.dumps, DOCUMENTS[:count])))
-        built = boundarymorph("index", "build", "beside", "--from", str(source), data=data)
+        built = boundarymorph("index", "build", "beside", "--from", str(source), data=data, embedded=True)
         assert (built.returncode, built.stderr) == (0, "")
         assert (selected(running, "beside", "baking") == ["bread"]) == (count == 3)
         assert running.client.get("/indexes/beside").json()["count"] == count
     # And the other way about.
     uploaded = running.client.post("/indexes/beside/documents", json=[{"id": "harp", "text": "A harp is plucked."}])
     assert uploaded.json()["added"] == 1
-    found = boundarymorph("select", "beside", "plucked instruments", "-k", "1", "--json", data=data)
+    found = boundarymorph("select", "beside", "plucked instruments", "-k", "1", "--json", data=data, embedded=True)
     assert [document["id"] for document in orjson.loads(found.stdout)["documents"]] == ["harp"]
     assert boundarymorph("index", "delete", "beside", data=data).returncode == 0
     assert running.client.get("/indexes/beside").status_code == 404
@@ -80,10 +87,7 @@ def test_a_client_that_hangs_up_during_an_upload(running: Service) -> None:
         connection.sendall(head + b"Content-Length: 100000\r\n\r\n" + line + b'{"id": "half", "te')
         time.sleep(0.2)
     sample = 'method="POST",route="/indexes/{name}/documents",status="400"'
-    deadline = time.monotonic() + 10
-    while sample not in running.client.get("/metrics").text:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: sample in running.client.get("/metrics").text)
     assert running.client.get("/indexes/cut/documents/half").status_code == 404
     assert "Traceback" not in running.log
 
@@ -126,12 +130,12 @@ def test_a_service_that_cannot_start(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_in_order(tmp_path: Path, number: signal.Signals) -> None:
-    with service(tmp_path / "data") as ending:
-        texts = [{"text": f"the number {n} " * 20} for n in range(120)]
+    with service(tmp_path / "data", embedded=True) as ending:
+        texts = [{"text": f"the number {n} " * 20} for n in range(60)]
         with ThreadPoolExecutor(1) as thread:
-            request = {"query": "numbers", "pool": texts, "k": 5, "budget": 60}
+            request = {"query": "numbers", "pool": texts, "k": 5, "budget": 40}
             in_flight = thread.submit(ending.client.post, "/select", json=request)
-            time.sleep(0.5)
+            until(lambda: ending.metric("boundarymorph_select_running") == 1)
             assert ending.stop(number) == 0
             assert in_flight.result().status_code == 200
         assert "Traceback" not in ending.log

@@ -7,8 +7,9 @@ import pytest
 from load_tests.soak_index import Ledger, Plan, growth_of, run
 
 
+@pytest.mark.usefixtures("tiny_weights")
 def test_a_short_soak(tmp_path: Path) -> None:
-    plan = Plan(seconds=3, row_seconds=2, readers=20, writers=3, documents=2_000, kills=1)
+    plan = Plan(seconds=1.5, row_seconds=1, readers=10, writers=3, documents=400, kills=1)
     outcome = run(plan, tmp_path / "data")
     assert outcome.wrong == []
     assert outcome.kills == 1

@@ -12,11 +12,11 @@ import orjson
 import pytest
 
 from boundarymorph.retrieval.ingestion import WRITTEN_AT_A_TIME
-from tests.system.service import ENVIRONMENT, Service, boundarymorph, retriever
+from tests.system.service import REPOSITORY, Service, boundarymorph, environment_with, retriever
 
 NDJSON = {"content-type": "application/x-ndjson"}
 DOCUMENT_BYTES = 100_000
-UPLOAD = 200 * 10**6
+UPLOAD = 120 * 10**6
 ALLOWED = 32 * 10**6
 
 
@@ -103,14 +103,15 @@ def test_a_build_goes_on_after_a_full_disk(tmp_path: Path) -> None:
     records = ({"id": n, "text": f"number {n}", "metadata": {"more": f"{n} " * 8_000}} for n in range(count))
     source.write_bytes(b"\n".join(map(orjson.dumps, records)))
     (tmp_path / "disk").mkdir()
-    build = f"{sys.executable} -m boundarymorph.cli index build a --from {source} --data-directory {tmp_path}/disk"
+    build = f"{sys.executable} -m tests.weights index build a --from {source} --data-directory {tmp_path}/disk"
     script = (
         f"mount -t tmpfs -o size=6m tmpfs {tmp_path}/disk && {build}; echo code $?; "
         f"mount -t tmpfs -o remount,size=100m tmpfs {tmp_path}/disk && {build}"
     )
+    environment = {**environment_with(embedded=False), "PYTHONPATH": str(REPOSITORY)}
     command = ["unshare", "--map-root-user", "--mount", "sh", "-c", script]
     ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=100, env=ENVIRONMENT, cwd=tmp_path, check=False
+        command, capture_output=True, text=True, timeout=100, env=environment, cwd=tmp_path, check=False
     )
     assert ended.returncode == 0, ended.stderr
     assert "code 1\n" in ended.stdout

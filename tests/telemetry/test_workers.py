@@ -84,10 +84,15 @@ def ask(running: Service, count: int) -> None:
     """So many selections, each over a connection of its own, a few side by side."""
 
     def one(_: int) -> int:
-        return httpx.post(f"{running.url}/select", json=REQUEST, timeout=60).status_code
+        return running.client.post("/select", json=REQUEST, headers={"connection": "close"}).status_code
 
     with ThreadPoolExecutor(6) as threads:
         assert set(threads.map(one, range(count))) == {200}
+
+
+def scraped(running: Service) -> str:
+    """/metrics, over a connection of its own."""
+    return running.client.get("/metrics", headers={"connection": "close"}).text
 
 
 def test_what_two_workers_count_adds_up_and_one_may_die(gateway: Service) -> None:
@@ -99,7 +104,7 @@ def test_what_two_workers_count_adds_up_and_one_may_die(gateway: Service) -> Non
     until(lambda: sum(served(gateway).values()) == asked)
     # Whichever worker answers the scrape.
     for _ in range(8):
-        exposed = httpx.get(f"{gateway.url}/metrics").text
+        exposed = scraped(gateway)
         assert f"{SELECTED} {asked}.0" in exposed
         assert f"boundarymorph_cross_encoder_calls_total {2 * asked}.0" in exposed
         assert 'boundarymorph_part_up{part="scorer"} 1.0' in exposed
@@ -111,17 +116,17 @@ def test_what_two_workers_count_adds_up_and_one_may_die(gateway: Service) -> Non
     ask(gateway, 24)
     until(lambda: len(workers(gateway) - {victim}) == 2)
     ask(gateway, 24)
-    until(lambda: f"{SELECTED} {asked + 48}.0" in httpx.get(f"{gateway.url}/metrics").text)
+    until(lambda: f"{SELECTED} {asked + 48}.0" in scraped(gateway))
     assert "another one takes its place" in gateway.log
 
     directory = Path(shared_directories(gateway)[0])
     assert any(directory.iterdir())
-    assert gateway.stop() == 0
+    sigterm_lets_all_finish(gateway)
     assert not directory.exists()
     assert "Traceback" not in gateway.log and "Warning" not in gateway.log
 
 
-def test_sigterm_lets_all_finish(gateway: Service) -> None:
+def sigterm_lets_all_finish(gateway: Service) -> None:
     """All that run when it comes; what has not been taken in by then is refused or not connected."""
     slow = REQUEST | {"pool": [{"text": f"the number {n} " * 60} for n in range(60)], "budget": 40, "batch_size": 10}
 
@@ -144,20 +149,19 @@ def test_sigterm_lets_all_finish(gateway: Service) -> None:
         assert statuses.count(200) >= max(1, seen)
         assert set(statuses) <= {200, 429, 503, None}
     assert workers(gateway) == set()
-    assert "Traceback" not in gateway.log
 
 
 def test_what_waits_in_any_worker_is_seen_and_a_second_sigterm_does_not_wait(tmp_path: Path) -> None:
     (tmp_path / "boundarymorph.toml").write_text('drain_seconds = 300\nlog_format = "json"\nthreads = 1')
-    slow = REQUEST | {"pool": [{"text": f"the number {n} " * 99} for n in range(80)], "budget": 80, "batch_size": 80}
+    slow = REQUEST | {"pool": [{"text": f"the number {n} " * 99} for n in range(16)], "budget": 16, "batch_size": 16}
 
     def waiting() -> float:
-        exposed = httpx.get(f"{running.url}/metrics").text
+        exposed = scraped(running)
         samples = re.findall(r"^boundarymorph_scorer_queue_pairs{([^}]*)} (\S+)$", exposed, re.MULTILINE)
         assert all("pid" not in labels for labels, _ in samples)
         return sum(float(value) for _, value in samples)
 
-    with service(tmp_path / "data", "--workers", "2") as running, ThreadPoolExecutor(1) as threads:
+    with service(tmp_path / "data", "--workers", "2", embedded=True) as running, ThreadPoolExecutor(1) as threads:
         until(lambda: len(workers(running)) == 2)
         in_flight = threads.submit(httpx.post, f"{running.url}/select", json=slow, timeout=60)
         until(lambda: all(waiting() > 0 for _ in range(6)))

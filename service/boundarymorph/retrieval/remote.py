@@ -25,6 +25,7 @@ from boundarymorph.errors import (
     InvalidInput,
     LimitExceeded,
     MalformedFrame,
+    NotReady,
     Overloaded,
     RetrieverFailed,
     RetrieverUnavailable,
@@ -42,7 +43,7 @@ KEEPALIVE = 4.0
 EXCERPT = 200  # characters of an answer that is not ours
 TEXTS = 128  # of one request for embeddings: its time should not grow with the pool
 JSON = {"Content-Type": "application/json"}
-OWN = (InvalidConfiguration, RetrieverFailed, RetrieverUnavailable)  # which are told anew, with the URL
+OWN = (InvalidConfiguration, NotReady, RetrieverFailed, RetrieverUnavailable)  # which are told anew, with the URL
 
 Arguments = TypeVarTuple("Arguments")
 Answer = TypeVar("Answer")
