@@ -6,7 +6,7 @@ SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 
 .PHONY: help setup demo serve test compare-answers test-faults fuzz check check-deploy format bench-selection bench-select bench-scorer \
-	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-overload soak-scorer soak-index soak-models gpu-check \
+	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-overload soak-scorer soak-index soak-models soak-tests gpu-check \
 	evaluation evaluation-options clean
 
 help:  ## this list
@@ -31,8 +31,9 @@ demo: $(SERVICE)  ## install, start the service, index the standard library's do
 serve: $(SERVICE)  ## run the service on 127.0.0.1:8080, with what the demo indexed
 	$(BIN)/boundarymorph serve
 
+# Bytecode is kept, whatever the environment says: rewriting the assertions of all tests takes ten seconds a worker.
 test: setup  ## all tests, on all cores (up to four)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(OPTIONS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(OPTIONS)
 
 compare-answers: setup  ## a hundred requests and answers -> build/answers.json; BEFORE=file compares
 	$(BIN)/python -m load_tests.answers record build/answers.json
@@ -93,6 +94,9 @@ soak-index: setup  ## five minutes of upserts and deletions under 20 readers, th
 
 soak-models: setup  ## the state machines for an hour, with random seeds; OPTIONS="--minutes 5 --only queue"
 	$(BIN)/python -m tests.stateful.soak $(OPTIONS)
+
+soak-tests: setup  ## the tests that `make test` has in short: more kills, more damaged input; ten minutes
+	$(BIN)/python -m pytest -n auto --dist loadfile --timeout 0 --hypothesis-profile soak tests/system/test_kill.py tests/fuzz/test_streams.py
 
 bench-retrieval: setup  ## a million vectors over HTTP, every kind, beside plain FAISS and milvus-lite -> build/bench/retrieval.json
 	$(BIN)/python -m load_tests.bench_retrieval $(OPTIONS)

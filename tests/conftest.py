@@ -21,7 +21,7 @@ LONGEST_FIRST = ("faults", "system", "telemetry", "fuzz", "cli", "stateful")
 @pytest.fixture
 def tiny_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the place of the embedded ones; a fixture, for the cost of those shows in every test that opens them."""
-    monkeypatch.setenv(weights.VARIABLE, str(weights.folder()))
+    monkeypatch.setenv(weights.VARIABLE, str(weights.written()))
     monkeypatch.setattr(models, "_embedded", weights.tiny)
     # And of the processes that benchmarks start.
     monkeypatch.setattr(processes, "PROGRAM", "tests.weights")

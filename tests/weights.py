@@ -33,7 +33,7 @@ _embedded = models._embedded
 
 
 @cache
-def folder() -> Path:
+def written() -> Path:
     """Where they are, for as long as this process lives."""
     made = Path(mkdtemp(prefix="tiny-weights-"))
     atexit.register(rmtree, made)
@@ -51,9 +51,9 @@ def folder() -> Path:
     return made
 
 
-def tiny(model: str, name: str, sha256: str) -> Weights:
+def tiny(model: str, folder: str, sha256: str) -> Weights:
     """In the place of `models._embedded`."""
-    directory = Path(os.environ.get(VARIABLE) or folder()) / name
+    directory = Path(os.environ.get(VARIABLE) or written()) / folder
     return Weights(model, "int8", directory, hashlib.sha256((directory / "model.onnx").read_bytes()).hexdigest())
 
 

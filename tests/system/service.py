@@ -50,7 +50,7 @@ def boundarymorph(*arguments: str, data: Path, embedded: bool = False) -> subpro
 
 def environment_with(embedded: bool) -> dict[str, str]:
     """Of a process that opens the embedded weights, or the tiny ones in their place."""
-    return ENVIRONMENT if embedded else {**ENVIRONMENT, weights.VARIABLE: str(weights.folder())}
+    return ENVIRONMENT if embedded else {**ENVIRONMENT, weights.VARIABLE: str(weights.written())}
 
 
 @dataclass(frozen=True, slots=True)
