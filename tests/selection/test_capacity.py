@@ -117,6 +117,13 @@ def test_impossible_capacities(k: int | None, lengths: list[float] | None, max_t
         capacity_of(k=k, lengths=lengths, max_tokens=max_tokens)
 
 
+def test_capacities_at_their_edges() -> None:
+    assert capacity_of(k=1) == DocumentCapacity(1)
+    assert capacity_of(k=2, max_tokens=5) == capacity_of(k=2, lengths=[3.0, 4.0]) == DocumentCapacity(2)
+    assert capacity_of(lengths=[0.5], max_tokens=1) == DocumentCapacity(2)
+    assert isinstance(capacity_of(lengths=[1.0, 2.0, 2.0], max_tokens=3), TokenCapacity)
+
+
 @pytest.mark.parametrize("config", CONFIGS)
 def test_known_scores_are_believed_and_never_asked(config: Config) -> None:
     pool, scores = clustered(150, 12, 3)
