@@ -44,6 +44,19 @@ def assert_same(ahead: SelectionSession, plain: SelectionSession) -> None:
     np.testing.assert_array_equal(mine.scored, theirs.scored)
 
 
+def test_a_trip_is_as_wide_as_it_may_be_and_never_wider_than_what_is_left() -> None:
+    pool, scores = FAMILIES["clustered"](120, 8, 1, np.float32)
+    for width in (2, 5):
+        assert SpeculativeSession(SelectionSession(pool, budget=9, k=30), width).ask().size == width
+    ahead = SpeculativeSession(SelectionSession(pool, budget=3, k=30), 8)
+    assert ahead.ask().size == 3
+    ahead = SpeculativeSession(SelectionSession(pool, budget=4, k=30), 2)
+    while ahead.session.spent < 3:
+        asked = ahead.ask()
+        ahead.tell(asked, scores[asked])
+    assert ahead.ask().size <= 1
+
+
 @pytest.mark.parametrize("config", METHODS, ids=("boundarymorph", "trend"))
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 @pytest.mark.parametrize(("n", "budget", "k"), [(120, 40, 30), (30, 50, 7), (90, 25, 89), (40, 12, 1), (20, 5, 20)])
