@@ -58,7 +58,7 @@ async def test_callers_read_nothing_of_a_scorer(
 
     class WithId(logging.Filter):
         def filter(self, record: logging.LogRecord) -> bool:
-            if record.name in ("boundarymorph.selector.selector", "boundarymorph.api.problems"):
+            if record.name in ("boundarymorph.selector.run", "boundarymorph.api.problems"):
                 ids.append(logs.request_id.get())
             return True
 
@@ -76,9 +76,7 @@ async def test_callers_read_nothing_of_a_scorer(
         refused = await client.post("/select", json=REQUEST | {"on_failure": "error"}, headers=headers)
         for response in (degraded, streamed, refused):
             assert not [word for word in private if word in response.text], response.text
-        told = " ".join(
-            record.getMessage() for record in caplog.records if record.name == "boundarymorph.selector.selector"
-        )
+        told = " ".join(record.getMessage() for record in caplog.records if record.name == "boundarymorph.selector.run")
         assert f"127.0.0.1:{server.port}" in told
         assert set(ids) == {"asked-so"}
 

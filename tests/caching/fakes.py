@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.caching.known import KnownScores
 from boundarymorph.caching.memory import MemoryScoreCache
 from boundarymorph.caching.scores import Remembered
 from boundarymorph.errors import DeadlineExceeded
@@ -94,6 +95,23 @@ class GatedEncoder(SeededEncoder):
 
     async def close(self) -> None:
         self.closed = True
+
+
+class Alone(KnownScores):
+    """A `Scorer`, each call of which is a task of its own."""
+
+    name = "known"
+
+    async def check(self) -> None:
+        await self.scorer.check()
+
+    async def score(
+        self, query: str, texts: Sequence[str], *, deadline: float | None = None, documents: Sequence[str] | None = None
+    ) -> Scores:
+        task = self.of_task(query)
+        values = await task.score(texts, documents=documents, deadline=deadline)
+        assert task.calls + task.cached == len(texts)
+        return Scores(values, task.truncated, task.cached)
 
 
 class SlowScoreCache(MemoryScoreCache):

@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
+from boundarymorph.caching.known import KnownScores
 from boundarymorph.caching.memory import MemoryScoreCache
-from boundarymorph.caching.scorer import CachingScorer
 from boundarymorph.errors import ScorerFailed
 from boundarymorph.remote.identity import identified
 from boundarymorph.remote.urls import Endpoint
@@ -143,10 +143,11 @@ async def test_two_servers_never_share_what_is_kept(make: type[Wire]) -> None:
         for server, expected in zip(servers, (score_of("q", "text"), 1 - score_of("q", "text")), strict=True):
             remote = RemoteScorer([server.endpoint()])
             await remote.connect()
-            scorer = CachingScorer(remote, cache, identity=lambda remote=remote: remote.identity)  # type: ignore[misc]
+            known = KnownScores(remote, cache, identity=lambda remote=remote: remote.identity)  # type: ignore[misc]
             for _ in range(2):
-                assert (await scorer.score("q", ["text"])).values.tolist() == [pytest.approx(expected)]
-            await scorer.close()
+                assert (await known.of_task("q").score(["text"])).tolist() == [pytest.approx(expected)]
+            await known.close()
+            await remote.close()
             assert len(server.asked) == 1
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
 from boundarymorph.retrieval.milvus.connection import Connection
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.scoring.scorer import Scores
-from boundarymorph.selector.selector import Interruption, SelectionTask, Selector, Status
+from boundarymorph.selector.result import Interruption, Status
+from boundarymorph.selector.selector import Selector
+from boundarymorph.selector.task import SelectionTask
 from tests.contract.vector_index import names, unit
 from tests.retrieval import milvus
 from tests.retrieval.fakes import SeededEncoder
@@ -209,7 +212,8 @@ async def test_kill_9_while_a_request_is_on_its_way(tmp_path: Path) -> None:
             running.wait()
 
         selector = Selector(retriever, KillingScorer(kill))
-        task = SelectionTask("query", IndexedCandidates("a", 60), 20, 10, batch_size=5)
+        candidates = partial(IndexedCandidates, index="a", search=Search("query", 60))
+        task = SelectionTask("query", candidates, 20, 10, batch_size=5)
         result = await selector.select(task)
         assert (result.status, result.stop_reason) == (Status.PARTIAL, Interruption.RETRIEVER_UNAVAILABLE)
         assert len(result.history) == 10

@@ -3,15 +3,14 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
-from numpy.typing import NDArray
 
 from boundarymorph.caching.memory import MemoryScoreCache
-from boundarymorph.caching.scorer import CachingScorer
 from boundarymorph.errors import (
     DeadlineExceeded,
     Overloaded,
@@ -20,16 +19,19 @@ from boundarymorph.errors import (
     ScorerFailed,
     ScorerUnavailable,
 )
-from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, IndexedCandidates
+from boundarymorph.inference.deadline import LATE, NEVER, Deadline
+from boundarymorph.retrieval.candidates import Candidates, IndexedCandidates
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.retriever import Retrieved, Search
+from boundarymorph.retrieval.retriever import Retrieved, Retriever, Search
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection import Pool, StopReason
 from boundarymorph.selection.methods import METHODS
-from boundarymorph.selector.selector import LATE, Interruption, Progress, SelectionResult, SelectionTask, Selector
+from boundarymorph.selector.result import Interruption, Progress, SelectionResult
+from boundarymorph.selector.selector import Selector
+from boundarymorph.selector.task import SelectionTask
 from tests.retrieval.fakes import vector_of
-from tests.scoring.fakes import score_of
+from tests.scoring.fakes import SeededScorer, score_of
+from tests.selector.fakes import FakeRetriever, own_pool
 from tests.stateful.profile import draws
 
 Result = TypeVar("Result")
@@ -68,7 +70,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return done
 
 
-class ScriptedRetriever:
+class ScriptedRetriever(FakeRetriever):
     """An index whose calls take from a script: seconds, an error, or ids that are deleted first."""
 
     def __init__(self) -> None:
@@ -100,31 +102,15 @@ class ScriptedRetriever:
         self.missed |= set(ids) - self.texts.keys()
         return {id: Document(id, self.texts[id]) for id in ids if id in self.texts}
 
-    async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
-        raise NotImplementedError
 
-    async def embed_query(self, query: str) -> NDArray[np.float32]:
-        return vector_of(query)
-
-    async def embed_documents(self, texts: Sequence[str]) -> Embeddings:
-        raise NotImplementedError
-
-    async def close(self) -> None:
-        pass
-
-
-class ScriptedScorer:
+class ScriptedScorer(SeededScorer):
     """Takes seconds from a script, or an error; counts what it scored."""
 
-    name = "scripted"
-
     def __init__(self) -> None:
+        super().__init__()
         self.script: list[float | Exception] = []
         self.scored = 0
         self.running = 0
-
-    async def check(self) -> None:
-        pass
 
     async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
         self.running += 1
@@ -139,10 +125,7 @@ class ScriptedScorer:
         finally:
             self.running -= 1
         self.scored += len(texts)
-        return Scores(np.array([score_of(query, text) for text in texts]))
-
-    async def close(self) -> None:
-        pass
+        return await super().score(query, texts)
 
 
 class SelectorMachine(RuleBasedStateMachine):
@@ -154,8 +137,7 @@ class SelectorMachine(RuleBasedStateMachine):
         self.retriever, self.scorer = ScriptedRetriever(), ScriptedScorer()
         self.retriever.texts = {id: f"text of {id}" for id in IDS}
         cache = MemoryScoreCache(clock=self.loop.time)
-        remembering = CachingScorer(self.scorer, cache, clock=self.loop.time)
-        self.selector = Selector(self.retriever, remembering, clock=self.loop.time)
+        self.selector = Selector(self.retriever, self.scorer, cache, clock=self.loop.time)
 
     def teardown(self) -> None:
         self.run(self.selector.close())
@@ -203,15 +185,21 @@ class SelectorMachine(RuleBasedStateMachine):
         if not self.retriever.texts:
             return
         return_documents, reuse, degrade = flags
+        candidates: Callable[[Retriever], Candidates] = partial(
+            IndexedCandidates, index="index", search=Search(query, len(IDS))
+        )
+        brought: set[str] = set()
+        if own:
+            candidates, brought = self._own_pool(query, data)
         task = SelectionTask(
             query=query,
-            candidates=self._own_pool(query, data) if own else IndexedCandidates("index", len(IDS)),
+            candidates=candidates,
             budget=budget,
             k=k,
             batch_size=batch_size,
             method=method,
             return_documents=return_documents,
-            deadline=None if seconds is None else self.loop.now + seconds,
+            deadline=NEVER if seconds is None else Deadline(self.loop.now + seconds, self.loop.time),
             reuse=reuse,
             degrade=degrade,
         )
@@ -235,20 +223,19 @@ class SelectorMachine(RuleBasedStateMachine):
             return
         *rounds, result = steps
         assert isinstance(result, SelectionResult)
-        self._check(task, result, texts)
+        self._check(task, result, texts, len(brought))
         assert result.calls == self.scorer.scored - scored
         for step in rounds:
             assert isinstance(step, Progress)
             assert step.calls + step.cached <= max(0, budget - step.reused)
             assert len(step.selected) == len(set(step.selected)) <= k
 
-    def _own_pool(self, query: str, data: st.DataObject) -> Candidates:
-        """The same texts under other ids, of which a caller knows a few scores."""
+    def _own_pool(self, query: str, data: st.DataObject) -> tuple[Callable[[Retriever], Candidates], set[str]]:
+        """The same texts under other ids, and those of which a caller knows the score."""
         documents = [Document(f"own {id}", text) for id, text in sorted(self.retriever.texts.items())]
-        vectors = np.array([vector_of(document.id) for document in documents])
-        known = data.draw(st.sets(st.sampled_from([document.id for document in documents]), max_size=2))
-        scores = {document.id: score_of(query, document.text) for document in documents if document.id in known}
-        return GivenCandidates(documents, vectors, vector_of(query), known=scores)
+        brought = data.draw(st.sets(st.sampled_from([document.id for document in documents]), max_size=2))
+        known = {document.id: score_of(query, document.text) for document in documents if document.id in brought}
+        return own_pool(documents, query, known=known), brought
 
     async def _carry_out(
         self, task: SelectionTask, steps: list[Progress | SelectionResult], leaves: float | None
@@ -271,7 +258,7 @@ class SelectorMachine(RuleBasedStateMachine):
             return asyncio.CancelledError()
         return running.exception()
 
-    def _check(self, task: SelectionTask, result: SelectionResult, texts: Mapping[str, str]) -> None:
+    def _check(self, task: SelectionTask, result: SelectionResult, texts: Mapping[str, str], brought: int) -> None:
         selection, ids = result.selection, result.pool.ids
         chosen = [ids[position] for position in selection.documents]
         missed = self.retriever.missed & set(ids)
@@ -279,7 +266,7 @@ class SelectorMachine(RuleBasedStateMachine):
         assert len(chosen) == len(set(chosen)) == min(task.k or 0, len(ids) - len(missed))
         complete = result.stop_reason in StopReason
         assert complete == (result.stop_reason not in Interruption)
-        known = len(task.candidates.known_scores()) + result.reused
+        known = brought + result.reused
         assert result.status == ("complete" if complete else "partial" if known or result.history else "retrieval_only")
         assert result.calls + result.cached == len(result.history) <= max(0, task.budget - result.reused)
         if result.stop_reason == StopReason.BUDGET:

@@ -3,18 +3,15 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
 from boundarymorph.server.app import create_retriever_app
-from boundarymorph.server.composition import Rooms
-from boundarymorph.server.observed import ObservedRetriever, ObservedSelector
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import timing
-from tests.api.service import answer, client_of, fake_retrieval, fake_rooms, problem, ready, serving, texts
+from tests.api.service import answer, client_of, fake_retrieval, problem, ready, serving, texts
 
 REQUEST = {"query": "q", "pool": texts(9), "k": 2, "budget": 3, "batch_size": 1}
 STAGES = ["receive", "parse", "wait", "retrieve", "fetch", "select", "score", "total"]
@@ -26,14 +23,9 @@ def parsed(response: httpx.Response) -> dict[str, float]:
     return {name: float(value) for name, value in found}
 
 
-def observed_rooms(settings: Settings, on_lost: object = None) -> Rooms:
-    rooms = fake_rooms(settings)
-    return replace(rooms, selector=ObservedSelector(ObservedRetriever(rooms.retriever), rooms.scorer))
-
-
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    async with serving(Settings(data_directory=tmp_path), observed_rooms) as client:
+    async with serving(Settings(data_directory=tmp_path)) as client:
         yield client
 
 

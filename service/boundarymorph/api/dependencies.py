@@ -16,10 +16,10 @@ from boundarymorph.access.access import Access
 from boundarymorph.access.keys import Caller, Scope
 from boundarymorph.api.schemas import Ready
 from boundarymorph.errors import InvalidInput
+from boundarymorph.retrieval.observed import ObservedRetriever
 from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.selector.selector import Selector
-from boundarymorph.server.observed import ObservedRetriever
 
 if TYPE_CHECKING:  # a gateway loads neither FAISS nor ONNX
     from boundarymorph.retrieval.encoders import Encoder

@@ -20,9 +20,11 @@ from boundarymorph.api.dependencies import AccessOf, CallerOf, SelectorOf, permi
 from boundarymorph.api.schemas import SelectRequest, SelectResponse
 from boundarymorph.api.translate import event_of, response_of, task_of
 from boundarymorph.errors import BoundaryMorphError
-from boundarymorph.selector.selector import Progress, SelectionResult, SelectionTask, Selector, Stopwatch
+from boundarymorph.selector.result import Progress, SelectionResult
+from boundarymorph.selector.selector import Selector
+from boundarymorph.selector.task import SelectionTask
 from boundarymorph.settings import Settings
-from boundarymorph.telemetry import metrics
+from boundarymorph.telemetry.timing import Stopwatch
 
 router = APIRouter(tags=["selection"])
 STATUS_HEADER = "X-BoundaryMORPH-Status"
@@ -51,7 +53,7 @@ async def select(
             wanted, task = await access.work.parsing.run(_parse, body, access.settings, arrival)
         if wanted.index is not None:
             permitted(request).require(wanted.index)
-        turn = access.admission.turn(visit, priority=wanted.priority, deadline=task.deadline)
+        turn = access.admission.turn(visit, priority=wanted.priority, deadline=task.deadline.moment)
         answer = partial(response_of, task=task, explain=wanted.explain)
         if EVENTS in request.headers.get("accept", ""):
             steps = selector.steps(task, watch)
@@ -61,7 +63,6 @@ async def select(
             return _Events(events, kept, access.settings.event_seconds)
 
         result = await bodies.while_connected(request, _selected(selector, task, watch, turn))
-    _measure(result)
     response.headers[STATUS_HEADER] = result.status.value
     return answer(result)
 
@@ -124,7 +125,6 @@ async def _events(
         while isinstance(step, Progress):
             yield _event("round", event_of(step))
             step = await anext(steps)
-        _measure(step)
         last = _event("selection", answer(step))
     except BoundaryMorphError as error:
         last = _event("problem", problems.of(request, error))
@@ -140,14 +140,3 @@ def _parse(body: bytes, settings: Settings, arrival: float) -> tuple[SelectReque
     bodies.check_lists(body, settings.limits.dimension)
     wanted = SelectRequest.model_validate_json(body)
     return wanted, task_of(wanted, settings, arrival)
-
-
-def _measure(result: SelectionResult) -> None:
-    for stage, seconds in result.seconds.items():
-        metrics.select_stage_seconds.labels(stage).observe(seconds)
-    metrics.selections.labels(result.status.value, result.stop_reason.value).inc()
-    metrics.cross_encoder_calls.inc(result.calls)
-    metrics.select_calls.observe(result.calls)
-    metrics.select_rounds.observe(result.rounds)
-    metrics.expected_loss.observe(result.expected_loss)
-    metrics.truncated_pairs.inc(result.truncated)

@@ -1,11 +1,12 @@
-"""Between the wire and the hall: a checked task out of a request, a response out of a result."""
+"""Between the wire and the selector: a checked task out of a request, a response out of a result."""
 
 from __future__ import annotations
 
 import binascii
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from uuid import uuid4
 
 import numpy as np
@@ -25,14 +26,16 @@ from boundarymorph.api.schemas import (
     VectorBlock,
 )
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput
+from boundarymorph.inference.deadline import Deadline
 from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, IndexedCandidates
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.retriever import Retriever, Search
 from boundarymorph.selection import Observation, Pool, methods
-from boundarymorph.selector.selector import Progress, SelectionResult, SelectionTask
+from boundarymorph.selector.result import Progress, SelectionResult
+from boundarymorph.selector.task import SelectionTask
 from boundarymorph.settings import Limits, Settings
 
 ITEM_BYTES = {"float16": 2, "float32": 4}
-RETURN, LONGEST_RETURN = 0.05, 0.25  # of a request's time, but seconds at most: what the answer may need to its caller
 
 
 def task_of(request: SelectRequest, settings: Settings, arrival: float) -> SelectionTask:
@@ -54,7 +57,7 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
         method=request.method or settings.method,
         batch_size=settings.batch_size if request.batch_size is None else request.batch_size,
         return_documents=request.return_documents,
-        deadline=arrival + seconds - min(RETURN * seconds, LONGEST_RETURN),
+        deadline=Deadline.of_request(arrival, seconds),
         degrade=request.on_failure == "degrade",
         reuse=request.reuse,
     )
@@ -93,7 +96,7 @@ def response_of(result: SelectionResult, task: SelectionTask, *, explain: bool =
 
 
 def event_of(progress: Progress) -> RoundEvent:
-    """What is told of a selection under way."""
+    """Where a selection stands."""
     return RoundEvent(
         rounds=progress.rounds,
         cross_encoder_calls=progress.calls,
@@ -115,13 +118,14 @@ def _budget(request: SelectRequest, settings: Settings) -> int:
             return int(budget)
 
 
-def _candidates(request: SelectRequest, settings: Settings) -> Candidates:
+def _candidates(request: SelectRequest, settings: Settings) -> Callable[[Retriever], Candidates]:
     limits = settings.limits
     vector = _query_embedding(request.query_embedding, limits)
     if request.index is not None:
         depth = settings.depth if request.depth is None else request.depth
         bound("depth", depth, limits.pool, "candidates")
-        return IndexedCandidates(request.index, depth, vector, request.filter, request.hybrid)
+        search = Search(request.query, depth, vector, request.filter, request.hybrid)
+        return partial(IndexedCandidates, index=request.index, search=search)
     assert request.pool is not None
     pool = request.pool
     bound("pool", len(pool.documents), limits.pool, "documents")
@@ -138,10 +142,12 @@ def _candidates(request: SelectRequest, settings: Settings) -> Candidates:
     }
     bound("pool.documents", len(known), limits.known_scores, "known scores")
     bm25 = _complete([given.bm25 for given in pool.documents], "bm25")
-    return GivenCandidates(
-        documents,
-        _embeddings(pool, limits),
-        vector,
+    return partial(
+        GivenCandidates,
+        query=request.query,
+        given=documents,
+        embeddings=_embeddings(pool, limits),
+        query_embedding=vector,
         scores=_complete([given.score for given in pool.documents], "score"),
         features={} if bm25 is None else {"bm25": bm25},
         tokens=[given.tokens for given in pool.documents],

@@ -1,4 +1,4 @@
-"""The caches of a process, and what they are put in front of."""
+"""The caches of a process."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from boundarymorph.caching.embeddings import EmbeddingCache
-from boundarymorph.caching.scorer import CachingScorer
 from boundarymorph.caching.scores import ScoreCache
-from boundarymorph.scoring.scorer import Scorer
 
 if TYPE_CHECKING:  # a scorer on its own loads neither Redis nor an encoder
     from boundarymorph.caching.link import RedisLink
@@ -16,7 +14,7 @@ if TYPE_CHECKING:  # a scorer on its own loads neither Redis nor an encoder
 
 
 class Caches:
-    """Of scores and of embeddings; without one, what it would be put in front of stays as it is."""
+    """Of scores and of embeddings, where there are any."""
 
     def __init__(
         self,
@@ -24,15 +22,11 @@ class Caches:
         embeddings: EmbeddingCache | None = None,
         link: RedisLink | None = None,
     ) -> None:
-        """link: to the Redis in which they are, this one's to close."""
-        self._scores, self._embeddings, self._link = scores, embeddings, link
-
-    def before_scorer(self, scorer: Scorer, identity: Callable[[], str | None] | None = None) -> Scorer:
-        """A scorer that remembers. identity: as of `CachingScorer`."""
-        return scorer if self._scores is None else CachingScorer(scorer, self._scores, identity=identity)
+        """scores: for the selector. link: to the Redis in which they are; `close` closes it."""
+        self.scores, self._embeddings, self._link = scores, embeddings, link
 
     def before_encoder(self, encoder: Encoder, identity: Callable[[], str | None] | None = None) -> Encoder:
-        """An encoder that remembers queries. identity: as of `CachingScorer`."""
+        """An encoder that remembers queries. identity: as of `KnownScores`."""
         if self._embeddings is None:
             return encoder
         from boundarymorph.caching.encoder import CachingEncoder

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.caching.embeddings import Embedded, EmbeddingCache, Kind, Space
 from boundarymorph.caching.keys import digest
-from boundarymorph.caching.read_through import ReadThrough
+from boundarymorph.caching.read_through import ReadThrough, Source, longest
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
 
 _Key = tuple[Space, bytes]
@@ -19,7 +19,7 @@ _Key = tuple[Space, bytes]
 class CachingEncoder:
     """An `Encoder` that asks another one only for what neither the cache nor another request has.
 
-    Of a call in which some documents were cut, the longest are taken to be those; see `CachingScorer`.
+    Of a call in which some documents were cut, the longest are taken to be those; see `KnownScores`.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class CachingEncoder:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """documents: whether documents are cached as queries are; they come once as a rule, and are many. identity,
-        writes: as of `CachingScorer`. The cache stays its owner's to close.
+        writes: as of `KnownScores`. The caller closes the cache.
         """
         self._encoder = encoder
         self._embeddings = cache
@@ -93,19 +93,16 @@ class CachingEncoder:
 
         async def compute(missing: Sequence[_Key]) -> Sequence[Embedded]:
             asked = [by_key[key] for key in missing]
-            return _each(await encode(asked), asked)
+            encoded = await encode(asked)
+            cut = longest(asked, encoded.truncated)
+            return [Embedded(vector, position in cut) for position, vector in enumerate(encoded.vectors)]
 
         async def write(computed: Mapping[_Key, Embedded]) -> None:
             if self._identity() == space.encoder and self._encoder.dimension == space.dimension:
                 await self._embeddings.write(space, {text: embedded for (_, text), embedded in computed.items()})
 
-        return await self._through.get(keys, read=read, compute=compute, write=write)
+        return await self._through.get(keys, Source(read, compute, write))
 
     def _check_open(self) -> None:
         if self._closed:
             raise RuntimeError("the encoder is closed")
-
-
-def _each(embeddings: Embeddings, texts: Sequence[str]) -> list[Embedded]:
-    cut = set(sorted(range(len(texts)), key=lambda place: -len(texts[place]))[: embeddings.truncated])
-    return [Embedded(vector, place in cut) for place, vector in enumerate(embeddings.vectors)]

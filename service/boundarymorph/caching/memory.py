@@ -1,16 +1,19 @@
 """Caches in this process: least recently used first out, bounded in bytes.
 
-What an entry takes is estimated, a little more than CPython needs. For use on one event loop.
+What a value takes is estimated, a little more than CPython needs. For use on one event loop.
 """
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from sys import getsizeof
 from typing import Generic, TypeVar
+
+from cachetools import TLRUCache
 
 from boundarymorph.caching import metrics
 from boundarymorph.caching.embeddings import Embedded, Space
@@ -24,75 +27,8 @@ _EMBEDDING_BYTES = 600
 Value = TypeVar("Value")
 
 
-@dataclass(slots=True)
-class _Entry(Generic[Value]):
-    value: Value
-    size: int
-    expires: float
-
-
-class _Lru(Generic[Value]):
+class _MemoryCache(ABC, Generic[Value]):
     """Values by key, at most `max_bytes` of them, each until it expires."""
-
-    def __init__(self, max_bytes: int, clock: Callable[[], float]) -> None:
-        self._max_bytes = max_bytes
-        self._clock = clock
-        self._entries: OrderedDict[bytes, _Entry[Value]] = OrderedDict()
-        self.size = 0
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def get(self, key: bytes) -> Value | None:
-        entry = self._entries.get(key)
-        if entry is None:
-            return None
-        if entry.expires <= self._clock():
-            self._remove(key)
-            return None
-        self._entries.move_to_end(key)
-        return entry.value
-
-    def put(self, key: bytes, value: Value, size: int, expires: float) -> None:
-        """expires: on the clock."""
-        if key in self._entries:
-            self._remove(key)
-        self._entries[key] = _Entry(value, size, expires)
-        self.size += size
-        while self.size > self._max_bytes:
-            self._remove(next(iter(self._entries)))
-
-    def _remove(self, key: bytes) -> None:
-        self.size -= self._entries.pop(key).size
-
-
-@dataclass(slots=True)
-class _Query:
-    """The scores of one query in order of writing, when they expire, and what their document ids take."""
-
-    expires: float
-    scores: dict[bytes, Remembered] = field(default_factory=dict)
-    id_bytes: int = 0
-
-    def put(self, text: bytes, remembered: Remembered) -> None:
-        self.drop(text)
-        if remembered.document is not None and kept_name(remembered.document) is None:
-            remembered = replace(remembered, document=None)
-        self.scores[text] = remembered
-        self.id_bytes += _length(remembered)
-
-    def drop(self, text: bytes) -> None:
-        replaced = self.scores.pop(text, None)
-        if replaced is not None:
-            self.id_bytes -= _length(replaced)
-
-    @property
-    def size(self) -> int:
-        return _QUERY_BYTES + len(self.scores) * _SCORE_BYTES + self.id_bytes
-
-
-class MemoryScoreCache:
-    """A `ScoreCache` in this process; queries go as a whole. seconds_to_live: since the first write of the query."""
 
     def __init__(
         self,
@@ -101,80 +37,94 @@ class MemoryScoreCache:
         seconds_to_live: float = SECONDS_TO_LIVE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._queries: _Lru[_Query] = _Lru(max_bytes, clock)
         self._seconds_to_live = seconds_to_live
-        self._clock = clock
+        self._values = TLRUCache(max_bytes, self._expires, clock, self._size)
 
     @property
     def kept_bytes(self) -> int:
         """What is kept takes about so much."""
-        return self._queries.size
+        return int(self._values.currsize)
+
+    def _expires(self, key: bytes, value: Value, now: float) -> float:
+        return now + self._seconds_to_live
+
+    @staticmethod
+    @abstractmethod
+    def _size(value: Value) -> int:
+        """Bytes that a value takes."""
+
+    def _get(self, key: bytes) -> Value | None:
+        found: Value | None = self._values.get(key)
+        return found
+
+    def _put(self, key: bytes, value: Value) -> None:
+        with suppress(ValueError):  # larger than the whole cache
+            self._values[key] = value
+
+
+@dataclass(slots=True)
+class _Query:
+    """The scores of one query in order of writing, and when they expire."""
+
+    expires: float
+    scores: dict[bytes, Remembered] = field(default_factory=dict)
+
+
+class MemoryScoreCache(_MemoryCache[_Query]):
+    """A `ScoreCache` in this process; queries go as a whole. seconds_to_live: since the first write of the query."""
 
     async def recall(self, model: str, query: str) -> Mapping[bytes, Remembered]:
-        known = self._queries.get(digest(model, query))
+        known = self._get(digest(model, query))
         recalled = {} if known is None else dict(known.scores)
         metrics.recalled.inc(len(recalled))
         return recalled
 
     async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[Remembered | None]:
-        known = self._queries.get(digest(model, query))
-        found = [None if known is None else known.scores.get(text) for text in text_digests]
-        missing = found.count(None)
-        metrics.count_lookups("scores", hit=len(found) - missing, miss=missing)
-        return found
+        known = self._get(digest(model, query))
+        return metrics.counted("scores", [None if known is None else known.scores.get(text) for text in text_digests])
 
     async def write(self, model: str, query: str, scores: Mapping[bytes, Remembered]) -> None:
         if not scores:
             return
         key = digest(model, query)
-        known = self._queries.get(key) or _Query(self._clock() + self._seconds_to_live)
+        known = self._values.pop(key, None) or _Query(self._values.timer() + self._seconds_to_live)
         for text, remembered in scores.items():
-            known.put(text, remembered)
-        while len(known.scores) > FIELDS:
-            known.drop(next(iter(known.scores)))
-        self._queries.put(key, known, known.size, known.expires)
+            known.scores.pop(text, None)
+            kept = kept_name(remembered.document) is not None
+            known.scores[text] = remembered if kept else replace(remembered, document=None)
+        for text in list(known.scores)[:-FIELDS]:
+            del known.scores[text]
+        self._put(key, known)
         metrics.writes.labels("scores", "ok").inc(len(scores))
 
+    def _expires(self, key: bytes, value: _Query, now: float) -> float:
+        return value.expires
 
-class MemoryEmbeddingCache:
+    @staticmethod
+    def _size(value: _Query) -> int:
+        ids = (score.document for score in value.scores.values() if score.document is not None)
+        return _QUERY_BYTES + len(value.scores) * _SCORE_BYTES + sum(map(getsizeof, ids))
+
+
+class MemoryEmbeddingCache(_MemoryCache[Embedded]):
     """An `EmbeddingCache` in this process. seconds_to_live: since the embedding was written."""
-
-    def __init__(
-        self,
-        max_bytes: int = 64 * 2**20,
-        *,
-        seconds_to_live: float = SECONDS_TO_LIVE,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._embeddings: _Lru[Embedded] = _Lru(max_bytes, clock)
-        self._seconds_to_live = seconds_to_live
-        self._clock = clock
-
-    @property
-    def kept_bytes(self) -> int:
-        """What is kept takes about so much."""
-        return self._embeddings.size
 
     async def read(self, space: Space, text_digests: Sequence[bytes]) -> list[Embedded | None]:
         prefix = _prefix(space)
-        found = [self._embeddings.get(prefix + text) for text in text_digests]
-        missing = found.count(None)
-        metrics.count_lookups("embeddings", hit=len(found) - missing, miss=missing)
-        return found
+        return metrics.counted("embeddings", [self._get(prefix + text) for text in text_digests])
 
     async def write(self, space: Space, embeddings: Mapping[bytes, Embedded]) -> None:
-        prefix, expires = _prefix(space), self._clock() + self._seconds_to_live
+        prefix = _prefix(space)
         for text, embedded in embeddings.items():
             vector = embedded.vector.copy()  # the caller may hand out the other one, or a row of a large array
             vector.flags.writeable = False
-            kept = Embedded(vector, embedded.truncated)
-            self._embeddings.put(prefix + text, kept, _EMBEDDING_BYTES + vector.nbytes, expires)
+            self._put(prefix + text, Embedded(vector, embedded.truncated))
         metrics.writes.labels("embeddings", "ok").inc(len(embeddings))
+
+    @staticmethod
+    def _size(value: Embedded) -> int:
+        return _EMBEDDING_BYTES + value.vector.nbytes
 
 
 def _prefix(space: Space) -> bytes:
     return digest(space.encoder, space.kind, str(space.dimension))
-
-
-def _length(remembered: Remembered) -> int:
-    return 0 if remembered.document is None else getsizeof(remembered.document)

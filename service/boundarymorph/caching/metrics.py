@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeVar
 
 from prometheus_client import Counter, Gauge, Histogram
 
 Cache = Literal["scores", "embeddings"]
 Operation = Literal["read", "write"]
+Value = TypeVar("Value")
 OPERATIONS: tuple[Operation, ...] = ("read", "write")
 
 # Geometric, from 0.1 ms to 0.8 s.
@@ -46,3 +47,10 @@ def count_lookups(cache: Cache, **outcomes: int) -> None:
     for outcome, items in outcomes.items():
         if items:
             lookups.labels(cache, outcome).inc(items)
+
+
+def counted(cache: Cache, found: list[Value | None]) -> list[Value | None]:
+    """What was found of looked-up items, None for nothing, counted as hits and misses."""
+    missing = found.count(None)
+    count_lookups(cache, hit=len(found) - missing, miss=missing)
+    return found

@@ -35,6 +35,19 @@ class _Flight(Generic[Value]):
     landed: asyncio.Future[Value | _Outcome]
 
 
+@dataclass(frozen=True, slots=True)
+class Source(Generic[Key, Value]):
+    """Where the values of one call come from, and where they are kept.
+
+    read and compute get keys without repetition. compute is called once for all that nobody has, and again only for
+    what another request was computing when it failed.
+    """
+
+    read: Callable[[Sequence[Key]], Awaitable[Sequence[Value | None]]]
+    compute: Callable[[Sequence[Key]], Awaitable[Sequence[Value]]]
+    write: Callable[[Mapping[Key, Value]], Awaitable[None]]
+
+
 class ReadThrough(Generic[Key, Value]):
     """Values by key, each read and computed for one request at a time (single flight), and written behind its back.
 
@@ -51,19 +64,11 @@ class ReadThrough(Generic[Key, Value]):
         self._writes: set[asyncio.Task[None]] = set()
 
     async def get(
-        self,
-        keys: Sequence[Key],
-        *,
-        read: Callable[[Sequence[Key]], Awaitable[Sequence[Value | None]]],
-        compute: Callable[[Sequence[Key]], Awaitable[Sequence[Value]]],
-        write: Callable[[Mapping[Key, Value]], Awaitable[None]],
-        deadline: float | None = None,
+        self, keys: Sequence[Key], source: Source[Key, Value], *, deadline: float | None = None
     ) -> list[Value]:
-        """n values for n keys, equal keys looked up once.
+        """n values for n keys, equal keys looked up once. deadline: seconds on the clock.
 
-        read and compute get keys without repetition; compute is called for all that nobody has, in one call, and again
-        only for what another request was computing when it failed. deadline: seconds on the clock.
-        Raises what compute raises, and DeadlineExceeded.
+        Raises what source.compute raises, and DeadlineExceeded.
         """
         found: dict[Key, Value] = {}
         wanted = list(dict.fromkeys(keys))
@@ -78,15 +83,15 @@ class ReadThrough(Generic[Key, Value]):
                 else:
                     led.append(key)
             if led:
-                found.update(await self._lead(led, due, read, compute, write))
+                found.update(await self._lead(led, due, source))
             if not followed:
                 break
             outcomes = await self._follow(followed, deadline)
             failed = [key for key, outcome in outcomes.items() if outcome is _Outcome.FAILED]
             if failed:
-                computed = dict(zip(failed, await compute(failed), strict=True))
+                computed = dict(zip(failed, await source.compute(failed), strict=True))
                 found.update(computed)
-                self._write_later(computed, {}, write)
+                self._write_later(computed, {}, source)
             wanted = [key for key, outcome in outcomes.items() if outcome is _Outcome.ABANDONED]
             shared = {key: value for key, value in outcomes.items() if not isinstance(value, _Outcome)}
             metrics.shared.labels(self._cache).inc(len(shared))
@@ -98,31 +103,24 @@ class ReadThrough(Generic[Key, Value]):
         while self._writes:
             await asyncio.gather(*self._writes)
 
-    async def _lead(
-        self,
-        keys: Sequence[Key],
-        due: float,
-        read: Callable[[Sequence[Key]], Awaitable[Sequence[Value | None]]],
-        compute: Callable[[Sequence[Key]], Awaitable[Sequence[Value]]],
-        write: Callable[[Mapping[Key, Value]], Awaitable[None]],
-    ) -> dict[Key, Value]:
+    async def _lead(self, keys: Sequence[Key], due: float, source: Source[Key, Value]) -> dict[Key, Value]:
         loop = asyncio.get_running_loop()
         flights: dict[Key, _Flight[Value]] = {key: _Flight(due, loop.create_future()) for key in keys}
         self._flights.update(flights)
         written: dict[Key, _Flight[Value]] = {}
         outcome = _Outcome.FAILED
         try:
-            known = await read(keys)
+            known = await source.read(keys)
             found = {key: value for key, value in zip(keys, known, strict=True) if value is not None}
             self._land({key: flights[key] for key in found}, found)
             missing = [key for key in keys if key not in found]
             if missing:
-                computed = dict(zip(missing, await compute(missing), strict=True))
+                computed = dict(zip(missing, await source.compute(missing), strict=True))
                 for key, value in computed.items():
                     flights[key].landed.set_result(value)
                 found.update(computed)
                 written = {key: flights[key] for key in computed}
-                self._write_later(computed, written, write)
+                self._write_later(computed, written, source)
             return found
         except asyncio.CancelledError:
             outcome = _Outcome.ABANDONED
@@ -157,29 +155,28 @@ class ReadThrough(Generic[Key, Value]):
         return {key: flight.landed.result() for key, flight in flights.items()}
 
     def _write_later(
-        self,
-        values: Mapping[Key, Value],
-        flights: Mapping[Key, _Flight[Value]],
-        write: Callable[[Mapping[Key, Value]], Awaitable[None]],
+        self, values: Mapping[Key, Value], flights: Mapping[Key, _Flight[Value]], source: Source[Key, Value]
     ) -> None:
         """Write behind the request's back; the flights end when it is done."""
         if len(self._writes) >= self._most_writes:
             metrics.writes.labels(self._cache, "dropped").inc(len(values))
             self._land(flights, values)
             return
-        task = asyncio.ensure_future(self._write(values, flights, write))
+        task = asyncio.ensure_future(self._write(values, flights, source))
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
 
     async def _write(
-        self,
-        values: Mapping[Key, Value],
-        flights: Mapping[Key, _Flight[Value]],
-        write: Callable[[Mapping[Key, Value]], Awaitable[None]],
+        self, values: Mapping[Key, Value], flights: Mapping[Key, _Flight[Value]], source: Source[Key, Value]
     ) -> None:
         try:
-            await write(values)
+            await source.write(values)
         except Exception:
             log.exception("the cache could not write")
         finally:
             self._land(flights, values)
+
+
+def longest(texts: Sequence[str], count: int) -> set[int]:
+    """The positions of the longest texts: those that are taken to be cut, where a model only tells how many were."""
+    return set(sorted(range(len(texts)), key=lambda position: -len(texts[position]))[:count])

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
-
-from boundarymorph.scoring.scorer import Scorer, Scores
+from typing import Protocol
 
 FIELDS = 5_000  # that are recalled of one query at most
 DOCUMENT_BYTES = 255  # of a document's id in UTF-8; a score with a longer one is kept without
@@ -51,24 +49,3 @@ class ScoreCache(Protocol):
 
     async def write(self, model: str, query: str, scores: Mapping[bytes, Remembered]) -> None:
         """Keep scores by the digests of their texts, until the query expires, a while after its first write."""
-
-
-@runtime_checkable
-class RememberingScorer(Scorer, Protocol):
-    """A `Scorer` that knows scores of earlier requests."""
-
-    async def recall(self, query: str) -> Mapping[bytes, Remembered]:
-        """All scores that are known of a query, by the digest of the text. Never raises."""
-
-    async def score(
-        self,
-        query: str,
-        texts: Sequence[str],
-        *,
-        deadline: float | None = None,
-        documents: Sequence[str] | None = None,
-        recalled: Mapping[bytes, Remembered] | None = None,
-    ) -> Scores:
-        """As `Scorer.score`. documents: n ids, to be recalled with the scores; recalled: what `recall` gave for this
-        query, in place of another look at what is known.
-        """

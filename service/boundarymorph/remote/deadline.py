@@ -1,11 +1,11 @@
-"""The moment after which nobody waits for an answer any more."""
+"""How long a call of a model elsewhere may take, and one request of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
-from boundarymorph.errors import DeadlineExceeded
+from boundarymorph.inference import deadline
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,18 +17,10 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Deadline:
-    """at: seconds on the clock."""
+class Deadline(deadline.Deadline):
+    """That of a call, of which each request has a budget."""
 
-    at: float
-    clock: Callable[[], float]
-
-    def remaining(self) -> float:
-        """Seconds, more than 0. Raises DeadlineExceeded."""
-        remaining = self.at - self.clock()
-        if remaining <= 0:
-            raise DeadlineExceeded("the time of the request was over before all texts were done")
-        return remaining
+    exceeded: ClassVar[str] = "the time of the request was over before all texts were done"
 
     def within(self, seconds: float) -> Budget:
         """The budget of a request that takes at most so long by itself. Raises DeadlineExceeded."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,20 +21,20 @@ CHARACTERS_PER_TOKEN = 4.0  # of English text under the tokenizers of today's la
 
 
 class Candidates(Protocol):
-    """The candidates of one request, of which texts are read only when they are needed.
+    """The candidates of one request, whose texts are read only when they are needed.
 
     texts_at_hand: whether the texts came with the request. Their ids then mean nothing beyond it.
     """
 
     texts_at_hand: ClassVar[bool]
 
-    async def retrieve(self, retriever: Retriever, query: str) -> Retrieved:
+    async def retrieve(self) -> Retrieved:
         """Embeddings and scores of all candidates, in retrieval order."""
 
-    async def documents(self, retriever: Retriever, ids: Sequence[str]) -> Mapping[str, Document]:
+    async def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
         """The candidates of these ids, by id; those deleted in the meantime are left out."""
 
-    async def lengths(self, retriever: Retriever, ids: Sequence[str]) -> NDArray[np.float64]:
+    async def lengths(self, ids: Sequence[str]) -> NDArray[np.float64]:
         """(n,) tokens of n candidates, at least 1: as given, else estimated from their characters. NaN for those
         deleted in the meantime."""
 
@@ -44,27 +44,21 @@ class Candidates(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IndexedCandidates:
-    """The `depth` documents of an index that are nearest to the query.
-
-    query_embedding: (d,), used instead of encoding the query; filter, hybrid: as of `Search`.
-    """
+    """What a search of an index finds."""
 
     texts_at_hand: ClassVar[bool] = False
+    retriever: Retriever
     index: str
-    depth: int
-    query_embedding: ArrayLike | None = None
-    filter: Mapping[str, Any] | None = None
-    hybrid: bool = False
+    search: Search
 
-    async def retrieve(self, retriever: Retriever, query: str) -> Retrieved:
-        search = Search(query, self.depth, self.query_embedding, self.filter, self.hybrid)
-        return await retriever.retrieve(self.index, search)
+    async def retrieve(self) -> Retrieved:
+        return await self.retriever.retrieve(self.index, self.search)
 
-    async def documents(self, retriever: Retriever, ids: Sequence[str]) -> Mapping[str, Document]:
-        return await retriever.documents(self.index, ids)
+    async def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
+        return await self.retriever.documents(self.index, ids)
 
-    async def lengths(self, retriever: Retriever, ids: Sequence[str]) -> NDArray[np.float64]:
-        characters = await retriever.characters(self.index, ids)
+    async def lengths(self, ids: Sequence[str]) -> NDArray[np.float64]:
+        characters = await self.retriever.characters(self.index, ids)
         return _tokens(np.array([characters.get(id, np.nan) for id in ids]))
 
     def known_scores(self) -> Mapping[str, float]:
@@ -82,6 +76,8 @@ class GivenCandidates:
     """
 
     texts_at_hand: ClassVar[bool] = True
+    retriever: Retriever
+    query: str
     given: Sequence[Document]
     embeddings: NDArray[np.floating] | Sequence[ArrayLike | None] | None = None
     query_embedding: ArrayLike | None = None
@@ -91,26 +87,28 @@ class GivenCandidates:
     known: Mapping[str, float] = field(default_factory=dict)
     words: bool = False
 
-    async def retrieve(self, retriever: Retriever, query: str) -> Retrieved:
+    async def retrieve(self) -> Retrieved:
         ids = [document.id for document in self.given]
         warnings = []
         embeddings = self.embeddings
         if not isinstance(embeddings, np.ndarray):
-            embeddings, truncated = await self._complete(retriever, embeddings or [None] * len(ids))
+            embeddings, truncated = await self._complete(embeddings or [None] * len(ids))
             if truncated:
                 warnings.append(f"{truncated} documents were cut to the encoder's maximum length to be embedded")
-        vector = self.query_embedding if self.query_embedding is not None else await retriever.embed_query(query)
+        vector = (
+            self.query_embedding if self.query_embedding is not None else await self.retriever.embed_query(self.query)
+        )
         features = self.features
         if self.words and "bm25" not in features:
             texts = [document.content for document in self.given]
-            features = {**features, "bm25": await asyncio.to_thread(bm25, query, texts)}
+            features = {**features, "bm25": await asyncio.to_thread(bm25, self.query, texts)}
         pool = await asyncio.to_thread(Pool.of, ids, embeddings, vector, self.scores, features)
         return Retrieved(pool, warnings)
 
-    async def documents(self, retriever: Retriever, ids: Sequence[str]) -> Mapping[str, Document]:
+    async def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
         return {id: self._by_id[id] for id in ids}
 
-    async def lengths(self, retriever: Retriever, ids: Sequence[str]) -> NDArray[np.float64]:
+    async def lengths(self, ids: Sequence[str]) -> NDArray[np.float64]:
         estimated = dict(
             zip(self._by_id, _tokens(np.array([len(document.content) for document in self.given])), strict=True)
         )
@@ -125,15 +123,13 @@ class GivenCandidates:
     def _by_id(self) -> dict[str, Document]:
         return {document.id: document for document in self.given}
 
-    async def _complete(
-        self, retriever: Retriever, partial: Sequence[ArrayLike | None]
-    ) -> tuple[NDArray[np.float32], int]:
+    async def _complete(self, partial: Sequence[ArrayLike | None]) -> tuple[NDArray[np.float32], int]:
         """(N, d) embeddings, those not given encoded, and how many texts were cut for that."""
         missing = [position for position, vector in enumerate(partial) if vector is None]
         rows = await asyncio.to_thread(_rows, partial)
         truncated = 0
         if missing:
-            encoded = await retriever.embed_documents([self.given[position].content for position in missing])
+            encoded = await self.retriever.embed_documents([self.given[position].content for position in missing])
             rows.update(zip(missing, encoded.vectors, strict=True))
             truncated = encoded.truncated
         if len({row.shape for row in rows.values()}) > 1:

@@ -15,11 +15,11 @@ from threadpoolctl import threadpool_limits
 from boundarymorph.caching.caches import Caches
 from boundarymorph.caching.memory import MemoryEmbeddingCache, MemoryScoreCache
 from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.retrieval.observed import ObservedRetriever
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.cross_encoder import CrossEncoder
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.selector.selector import Selector
-from boundarymorph.server.observed import ObservedRetriever, ObservedSelector
 from boundarymorph.settings import CacheSettings, EncoderSettings, ModelSettings, Settings
 
 # At run time each is imported where it is built: a process that retrieves elsewhere loads neither FAISS nor ONNX.
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from boundarymorph.retrieval.local import LocalRetriever
     from boundarymorph.retrieval.remote import RemoteRetriever
     from boundarymorph.retrieval.replicated import ReplicatedRetriever
+    from boundarymorph.retrieval.retriever import Retriever
 
 PROBE = "probe"
 LOCAL_THREADS = 16  # that search the indexes of this machine: what waits at the same time is searched together
@@ -224,9 +225,8 @@ def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Roo
     other, spinning, in products too small to split.
     """
     indexes = build_retrieval(settings, on_lost)
-    bare = _scorer(settings, on_lost)
-    scorer = indexes.caches.before_scorer(bare, _identity(bare))
-    selector = ObservedSelector(ObservedRetriever(indexes.retriever), scorer, threads=settings.selector_threads)
+    scorer = _scorer(settings, on_lost)
+    selector = _selector(settings, indexes.retriever, scorer, indexes.caches)
     return Rooms(
         indexes.catalog,
         indexes.encoder,
@@ -234,7 +234,7 @@ def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Roo
         scorer,
         selector,
         caches=indexes.caches,
-        probes={**indexes.probes, **_scorer_probes(settings, bare)},
+        probes={**indexes.probes, **_scorer_probes(settings, scorer)},
     )
 
 
@@ -265,10 +265,9 @@ def build_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None
     threadpool_limits(1, user_api="blas")
     retriever = _remote_retriever(settings)
     caches = _caches(settings.cache)
-    bare = _scorer(settings, on_lost)
-    scorer = caches.before_scorer(bare, _identity(bare))
-    selector = ObservedSelector(ObservedRetriever(retriever), scorer, threads=settings.selector_threads)
-    probes = {"retriever": lambda deadline: retriever.check(), **_scorer_probes(settings, bare)}
+    scorer = _scorer(settings, on_lost)
+    selector = _selector(settings, retriever, scorer, caches)
+    probes = {"retriever": lambda deadline: retriever.check(), **_scorer_probes(settings, scorer)}
     return Gateway(retriever, scorer, selector, caches=caches, probes=probes)
 
 
@@ -291,6 +290,16 @@ def probe_of_indexes(catalog: Catalog) -> Probe:
                 look = None
 
     return probe
+
+
+def _selector(settings: Settings, retriever: Retriever, scorer: Scorer, caches: Caches) -> Selector:
+    return Selector(
+        ObservedRetriever(retriever),
+        scorer,
+        caches.scores,
+        identity=_identity(scorer),
+        threads=settings.selector_threads,
+    )
 
 
 def _remote_retriever(settings: Settings) -> RemoteRetriever | ReplicatedRetriever:

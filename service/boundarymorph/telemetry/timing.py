@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -36,3 +37,25 @@ def tell(seconds: Mapping[str, float]) -> None:
 def header(seconds: Mapping[str, float]) -> str:
     """The value of a Server-Timing header, in milliseconds. The names of the stages are words."""
     return ", ".join(f"{stage};dur={value * 1e3:.3f}" for stage, value in seconds.items())
+
+
+class Stopwatch:
+    """Seconds by stage."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._start = clock()
+        self._stages: dict[str, float] = {}
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add what the block takes to a stage."""
+        start = self._clock()
+        try:
+            yield
+        finally:
+            self._stages[name] = self._stages.get(name, 0.0) + self._clock() - start
+
+    def read(self) -> dict[str, float]:
+        """Every stage so far, and the total since the beginning."""
+        return {**self._stages, "total": self._clock() - self._start}

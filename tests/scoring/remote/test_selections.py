@@ -3,29 +3,24 @@
 import asyncio
 import time
 
-import numpy as np
 import pytest
 
 from boundarymorph.caching.memory import MemoryScoreCache
-from boundarymorph.caching.scorer import CachingScorer
 from boundarymorph.errors import DeadlineExceeded
-from boundarymorph.retrieval.candidates import GivenCandidates
+from boundarymorph.inference.deadline import Deadline
 from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.remote.client import RemoteScorer
-from boundarymorph.scoring.scorer import Scorer
-from boundarymorph.selector.selector import SelectionResult, SelectionTask, Selector
-from tests.retrieval.fakes import vector_of
+from boundarymorph.selector.result import SelectionResult
+from boundarymorph.selector.selector import Selector
+from boundarymorph.selector.task import SelectionTask
 from tests.scoring.remote.servers import Ours, Reply, running, slow
-from tests.test_selector import FakeRetriever
+from tests.selector.fakes import FakeRetriever, own_pool
 
-DOCUMENTS = [Document(f"d{number}", f"text {number}") for number in range(12)]
-CANDIDATES = GivenCandidates(
-    DOCUMENTS, np.stack([vector_of(document.text) for document in DOCUMENTS]), query_embedding=vector_of("query")
-)
+CANDIDATES = own_pool([Document(f"d{number}", f"text {number}") for number in range(12)])
 
 
 async def selected(selector: Selector, *, budget: int = 1, reuse: bool = True) -> SelectionResult:
-    deadline = time.monotonic() + 60
+    deadline = Deadline(time.monotonic() + 60)
     return await selector.select(SelectionTask("query", CANDIDATES, budget, 3, deadline=deadline, reuse=reuse))
 
 
@@ -52,10 +47,8 @@ async def test_the_scores_of_a_selection_are_of_one_model(caching: bool, reuse: 
     async with running(Ours("a")) as [server]:
         remote = RemoteScorer([server.endpoint()])
         await remote.connect()
-        scorer: Scorer = remote
-        if caching:
-            scorer = CachingScorer(remote, MemoryScoreCache(1_000_000), identity=lambda: remote.identity)
-        selector = Selector(FakeRetriever(), scorer)
+        cache = MemoryScoreCache() if caching else None
+        selector = Selector(FakeRetriever(), remote, cache, identity=lambda: remote.identity)
 
         async def change(reply: Reply) -> Reply:
             server.wire = Ours("b")
@@ -69,4 +62,4 @@ async def test_the_scores_of_a_selection_are_of_one_model(caching: bool, reuse: 
         after = await selected(selector, budget=4, reuse=reuse)
         assert (after.status, after.reused, len(after.history)) == ("complete", 0, 4)
         await selector.close()
-        await scorer.close()
+        await remote.close()

@@ -1,9 +1,9 @@
-"""The selector and the retriever as they are, with what traces, metrics and Server-Timing are to know of them."""
+"""What traces, metrics and Server-Timing learn of the retriever."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,38 +13,10 @@ from numpy.typing import NDArray
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Retrieved, Retriever, Search
-from boundarymorph.selector.selector import Progress, SelectionResult, SelectionTask, Selector, Stopwatch
 from boundarymorph.telemetry import metrics, timing, tracing
 
 if TYPE_CHECKING:  # a gateway loads no encoder
     from boundarymorph.retrieval.encoders import Embeddings
-
-
-class ObservedSelector(Selector):
-    """A `Selector` whose stages are spans and whose last reading of the watch is told to the request."""
-
-    async def steps(
-        self, task: SelectionTask, watch: Stopwatch | None = None, *, tell: bool = True
-    ) -> AsyncIterator[Progress | SelectionResult]:
-        async for step in super().steps(task, _ObservedStopwatch(watch or Stopwatch()), tell=tell):
-            if isinstance(step, SelectionResult) and task.budget:
-                metrics.budget_used.observe(step.calls / task.budget)
-            yield step
-
-
-class _ObservedStopwatch(Stopwatch):
-    def __init__(self, watch: Stopwatch) -> None:
-        self._watch = watch
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        with tracing.span(name), self._watch.stage(name):
-            yield
-
-    def read(self) -> dict[str, float]:
-        seconds = self._watch.read()
-        timing.tell(seconds)
-        return seconds
 
 
 class ObservedRetriever(Retriever):

@@ -1,4 +1,4 @@
-"""The scorer that remembers: its contract, and who is asked how often."""
+"""Known scores: they are those of the scorer, and how often it is asked."""
 
 import asyncio
 import time
@@ -13,12 +13,12 @@ from boundarymorph.caching.keys import digest
 from boundarymorph.caching.link import RedisLink
 from boundarymorph.caching.memory import MemoryScoreCache
 from boundarymorph.caching.redis import RedisScoreCache
-from boundarymorph.caching.scorer import CachingScorer
 from boundarymorph.caching.scores import Remembered
 from boundarymorph.errors import DeadlineExceeded, ScorerUnavailable
+from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.scorer import Scorer, Scores
 from tests.caching.counted import Counted
-from tests.caching.fakes import GatedScorer, SlowScoreCache, turns
+from tests.caching.fakes import Alone, GatedScorer, SlowScoreCache, turns
 from tests.caching.servers import RedisServer, free_port
 from tests.contract.scorer import QUERY, TEXTS, ScorerContract
 from tests.scoring.fakes import SeededScorer, score_of
@@ -35,8 +35,8 @@ def cache() -> MemoryScoreCache:
 
 
 @pytest.fixture
-async def scorer(inner: GatedScorer, cache: MemoryScoreCache) -> AsyncIterator[CachingScorer]:
-    scorer = CachingScorer(inner, cache)
+async def scorer(inner: GatedScorer, cache: MemoryScoreCache) -> AsyncIterator[Alone]:
+    scorer = Alone(inner, cache)
     yield scorer
     inner.gate.open()
     await scorer.close()
@@ -49,7 +49,7 @@ def expected(query: str, texts: Sequence[str]) -> list[float]:
 class TestOverMemory(ScorerContract):
     @pytest.fixture
     async def scorer(self) -> AsyncIterator[Scorer]:
-        scorer = CachingScorer(SeededScorer(), MemoryScoreCache())
+        scorer = Alone(SeededScorer(), MemoryScoreCache())
         yield scorer
         await scorer.close()
 
@@ -58,7 +58,7 @@ class TestOverRedis(ScorerContract):
     @pytest.fixture
     async def scorer(self, server: RedisServer) -> AsyncIterator[Scorer]:
         link = RedisLink(server.url, timeout=10)
-        scorer = CachingScorer(SeededScorer(), RedisScoreCache(link))
+        scorer = Alone(SeededScorer(), RedisScoreCache(link))
         yield scorer
         await scorer.close()
         await link.close()
@@ -70,14 +70,14 @@ class TestOverNothing(ScorerContract):
     @pytest.fixture
     async def scorer(self) -> AsyncIterator[Scorer]:
         link = RedisLink(f"redis://127.0.0.1:{free_port()}")
-        scorer = CachingScorer(SeededScorer(), RedisScoreCache(link))
+        scorer = Alone(SeededScorer(), RedisScoreCache(link))
         yield scorer
         await scorer.close()
         await link.close()
 
 
 class TestReadingThrough:
-    async def test_only_what_is_not_known_is_asked_in_one_call(self, scorer: CachingScorer, inner: GatedScorer) -> None:
+    async def test_only_what_is_not_known_is_asked_in_one_call(self, scorer: Alone, inner: GatedScorer) -> None:
         await scorer.score(QUERY, ["b", "d"])
         scores = await scorer.score(QUERY, ["a", "b", "c", "d"])
         assert inner.rounds == [["b", "d"], ["a", "c"]]
@@ -86,13 +86,13 @@ class TestReadingThrough:
         assert (await scorer.score("other", ["a"])).values.tolist() == expected("other", ["a"])
         assert len(inner.rounds) == 3
 
-    async def test_a_text_that_comes_twice_is_asked_once(self, scorer: CachingScorer, inner: GatedScorer) -> None:
+    async def test_a_text_that_comes_twice_is_asked_once(self, scorer: Alone, inner: GatedScorer) -> None:
         scores = await scorer.score(QUERY, ["a", "b", "a", "a"])
         assert inner.rounds == [["a", "b"]]
         assert scores.cached == 2
         assert scores.values.tolist() == expected(QUERY, ["a", "b", "a", "a"])
 
-    async def test_truncated_pairs_are_counted_when_they_come_from_the_cache(self, scorer: CachingScorer) -> None:
+    async def test_truncated_pairs_are_counted_when_they_come_from_the_cache(self, scorer: Alone) -> None:
         long = ["x" * 101, "y" * 300]
         assert (await scorer.score(QUERY, ["a", long[0], "b", long[1]])).truncated == 2
         assert (await scorer.score(QUERY, ["b", long[1]])).truncated == 1
@@ -102,7 +102,7 @@ class TestReadingThrough:
     async def test_another_gateway_finds_the_scores_in_redis(self, server: RedisServer) -> None:
         links = [RedisLink(server.url, timeout=10) for _ in range(2)]
         inners = [SeededScorer() for _ in links]
-        scorers = [CachingScorer(inner, RedisScoreCache(link)) for inner, link in zip(inners, links, strict=True)]
+        scorers = [Alone(inner, RedisScoreCache(link)) for inner, link in zip(inners, links, strict=True)]
         await scorers[0].score(QUERY, TEXTS)
         await scorers[0].close()
         scores = await scorers[1].score(QUERY, TEXTS)
@@ -112,18 +112,18 @@ class TestReadingThrough:
         for link in links:
             await link.close()
 
-    async def test_the_deadline_is_passed_on(self, scorer: CachingScorer, inner: GatedScorer) -> None:
+    async def test_the_deadline_is_passed_on(self, scorer: Alone, inner: GatedScorer) -> None:
         deadline = time.monotonic() + 100
         await scorer.score(QUERY, ["a"], deadline=deadline)
         await scorer.score(QUERY, ["b"])
         assert inner.deadlines == [deadline, None]
 
-    async def test_what_is_known_needs_no_time(self, scorer: CachingScorer) -> None:
+    async def test_what_is_known_needs_no_time(self, scorer: Alone) -> None:
         await scorer.score(QUERY, ["a"])
         scores = await scorer.score(QUERY, ["a"], deadline=time.monotonic() - 1)
         assert scores.values.tolist() == expected(QUERY, ["a"])
 
-    async def test_failures_are_raised_and_not_kept(self, scorer: CachingScorer, inner: GatedScorer) -> None:
+    async def test_failures_are_raised_and_not_kept(self, scorer: Alone, inner: GatedScorer) -> None:
         await scorer.score(QUERY, ["a"])
         inner.failures = [ScorerUnavailable("gone")]
         with pytest.raises(ScorerUnavailable, match="gone"):
@@ -135,51 +135,51 @@ class TestReadingThrough:
             async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
                 return Scores(np.array([0.5, np.nan, 1.5]))
 
-        scorer = CachingScorer(Odd(), cache)
+        scorer = Alone(Odd(), cache)
         await scorer.score(QUERY, ["a", "b", "c"])
         await scorer.close()
         assert set(await cache.recall("seeded", QUERY)) == {digest("a")}
 
 
 class TestRecalling:
-    async def test_all_of_a_query_with_its_documents(self, scorer: CachingScorer) -> None:
+    async def test_all_of_a_query_with_its_documents(self, scorer: Alone, cache: MemoryScoreCache) -> None:
         await scorer.score(QUERY, ["a", "b"], documents=["id a", "id b"])
         await scorer.score(QUERY, ["b", "c"])
         await turns()
-        assert await scorer.recall(QUERY) == {
+        assert await cache.recall("seeded", QUERY) == {
             digest("a"): Remembered(score_of(QUERY, "a"), document="id a"),
             digest("b"): Remembered(score_of(QUERY, "b"), document="id b"),
             digest("c"): Remembered(score_of(QUERY, "c")),
         }
-        assert await scorer.recall("other") == {}
+        task = scorer.of_task(QUERY)
+        assert await task.recall() == {"id a", "id b", None}
+        documents = {5: Document("other", "a"), 7: Document("id b", "changed"), 9: Document("id c", "c")}
+        assert task.reusable(documents) == {5: score_of(QUERY, "a"), 9: score_of(QUERY, "c")}
+        assert await scorer.of_task("other").recall() == set()
 
-    async def test_what_was_recalled_is_not_looked_up_again(self, scorer: CachingScorer, inner: GatedScorer) -> None:
-        await scorer.score(QUERY, ["a", "b"])
+    async def test_after_it_the_cache_is_not_asked_again(self, scorer: Alone, inner: GatedScorer) -> None:
+        await scorer.score(QUERY, ["x" * 101])
         await turns()
-        recalled = {digest("a"): Remembered(0.5, truncated=True)}
+        task = scorer.of_task(QUERY)
+        await task.recall()
+        await scorer.score(QUERY, ["b"])
+        await turns()
         with Counted("scores") as counted:
-            scores = await scorer.score(QUERY, ["a", "b"], recalled=recalled)
-        assert scores.values.tolist() == [0.5, *expected(QUERY, ["b"])]
-        assert scores.truncated == 1
-        assert inner.rounds == [["a", "b"], ["b"]]
+            scores = await task.score(["x" * 101, "b"])
+        assert scores.tolist() == expected(QUERY, ["x" * 101, "b"])
+        assert (task.calls, task.cached, task.truncated) == (1, 1, 1)
+        assert inner.rounds == [["x" * 101], ["b"], ["b"]]
         assert counted.lookups == {"hit": 1, "miss": 1}
-
-    async def test_an_empty_recall_is_an_answer(self, scorer: CachingScorer, inner: GatedScorer) -> None:
-        await scorer.score(QUERY, ["a"])
-        await turns()
-        await scorer.score(QUERY, ["a"], recalled={})
-        await scorer.score(QUERY, ["a"])
-        assert inner.rounds == [["a"], ["a"]]
 
 
 class TestNames:
     async def test_nothing_is_kept_before_the_name_is_known(self, inner: GatedScorer, cache: MemoryScoreCache) -> None:
         name: list[str | None] = [None]
-        scorer = CachingScorer(inner, cache, identity=lambda: name[0])
+        scorer = Alone(inner, cache, identity=lambda: name[0])
         for _ in range(2):
             assert (await scorer.score(QUERY, ["a"])).values.tolist() == expected(QUERY, ["a"])
         assert inner.rounds == [["a"], ["a"]]
-        assert await scorer.recall(QUERY) == {}
+        assert await scorer.of_task(QUERY).recall() == set()
         name[0] = "model@1"
         await scorer.score(QUERY, ["a"])
         await scorer.score(QUERY, ["a"])
@@ -189,7 +189,7 @@ class TestNames:
 
     async def test_a_name_that_changed_meanwhile(self, inner: GatedScorer, cache: MemoryScoreCache) -> None:
         name = ["model@1"]
-        scorer = CachingScorer(inner, cache, identity=lambda: name[0])
+        scorer = Alone(inner, cache, identity=lambda: name[0])
         inner.gate.shut()
         scoring = asyncio.ensure_future(scorer.score(QUERY, ["a"]))
         await turns()
@@ -200,19 +200,9 @@ class TestNames:
         assert await cache.recall("model@1", QUERY) == {}
         assert await cache.recall("model@2", QUERY) == {}
 
-    async def test_the_scorer_itself_is_checked(self, scorer: CachingScorer, inner: GatedScorer) -> None:
-        await scorer.check()
-        await scorer.check()
-        assert inner.checks == 2
-
-    async def test_it_has_the_name_of_its_scorer(self, scorer: CachingScorer) -> None:
-        assert scorer.name == "seeded"
-
 
 class TestSingleFlight:
-    async def test_what_is_asked_at_the_same_time_is_asked_once(
-        self, scorer: CachingScorer, inner: GatedScorer
-    ) -> None:
+    async def test_what_is_asked_at_the_same_time_is_asked_once(self, scorer: Alone, inner: GatedScorer) -> None:
         inner.gate.shut()
         with Counted("scores") as counted:
             calls = [
@@ -226,7 +216,7 @@ class TestSingleFlight:
         assert counted.shared == 3
         assert counted.lookups == {"miss": 3}
 
-    async def test_when_the_first_fails_the_second_asks_itself(self, scorer: CachingScorer, inner: GatedScorer) -> None:
+    async def test_when_the_first_fails_the_second_asks_itself(self, scorer: Alone, inner: GatedScorer) -> None:
         inner.gate.shut()
         inner.failures = [ScorerUnavailable("gone")]
         first = asyncio.ensure_future(scorer.score(QUERY, ["a", "b"]))
@@ -239,7 +229,7 @@ class TestSingleFlight:
         assert (await second).values.tolist() == expected(QUERY, ["b", "c"])
         assert inner.rounds == [["a", "b"], ["c"], ["b"]]
 
-    async def test_its_own_failure_is_its_own(self, scorer: CachingScorer, inner: GatedScorer) -> None:
+    async def test_its_own_failure_is_its_own(self, scorer: Alone, inner: GatedScorer) -> None:
         inner.gate.shut()
         inner.failures = [ScorerUnavailable("one"), ScorerUnavailable("two")]
         first = asyncio.ensure_future(scorer.score(QUERY, ["a"]))
@@ -250,9 +240,7 @@ class TestSingleFlight:
             with pytest.raises(ScorerUnavailable, match=message):
                 await call
 
-    async def test_when_the_first_leaves_one_of_the_others_asks(
-        self, scorer: CachingScorer, inner: GatedScorer
-    ) -> None:
+    async def test_when_the_first_leaves_one_of_the_others_asks(self, scorer: Alone, inner: GatedScorer) -> None:
         inner.gate.shut()
         calls = [asyncio.ensure_future(scorer.score(QUERY, ["a", "b"])) for _ in range(5)]
         await turns()
@@ -266,7 +254,7 @@ class TestSingleFlight:
             assert (await call).values.tolist() == expected(QUERY, ["a", "b"])
         assert len(inner.rounds) == 3
 
-    async def test_a_follower_who_leaves_disturbs_nobody(self, scorer: CachingScorer, inner: GatedScorer) -> None:
+    async def test_a_follower_who_leaves_disturbs_nobody(self, scorer: Alone, inner: GatedScorer) -> None:
         inner.gate.shut()
         calls = [asyncio.ensure_future(scorer.score(QUERY, ["a"])) for _ in range(3)]
         await turns()
@@ -277,7 +265,7 @@ class TestSingleFlight:
             assert (await call).values.tolist() == expected(QUERY, ["a"])
         assert inner.rounds == [["a"]]
 
-    async def test_who_is_in_a_greater_hurry_asks_itself(self, scorer: CachingScorer, inner: GatedScorer) -> None:
+    async def test_who_is_in_a_greater_hurry_asks_itself(self, scorer: Alone, inner: GatedScorer) -> None:
         inner.gate.shut()
         now = time.monotonic()
         deadlines = [None, now + 200, now + 300, now + 100, now + 150]
@@ -291,7 +279,7 @@ class TestSingleFlight:
             assert (await call).values.tolist() == expected(QUERY, ["a"])
 
     async def test_when_the_time_of_the_first_is_over_the_second_asks_itself(
-        self, scorer: CachingScorer, inner: GatedScorer
+        self, scorer: Alone, inner: GatedScorer
     ) -> None:
         inner.gate.shut()
         first = asyncio.ensure_future(scorer.score(QUERY, ["a"], deadline=time.monotonic() + 0.05))
@@ -304,7 +292,7 @@ class TestSingleFlight:
         inner.gate.open()
         assert (await second).values.tolist() == expected(QUERY, ["a"])
 
-    async def test_of_those_who_followed_it_one_asks_for_all(self, scorer: CachingScorer, inner: GatedScorer) -> None:
+    async def test_of_those_who_followed_it_one_asks_for_all(self, scorer: Alone, inner: GatedScorer) -> None:
         inner.gate.shut()
         first = asyncio.ensure_future(scorer.score(QUERY, ["a"], deadline=time.monotonic() + 0.05))
         await turns()
@@ -316,9 +304,7 @@ class TestSingleFlight:
         inner.gate.open()
         await asyncio.gather(*others)
 
-    async def test_a_scorer_that_takes_too_long_by_itself_has_failed(
-        self, scorer: CachingScorer, inner: GatedScorer
-    ) -> None:
+    async def test_a_scorer_that_takes_too_long_by_itself_has_failed(self, scorer: Alone, inner: GatedScorer) -> None:
         inner.gate.shut()
         inner.failures = [DeadlineExceeded("of its own")]
         calls = [asyncio.ensure_future(scorer.score(QUERY, ["a"])) for _ in range(3)]
@@ -330,7 +316,7 @@ class TestSingleFlight:
         assert len(inner.rounds) == 3
 
     async def test_a_follower_keeps_its_deadline_where_the_first_does_not(
-        self, scorer: CachingScorer, inner: GatedScorer
+        self, scorer: Alone, inner: GatedScorer
     ) -> None:
         inner.gate.shut()
         inner.punctual = False
@@ -343,7 +329,7 @@ class TestSingleFlight:
         inner.gate.open()
         await first
 
-    async def test_nobody_follows_beyond_the_own_deadline(self, scorer: CachingScorer, inner: GatedScorer) -> None:
+    async def test_nobody_follows_beyond_the_own_deadline(self, scorer: Alone, inner: GatedScorer) -> None:
         inner.gate.shut()
         deadline = time.monotonic() + 0.05
         calls = [asyncio.ensure_future(scorer.score(QUERY, ["a"], deadline=deadline)) for _ in range(3)]
@@ -354,7 +340,7 @@ class TestSingleFlight:
     async def test_a_score_on_its_way_to_the_cache_is_not_asked_again(self, inner: GatedScorer) -> None:
         cache = SlowScoreCache()
         cache.gate.shut()
-        scorer = CachingScorer(inner, cache)
+        scorer = Alone(inner, cache)
         for _ in range(3):
             assert (await scorer.score(QUERY, ["a"])).values.tolist() == expected(QUERY, ["a"])
             await turns()
@@ -368,7 +354,7 @@ class TestSingleFlight:
     @given(st.data())
     async def test_whatever_comes_together(self, data: st.DataObject) -> None:
         inner, cache = GatedScorer(), SlowScoreCache()
-        scorer = CachingScorer(inner, cache, writes=data.draw(st.integers(1, 3)))
+        scorer = Alone(inner, cache, writes=data.draw(st.integers(1, 3)))
         texts = st.lists(st.sampled_from("abcdef"), max_size=6)
         calls: list[tuple[asyncio.Future[Scores], list[str]]] = []
         failing = cancelled = 0
@@ -404,7 +390,7 @@ class TestSingleFlight:
         assert recalled == {
             digest(text): Remembered(score_of(QUERY, text)) for text in "abcdef" if digest(text) in recalled
         }
-        again = CachingScorer(inner, cache)
+        again = Alone(inner, cache)
         inner.failures.clear()
         assert (await again.score(QUERY, list("abcdef"))).values.tolist() == expected(QUERY, list("abcdef"))
         await again.close()
@@ -414,21 +400,20 @@ class TestWriting:
     async def test_nobody_waits_for_it_and_it_is_done_before_the_end(self, inner: GatedScorer) -> None:
         cache = SlowScoreCache()
         cache.gate.shut()
-        scorer = CachingScorer(inner, cache)
+        scorer = Alone(inner, cache)
         await scorer.score(QUERY, ["a"])
         assert await cache.recall("seeded", QUERY) == {}
         closing = asyncio.ensure_future(scorer.close())
         await turns()
-        assert not inner.closed
+        assert not closing.done()
         cache.gate.open()
         await closing
-        assert inner.closed
         assert len(await cache.recall("seeded", QUERY)) == 1
 
     async def test_what_is_too_much_is_dropped(self, inner: GatedScorer) -> None:
         cache = SlowScoreCache()
         cache.gate.shut()
-        scorer = CachingScorer(inner, cache, writes=2)
+        scorer = Alone(inner, cache, writes=2)
         with Counted("scores") as counted:
             for text in "abcd":
                 await scorer.score(QUERY, [text])
@@ -440,14 +425,9 @@ class TestWriting:
     async def test_what_was_dropped_is_asked_again(self, inner: GatedScorer) -> None:
         cache = SlowScoreCache()
         cache.gate.shut()
-        scorer = CachingScorer(inner, cache, writes=1)
+        scorer = Alone(inner, cache, writes=1)
         for text in "abab":
             await scorer.score(QUERY, [text])
         assert inner.rounds == [["a"], ["b"], ["b"]]
         cache.gate.open()
         await scorer.close()
-
-    async def test_closed(self, scorer: CachingScorer) -> None:
-        await scorer.close()
-        with pytest.raises(RuntimeError, match="closed"):
-            await scorer.score(QUERY, ["a"])

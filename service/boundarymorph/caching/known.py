@@ -1,0 +1,148 @@
+"""Scores that are known already, and how a task comes by the others: the only place that knows which were free."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.caching import metrics
+from boundarymorph.caching.keys import digest
+from boundarymorph.caching.read_through import ReadThrough, Source, longest
+from boundarymorph.caching.scores import Remembered, ScoreCache
+from boundarymorph.retrieval.document import Document
+from boundarymorph.scoring.scorer import Scorer, model_changed
+
+_Key = tuple[str, str, bytes]
+
+
+class KnownScores:
+    """A scorer behind a cache: it is asked only for what neither the cache nor another request has.
+
+    Without a cache it is asked for everything. Of a call in which some pairs were cut, the scorer tells how many and
+    not which: the longest texts are taken to be those, so that the number is exact for the same texts, and near for
+    others.
+    """
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        cache: ScoreCache | None = None,
+        *,
+        identity: Callable[[], str | None] | None = None,
+        writes: int = 64,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """identity: the scorer's full name, or None as long as it is not known, and then nothing is cached; by default
+        `scorer.name`. writes: how many may wait behind the requests' backs. The caller closes the scorer and the cache.
+        """
+        self.scorer = scorer
+        self.cache = cache
+        self.through: ReadThrough[_Key, Remembered] = ReadThrough("scores", writes=writes, clock=clock)
+        self._identity = identity or (lambda: scorer.name)
+
+    def of_task(self, query: str) -> TaskScores:
+        """The scores of one task."""
+        return TaskScores(self, query)
+
+    def identity(self) -> str | None:
+        """What scores are cached under now; None where they are not."""
+        return None if self.cache is None else self._identity()
+
+    async def close(self) -> None:
+        """Finish writing."""
+        await self.through.drain()
+
+
+class TaskScores:
+    """The scores of one task, and what they cost.
+
+    reused: by position, scores of earlier requests that were known before the first round and take the place of calls.
+    calls: how many of those asked for the cross-encoder computed for this task; cached: how many came from the cache,
+    or from another task that was having the same computed. truncated: scored pairs that were cut to fit.
+    """
+
+    def __init__(self, known: KnownScores, query: str) -> None:
+        self.reused: Mapping[int, float] = {}
+        self.calls = self.cached = self.truncated = 0
+        self._known = known
+        self._query = query
+        self._recalled: Mapping[bytes, Remembered] | None = None
+        self._model: str | None = None
+
+    async def recall(self) -> set[str | None]:
+        """Look up all that is known of the query, so that no round waits for the cache again.
+
+        Returns the ids of the documents that had one of these texts when they were scored.
+        """
+        model, cache, name = self._known.identity(), self._known.cache, self._known.scorer.name
+        if cache is None:
+            return set()
+        if model is None:
+            self._recalled = {}
+        else:
+            self._recalled = await cache.recall(model, self._query)
+            self._model = name
+        return {remembered.document for remembered in self._recalled.values()}
+
+    def reusable(self, documents: Mapping[int, Document]) -> dict[int, float]:
+        """Of documents by position, what was recalled of those that still read as they did then."""
+        recalled = self._recalled or {}
+        digests = {position: digest(document.content) for position, document in documents.items()}
+        return {position: recalled[text].score for position, text in digests.items() if text in recalled}
+
+    async def score(
+        self, texts: Sequence[str], *, documents: Sequence[str] | None = None, deadline: float | None = None
+    ) -> NDArray[np.float64]:
+        """n scores, in the order of the texts. documents: n ids, to be recalled with the scores.
+
+        Raises what the scorer does, and ScorerUnavailable where the scores are of another model than those before,
+        which do not compare.
+        """
+        model, cache, scorer = self._known.identity(), self._known.cache, self._known.scorer
+        if model is None or cache is None or not texts:
+            scores = await scorer.score(self._query, texts, deadline=deadline)
+            self._count(len(texts), scores.cached, scores.truncated)
+            self._check_model(scores.model)
+            return scores.values
+        self._check_model(scorer.name)
+        keys = [(model, self._query, digest(text)) for text in texts]
+        places = {key: place for place, key in enumerate(keys)}
+        computed_here = 0
+
+        async def read(wanted: Sequence[_Key]) -> Sequence[Remembered | None]:
+            digests = [text for _, _, text in wanted]
+            if self._recalled is None:
+                return await cache.read(model, self._query, digests)
+            return metrics.counted("scores", [self._recalled.get(text) for text in digests])
+
+        async def compute(missing: Sequence[_Key]) -> Sequence[Remembered]:
+            nonlocal computed_here
+            asked = [texts[places[key]] for key in missing]
+            ids = [None if documents is None else documents[places[key]] for key in missing]
+            scores = await scorer.score(self._query, asked, deadline=deadline)
+            computed_here += len(asked) - scores.cached
+            self._check_model(scorer.name)
+            cut = longest(asked, scores.truncated)
+            return [Remembered(value, place in cut, ids[place]) for place, value in enumerate(scores.values.tolist())]
+
+        async def write(computed: Mapping[_Key, Remembered]) -> None:
+            if self._known.identity() == model:
+                kept = {text: score for (_, _, text), score in computed.items() if 0 <= score.score <= 1}
+                await cache.write(model, self._query, kept)
+
+        found = await self._known.through.get(keys, Source(read, compute, write), deadline=deadline)
+        self._count(len(texts), len(texts) - computed_here, sum(score.truncated for score in found))
+        return np.array([score.score for score in found], dtype=np.float64)
+
+    def _count(self, scored: int, cached: int, truncated: int) -> None:
+        self.calls += scored - cached
+        self.cached += cached
+        self.truncated += truncated
+
+    def _check_model(self, name: str | None) -> None:
+        before, self._model = self._model, name or self._model
+        if before not in (None, self._model):
+            raise model_changed()

@@ -1,0 +1,41 @@
+"""What traces, metrics and Server-Timing learn of a selection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from boundarymorph.selector.result import SelectionResult
+from boundarymorph.telemetry import metrics, timing, tracing
+
+
+class Observer:
+    """Of one selection, whose stages are spans and are timed by the watch, which may have run before."""
+
+    def __init__(self, watch: timing.Stopwatch) -> None:
+        self._watch = watch
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """The block is a stage, or a part of one."""
+        with tracing.span(name), self._watch.stage(name):
+            yield
+
+    def seconds(self) -> dict[str, float]:
+        """By stage, and their total, which the current request is told too."""
+        seconds = self._watch.read()
+        timing.tell(seconds)
+        return seconds
+
+    def finished(self, result: SelectionResult, budget: int) -> None:
+        """Count a result in the metrics."""
+        for stage, seconds in result.seconds.items():
+            metrics.select_stage_seconds.labels(stage).observe(seconds)
+        metrics.selections.labels(result.status.value, result.stop_reason.value).inc()
+        metrics.cross_encoder_calls.inc(result.calls)
+        metrics.select_calls.observe(result.calls)
+        metrics.select_rounds.observe(result.rounds)
+        metrics.expected_loss.observe(result.expected_loss)
+        metrics.truncated_pairs.inc(result.truncated)
+        if budget:
+            metrics.budget_used.observe(result.calls / budget)

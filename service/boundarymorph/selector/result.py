@@ -1,0 +1,100 @@
+"""What comes of a selection, and what is known of it on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from boundarymorph.errors import (
+    BoundaryMorphError,
+    DeadlineExceeded,
+    Overloaded,
+    RetrieverFailed,
+    RetrieverUnavailable,
+    ScorerFailed,
+    ScorerUnavailable,
+    StorageUnavailable,
+)
+from boundarymorph.retrieval.document import Document
+from boundarymorph.selection import Observation, Pool, Selection, StopReason
+
+
+class Status(StrEnum):
+    """How much of what was wanted an answer is: all; what there was time or a scorer for; the retriever's ranking."""
+
+    COMPLETE = "complete"
+    PARTIAL = "partial"
+    RETRIEVAL_ONLY = "retrieval_only"
+
+
+class Interruption(StrEnum):
+    """Why it ended before the session had its way."""
+
+    DEADLINE = "deadline"
+    OVERLOADED = "overloaded"
+    RETRIEVER_UNAVAILABLE = "retriever_unavailable"
+    RETRIEVER_FAILED = "retriever_failed"
+    SCORER_UNAVAILABLE = "scorer_unavailable"
+    SCORER_FAILED = "scorer_failed"
+
+    @classmethod
+    def of(cls, error: BoundaryMorphError) -> Interruption:
+        """error: one of INTERRUPTING."""
+        return next(_INTERRUPTIONS[kind] for kind in type(error).__mro__ if kind in _INTERRUPTIONS)
+
+
+_INTERRUPTIONS: dict[type, Interruption] = {
+    DeadlineExceeded: Interruption.DEADLINE,
+    Overloaded: Interruption.OVERLOADED,
+    RetrieverUnavailable: Interruption.RETRIEVER_UNAVAILABLE,
+    StorageUnavailable: Interruption.RETRIEVER_UNAVAILABLE,
+    RetrieverFailed: Interruption.RETRIEVER_FAILED,
+    ScorerUnavailable: Interruption.SCORER_UNAVAILABLE,
+    ScorerFailed: Interruption.SCORER_FAILED,
+}
+INTERRUPTING: tuple[type[BoundaryMorphError], ...] = tuple(_INTERRUPTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a task stands before a round.
+
+    calls, cached, reused: as of `SelectionResult`; budget: the task's; expected_loss: as of `SelectionSession`;
+    selected: ids, as believed now.
+    """
+
+    rounds: int
+    calls: int
+    cached: int
+    budget: int
+    reused: int
+    expected_loss: float
+    selected: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SelectionResult:
+    """What came of it. Of what was deleted while it went on, nothing that was noticed is in the selection.
+
+    history: the scores that were asked for, all of which count against the budget. calls: how many of them the
+    cross-encoder computed for this task; cached: how many came from a cache, or from another task that was having the
+    same computed. reused: scores that were known before, and took the place of as many calls; expected_loss: share of
+    the set's relevance that more calls may have brought; documents: by id, as far as they were fetched; truncated:
+    scored pairs that were cut to fit the cross-encoder; seconds: by stage, and their total.
+    """
+
+    pool: Pool
+    selection: Selection
+    history: Sequence[Observation]
+    rounds: int
+    status: Status
+    stop_reason: StopReason | Interruption
+    expected_loss: float
+    calls: int
+    cached: int
+    reused: int
+    documents: Mapping[str, Document]
+    truncated: int
+    seconds: Mapping[str, float]
+    warnings: Sequence[str]

@@ -1,0 +1,273 @@
+"""One selection on its way through retriever, session and scorer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import TypeVar, TypeVarTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.caching.known import TaskScores
+from boundarymorph.errors import BoundaryMorphError
+from boundarymorph.retrieval.candidates import Candidates
+from boundarymorph.retrieval.document import Document
+from boundarymorph.selection import Observation, Pool, Selection, SelectionSession, StopReason, capacity_of
+from boundarymorph.selection.methods import METHODS
+from boundarymorph.selector.observer import Observer
+from boundarymorph.selector.result import INTERRUPTING, Interruption, Progress, SelectionResult, Status
+from boundarymorph.selector.task import SelectionTask
+
+log = logging.getLogger(__name__)
+Arguments = TypeVarTuple("Arguments")
+Outcome = TypeVar("Outcome")
+NOTHING = np.empty(0, dtype=np.intp)
+
+
+class SelectionRun:
+    """A task under way: `retrieve`, `recall`, then `score` as long as there is a batch, and `result` at any moment.
+
+    batch: positions in the pool of the documents to score next; none before `recall`. The mathematics runs in threads
+    of the executor.
+    """
+
+    pool: Pool
+    batch: NDArray[np.intp] = NOTHING
+    _session: SelectionSession | None = None
+    _interruption: Interruption | None = None
+
+    def __init__(
+        self,
+        task: SelectionTask,
+        candidates: Candidates,
+        scores: TaskScores,
+        observer: Observer,
+        executor: Executor,
+    ) -> None:
+        self._task = task
+        self._candidates = candidates
+        self._scores = scores
+        self._observer = observer
+        self._executor = executor
+        self._documents: dict[str, Document] = {}
+        self._warnings: list[str] = []
+
+    async def retrieve(self) -> None:
+        """Get the pool. Raises what the retriever does, and DeadlineExceeded."""
+        with self._observer.stage("retrieve"):
+            async with self._task.deadline.enforced():
+                retrieved = await self._candidates.retrieve()
+        self.pool, self._warnings = retrieved.pool, list(retrieved.warnings)
+
+    async def recall(self) -> None:
+        """Reuse scores of earlier tasks, and choose the first batch; of an empty pool there is none.
+
+        Raises what the retriever does, and DeadlineExceeded, with the lengths of documents where max_tokens is set.
+        """
+        if not len(self.pool):
+            return
+        lengths: NDArray[np.float64] | None = None
+        deleted: Sequence[int] = ()
+        with self._observer.stage("fetch"):
+            if self._task.max_tokens is not None:
+                async with self._task.deadline.enforced():
+                    lengths = await self._candidates.lengths(self.pool.ids)
+            try:
+                async with self._task.deadline.enforced():
+                    deleted = await self._reuse() if self._task.reuse else ()
+            except INTERRUPTING as error:
+                self._warn("scores known from earlier requests were not used", error)
+        with self._observer.stage("select"):
+            self._session, self.batch = await self._in_thread(self._begin, lengths, deleted)
+
+    async def score(self) -> None:
+        """Have the batch scored and choose the next one; none where that was interrupted.
+
+        Raises what retriever and scorer do unless the task is content with less.
+        """
+        session = self._session
+        assert session is not None
+        try:
+            with self._observer.stage("fetch"):
+                async with self._task.deadline.enforced():
+                    asked = await self._read(session, self.batch)
+            with self._observer.stage("score"):
+                scores = await self._score(asked)
+        except INTERRUPTING as error:
+            self.batch = NOTHING
+            self._interrupt("not all of the budget was spent", error)
+            return
+        with self._observer.stage("select"):
+            self.batch = await self._in_thread(_advance, session, asked, scores, self._task.batch_size)
+
+    async def progress(self) -> Progress:
+        """Where it stands."""
+        assert self._session is not None
+        selection, expected_loss = await self._in_thread(_believed, self._session)
+        return Progress(
+            self._session.rounds,
+            self._scores.calls,
+            self._scores.cached,
+            self._task.budget,
+            len(self._scores.reused),
+            expected_loss,
+            [self.pool.ids[position] for position in selection.documents],
+        )
+
+    async def result(self) -> SelectionResult:
+        """The selection as it is now, with its texts where they are wanted. Raises as `score` does."""
+        session = self._session
+        if session is None:
+            empty = Selection(NOTHING, np.empty(0), np.empty(0), np.empty(0, np.bool_))
+            return self._finished(empty, [], 0, Status.COMPLETE, StopReason.NOTHING_TO_DECIDE, 0.0)
+        selection, expected_loss = await self._selection(session)
+        if session.given_up:
+            self._warnings.append(f"{session.given_up} documents were deleted from the index meanwhile and left out")
+        if truncated := self._scores.truncated:
+            self._warnings.append(f"{truncated} scored documents were cut to the cross-encoder's maximum length")
+        status = Status.PARTIAL if session.belief.scored.any() else Status.RETRIEVAL_ONLY
+        if self._interruption is None:
+            status = Status.COMPLETE
+        stop_reason = self._interruption or session.stop_reason
+        assert stop_reason is not None
+        return self._finished(selection, session.history, session.rounds, status, stop_reason, expected_loss)
+
+    def _finished(
+        self,
+        selection: Selection,
+        history: Sequence[Observation],
+        rounds: int,
+        status: Status,
+        stop_reason: StopReason | Interruption,
+        expected_loss: float,
+    ) -> SelectionResult:
+        result = SelectionResult(
+            self.pool,
+            selection,
+            history,
+            rounds,
+            status,
+            stop_reason,
+            expected_loss,
+            self._scores.calls,
+            self._scores.cached,
+            len(self._scores.reused),
+            self._documents,
+            self._scores.truncated,
+            self._observer.seconds(),
+            self._warnings,
+        )
+        self._observer.finished(result, self._task.budget)
+        return result
+
+    async def _reuse(self) -> Sequence[int]:
+        """Take the scores of earlier tasks, of the documents that still read as they did then and bring none; the
+        positions of those that turned out to have been deleted."""
+        hinted = await self._scores.recall()
+        if not hinted:
+            return ()
+        ids = self.pool.ids
+        positions: Sequence[int] = range(len(ids))
+        if not self._candidates.texts_at_hand:  # read only what had one of these texts when it was scored
+            positions = [position for position in positions if ids[position] in hinted]
+        await self._fetch([ids[position] for position in positions])
+        brought = self._candidates.known_scores().keys()
+        there = {
+            position: self._documents[ids[position]]
+            for position in positions
+            if ids[position] in self._documents and ids[position] not in brought
+        }
+        self._scores.reused = await self._in_thread(self._scores.reusable, there)
+        return [position for position in positions if ids[position] not in self._documents]
+
+    def _begin(
+        self, lengths: NDArray[np.float64] | None, deleted: Sequence[int]
+    ) -> tuple[SelectionSession, NDArray[np.intp]]:
+        task, reused, brought = self._task, self._scores.reused, self._candidates.known_scores()
+        if lengths is not None:
+            deleted = [*deleted, *np.flatnonzero(np.isnan(lengths)).tolist()]
+            lengths = np.nan_to_num(lengths, nan=1.0)
+        session = SelectionSession(
+            self.pool,
+            budget=max(0, task.budget - len(reused)),
+            k=capacity_of(k=task.k, lengths=lengths, max_tokens=task.max_tokens),
+            config=METHODS[task.method],
+            known={**reused, **{place: brought[id] for place, id in enumerate(self.pool.ids) if id in brought}},
+            settle=task.settle,
+        )
+        session.give_up(deleted)
+        return session, session.ask(task.batch_size)
+
+    async def _read(self, session: SelectionSession, positions: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Fetch the documents at these positions and give up those that were deleted; the positions of the others."""
+        ids = [self.pool.ids[position] for position in positions]
+        await self._fetch(ids)
+        there = np.array([id in self._documents for id in ids], dtype=np.bool_)
+        session.give_up(positions[~there])
+        return positions[there]
+
+    async def _fetch(self, ids: Sequence[str]) -> None:
+        missing = [id for id in ids if id not in self._documents]
+        if missing:
+            self._documents.update(await self._candidates.documents(missing))
+
+    async def _score(self, positions: NDArray[np.intp]) -> NDArray[np.float64]:
+        deadline = self._task.deadline.of_scores
+        deadline.remaining()
+        if not positions.size:
+            return np.empty(0)
+        documents = [self._documents[self.pool.ids[position]] for position in positions]
+        ids = None if self._candidates.texts_at_hand else [document.id for document in documents]
+        texts = [document.content for document in documents]
+        return await self._scores.score(texts, documents=ids, deadline=deadline.moment)
+
+    async def _selection(self, session: SelectionSession) -> tuple[Selection, float]:
+        """The selection and its expected loss. What turns out to have been deleted makes room for others."""
+        deadline = self._task.deadline.of_texts
+        while True:
+            with self._observer.stage("select"):
+                selection, expected_loss = await self._in_thread(_believed, session)
+            if not self._task.return_documents:
+                return selection, expected_loss
+            try:
+                with self._observer.stage("fetch"):
+                    async with deadline.enforced():
+                        there = await self._read(session, selection.documents)
+            except INTERRUPTING as error:
+                self._interrupt("not all texts could be read", error)
+                return selection, expected_loss
+            if len(there) == len(selection.documents):
+                return selection, expected_loss
+
+    def _interrupt(self, shortfall: str, error: BoundaryMorphError) -> None:
+        """Note why less came of it than was wanted. Raises the error unless the task is content with that."""
+        interruption = Interruption.of(error)
+        if not self._task.degrade and interruption != Interruption.DEADLINE:
+            raise error
+        self._interruption = self._interruption or interruption
+        self._warn(shortfall, error)
+
+    def _warn(self, shortfall: str, error: BoundaryMorphError) -> None:
+        """For the caller. The log gets what the caller may not read."""
+        if error.public != str(error):
+            log.warning("%s: %s", shortfall, error)
+        self._warnings.append(f"{shortfall}: {error.public}")
+
+    async def _in_thread(self, function: Callable[[*Arguments], Outcome], *args: *Arguments) -> Outcome:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
+
+
+def _advance(
+    session: SelectionSession, asked: NDArray[np.intp], scores: NDArray[np.float64], batch_size: int
+) -> NDArray[np.intp]:
+    session.tell(asked, scores)
+    return session.ask(batch_size)
+
+
+def _believed(session: SelectionSession) -> tuple[Selection, float]:
+    """The selection and its expected loss, which is at most 1: before the first scores, next to nothing may be believed
+    relevant, and any loss is many times that."""
+    return session.selection(), min(1.0, session.expected_loss())

@@ -1,0 +1,35 @@
+"""What a selection is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from boundarymorph.inference.deadline import NEVER, Deadline
+from boundarymorph.retrieval.candidates import Candidates
+from boundarymorph.retrieval.retriever import Retriever
+from boundarymorph.selection.methods import DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionTask:
+    """What is wanted: the best documents for a query at no more than `budget` calls, `batch_size` of them a round.
+
+    candidates: made of the retriever. k: documents to return, or None for as many as fit into max_tokens. settle: stop
+    when no more than this share of the set's relevance is expected to be lost by it. method: a name in
+    `methods.METHODS`. deadline: when the set is wanted as it is then. degrade: whether it is wanted too when the scorer
+    fails. reuse: whether scores known from earlier tasks are evidence that takes the place of calls.
+    """
+
+    query: str
+    candidates: Callable[[Retriever], Candidates]
+    budget: int
+    k: int | None
+    max_tokens: int | None = None
+    batch_size: int = 1
+    settle: float | None = None
+    method: str = DEFAULT
+    return_documents: bool = False
+    deadline: Deadline = NEVER
+    degrade: bool = True
+    reuse: bool = True

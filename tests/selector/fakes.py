@@ -1,0 +1,105 @@
+"""A retriever and scorers that need no models, and tasks for them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, IndexedCandidates
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.encoders import Embeddings
+from boundarymorph.retrieval.retriever import Retrieved, Retriever, Search
+from boundarymorph.scoring.scorer import Scores
+from boundarymorph.selection import Pool
+from boundarymorph.selector.task import SelectionTask
+from tests.retrieval.fakes import vector_of
+from tests.scoring.fakes import SeededScorer
+
+QUERY = "query"
+IDS = [f"d{number}" for number in range(30)]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class FakeRetriever:
+    """One index of 30 documents. Retrieval takes 3 seconds of the clock and a fetch 0.5; `gone` were deleted since."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.clock = clock or Clock()
+        self.gone: set[str] = set()
+        self.fetched: list[str] = []
+
+    async def retrieve(self, index: str, search: Search) -> Retrieved:
+        self.clock.now += 3
+        ids = IDS[: search.depth]
+        return Retrieved(Pool.of(ids, np.array([vector_of(id) for id in ids]), vector_of(search.query)))
+
+    async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
+        self.clock.now += 0.5
+        self.fetched += ids
+        return {id: Document(id, id) for id in ids if id not in self.gone}
+
+    async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
+        return {id: len(id) for id in ids if id not in self.gone}
+
+    async def embed_query(self, query: str) -> NDArray[np.float32]:
+        return vector_of(query)
+
+    async def embed_documents(self, texts: Sequence[str]) -> Embeddings:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        pass
+
+
+class SlowScorer(SeededScorer):
+    """Each round takes 2 seconds of the clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
+
+    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+        self.clock.now += 2
+        return await super().score(query, texts)
+
+
+def task(budget: int = 6, k: int = 4, batch_size: int = 1, return_documents: bool = False) -> SelectionTask:
+    return SelectionTask(
+        QUERY,
+        partial(IndexedCandidates, index="index", search=Search(QUERY, 30)),
+        budget,
+        k,
+        batch_size=batch_size,
+        return_documents=return_documents,
+    )
+
+
+class Trouble(SeededScorer):
+    """Fails from the given round on, counted from 0."""
+
+    def __init__(self, error: Exception, first: int) -> None:
+        super().__init__()
+        self.error = error
+        self.first = first
+
+    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+        if len(self.rounds) >= self.first:
+            raise self.error
+        return await super().score(query, texts)
+
+
+def own_pool(documents: Sequence[Document], query: str = QUERY, **given: Any) -> Callable[[Retriever], Candidates]:
+    """Candidates that come with the request, at the places of the documents d0, d1, ... of the index."""
+    vectors = np.array([vector_of(f"d{number}") for number in range(len(documents))])
+    return partial(
+        GivenCandidates, query=query, given=documents, embeddings=vectors, query_embedding=vector_of(query), **given
+    )

@@ -1,0 +1,123 @@
+"""Scores that cost no call."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.caching.scores import Remembered
+from boundarymorph.retrieval.document import Document
+from boundarymorph.selector.result import Progress, SelectionResult
+from boundarymorph.selector.selector import Selector
+from boundarymorph.selector.task import SelectionTask
+from tests.scoring.fakes import SeededScorer, score_of
+from tests.selector.fakes import IDS, QUERY, FakeRetriever, own_pool, task
+
+
+class CountingCache(MemoryScoreCache):
+    """Keeps how often it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recalls = self.reads = 0
+
+    async def recall(self, model: str, query: str) -> Mapping[bytes, Remembered]:
+        self.recalls += 1
+        return await super().recall(model, query)
+
+    async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[Remembered | None]:
+        self.reads += 1
+        return await super().read(model, query, text_digests)
+
+
+class TestKnownScores:
+    async def test_a_round_tells_the_whole_budget_and_what_of_it_was_known(self) -> None:
+        selector = Selector(FakeRetriever(), SeededScorer(), MemoryScoreCache())
+        await selector.select(task(budget=4, batch_size=2))
+        steps = [step async for step in selector.steps(task(budget=6, batch_size=2))]
+        assert [(step.calls, step.reused, step.budget) for step in steps if isinstance(step, Progress)] == [(0, 4, 6)]
+        await selector.close()
+
+    async def test_calls_are_what_the_scorer_computed(self) -> None:
+        """Not what the cache answered, what another request was having computed, or a text that comes twice."""
+        scorer = SeededScorer()
+        selector = Selector(FakeRetriever(), scorer, MemoryScoreCache())
+        wanted = replace(task(budget=6, batch_size=3), reuse=False)
+
+        def computed() -> int:
+            return sum(map(len, scorer.rounds))
+
+        first = await selector.select(wanted)
+        assert (first.calls, first.cached, computed()) == (6, 0, 6)
+        *rounds, again = [step async for step in selector.steps(wanted)]
+        assert isinstance(again, SelectionResult)
+        assert (again.calls, again.cached, again.reused, computed()) == (0, 6, 0, 6)
+        assert list(again.history) == list(first.history)
+        assert [(step.calls, step.cached) for step in rounds if isinstance(step, Progress)] == [(0, 0), (0, 3)]
+
+        together = await asyncio.gather(*(selector.select(replace(wanted, query="another")) for _ in range(3)))
+        assert sum(result.calls for result in together) == 6 == computed() - 6
+        assert all(result.calls + result.cached == 6 for result in together)
+
+        twins = [Document(id, f"text {number // 2}") for number, id in enumerate(IDS)]
+        given = own_pool(twins)
+        result = await selector.select(replace(wanted, candidates=given, budget=30, k=2, batch_size=30))
+        assert (result.calls, result.cached, computed()) == (15, 15, 27)
+        await selector.close()
+
+    async def test_own_pools_are_matched_by_their_texts(self) -> None:
+        """Their ids mean nothing beyond the request."""
+        scorer = SeededScorer()
+        selector = Selector(FakeRetriever(), scorer, MemoryScoreCache())
+
+        def pool(documents: Sequence[Document]) -> SelectionTask:
+            return replace(task(budget=5), candidates=own_pool(documents))
+
+        first = await selector.select(pool([Document(str(n), id) for n, id in enumerate(IDS)]))
+        scored = {observation.document for observation in first.history}
+        renamed = await selector.select(pool([Document(f"other-{n}", id) for n, id in enumerate(IDS)]))
+        assert (renamed.calls, renamed.cached, renamed.reused) == (0, 0, 5)
+        assert set(np.flatnonzero([n in scored for n in renamed.selection.documents])) == set(
+            np.flatnonzero(renamed.selection.scored)
+        )
+        swapped = await selector.select(pool([Document(str(n), IDS[(n + 15) % 30]) for n in range(30)]))
+        assert swapped.reused == 5
+        for observation in swapped.history:
+            assert observation.score == score_of(QUERY, IDS[(observation.document + 15) % 30])
+        changed = await selector.select(pool([Document(str(n), f"{id}!") for n, id in enumerate(IDS)]))
+        assert (changed.calls, changed.reused) == (5, 0)
+        await selector.close()
+
+    async def test_the_ids_of_own_pools_are_not_kept(self) -> None:
+        cache = MemoryScoreCache()
+        selector = Selector(FakeRetriever(), SeededScorer(), cache)
+        given = own_pool([Document(id, id) for id in IDS])
+        await selector.select(replace(task(budget=4), candidates=given))
+        assert {entry.document for entry in (await cache.recall("seeded", QUERY)).values()} == {None}
+        await selector.select(replace(task(budget=4), query="by index"))
+        assert len({entry.document for entry in (await cache.recall("seeded", "by index")).values()} - {None}) == 4
+        await selector.close()
+
+    async def test_one_that_the_caller_gives_takes_no_call_s_place(self) -> None:
+        documents = [Document(id, id) for id in IDS]
+        given = own_pool(documents)
+        selector = Selector(FakeRetriever(), SeededScorer(), MemoryScoreCache())
+        first = await selector.select(replace(task(budget=4), candidates=given))
+        scored = [first.pool.ids[observation.document] for observation in first.history]
+        given = own_pool(documents, known={id: score_of(QUERY, id) for id in scored[:3]})
+        again = await selector.select(replace(task(budget=4), candidates=given))
+        assert (again.reused, len(again.history)) == (1, 3)
+        await selector.close()
+
+    @pytest.mark.parametrize(("reuse", "looks"), [(True, (1, 0)), (False, (0, 3))])
+    async def test_what_is_known_is_looked_up_once(self, reuse: bool, looks: tuple[int, int]) -> None:
+        """Else each round would wait for the cache, and one that hangs hold up all of them."""
+        cache, scorer = CountingCache(), SeededScorer()
+        selector = Selector(FakeRetriever(), scorer, cache)
+        result = await selector.select(replace(task(budget=6, batch_size=2), reuse=reuse))
+        assert (len(scorer.rounds), len(result.history)) == (3, 6)
+        assert (cache.recalls, cache.reads) == looks
+        await selector.close()
