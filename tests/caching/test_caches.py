@@ -86,7 +86,7 @@ class TestMemoryEmbeddingCache(EmbeddingCacheContract):
         (found,) = await cache.read(SPACE, ENCODED[:1])
         assert found is not None
         with pytest.raises(ValueError, match="read-only"):
-            found.vector[0] = 1
+            found[0] = 1
 
 
 class TestRedisScoreCache(ScoreCacheContract):

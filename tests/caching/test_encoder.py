@@ -11,7 +11,6 @@ from boundarymorph.caching.link import RedisLink
 from boundarymorph.caching.memory import MemoryEmbeddingCache
 from boundarymorph.caching.redis import RedisEmbeddingCache
 from boundarymorph.retrieval.encoders import Encoder
-from tests.caching.counted import Counted
 from tests.caching.fakes import GatedEncoder, turns
 from tests.caching.servers import RedisServer, free_port
 from tests.contract.encoder import TEXTS, EncoderContract
@@ -19,9 +18,9 @@ from tests.retrieval.fakes import SeededEncoder, vector_of
 
 
 class TestOverMemory(EncoderContract):
-    @pytest.fixture(params=[False, True], ids=["queries", "documents too"])
-    async def encoder(self, request: pytest.FixtureRequest) -> AsyncIterator[Encoder]:
-        encoder = CachingEncoder(SeededEncoder(), MemoryEmbeddingCache(), documents=request.param)
+    @pytest.fixture
+    async def encoder(self) -> AsyncIterator[Encoder]:
+        encoder = CachingEncoder(SeededEncoder(), MemoryEmbeddingCache())
         yield encoder
         await encoder.close()
 
@@ -30,7 +29,7 @@ class TestOverRedis(EncoderContract):
     @pytest.fixture
     async def encoder(self, server: RedisServer) -> AsyncIterator[Encoder]:
         link = RedisLink(server.url, timeout=10)
-        encoder = CachingEncoder(SeededEncoder(), RedisEmbeddingCache(link), documents=True)
+        encoder = CachingEncoder(SeededEncoder(), RedisEmbeddingCache(link))
         yield encoder
         await encoder.close()
         await link.close()
@@ -42,7 +41,7 @@ class TestOverNothing(EncoderContract):
     @pytest.fixture
     async def encoder(self) -> AsyncIterator[Encoder]:
         link = RedisLink(f"redis://127.0.0.1:{free_port()}")
-        encoder = CachingEncoder(SeededEncoder(), RedisEmbeddingCache(link), documents=True)
+        encoder = CachingEncoder(SeededEncoder(), RedisEmbeddingCache(link))
         yield encoder
         await encoder.close()
         await link.close()
@@ -55,7 +54,7 @@ def inner() -> GatedEncoder:
 
 @pytest.fixture
 async def encoder(inner: GatedEncoder) -> AsyncIterator[CachingEncoder]:
-    encoder = CachingEncoder(inner, MemoryEmbeddingCache(), documents=True)
+    encoder = CachingEncoder(inner, MemoryEmbeddingCache())
     yield encoder
     inner.gate.open()
     await encoder.close()
@@ -82,45 +81,23 @@ async def test_queries_at_the_same_time_are_encoded_once(encoder: CachingEncoder
         np.testing.assert_array_equal(await call, vector_of(text))
 
 
-async def test_a_query_is_no_document(encoder: CachingEncoder, inner: GatedEncoder) -> None:
-    await encoder.encode_documents(["trams"])
-    await encoder.encode_query("trams")
-    assert (inner.queries, inner.encoded) == (["trams"], ["trams"])
-
-
-async def test_only_documents_that_are_not_known_are_encoded(encoder: CachingEncoder, inner: GatedEncoder) -> None:
-    long = "x" * 101
-    await encoder.encode_documents(["b", long])
-    await turns()
-    with Counted("embeddings") as counted:
-        embeddings = await encoder.encode_documents(["a", long, "b", "c", "a"])
-    assert inner.encoded == ["b", long, "a", "c"]
-    assert embeddings.truncated == 1
-    np.testing.assert_array_equal(embeddings.vectors, [vector_of(text) for text in ("a", long, "b", "c", "a")])
-    assert counted.lookups == {"hit": 2, "miss": 2}
-
-
-async def test_documents_are_left_alone_unless_wanted(inner: GatedEncoder) -> None:
-    cache = MemoryEmbeddingCache()
-    encoder = CachingEncoder(inner, cache)
+async def test_documents_are_not_kept(encoder: CachingEncoder, inner: GatedEncoder) -> None:
     for _ in range(2):
         await encoder.encode_documents(TEXTS)
     assert inner.encoded == TEXTS * 2
-    assert cache.kept_bytes == 0
-    await encoder.close()
+    await encoder.encode_query(TEXTS[0])
+    assert inner.queries == TEXTS[:1]
 
 
 async def test_nothing_is_kept_before_the_name_is_known(inner: GatedEncoder) -> None:
     name: list[str | None] = [None]
-    encoder = CachingEncoder(inner, MemoryEmbeddingCache(), documents=True, identity=lambda: name[0])
+    encoder = CachingEncoder(inner, MemoryEmbeddingCache(), identity=lambda: name[0])
     for _ in range(2):
         np.testing.assert_array_equal(await encoder.encode_query("a"), vector_of("a"))
-        await encoder.encode_documents(["a"])
     name[0] = "encoder@1"
     for _ in range(2):
         await encoder.encode_query("a")
-        await encoder.encode_documents(["a"])
-    assert (len(inner.queries), len(inner.encoded)) == (3, 3)
+    assert len(inner.queries) == 3
     await encoder.close()
 
 
@@ -145,5 +122,3 @@ async def test_closed(encoder: CachingEncoder, inner: GatedEncoder) -> None:
     assert inner.closed
     with pytest.raises(RuntimeError, match="closed"):
         await encoder.encode_query("late")
-    with pytest.raises(RuntimeError, match="closed"):
-        await encoder.encode_documents(["late"])

@@ -54,7 +54,7 @@ class Bench:
         await self.embeddings.write(SPACE, dict(zip(TEXTS, EMBEDDED, strict=True)))
         assert await self.read() == SCORES
         assert await self.scores.recall(MODEL, QUERY) == ALL
-        assert None not in await self.embeddings.read(SPACE, TEXTS)
+        assert all(found is not None for found in await self.embeddings.read(SPACE, TEXTS))
         assert self.states == (State.CLOSED, State.CLOSED)
 
 

@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from boundarymorph.caching.embeddings import Embedded
 from boundarymorph.caching.keys import digest
 from boundarymorph.caching.scores import Remembered
 from boundarymorph.caching.values import (
@@ -33,11 +32,10 @@ def test_scores_come_back(score: Remembered, field: bytes) -> None:
     assert np.float64(found.score).tobytes() == np.float64(score.score).tobytes()
 
 
-@given(vectors, st.booleans(), places)
-def test_vectors_come_back_bit_by_bit(vector: NDArray[np.float32], truncated: bool, key: bytes) -> None:
-    found = decode_embedding(encode_embedding(Embedded(vector, truncated), place(key)), place(key), len(vector))
-    assert found.vector.tobytes() == vector.tobytes()
-    assert found.truncated == truncated
+@given(vectors, places)
+def test_vectors_come_back_bit_by_bit(vector: NDArray[np.float32], key: bytes) -> None:
+    found = decode_embedding(encode_embedding(vector, place(key)), place(key), len(vector))
+    assert found.tobytes() == vector.tobytes()
 
 
 @given(st.text(max_size=300), places)
@@ -74,7 +72,7 @@ def test_any_damage_is_noticed(score: Remembered, field: bytes, data: st.DataObj
 
 @given(vectors, st.data())
 def test_any_damage_to_a_vector_is_noticed(vector: NDArray[np.float32], data: st.DataObject) -> None:
-    value = bytearray(encode_embedding(Embedded(vector), KEY))
+    value = bytearray(encode_embedding(vector, KEY))
     position = data.draw(st.integers(0, len(value) - 1))
     value[position] ^= data.draw(st.integers(1, 255))
     with pytest.raises(Corrupt):
@@ -96,7 +94,7 @@ def test_a_value_is_good_in_its_place_only(score: Remembered, field: bytes, othe
     if field != other:
         with pytest.raises(Corrupt):
             decode_score(value, KEY, other)
-    moved = encode_embedding(Embedded(np.ones(4, np.float32)), place(field))
+    moved = encode_embedding(np.ones(4, np.float32), place(field))
     if field != other:
         with pytest.raises(Corrupt):
             decode_embedding(moved, place(other), 4)
@@ -122,11 +120,11 @@ def test_what_is_not_bytes_is_corrupt(value: object) -> None:
 
 
 def test_a_vector_of_another_dimension_is_corrupt() -> None:
-    value = encode_embedding(Embedded(np.ones(4, np.float32)), KEY)
+    value = encode_embedding(np.ones(4, np.float32), KEY)
     with pytest.raises(Corrupt):
         decode_embedding(value, KEY, 5)
 
 
 def test_the_sizes_that_are_promised() -> None:
     assert len(encode_score(Remembered(0.5), KEY, b"field")) == 14
-    assert len(encode_embedding(Embedded(np.ones(384, np.float32)), KEY)) == 6 + 4 * 384
+    assert len(encode_embedding(np.ones(384, np.float32), KEY)) == 6 + 4 * 384

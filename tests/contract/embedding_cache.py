@@ -2,20 +2,19 @@
 
 import numpy as np
 
-from boundarymorph.caching.embeddings import Embedded, EmbeddingCache, Kind, Space
+from boundarymorph.caching.embeddings import EmbeddingCache, Space, Vector
 from boundarymorph.caching.keys import digest
 from tests.retrieval.fakes import vector_of
 
-SPACE = Space("maker/encoder@123/int8/512", Kind.QUERY, 32)
+SPACE = Space("maker/encoder@123/int8/512", 32)
 TEXTS = [digest(text) for text in ("Trams run every ten minutes.", "A violin has four strings.", "")]
-EMBEDDED = [Embedded(vector_of(str(number)), truncated=number == 1) for number in range(3)]
+EMBEDDED = [vector_of(str(number)) for number in range(3)]
 
 
-def assert_same(found: Embedded | None, expected: Embedded) -> None:
+def assert_same(found: Vector | None, expected: Vector) -> None:
     assert found is not None
-    assert found.vector.dtype == np.float32
-    np.testing.assert_array_equal(found.vector.view(np.uint32), expected.vector.view(np.uint32))
-    assert found.truncated == expected.truncated
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
 
 
 class EmbeddingCacheContract:
@@ -32,12 +31,12 @@ class EmbeddingCacheContract:
     async def test_numbers_that_compare_oddly_come_back_too(self, cache: EmbeddingCache) -> None:
         odd = np.full(32, -0.0, np.float32)
         odd[:4] = np.nan, np.inf, 1e-45, -np.inf
-        await cache.write(SPACE, {TEXTS[0]: Embedded(odd)})
-        assert_same((await cache.read(SPACE, TEXTS[:1]))[0], Embedded(odd))
+        await cache.write(SPACE, {TEXTS[0]: odd})
+        assert_same((await cache.read(SPACE, TEXTS[:1]))[0], odd)
 
     async def test_what_becomes_of_the_callers_array_does_not_matter(self, cache: EmbeddingCache) -> None:
-        vectors = np.stack([embedded.vector for embedded in EMBEDDED])
-        await cache.write(SPACE, {TEXTS[1]: Embedded(vectors[1], truncated=True)})
+        vectors = np.stack(EMBEDDED)
+        await cache.write(SPACE, {TEXTS[1]: vectors[1]})
         vectors[:] = 0
         assert_same((await cache.read(SPACE, [TEXTS[1]]))[0], EMBEDDED[1])
 
@@ -46,13 +45,9 @@ class EmbeddingCacheContract:
         await cache.write(SPACE, {TEXTS[0]: EMBEDDED[1]})
         assert_same((await cache.read(SPACE, TEXTS))[0], EMBEDDED[1])
 
-    async def test_encoders_kinds_and_dimensions_are_apart(self, cache: EmbeddingCache) -> None:
+    async def test_encoders_and_dimensions_are_apart(self, cache: EmbeddingCache) -> None:
         await cache.write(SPACE, {TEXTS[0]: EMBEDDED[0]})
-        for space in (
-            Space("other", Kind.QUERY, 32),
-            Space(SPACE.encoder, Kind.DOCUMENT, 32),
-            Space(SPACE.encoder, Kind.QUERY, 16),
-        ):
+        for space in (Space("other", 32), Space(SPACE.encoder, 16)):
             assert await cache.read(space, TEXTS[:1]) == [None]
 
     async def test_nothing_to_do(self, cache: EmbeddingCache) -> None:
@@ -60,7 +55,7 @@ class EmbeddingCacheContract:
         assert await cache.read(SPACE, []) == []
 
     async def test_many(self, cache: EmbeddingCache) -> None:
-        written = {digest(str(number)): Embedded(vector_of(str(number))) for number in range(300)}
+        written = {digest(str(number)): vector_of(str(number)) for number in range(300)}
         await cache.write(SPACE, written)
         for one, expected in zip(await cache.read(SPACE, list(written)), written.values(), strict=True):
             assert_same(one, expected)

@@ -9,11 +9,10 @@ import pytest
 import yaml
 from prometheus_client import REGISTRY
 
-import boundarymorph.caching.metrics
 import boundarymorph.telemetry.metrics
 from tests.deploy.test_view import DEPLOY, expressions
 
-IMPORTED = (boundarymorph.caching.metrics, boundarymorph.telemetry.metrics)
+IMPORTED = boundarymorph.telemetry.metrics
 OF_THE_SCRAPE = {"instance", "job"}
 
 

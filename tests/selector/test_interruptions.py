@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -39,36 +39,34 @@ class TestLessThanWanted:
         ],
     )
     @pytest.mark.parametrize("first", [0, 2])
-    async def test_the_set_as_far_as_it_is_known(self, error: BoundaryMorphError, reason: str, first: int) -> None:
-        selector = Selector(FakeRetriever(), Trouble(error, first))
+    async def test_the_set_as_far_as_it_is_known(
+        self, error: BoundaryMorphError, reason: str, first: int, selector_of: Callable[..., Selector]
+    ) -> None:
+        selector = selector_of(FakeRetriever(), Trouble(error, first))
         result = await selector.select(task(budget=20, batch_size=2))
         assert result.status == ("partial" if first else "retrieval_only")
         assert result.stop_reason == reason
         assert len(result.history) == 2 * first
         assert any(error.public in warning for warning in result.warnings)
-        as_wanted = await Selector(FakeRetriever(), SeededScorer()).select(task(budget=2 * first, batch_size=2))
+        as_wanted = await selector_of(FakeRetriever(), SeededScorer()).select(task(budget=2 * first, batch_size=2))
         np.testing.assert_array_equal(result.selection.documents, as_wanted.selection.documents)
         if not first:
             assert result.selection.documents.tolist() == [0, 1, 2, 3]
-        await selector.close()
 
-    async def test_an_error_where_that_was_asked_for(self) -> None:
-        selector = Selector(FakeRetriever(), Trouble(ScorerUnavailable("gone"), 2))
+    async def test_an_error_where_that_was_asked_for(self, selector_of: Callable[..., Selector]) -> None:
+        selector = selector_of(FakeRetriever(), Trouble(ScorerUnavailable("gone"), 2))
         with pytest.raises(ScorerUnavailable):
             await selector.select(replace(task(budget=20), degrade=False))
-        late = Selector(FakeRetriever(), Trouble(DeadlineExceeded("late"), 2))
+        late = selector_of(FakeRetriever(), Trouble(DeadlineExceeded("late"), 2))
         assert (await late.select(replace(task(budget=20), degrade=False))).status == "partial"
-        await selector.close()
-        await late.close()
 
-    async def test_what_was_known_before_is_partial_too(self) -> None:
+    async def test_what_was_known_before_is_partial_too(self, selector_of: Callable[..., Selector]) -> None:
         documents = [Document(id, id) for id in IDS]
         candidates = own_pool(documents, known={"d20": 1.0})
-        selector = Selector(FakeRetriever(), Trouble(ScorerUnavailable("gone"), 0))
+        selector = selector_of(FakeRetriever(), Trouble(ScorerUnavailable("gone"), 0))
         result = await selector.select(replace(task(), candidates=candidates))
         assert (result.status, len(result.history)) == ("partial", 0)
         assert 20 in result.selection.documents
-        await selector.close()
 
     @pytest.mark.parametrize("fetches", [0, 2, 4])
     @pytest.mark.parametrize(
@@ -81,7 +79,7 @@ class TestLessThanWanted:
         ],
     )
     async def test_a_retriever_that_fails_on_the_way(
-        self, error: BoundaryMorphError, reason: str, fetches: int
+        self, error: BoundaryMorphError, reason: str, fetches: int, selector_of: Callable[..., Selector]
     ) -> None:
         class Leaving(FakeRetriever):
             async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
@@ -92,7 +90,7 @@ class TestLessThanWanted:
                 return await super().documents(index, ids)
 
         asked = fetches
-        selector = Selector(Leaving(), SeededScorer())
+        selector = selector_of(Leaving(), SeededScorer())
         wanted = task(budget=8, k=12, batch_size=2, return_documents=True)
         result = await selector.select(wanted)
         assert result.status == ("partial" if asked else "retrieval_only")
@@ -103,10 +101,11 @@ class TestLessThanWanted:
         fetches = asked
         with pytest.raises(type(error)):
             await selector.select(replace(wanted, degrade=False))
-        await selector.close()
 
     @pytest.mark.parametrize("trouble", ["retriever_unavailable", "retriever_failed", "overloaded", "deadline"])
-    async def test_known_scores_whose_texts_cannot_be_read(self, trouble: str) -> None:
+    async def test_known_scores_whose_texts_cannot_be_read(
+        self, trouble: str, selector_of: Callable[..., Selector]
+    ) -> None:
         errors = {
             "retriever_unavailable": RetrieverUnavailable("nobody answers"),
             "retriever_failed": RetrieverFailed("it broke"),
@@ -124,7 +123,7 @@ class TestLessThanWanted:
                 return await super().documents(index, ids)
 
         retriever = Leaving()
-        selector = Selector(retriever, SeededScorer(), MemoryScoreCache(2**20, seconds_to_live=60))
+        selector = selector_of(retriever, SeededScorer(), MemoryScoreCache(2**20, seconds_to_live=60))
         await selector.select(task())
         assert (await selector.select(task())).reused == 6
         retriever.here = False
@@ -134,20 +133,18 @@ class TestLessThanWanted:
         assert result.stop_reason == trouble
         assert any("known from earlier requests" in warning for warning in result.warnings)
         assert result.documents == {}
-        await selector.close()
 
-    async def test_nothing_to_decide_is_complete_without_a_scorer(self) -> None:
-        selector = Selector(FakeRetriever(), Trouble(ScorerUnavailable("gone"), 0))
+    async def test_nothing_to_decide_is_complete_without_a_scorer(self, selector_of: Callable[..., Selector]) -> None:
+        selector = selector_of(FakeRetriever(), Trouble(ScorerUnavailable("gone"), 0))
         assert (await selector.select(task(k=30))).status == "complete"
         assert (await selector.select(task(budget=0))).status == "complete"
-        await selector.close()
 
 
 class TestDeadline:
-    async def test_no_round_begins_after_it(self) -> None:
+    async def test_no_round_begins_after_it(self, selector_of: Callable[..., Selector]) -> None:
         clock = Clock()
         scorer = SlowScorer(clock)
-        selector = Selector(FakeRetriever(clock), scorer, clock=clock)
+        selector = selector_of(FakeRetriever(clock), scorer, clock=clock)
         wanted = replace(
             task(budget=20, k=9, batch_size=2), deadline=Deadline(clock.now + 3 + 3 * 2.5, clock), return_documents=True
         )
@@ -156,9 +153,8 @@ class TestDeadline:
         chosen = {result.pool.ids[position] for position in result.selection.documents}
         assert len(chosen) == 9
         assert chosen <= set(result.documents)  # there is a little time left to read them
-        await selector.close()
 
-    async def test_the_scorer_hears_of_it(self) -> None:
+    async def test_the_scorer_hears_of_it(self, selector_of: Callable[..., Selector]) -> None:
         class Listening(SeededScorer):
             async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
                 heard.append(deadline)
@@ -166,19 +162,17 @@ class TestDeadline:
 
         heard: list[float | None] = []
         deadline = time.monotonic() + 60
-        selector = Selector(FakeRetriever(), Listening())
+        selector = selector_of(FakeRetriever(), Listening())
         await selector.select(replace(task(), deadline=Deadline(deadline)))
         await selector.select(task(budget=1))
         assert heard == [deadline - RESERVE] * 6 + [None]
-        await selector.close()
 
-    async def test_without_a_pool_there_is_nothing_to_answer(self) -> None:
+    async def test_without_a_pool_there_is_nothing_to_answer(self, selector_of: Callable[..., Selector]) -> None:
         class Hanging(FakeRetriever):
             async def retrieve(self, *_: object, **__: object) -> Retrieved:
                 await asyncio.Event().wait()
                 raise AssertionError
 
-        selector = Selector(Hanging(), SeededScorer())
+        selector = selector_of(Hanging(), SeededScorer())
         with pytest.raises(DeadlineExceeded):
             await selector.select(replace(task(), deadline=Deadline(time.monotonic() + 0.05)))
-        await selector.close()

@@ -1,7 +1,7 @@
 """Scores that cost no call."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -34,17 +34,18 @@ class CountingCache(MemoryScoreCache):
 
 
 class TestKnownScores:
-    async def test_a_round_tells_the_whole_budget_and_what_of_it_was_known(self) -> None:
-        selector = Selector(FakeRetriever(), SeededScorer(), MemoryScoreCache())
+    async def test_a_round_tells_the_whole_budget_and_what_of_it_was_known(
+        self, selector_of: Callable[..., Selector]
+    ) -> None:
+        selector = selector_of(FakeRetriever(), SeededScorer(), MemoryScoreCache())
         await selector.select(task(budget=4, batch_size=2))
         steps = [step async for step in selector.steps(task(budget=6, batch_size=2))]
         assert [(step.calls, step.reused, step.budget) for step in steps if isinstance(step, Progress)] == [(0, 4, 6)]
-        await selector.close()
 
-    async def test_calls_are_what_the_scorer_computed(self) -> None:
+    async def test_calls_are_what_the_scorer_computed(self, selector_of: Callable[..., Selector]) -> None:
         """Not what the cache answered, what another request was having computed, or a text that comes twice."""
         scorer = SeededScorer()
-        selector = Selector(FakeRetriever(), scorer, MemoryScoreCache())
+        selector = selector_of(FakeRetriever(), scorer, MemoryScoreCache())
         wanted = replace(task(budget=6, batch_size=3), reuse=False)
 
         def computed() -> int:
@@ -66,12 +67,11 @@ class TestKnownScores:
         given = own_pool(twins)
         result = await selector.select(replace(wanted, candidates=given, budget=30, k=2, batch_size=30))
         assert (result.calls, result.cached, computed()) == (15, 15, 27)
-        await selector.close()
 
-    async def test_own_pools_are_matched_by_their_texts(self) -> None:
+    async def test_own_pools_are_matched_by_their_texts(self, selector_of: Callable[..., Selector]) -> None:
         """Their ids mean nothing beyond the request."""
         scorer = SeededScorer()
-        selector = Selector(FakeRetriever(), scorer, MemoryScoreCache())
+        selector = selector_of(FakeRetriever(), scorer, MemoryScoreCache())
 
         def pool(documents: Sequence[Document]) -> SelectionTask:
             return replace(task(budget=5), candidates=own_pool(documents))
@@ -89,35 +89,33 @@ class TestKnownScores:
             assert observation.score == score_of(QUERY, IDS[(observation.document + 15) % 30])
         changed = await selector.select(pool([Document(str(n), f"{id}!") for n, id in enumerate(IDS)]))
         assert (changed.calls, changed.reused) == (5, 0)
-        await selector.close()
 
-    async def test_the_ids_of_own_pools_are_not_kept(self) -> None:
+    async def test_the_ids_of_own_pools_are_not_kept(self, selector_of: Callable[..., Selector]) -> None:
         cache = MemoryScoreCache()
-        selector = Selector(FakeRetriever(), SeededScorer(), cache)
+        selector = selector_of(FakeRetriever(), SeededScorer(), cache)
         given = own_pool([Document(id, id) for id in IDS])
         await selector.select(replace(task(budget=4), candidates=given))
         assert {entry.document for entry in (await cache.recall("seeded", QUERY)).values()} == {None}
         await selector.select(replace(task(budget=4), query="by index"))
         assert len({entry.document for entry in (await cache.recall("seeded", "by index")).values()} - {None}) == 4
-        await selector.close()
 
-    async def test_one_that_the_caller_gives_takes_no_call_s_place(self) -> None:
+    async def test_one_that_the_caller_gives_takes_no_call_s_place(self, selector_of: Callable[..., Selector]) -> None:
         documents = [Document(id, id) for id in IDS]
         given = own_pool(documents)
-        selector = Selector(FakeRetriever(), SeededScorer(), MemoryScoreCache())
+        selector = selector_of(FakeRetriever(), SeededScorer(), MemoryScoreCache())
         first = await selector.select(replace(task(budget=4), candidates=given))
         scored = [first.pool.ids[observation.document] for observation in first.history]
         given = own_pool(documents, known={id: score_of(QUERY, id) for id in scored[:3]})
         again = await selector.select(replace(task(budget=4), candidates=given))
         assert (again.reused, len(again.history)) == (1, 3)
-        await selector.close()
 
     @pytest.mark.parametrize(("reuse", "looks"), [(True, (1, 0)), (False, (0, 3))])
-    async def test_what_is_known_is_looked_up_once(self, reuse: bool, looks: tuple[int, int]) -> None:
+    async def test_what_is_known_is_looked_up_once(
+        self, reuse: bool, looks: tuple[int, int], selector_of: Callable[..., Selector]
+    ) -> None:
         """Else each round would wait for the cache, and one that hangs hold up all of them."""
         cache, scorer = CountingCache(), SeededScorer()
-        selector = Selector(FakeRetriever(), scorer, cache)
+        selector = selector_of(FakeRetriever(), scorer, cache)
         result = await selector.select(replace(task(budget=6, batch_size=2), reuse=reuse))
         assert (len(scorer.rounds), len(result.history)) == (3, 6)
         assert (cache.recalls, cache.reads) == looks
-        await selector.close()

@@ -1,7 +1,7 @@
 """The way of a request, cancellation, and what is deleted meanwhile."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,9 +25,9 @@ from tests.scoring.fakes import SeededScorer, score_of
 from tests.selector.fakes import IDS, QUERY, Clock, FakeRetriever, SlowScorer, Trouble, task
 
 
-async def test_the_way_of_a_request() -> None:
+async def test_the_way_of_a_request(selector_of: Callable[..., Selector]) -> None:
     retriever, scorer = FakeRetriever(), SeededScorer()
-    selector = Selector(retriever, scorer)
+    selector = selector_of(retriever, scorer)
     result = await selector.select(task(batch_size=4))
     assert [len(texts) for texts in scorer.rounds] == [4, 2]
     assert result.rounds == 2
@@ -37,34 +37,31 @@ async def test_the_way_of_a_request() -> None:
     assert set(result.documents) == set(asked)
     assert len(result.selection.documents) == 4
     assert list(result.warnings) == []
-    await selector.close()
 
 
-async def test_texts_are_fetched_once_and_only_when_needed() -> None:
+async def test_texts_are_fetched_once_and_only_when_needed(selector_of: Callable[..., Selector]) -> None:
     retriever = FakeRetriever()
-    selector = Selector(retriever, SeededScorer())
+    selector = selector_of(retriever, SeededScorer())
     result = await selector.select(task(return_documents=True))
     assert len(retriever.fetched) == len(set(retriever.fetched))
     selected = {result.pool.ids[position] for position in result.selection.documents}
     assert selected <= set(result.documents) == set(retriever.fetched)
     assert len(retriever.fetched) < 30
-    await selector.close()
 
 
-async def test_stages_by_the_clock() -> None:
+async def test_stages_by_the_clock(selector_of: Callable[..., Selector]) -> None:
     clock = Clock()
-    selector = Selector(FakeRetriever(clock), SlowScorer(clock), clock=clock)
+    selector = selector_of(FakeRetriever(clock), SlowScorer(clock), clock=clock)
     result = await selector.select(task(budget=6, batch_size=2))
     assert result.seconds == {"retrieve": 3, "select": 0, "fetch": 1.5, "score": 6, "total": 10.5}
     result = await selector.select(task(budget=0, return_documents=True))
     assert result.seconds == {"retrieve": 3, "select": 0, "fetch": 0.5, "total": 3.5}
-    await selector.close()
 
 
 class TestDeletedMeanwhile:
-    async def test_some(self) -> None:
+    async def test_some(self, selector_of: Callable[..., Selector]) -> None:
         retriever, scorer = FakeRetriever(), SeededScorer()
-        selector = Selector(retriever, scorer)
+        selector = selector_of(retriever, scorer)
         plain = await selector.select(task(budget=8, batch_size=2))
         gone = {plain.pool.ids[observation.document] for observation in plain.history[:3]}
         retriever.gone |= gone
@@ -78,10 +75,9 @@ class TestDeletedMeanwhile:
         assert set(selected) <= set(result.documents)
         assert len(result.history) == sum(map(len, scorer.rounds)) == 8  # what is not there costs no call
         assert any("deleted" in warning for warning in result.warnings)
-        await selector.close()
 
     @pytest.mark.parametrize("method", METHODS)
-    async def test_it_is_not_taken_for_irrelevant(self, method: str) -> None:
+    async def test_it_is_not_taken_for_irrelevant(self, method: str, selector_of: Callable[..., Selector]) -> None:
         """Else what is like it would seem irrelevant too: here everything scores 0.9."""
 
         class Constant(SeededScorer):
@@ -90,18 +86,19 @@ class TestDeletedMeanwhile:
 
         retriever = FakeRetriever()
         retriever.gone |= {f"d{number}" for number in range(0, 30, 2)}
-        selector = Selector(retriever, Constant())
+        selector = selector_of(retriever, Constant())
         result = await selector.select(replace(task(budget=10, k=15, batch_size=5), method=method))
         assert [observation.score for observation in result.history] == [0.9] * 10
         assert (result.status, result.calls) == ("complete", 10)
         guessed = result.selection.relevance[~result.selection.scored]
         assert guessed.size and guessed.min() > (0.85 if method == "trend" else 0.5)
-        await selector.close()
 
     @pytest.mark.parametrize("budget", [0, 4])
-    async def test_what_is_deleted_before_it_is_returned_makes_room(self, budget: int) -> None:
+    async def test_what_is_deleted_before_it_is_returned_makes_room(
+        self, budget: int, selector_of: Callable[..., Selector]
+    ) -> None:
         retriever = FakeRetriever()
-        selector = Selector(retriever, SeededScorer())
+        selector = selector_of(retriever, SeededScorer())
         wanted = task(budget=budget, k=6, return_documents=True)
         plain = await selector.select(wanted)
         unscored = plain.selection.documents[~plain.selection.scored]
@@ -112,52 +109,49 @@ class TestDeletedMeanwhile:
         assert chosen <= set(result.documents)
         assert list(result.history) == list(plain.history)
         assert any(f"{len(unscored)} documents were deleted" in warning for warning in result.warnings)
-        await selector.close()
 
     @pytest.mark.parametrize("limits", [{"k": 29}, {"k": None, "max_tokens": 29}])
-    async def test_what_is_found_deleted_before_the_first_round(self, limits: dict[str, Any]) -> None:
+    async def test_what_is_found_deleted_before_the_first_round(
+        self, limits: dict[str, Any], selector_of: Callable[..., Selector]
+    ) -> None:
         """When its known scores, or the lengths of all documents, are read. Each of these has one token."""
         retriever = FakeRetriever()
-        selector = Selector(retriever, SeededScorer(), MemoryScoreCache())
+        selector = selector_of(retriever, SeededScorer(), MemoryScoreCache())
         first = await selector.select(task(budget=6))
         retriever.gone |= {first.pool.ids[observation.document] for observation in first.history}
         result = await selector.select(replace(task(budget=0), **limits))
         chosen = {result.pool.ids[position] for position in result.selection.documents}
         assert chosen == set(IDS) - retriever.gone
-        await selector.close()
 
-    async def test_before_the_scorer_fails(self) -> None:
+    async def test_before_the_scorer_fails(self, selector_of: Callable[..., Selector]) -> None:
         retriever = FakeRetriever()
-        selector = Selector(retriever, Trouble(ScorerUnavailable("gone"), 0))
+        selector = selector_of(retriever, Trouble(ScorerUnavailable("gone"), 0))
         retriever.gone |= {"d0", "d1"}
         result = await selector.select(task(budget=30, k=29, batch_size=30))
         chosen = {result.pool.ids[position] for position in result.selection.documents}
         assert chosen == set(IDS) - retriever.gone
-        await selector.close()
 
-    async def test_all(self) -> None:
+    async def test_all(self, selector_of: Callable[..., Selector]) -> None:
         retriever, scorer = FakeRetriever(), SeededScorer()
         retriever.gone |= set(IDS)
-        selector = Selector(retriever, scorer)
+        selector = selector_of(retriever, scorer)
         result = await selector.select(task(budget=1, k=1, batch_size=7, return_documents=True))
         assert (result.status, result.stop_reason, result.expected_loss) == ("complete", "nothing_to_decide", 0)
         assert scorer.rounds == []
         assert len(result.history) == len(result.selection.documents) == 0
         assert len(result.selection.relevance) == len(result.selection.std) == len(result.selection.scored) == 0
-        await selector.close()
 
-    async def test_the_index(self) -> None:
+    async def test_the_index(self, selector_of: Callable[..., Selector]) -> None:
         class Vanishing(FakeRetriever):
             async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
                 raise UnknownIndex("gone")
 
-        selector = Selector(Vanishing(), SeededScorer())
+        selector = selector_of(Vanishing(), SeededScorer())
         with pytest.raises(UnknownIndex):
             await selector.select(task())
-        await selector.close()
 
 
-async def test_a_cancelled_task_asks_for_nothing_more() -> None:
+async def test_a_cancelled_task_asks_for_nothing_more(selector_of: Callable[..., Selector]) -> None:
     class Waiting(SeededScorer):
         def __init__(self) -> None:
             super().__init__()
@@ -171,7 +165,7 @@ async def test_a_cancelled_task_asks_for_nothing_more() -> None:
             return scores
 
     scorer = Waiting()
-    selector = Selector(FakeRetriever(), scorer)
+    selector = selector_of(FakeRetriever(), scorer)
     running = asyncio.create_task(selector.select(task(budget=20)))
     await scorer.third.wait()
     running.cancel()
@@ -180,11 +174,10 @@ async def test_a_cancelled_task_asks_for_nothing_more() -> None:
     await asyncio.sleep(0.05)
     assert len(scorer.rounds) == 3
     assert len((await selector.select(task(budget=5))).history) == 5
-    await selector.close()
 
 
-async def test_each_round_tells_where_it_stands() -> None:
-    selector = Selector(FakeRetriever(), SeededScorer())
+async def test_each_round_tells_where_it_stands(selector_of: Callable[..., Selector]) -> None:
+    selector = selector_of(FakeRetriever(), SeededScorer())
     *rounds, result = [step async for step in selector.steps(task(budget=6, batch_size=2))]
     assert isinstance(result, SelectionResult)
     told = [step for step in rounds if isinstance(step, Progress)]
@@ -194,32 +187,31 @@ async def test_each_round_tells_where_it_stands() -> None:
     plain = await selector.select(task(budget=6, batch_size=2))
     np.testing.assert_array_equal(result.selection.documents, plain.selection.documents)
     assert result.expected_loss == plain.expected_loss
-    await selector.close()
 
 
-async def test_a_scorer_that_fails_fails_the_task() -> None:
+async def test_a_scorer_that_fails_fails_the_task(selector_of: Callable[..., Selector]) -> None:
     class Failing(SeededScorer):
         async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
             raise ConnectionError("the scorer is away")
 
-    selector = Selector(FakeRetriever(), Failing())
+    selector = selector_of(FakeRetriever(), Failing())
     with pytest.raises(ConnectionError):
         await selector.select(task())
-    await selector.close()
 
 
-async def test_tasks_side_by_side_do_not_mix() -> None:
-    selector = Selector(FakeRetriever(), SeededScorer())
+async def test_tasks_side_by_side_do_not_mix(selector_of: Callable[..., Selector]) -> None:
+    selector = selector_of(FakeRetriever(), SeededScorer())
     alone = [await selector.select(task(budget=budget)) for budget in range(8)]
     together = await asyncio.gather(*(selector.select(task(budget=budget)) for budget in range(8)))
     for one, other in zip(alone, together, strict=True):
         assert list(one.history) == list(other.history)
         np.testing.assert_array_equal(one.selection.documents, other.selection.documents)
-    await selector.close()
 
 
 @pytest.mark.parametrize("as_lists", [False, True])
-async def test_the_event_loop_goes_on_while_a_large_pool_is_worked_on(as_lists: bool) -> None:
+async def test_the_event_loop_goes_on_while_a_large_pool_is_worked_on(
+    as_lists: bool, selector_of: Callable[..., Selector]
+) -> None:
     count, dimension = 10_000, 512
     vectors = np.random.default_rng(1).standard_normal((count, dimension)).astype(np.float32)
     embeddings = vectors.tolist() if as_lists else vectors
@@ -230,7 +222,7 @@ async def test_the_event_loop_goes_on_while_a_large_pool_is_worked_on(as_lists: 
         embeddings=embeddings,
         query_embedding=vectors[0],
     )
-    selector = Selector(FakeRetriever(), SeededScorer())
+    selector = selector_of(FakeRetriever(), SeededScorer())
     loop = asyncio.get_running_loop()
     ticks = [loop.time()]
 
@@ -245,4 +237,3 @@ async def test_the_event_loop_goes_on_while_a_large_pool_is_worked_on(as_lists: 
     ticking.cancel()
     assert len(result.history) == 80
     assert max(np.diff(ticks)) < (ticks[-1] - ticks[0]) / 2
-    await selector.close()

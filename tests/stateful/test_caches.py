@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from boundarymorph.caching import memory
-from boundarymorph.caching.embeddings import Embedded, EmbeddingCache, Kind, Space
+from boundarymorph.caching.embeddings import EmbeddingCache, Space, Vector
 from boundarymorph.caching.keys import digest
 from boundarymorph.caching.link import RedisLink
 from boundarymorph.caching.memory import MemoryEmbeddingCache, MemoryScoreCache
@@ -33,11 +33,9 @@ remembered = st.builds(
     Remembered, st.floats(0, 1), st.booleans(), st.sampled_from([None, "a", "Ärzte 🙂", "d" * 255, "d" * 256])
 )
 batches = st.dictionaries(st.sampled_from(names), remembered, max_size=4)
-spaces = st.builds(Space, models, st.sampled_from(Kind), st.just(3))
-vectors = st.builds(
-    lambda numbers, truncated: Embedded(np.array(numbers, dtype=np.float32), truncated),
-    st.lists(st.floats(-1, 1, width=32), min_size=3, max_size=3),
-    st.booleans(),
+spaces = st.builds(Space, models, st.just(3))
+vectors = st.lists(st.floats(-1, 1, width=32), min_size=3, max_size=3).map(
+    lambda numbers: np.array(numbers, np.float32)
 )
 
 
@@ -116,7 +114,7 @@ class SharedMachine(Machine):
     def begin(self) -> None:
         self.server.flush()
         self.scores: dict[tuple[str, str, str], dict[bytes, Remembered]] = {}
-        self.embeddings: dict[tuple[str, Space], dict[bytes, Embedded]] = {}
+        self.embeddings: dict[tuple[str, Space], dict[bytes, Vector]] = {}
         self.clients: dict[tuple[int, str], tuple[ScoreCache, EmbeddingCache]] = {}
         self.links: list[RedisLink] = []
         for process in (0, 1):
@@ -153,7 +151,7 @@ class SharedMachine(Machine):
         space=spaces,
         embeddings=st.dictionaries(st.sampled_from(names), vectors, max_size=3),
     )
-    def encode(self, process: int, namespace: str, space: Space, embeddings: dict[bytes, Embedded]) -> None:
+    def encode(self, process: int, namespace: str, space: Space, embeddings: dict[bytes, Vector]) -> None:
         self.run(self.clients[process, namespace][1].write(space, embeddings))
         self.embeddings.setdefault((namespace, space), {}).update(embeddings)
 
@@ -163,8 +161,7 @@ class SharedMachine(Machine):
         for text, found in zip(names, self.run(self.clients[process, namespace][1].read(space, names)), strict=True):
             assert (found is None) == (text not in expected)
             if found is not None:
-                assert found.vector.tobytes() == expected[text].vector.tobytes()
-                assert found.truncated == expected[text].truncated
+                assert found.tobytes() == expected[text].tobytes()
 
     @rule(namespace=st.sampled_from(["", "blue"]), model=models, query=queries, left=st.sampled_from([0, 5_000, None]))
     def expire(self, namespace: str, model: str, query: str, left: int | None) -> None:
@@ -233,10 +230,10 @@ class MemoryEmbeddingsMachine(Machine):
         super().__init__()
         self.clock = Clock()
         self.cache = MemoryEmbeddingCache(ROOM, seconds_to_live=LIVE, clock=self.clock)
-        self.model: dict[tuple[Space, bytes], tuple[float, Embedded]] = {}
+        self.model: dict[tuple[Space, bytes], tuple[float, Vector]] = {}
 
     @rule(space=spaces, embeddings=st.dictionaries(st.sampled_from(names), vectors, max_size=3))
-    def write(self, space: Space, embeddings: dict[bytes, Embedded]) -> None:
+    def write(self, space: Space, embeddings: dict[bytes, Vector]) -> None:
         self.run(self.cache.write(space, embeddings))
         for text, one in embeddings.items():
             self.model[space, text] = (self.clock.now + LIVE, one)
@@ -249,7 +246,7 @@ class MemoryEmbeddingsMachine(Machine):
             else:
                 expires, one = self.model[space, text]
                 assert expires > self.clock.now
-                assert found.vector.tobytes() == one.vector.tobytes() and found.truncated == one.truncated
+                assert found.tobytes() == one.tobytes()
 
     @rule(seconds=st.integers(1, LIVE))
     def wait(self, seconds: int) -> None:

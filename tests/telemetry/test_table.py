@@ -5,11 +5,10 @@ from pathlib import Path
 
 from prometheus_client import REGISTRY
 
-import boundarymorph.caching.metrics
 import boundarymorph.telemetry.metrics
 
 PAGE = Path(__file__).parents[2] / "docs/operations.md"
-IMPORTED = (boundarymorph.caching.metrics, boundarymorph.telemetry.metrics)
+IMPORTED = boundarymorph.telemetry.metrics
 
 
 def documented() -> dict[str, set[str]]:

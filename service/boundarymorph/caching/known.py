@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.caching import metrics
 from boundarymorph.caching.keys import digest
-from boundarymorph.caching.read_through import ReadThrough, Source, longest
+from boundarymorph.caching.read_through import ReadThrough, Source
 from boundarymorph.caching.scores import Remembered, ScoreCache
 from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.scorer import Scorer, model_changed
+from boundarymorph.telemetry import metrics
 
 _Key = tuple[str, str, bytes]
 
@@ -125,7 +125,8 @@ class TaskScores:
             scores = await scorer.score(self._query, asked, deadline=deadline)
             computed_here += len(asked) - scores.cached
             self._check_model(scorer.name)
-            cut = longest(asked, scores.truncated)
+            longest_first = sorted(range(len(asked)), key=lambda place: -len(asked[place]))
+            cut = set(longest_first[: scores.truncated])
             return [Remembered(value, place in cut, ids[place]) for place, value in enumerate(scores.values.tolist())]
 
         async def write(computed: Mapping[_Key, Remembered]) -> None:

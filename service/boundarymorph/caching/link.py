@@ -8,18 +8,20 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from boundarymorph.caching import metrics
 from boundarymorph.caching.circuit import CircuitBreaker, State
-from boundarymorph.caching.metrics import Cache, Operation
 from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.telemetry import metrics
+from boundarymorph.telemetry.metrics import Cache
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
     from redis.asyncio.cluster import RedisCluster
 
+Operation = Literal["read", "write"]
+OPERATIONS: tuple[Operation, ...] = ("read", "write")
 TIMEOUT = 0.05  # seconds of one command, connecting included
 CONNECTIONS = 16
 FAIR = 0.2  # of the timeout: Redis had about this less or more of it, or else it is this process that had no time
@@ -73,8 +75,8 @@ class RedisLink:
         self._finding: asyncio.Task[RedisCluster] | None = None
         self._closed = False
         self._open(url, connections)
-        for operation in metrics.OPERATIONS:
-            metrics.circuit.labels(operation).set_function(partial(self.state, operation))
+        for operation in OPERATIONS:
+            metrics.cache_circuit.labels(operation).set_function(partial(self.state, operation))
 
     def state(self, operation: Operation) -> State:
         """The worst circuit of this operation."""
@@ -115,7 +117,7 @@ class RedisLink:
                 self._note_failure(circuit, ticket, operation, place, error)
             raise Unanswered from error
         finally:
-            metrics.seconds.labels(cache, operation).observe(loop.time() - started)
+            metrics.cache_seconds.labels(cache, operation).observe(loop.time() - started)
 
     async def close(self) -> None:
         """Release the connections; later calls are unanswered."""
@@ -127,8 +129,8 @@ class RedisLink:
             if client is not None:
                 with suppress(Exception):
                     await client.aclose()
-        for operation in metrics.OPERATIONS:
-            metrics.circuit.remove(operation)
+        for operation in OPERATIONS:
+            metrics.cache_circuit.remove(operation)
 
     def _is_fair(self, seconds: float) -> bool:
         """Whether a server that has not answered in this time is to blame, and not the queue or the load here."""

@@ -15,10 +15,10 @@ from typing import Generic, TypeVar
 
 from cachetools import TLRUCache
 
-from boundarymorph.caching import metrics
-from boundarymorph.caching.embeddings import Embedded, Space
+from boundarymorph.caching.embeddings import Space, Vector
 from boundarymorph.caching.keys import digest
 from boundarymorph.caching.scores import FIELDS, SECONDS_TO_LIVE, Remembered, kept_name
+from boundarymorph.telemetry import metrics
 
 _QUERY_BYTES = 550
 _SCORE_BYTES = 200
@@ -76,7 +76,7 @@ class MemoryScoreCache(_MemoryCache[_Query]):
     async def recall(self, model: str, query: str) -> Mapping[bytes, Remembered]:
         known = self._get(digest(model, query))
         recalled = {} if known is None else dict(known.scores)
-        metrics.recalled.inc(len(recalled))
+        metrics.cache_recalled.inc(len(recalled))
         return recalled
 
     async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[Remembered | None]:
@@ -95,7 +95,7 @@ class MemoryScoreCache(_MemoryCache[_Query]):
         for text in list(known.scores)[:-FIELDS]:
             del known.scores[text]
         self._put(key, known)
-        metrics.writes.labels("scores", "ok").inc(len(scores))
+        metrics.cache_writes.labels("scores", "ok").inc(len(scores))
 
     def _expires(self, key: bytes, value: _Query, now: float) -> float:
         return value.expires
@@ -106,25 +106,19 @@ class MemoryScoreCache(_MemoryCache[_Query]):
         return _QUERY_BYTES + len(value.scores) * _SCORE_BYTES + sum(map(getsizeof, ids))
 
 
-class MemoryEmbeddingCache(_MemoryCache[Embedded]):
+class MemoryEmbeddingCache(_MemoryCache[Vector]):
     """An `EmbeddingCache` in this process. seconds_to_live: since the embedding was written."""
 
-    async def read(self, space: Space, text_digests: Sequence[bytes]) -> list[Embedded | None]:
-        prefix = _prefix(space)
-        return metrics.counted("embeddings", [self._get(prefix + text) for text in text_digests])
+    async def read(self, space: Space, text_digests: Sequence[bytes]) -> list[Vector | None]:
+        return metrics.counted("embeddings", [self._get(space.digest + text) for text in text_digests])
 
-    async def write(self, space: Space, embeddings: Mapping[bytes, Embedded]) -> None:
-        prefix = _prefix(space)
-        for text, embedded in embeddings.items():
-            vector = embedded.vector.copy()  # the caller may hand out the other one, or a row of a large array
+    async def write(self, space: Space, embeddings: Mapping[bytes, Vector]) -> None:
+        for text, embedding in embeddings.items():
+            vector = embedding.copy()  # the caller may hand out the other one, or a row of a large array
             vector.flags.writeable = False
-            self._put(prefix + text, Embedded(vector, embedded.truncated))
-        metrics.writes.labels("embeddings", "ok").inc(len(embeddings))
+            self._put(space.digest + text, vector)
+        metrics.cache_writes.labels("embeddings", "ok").inc(len(embeddings))
 
     @staticmethod
-    def _size(value: Embedded) -> int:
-        return _EMBEDDING_BYTES + value.vector.nbytes
-
-
-def _prefix(space: Space) -> bytes:
-    return digest(space.encoder, space.kind, str(space.dimension))
+    def _size(value: Vector) -> int:
+        return _EMBEDDING_BYTES + value.nbytes

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Generic, TypeVar
 
-from boundarymorph.caching import metrics
-from boundarymorph.caching.metrics import Cache
 from boundarymorph.errors import DeadlineExceeded
+from boundarymorph.telemetry import metrics
+from boundarymorph.telemetry.metrics import Cache
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -94,7 +94,7 @@ class ReadThrough(Generic[Key, Value]):
                 self._write_later(computed, {}, source)
             wanted = [key for key, outcome in outcomes.items() if outcome is _Outcome.ABANDONED]
             shared = {key: value for key, value in outcomes.items() if not isinstance(value, _Outcome)}
-            metrics.shared.labels(self._cache).inc(len(shared))
+            metrics.cache_shared.labels(self._cache).inc(len(shared))
             found.update(shared)
         return [found[key] for key in keys]
 
@@ -159,7 +159,7 @@ class ReadThrough(Generic[Key, Value]):
     ) -> None:
         """Write behind the request's back; the flights end when it is done."""
         if len(self._writes) >= self._most_writes:
-            metrics.writes.labels(self._cache, "dropped").inc(len(values))
+            metrics.cache_writes.labels(self._cache, "dropped").inc(len(values))
             self._land(flights, values)
             return
         task = asyncio.ensure_future(self._write(values, flights, source))
@@ -175,8 +175,3 @@ class ReadThrough(Generic[Key, Value]):
             log.exception("the cache could not write")
         finally:
             self._land(flights, values)
-
-
-def longest(texts: Sequence[str], count: int) -> set[int]:
-    """The positions of the longest texts: those that are taken to be cut, where a model only tells how many were."""
-    return set(sorted(range(len(texts)), key=lambda position: -len(texts[position]))[:count])

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from boundarymorph.caching import metrics
-from boundarymorph.caching.embeddings import Embedded, Space
+from boundarymorph.caching.embeddings import Space, Vector
 from boundarymorph.caching.keys import DIGEST_BYTES, digest
 from boundarymorph.caching.link import ForeignKey, RedisLink, Unanswered
-from boundarymorph.caching.metrics import Cache
 from boundarymorph.caching.scores import FIELDS, SECONDS_TO_LIVE, Remembered
 from boundarymorph.caching.values import (
     Corrupt,
@@ -21,6 +19,8 @@ from boundarymorph.caching.values import (
     encode_score,
     place,
 )
+from boundarymorph.telemetry import metrics
+from boundarymorph.telemetry.metrics import Cache
 
 _SIDE_BY_SIDE = 16  # commands for one call: a cluster takes no more than one key in each
 _UNANSWERED, _FOREIGN = object(), object()
@@ -28,12 +28,10 @@ _UNANSWERED, _FOREIGN = object(), object()
 Value = TypeVar("Value")
 
 
-class RedisScoreCache:
-    """A `ScoreCache` in Redis: a hash a query, a field a text.
+class _RedisCache:
+    """seconds_to_live: since a key was written first. The caller closes the link."""
 
-    Key: boundarymorph:scores:1:{hash of model and query}, with the namespace before `scores` if there is one; field:
-    the text's digest. seconds_to_live: since the first write of the query. The link stays its owner's to close.
-    """
+    cache: ClassVar[Cache]
 
     def __init__(
         self, link: RedisLink, *, seconds_to_live: float = SECONDS_TO_LIVE, namespace: str | None = None
@@ -41,6 +39,24 @@ class RedisScoreCache:
         self._link = link
         self._milliseconds = max(1, round(1000 * seconds_to_live))
         self._namespace = namespace
+
+    async def _ask(self, command: str, key: bytes, *arguments: bytes | int) -> object:
+        try:
+            return await self._link.call(self.cache, "read", command, key, *arguments)
+        except Unanswered:
+            return _UNANSWERED
+        except ForeignKey:
+            return _FOREIGN
+
+
+class RedisScoreCache(_RedisCache):
+    """A `ScoreCache` in Redis: a hash a query, a field a text.
+
+    Key: boundarymorph:scores:1:{hash of model and query}, with the namespace before `scores` if there is one; field:
+    the text's digest.
+    """
+
+    cache = "scores"
 
     async def recall(self, model: str, query: str) -> Mapping[bytes, Remembered]:
         key = score_key(model, query, self._namespace)
@@ -57,7 +73,7 @@ class RedisScoreCache:
             if isinstance(text, bytes) and len(text) == DIGEST_BYTES:
                 with suppress(Corrupt):
                     recalled[text] = decode_score(value, here, text)
-        metrics.recalled.inc(len(recalled))
+        metrics.cache_recalled.inc(len(recalled))
         metrics.count_lookups("scores", corrupt=len(answer) // 2 - len(recalled))
         return recalled
 
@@ -88,51 +104,33 @@ class RedisScoreCache:
             if not isinstance(left, int) or not 0 <= left <= self._milliseconds:
                 await self._link.call("scores", "write", "PEXPIRE", key, self._milliseconds)
         except (Unanswered, ForeignKey):
-            metrics.writes.labels("scores", "error").inc(len(scores))
+            metrics.cache_writes.labels("scores", "error").inc(len(scores))
         else:
-            metrics.writes.labels("scores", "ok").inc(len(scores))
-
-    async def _ask(self, command: str, key: bytes, *arguments: bytes | int) -> object:
-        try:
-            return await self._link.call("scores", "read", command, key, *arguments)
-        except Unanswered:
-            return _UNANSWERED
-        except ForeignKey:
-            return _FOREIGN
+            metrics.cache_writes.labels("scores", "ok").inc(len(scores))
 
 
-class RedisEmbeddingCache:
+class RedisEmbeddingCache(_RedisCache):
     """An `EmbeddingCache` in Redis: a string a text, all over the cluster.
 
     Key: boundarymorph:embeddings:1:hash of the space:digest of the text, with the namespace before `embeddings` if
-    there is one. seconds_to_live: since the embedding was written. The link stays its owner's to close.
+    there is one.
     """
 
-    def __init__(
-        self, link: RedisLink, *, seconds_to_live: float = SECONDS_TO_LIVE, namespace: str | None = None
-    ) -> None:
-        self._link = link
-        self._milliseconds = max(1, round(1000 * seconds_to_live))
-        self._namespace = namespace
+    cache = "embeddings"
 
-    async def read(self, space: Space, text_digests: Sequence[bytes]) -> list[Embedded | None]:
+    async def read(self, space: Space, text_digests: Sequence[bytes]) -> list[Vector | None]:
         keys = _embedding_keys(space, text_digests, self._namespace)
         answers: list[object] = [None] * len(keys)
 
         async def one(row: int) -> None:
-            try:
-                answers[row] = await self._link.call("embeddings", "read", "GET", keys[row])
-            except Unanswered:
-                answers[row] = _UNANSWERED
-            except ForeignKey:
-                answers[row] = _FOREIGN
+            answers[row] = await self._ask("GET", keys[row])
 
         await _side_by_side(one, len(keys))
         return _read(
             "embeddings", answers, lambda row, value: decode_embedding(value, place(keys[row]), space.dimension)
         )
 
-    async def write(self, space: Space, embeddings: Mapping[bytes, Embedded]) -> None:
+    async def write(self, space: Space, embeddings: Mapping[bytes, Vector]) -> None:
         keys = _embedding_keys(space, list(embeddings), self._namespace)
         vectors = list(embeddings.values())
 
@@ -142,9 +140,9 @@ class RedisEmbeddingCache:
                 value = encode_embedding(vectors[row], place(key))
                 await self._link.call("embeddings", "write", "SET", key, value, b"PX", self._milliseconds)
             except (Unanswered, ForeignKey):
-                metrics.writes.labels("embeddings", "error").inc()
+                metrics.cache_writes.labels("embeddings", "error").inc()
             else:
-                metrics.writes.labels("embeddings", "ok").inc()
+                metrics.cache_writes.labels("embeddings", "ok").inc()
 
         await _side_by_side(one, len(keys))
 
@@ -155,8 +153,7 @@ def score_key(model: str, query: str, namespace: str | None = None) -> bytes:
 
 
 def _embedding_keys(space: Space, text_digests: Sequence[bytes], namespace: str | None) -> list[bytes]:
-    of_space = digest(space.encoder, space.kind, str(space.dimension)).hex()
-    prefix = f"{_prefix(namespace)}embeddings:1:{of_space}:"
+    prefix = f"{_prefix(namespace)}embeddings:1:{space.digest.hex()}:"
     return [(prefix + text.hex()).encode() for text in text_digests]
 
 

@@ -12,7 +12,7 @@ from zlib import crc32
 
 import numpy as np
 
-from boundarymorph.caching.embeddings import Embedded
+from boundarymorph.caching.embeddings import Vector
 from boundarymorph.caching.scores import Remembered, kept_name
 
 VERSION = 1
@@ -55,20 +55,19 @@ def decode_score(value: object, key: int, field: bytes) -> Remembered:
         raise Corrupt from error
 
 
-def encode_embedding(embedded: Embedded, key: int) -> bytes:
+def encode_embedding(vector: Vector, key: int) -> bytes:
     """key: its `place`."""
-    flags = _TRUNCATED * embedded.truncated
-    return _sealed(_HEAD.pack(VERSION, flags, 0) + embedded.vector.astype("<f4").tobytes(), flags, key)
+    return _sealed(_HEAD.pack(VERSION, 0, 0) + vector.astype("<f4").tobytes(), 0, key)
 
 
-def decode_embedding(value: object, key: int, dimension: int) -> Embedded:
+def decode_embedding(value: object, key: int, dimension: int) -> Vector:
     """What `encode_embedding` was given. Raises Corrupt."""
     if not isinstance(value, bytes) or len(value) != _HEAD.size + 4 * dimension:
         raise Corrupt
     version, flags, checksum = _HEAD.unpack_from(value)
     if version != VERSION or checksum != crc32(value[_HEAD.size :], key ^ flags):
         raise Corrupt
-    return Embedded(np.frombuffer(value, "<f4", offset=_HEAD.size).astype(np.float32), flags & _TRUNCATED != 0)
+    return np.frombuffer(value, "<f4", offset=_HEAD.size).astype(np.float32)
 
 
 def _sealed(value: bytes, flags: int, place: int) -> bytes:

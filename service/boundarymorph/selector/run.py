@@ -15,7 +15,7 @@ from boundarymorph.caching.known import TaskScores
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document
-from boundarymorph.selection import Observation, Pool, Selection, SelectionSession, StopReason, capacity_of
+from boundarymorph.selection import Pool, Selection, SelectionSession, StopReason, capacity_of
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.selector.observer import Observer
 from boundarymorph.selector.result import INTERRUPTING, Interruption, Progress, SelectionResult, Status
@@ -25,10 +25,11 @@ log = logging.getLogger(__name__)
 Arguments = TypeVarTuple("Arguments")
 Outcome = TypeVar("Outcome")
 NOTHING = np.empty(0, dtype=np.intp)
+EMPTY = Selection(NOTHING, np.empty(0), np.empty(0), np.empty(0, np.bool_))
 
 
 class SelectionRun:
-    """A task under way: `retrieve`, `recall`, then `score` as long as there is a batch, and `result` at any moment.
+    """A task under way: `retrieve`, `recall`, then `score` as long as there is a batch, and `result`.
 
     batch: positions in the pool of the documents to score next; none before `recall`. The mathematics runs in threads
     of the executor.
@@ -119,44 +120,33 @@ class SelectionRun:
 
     async def result(self) -> SelectionResult:
         """The selection as it is now, with its texts where they are wanted. Raises as `score` does."""
-        session = self._session
-        if session is None:
-            empty = Selection(NOTHING, np.empty(0), np.empty(0), np.empty(0, np.bool_))
-            return self._finished(empty, [], 0, Status.COMPLETE, StopReason.NOTHING_TO_DECIDE, 0.0)
-        selection, expected_loss = await self._selection(session)
-        if session.given_up:
-            self._warnings.append(f"{session.given_up} documents were deleted from the index meanwhile and left out")
-        if truncated := self._scores.truncated:
-            self._warnings.append(f"{truncated} scored documents were cut to the cross-encoder's maximum length")
-        status = Status.PARTIAL if session.belief.scored.any() else Status.RETRIEVAL_ONLY
-        if self._interruption is None:
-            status = Status.COMPLETE
-        stop_reason = self._interruption or session.stop_reason
-        assert stop_reason is not None
-        return self._finished(selection, session.history, session.rounds, status, stop_reason, expected_loss)
-
-    def _finished(
-        self,
-        selection: Selection,
-        history: Sequence[Observation],
-        rounds: int,
-        status: Status,
-        stop_reason: StopReason | Interruption,
-        expected_loss: float,
-    ) -> SelectionResult:
+        session, scores = self._session, self._scores
+        selection, expected_loss = EMPTY, 0.0
+        status, stop_reason = Status.COMPLETE, None
+        if session is not None:
+            selection, expected_loss = await self._selection(session)
+            stop_reason = session.stop_reason
+            if session.given_up:
+                deleted = f"{session.given_up} documents were deleted from the index meanwhile and left out"
+                self._warnings.append(deleted)
+            if self._interruption is not None:
+                status = Status.PARTIAL if session.belief.scored.any() else Status.RETRIEVAL_ONLY
+        if scores.truncated:
+            cut = f"{scores.truncated} scored documents were cut to the cross-encoder's maximum length"
+            self._warnings.append(cut)
         result = SelectionResult(
             self.pool,
             selection,
-            history,
-            rounds,
+            session.history if session else (),
+            session.rounds if session else 0,
             status,
-            stop_reason,
+            self._interruption or stop_reason or StopReason.NOTHING_TO_DECIDE,
             expected_loss,
-            self._scores.calls,
-            self._scores.cached,
-            len(self._scores.reused),
+            scores.calls,
+            scores.cached,
+            len(scores.reused),
             self._documents,
-            self._scores.truncated,
+            scores.truncated,
             self._observer.seconds(),
             self._warnings,
         )

@@ -1,5 +1,4 @@
-"""Prometheus metrics of the service; those of the caches are theirs. Seconds and counts, no label that a caller could
-make up.
+"""Prometheus metrics of the service. Seconds and counts, no label that a caller could make up.
 
 With several workers, each keeps its numbers in a file of SHARED_DIRECTORY, and whichever is asked adds them up.
 """
@@ -8,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Literal, TypeVar
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -20,10 +20,13 @@ from prometheus_client import (
 )
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
+Cache = Literal["scores", "embeddings"]
+Value = TypeVar("Value")
 SHARED_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"  # the variable that prometheus_client reads when it is imported
 
 # Geometric, from 1 ms to 75 s.
 SECONDS = tuple(round(0.001 * 1.5**power, 6) for power in range(29))
+CACHE_SECONDS = tuple(0.0001 * 2**power for power in range(14))  # geometric, from 0.1 ms to 0.8 s
 COUNTS = (0, 1, 2, 5, 10, 25, 50, 100, 200, 500, 1_000, 2_000)
 TOKENS = tuple(2**power for power in range(5, 18))
 PORTIONS = tuple(tenths / 10 for tenths in range(11))
@@ -93,6 +96,33 @@ work_refused = Counter(
 )
 truncated_pairs = Counter("boundarymorph_truncated_pairs_total", "Scored pairs cut to fit the cross-encoder.")
 ingested = Counter("boundarymorph_ingested_documents_total", "Uploaded documents by what became of them.", ["outcome"])
+
+cache_lookups = Counter(
+    "boundarymorph_cache_lookups_total",
+    "Scores and embeddings looked up: hit, miss, corrupt (damaged or foreign), error (the cache did not answer).",
+    ["cache", "outcome"],
+)
+cache_recalled = Counter("boundarymorph_cache_recalled_scores_total", "Scores that came with a whole query.")
+cache_writes = Counter(
+    "boundarymorph_cache_writes_total",
+    "Scores and embeddings to keep: ok, error (the cache did not take them), dropped (too many writes waited).",
+    ["cache", "outcome"],
+)
+cache_shared = Counter(
+    "boundarymorph_cache_shared_total", "Scores and embeddings that another request was computing already.", ["cache"]
+)
+cache_seconds = Histogram(
+    "boundarymorph_cache_operation_duration_seconds",
+    "Time of a command in Redis, from the wait for a connection.",
+    ["cache", "operation"],
+    buckets=CACHE_SECONDS,
+)
+cache_circuit = Gauge(
+    "boundarymorph_cache_circuit_state",
+    "Whether Redis is asked: 0 yes, 1 for a trial, 2 no; of a cluster, the worst of its nodes.",
+    ["operation"],
+    multiprocess_mode="livemax",
+)
 
 _MODEL = ["model", "backend"]
 
@@ -197,6 +227,20 @@ def observe_encoder_attempt(endpoint: str, outcome: str, seconds: float) -> None
 def observe_replica(role: str, endpoint: str, works: bool) -> None:
     """Note that one of the servers of a role works, or that it does not."""
     replica_up.labels(role, endpoint).set(works)
+
+
+def count_lookups(cache: Cache, **outcomes: int) -> None:
+    """Count items that were looked up in a cache by their outcomes."""
+    for outcome, items in outcomes.items():
+        if items:
+            cache_lookups.labels(cache, outcome).inc(items)
+
+
+def counted(cache: Cache, found: list[Value | None]) -> list[Value | None]:
+    """What was found of items that were looked up, None for nothing, counted as hits and misses."""
+    missing = sum(value is None for value in found)
+    count_lookups(cache, hit=len(found) - missing, miss=missing)
+    return found
 
 
 def exposition() -> tuple[bytes, str]:

@@ -1,0 +1,20 @@
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from boundarymorph.selector.selector import Selector
+
+
+@pytest.fixture
+async def selector_of() -> AsyncIterator[Callable[..., Selector]]:
+    """Makes selectors, and closes them in the end."""
+    made: list[Selector] = []
+
+    def make(*args: Any, **options: Any) -> Selector:
+        made.append(Selector(*args, **options))
+        return made[-1]
+
+    yield make
+    for selector in made:
+        await selector.close()
