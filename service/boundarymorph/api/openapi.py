@@ -15,9 +15,9 @@ from boundarymorph.api.schemas import (
     DeleteDocuments,
     Problem,
     ScoreRequest,
-    SelectRequest,
     UploadedDocument,
 )
+from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.retrieval.indexes import NAME
 
 _SECONDS = {"Retry-After": {"description": "seconds", "schema": {"type": "integer", "minimum": 1}}}

@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 from boundarymorph.access import bodies
 from boundarymorph.api import openapi, problems
 from boundarymorph.api.dependencies import AccessOf, CallerOf, SelectorOf, permitted
-from boundarymorph.api.schemas import SelectRequest, SelectResponse
+from boundarymorph.api.select_schemas import SelectRequest, SelectResponse
 from boundarymorph.api.translate import event_of, response_of, task_of
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.selector.result import Progress, SelectionResult

@@ -14,7 +14,7 @@ import pybase64
 from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.access.bodies import bound
-from boundarymorph.api.schemas import (
+from boundarymorph.api.select_schemas import (
     ExplainedCall,
     ExplainedRound,
     PoolBody,

@@ -36,7 +36,7 @@ def select(
     data_directory: DataDirectory = None,
 ) -> None:
     """Select documents from an index, in this process: no service needs to run."""
-    from boundarymorph.api.schemas import SelectRequest, SelectResponse
+    from boundarymorph.api.select_schemas import SelectRequest, SelectResponse
     from boundarymorph.api.translate import response_of, task_of
     from boundarymorph.cli import terminal
     from boundarymorph.server import composition as wiring

@@ -1,0 +1,235 @@
+"""The wire format of `POST /select`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
+from pydantic.config import JsonDict
+
+from boundarymorph.api.schemas import Id, Message
+from boundarymorph.selection import StopReason
+from boundarymorph.selection.methods import METHODS
+from boundarymorph.selector.result import Interruption, Status
+
+
+class VectorBlock(Message):
+    """Vectors as one base64 string of little-endian numbers in C order: 10,000 x 1,024 is not practical as JSON."""
+
+    data: str = Field(description="base64 of the bytes")
+    shape: list[Annotated[int, Field(ge=1)]] = Field(min_length=1, max_length=2, description="[N, d], or [d]")
+    dtype: Literal["float16", "float32"] = Field("float16", description="type of the numbers in 'data'")
+
+
+def _form(vector: object) -> Literal["numbers", "block"]:
+    return "block" if isinstance(vector, dict | VectorBlock) else "numbers"
+
+
+Vector = Annotated[
+    Annotated[list[float], Tag("numbers")] | Annotated[VectorBlock, Tag("block")],
+    Discriminator(_form),
+]
+
+
+def _calls(budget: object) -> object:
+    if budget == "auto" or budget is None or (isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0):
+        return budget
+    raise ValueError('give a whole number of calls, 0 or more, or "auto"')
+
+
+Budget = Annotated[Annotated[int, Field(ge=0)] | Literal["auto"], BeforeValidator(_calls)]
+
+
+class PoolDocument(Message):
+    """One candidate. The id is its position where it has none; an integer is taken as its decimal digits."""
+
+    id: Id | None = None
+    text: str
+    title: str | None = None
+    embedding: list[float] | None = Field(None, description="encoded by the service if absent")
+    score: float | None = Field(None, description="retrieval score; by default the inner product with the query")
+    bm25: float | None = Field(None, ge=0, description="word overlap with the query, if you have it: improves the set")
+    cross_encoder_score: float | None = Field(
+        None, ge=0, le=1, description="if you know it already: evidence that costs no call"
+    )
+    tokens: int | None = Field(
+        None, ge=1, le=1_000_000_000, description="length for 'max_tokens'; estimated from the text if absent"
+    )
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class PoolBody(Message):
+    """The candidates of one request."""
+
+    documents: list[PoolDocument] = Field(min_length=1)
+    embeddings: VectorBlock | None = Field(None, description="of all documents at once, in their order")
+
+
+def _documents_alone(value: object) -> object:
+    return {"documents": value} if isinstance(value, list) else value
+
+
+Pool = Annotated[PoolBody, BeforeValidator(_documents_alone, json_schema_input_type=PoolBody | Sequence[PoolDocument])]
+_NULL: JsonDict = {"type": "null"}
+ONE_SOURCE: JsonDict = {
+    "oneOf": [
+        {"required": ["index"], "properties": {"index": {"type": "string"}, "pool": _NULL}},
+        {
+            "required": ["pool"],
+            "properties": {
+                "pool": {"type": ["object", "array"]},
+                **dict.fromkeys(("index", "depth", "filter"), _NULL),
+                "hybrid": {"const": False},
+            },
+        },
+    ]
+}
+
+
+class SelectRequest(Message):
+    """Choose the best k documents for a query with at most B cross-encoder calls."""
+
+    model_config = ConfigDict(json_schema_extra=ONE_SOURCE)
+
+    query: str = Field(min_length=1, pattern=r"\S", description="the information need, in plain words")
+    index: str | None = Field(None, description="take the candidates from this index")
+    pool: Pool | None = Field(None, description="or take these: an object, or just the list of documents")
+    budget: Budget | None = Field(
+        None,
+        validation_alias=AliasChoices("budget", "B"),
+        description='B: cross-encoder calls at most; "auto" stops when little is expected to be lost by it',
+    )
+    k: int | None = Field(None, ge=1, description="documents to return")
+    max_tokens: int | None = Field(
+        None, ge=1, le=1_000_000_000, description="return what fits into so many tokens, instead of k"
+    )
+    method: Literal[*METHODS] | None = Field(  # type: ignore[valid-type]
+        None,
+        description="'trend' learns how the scores relate to the ranking; 'boundarymorph' is the paper's method, "
+        "call by call only with batch_size 1 and reuse false",
+    )
+    depth: int | None = Field(
+        None, ge=1, validation_alias=AliasChoices("depth", "N"), description="N: candidates taken from the index"
+    )
+    filter: dict[str, Any] | None = Field(
+        None, description="only documents of the index whose metadata pass it; docs/api.md has the language"
+    )
+    hybrid: bool = Field(False, description="candidates by the vectors and by the words, ranked together")
+    batch_size: int | None = Field(
+        None, ge=1, description="documents scored a round; with 1 each call knows all before it"
+    )
+    query_embedding: Vector | None = Field(None, description="used instead of encoding the query")
+    return_documents: bool = Field(False, description="return text, title and metadata too")
+    explain: bool = Field(False, description="return every round: what was asked, against what, and the score")
+    deadline_ms: float | None = Field(
+        None, gt=0, le=86_400_000, description="from the arrival: the set as it is then is the answer"
+    )
+    reuse: bool = Field(
+        True,
+        description="scores known from earlier requests take the place of calls; false: pick as if it were the first",
+    )
+    priority: int = Field(0, ge=-9, le=9, description="whose turn is next where requests wait: the highest first")
+    on_failure: Literal["degrade", "error"] = Field(
+        "degrade", description="when the scorer fails: the set as far as it is known, or a problem"
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.index is None) == (self.pool is None):
+            raise ValueError("give exactly one of 'index' and 'pool'")
+        if self.pool is not None and self.depth is not None:
+            raise ValueError("'depth' goes with 'index'; a pool is used whole")
+        if self.pool is not None and (self.filter is not None or self.hybrid):
+            raise ValueError("'filter' and 'hybrid' go with 'index'; a pool is used as it is")
+        if self.k is not None and self.max_tokens is not None:
+            raise ValueError("give 'k' or 'max_tokens', not both")
+        return self
+
+
+class SelectedDocument(BaseModel):
+    """A document of the set. `relevance` is the cross-encoder's score where it was asked, else the posterior mean."""
+
+    id: str
+    rank: int = Field(description="1 is the most relevant of the set")
+    relevance: float = Field(description="in [0, 1]")
+    std: float = Field(description="posterior standard deviation; 0 where scored")
+    source: Literal["cross_encoder", "posterior"]
+    cross_encoder_score: float | None
+    retrieval_rank: int = Field(description="1 is the first of the pool")
+    retrieval_score: float
+    text: str | None = None
+    title: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class Usage(BaseModel):
+    """What was spent. Calls, cached and reused scores all count against the budget."""
+
+    budget: int
+    cross_encoder_calls: int = Field(description="pairs that the cross-encoder scored for this request")
+    cached_scores: int = Field(
+        description="asked for in a round and answered by the cache, or computed for another request at the same time"
+    )
+    rounds: int
+    reused_scores: int = Field(description="known from earlier requests; they took the place of as many calls")
+    truncated_documents: int = Field(description="scored documents that were cut to fit the cross-encoder")
+
+
+class ExplainedCall(BaseModel):
+    """One call: which document was asked and why, and what it scored."""
+
+    id: str
+    retrieval_rank: int
+    rival: str | None = Field(description="the other side of the contested pair; null where one document was weighed")
+    gap: float | None = Field(description="standardized boundary gap to the rival")
+    value: float | None = Field(description="what the rule maximised, without a rival; null for the first looks")
+    score: float
+
+
+class ExplainedRound(BaseModel):
+    """The calls of one trip to the scorer."""
+
+    round: int
+    calls: list[ExplainedCall]
+
+
+class SelectResponse(BaseModel):
+    """The chosen set, most relevant first, and what is known about it."""
+
+    id: str
+    documents: list[SelectedDocument]
+    pool_size: int = Field(description="N")
+    k: int | None = Field(description="null where 'max_tokens' was given")
+    max_tokens: int | None
+    method: str
+    usage: Usage
+    status: Literal[*map(str, Status)] = Field(  # type: ignore[valid-type]
+        description="partial: as of the scores that there were time or a scorer for; retrieval_only: there were none"
+    )
+    stop_reason: Literal[*map(str, (*StopReason, *Interruption))]  # type: ignore[valid-type]
+    expected_loss: float = Field(description="share of the set's relevance that more calls may have brought")
+    timings_ms: dict[str, float] = Field(description="by stage, and in total")
+    warnings: list[str]
+    rounds: list[ExplainedRound] | None = Field(None, description="with 'explain'")
+
+
+class RoundEvent(BaseModel):
+    """Of a streamed selection, before each round: what was spent, and the set if it ended now."""
+
+    rounds: int
+    cross_encoder_calls: int
+    cached_scores: int = Field(description="asked for and answered by the cache, or computed for another request")
+    reused_scores: int = Field(description="known from earlier requests; they take the place of as many calls")
+    budget: int
+    expected_loss: float = Field(description="share of the set's relevance that more calls may bring")
+    ids: list[str] = Field(description="the set as believed now, most relevant first")
