@@ -42,8 +42,7 @@ class TestLessThanWanted:
     async def test_the_set_as_far_as_it_is_known(
         self, error: BoundaryMorphError, reason: str, first: int, selector_of: Callable[..., Selector]
     ) -> None:
-        selector = selector_of(FakeRetriever(), Trouble(error, first))
-        result = await selector.select(task(budget=20, batch_size=2))
+        result = await selector_of(FakeRetriever(), Trouble(error, first)).select(task(budget=20, batch_size=2))
         assert result.status == ("partial" if first else "retrieval_only")
         assert result.stop_reason == reason
         assert len(result.history) == 2 * first
@@ -144,11 +143,10 @@ class TestDeadline:
     async def test_no_round_begins_after_it(self, selector_of: Callable[..., Selector]) -> None:
         clock = Clock()
         scorer = SlowScorer(clock)
-        selector = selector_of(FakeRetriever(clock), scorer, clock=clock)
         wanted = replace(
             task(budget=20, k=9, batch_size=2), deadline=Deadline(clock.now + 3 + 3 * 2.5, clock), return_documents=True
         )
-        result = await selector.select(wanted)
+        result = await selector_of(FakeRetriever(clock), scorer, clock=clock).select(wanted)
         assert (result.status, result.stop_reason, result.rounds) == ("partial", "deadline", 3)
         chosen = {result.pool.ids[position] for position in result.selection.documents}
         assert len(chosen) == 9

@@ -27,8 +27,7 @@ from tests.selector.fakes import IDS, QUERY, Clock, FakeRetriever, SlowScorer, T
 
 async def test_the_way_of_a_request(selector_of: Callable[..., Selector]) -> None:
     retriever, scorer = FakeRetriever(), SeededScorer()
-    selector = selector_of(retriever, scorer)
-    result = await selector.select(task(batch_size=4))
+    result = await selector_of(retriever, scorer).select(task(batch_size=4))
     assert [len(texts) for texts in scorer.rounds] == [4, 2]
     assert result.rounds == 2
     asked = [text for texts in scorer.rounds for text in texts]
@@ -41,8 +40,7 @@ async def test_the_way_of_a_request(selector_of: Callable[..., Selector]) -> Non
 
 async def test_texts_are_fetched_once_and_only_when_needed(selector_of: Callable[..., Selector]) -> None:
     retriever = FakeRetriever()
-    selector = selector_of(retriever, SeededScorer())
-    result = await selector.select(task(return_documents=True))
+    result = await selector_of(retriever, SeededScorer()).select(task(return_documents=True))
     assert len(retriever.fetched) == len(set(retriever.fetched))
     selected = {result.pool.ids[position] for position in result.selection.documents}
     assert selected <= set(result.documents) == set(retriever.fetched)
@@ -134,8 +132,7 @@ class TestDeletedMeanwhile:
     async def test_all(self, selector_of: Callable[..., Selector]) -> None:
         retriever, scorer = FakeRetriever(), SeededScorer()
         retriever.gone |= set(IDS)
-        selector = selector_of(retriever, scorer)
-        result = await selector.select(task(budget=1, k=1, batch_size=7, return_documents=True))
+        result = await selector_of(retriever, scorer).select(task(budget=1, k=1, batch_size=7, return_documents=True))
         assert (result.status, result.stop_reason, result.expected_loss) == ("complete", "nothing_to_decide", 0)
         assert scorer.rounds == []
         assert len(result.history) == len(result.selection.documents) == 0
@@ -146,9 +143,8 @@ class TestDeletedMeanwhile:
             async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
                 raise UnknownIndex("gone")
 
-        selector = selector_of(Vanishing(), SeededScorer())
         with pytest.raises(UnknownIndex):
-            await selector.select(task())
+            await selector_of(Vanishing(), SeededScorer()).select(task())
 
 
 async def test_a_cancelled_task_asks_for_nothing_more(selector_of: Callable[..., Selector]) -> None:
@@ -194,9 +190,8 @@ async def test_a_scorer_that_fails_fails_the_task(selector_of: Callable[..., Sel
         async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
             raise ConnectionError("the scorer is away")
 
-    selector = selector_of(FakeRetriever(), Failing())
     with pytest.raises(ConnectionError):
-        await selector.select(task())
+        await selector_of(FakeRetriever(), Failing()).select(task())
 
 
 async def test_tasks_side_by_side_do_not_mix(selector_of: Callable[..., Selector]) -> None:
@@ -222,7 +217,6 @@ async def test_the_event_loop_goes_on_while_a_large_pool_is_worked_on(
         embeddings=embeddings,
         query_embedding=vectors[0],
     )
-    selector = selector_of(FakeRetriever(), SeededScorer())
     loop = asyncio.get_running_loop()
     ticks = [loop.time()]
 
@@ -232,7 +226,7 @@ async def test_the_event_loop_goes_on_while_a_large_pool_is_worked_on(
             ticks.append(loop.time())
 
     ticking = asyncio.create_task(tick())
-    result = await selector.select(SelectionTask(QUERY, candidates, 80, 50))
+    result = await selector_of(FakeRetriever(), SeededScorer()).select(SelectionTask(QUERY, candidates, 80, 50))
     ticks.append(loop.time())
     ticking.cancel()
     assert len(result.history) == 80

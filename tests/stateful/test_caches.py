@@ -57,12 +57,27 @@ class Machine(RuleBasedStateMachine):
         self.loop.close()
 
 
-class MemoryScoresMachine(Machine):
-    """Whole queries may be gone, the least recently used first, and never more than the room there is."""
+class MemoryMachine(Machine):
+    cache: Any
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = Clock()
+
+    @rule(seconds=st.integers(1, LIVE))
+    def wait(self, seconds: int) -> None:
+        self.clock.now += seconds
+
+    @invariant()
+    def bounded(self) -> None:
+        assert 0 <= self.cache.kept_bytes <= ROOM
+
+
+class MemoryScoresMachine(MemoryMachine):
+    """Whole queries may be gone, the least recently used first, and never more than the room there is."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.cache = MemoryScoreCache(ROOM, seconds_to_live=LIVE, clock=self.clock)
         self.model: dict[tuple[str, str], tuple[float, dict[bytes, Remembered]]] = {}  # when it expires, and scores
 
@@ -92,14 +107,6 @@ class MemoryScoresMachine(Machine):
             self.model.pop((model, query), None)
         found = self.run(self.cache.read(model, query, names))
         assert found == [recalled.get(text) for text in names]
-
-    @rule(seconds=st.integers(1, LIVE))
-    def wait(self, seconds: int) -> None:
-        self.clock.now += seconds
-
-    @invariant()
-    def bounded(self) -> None:
-        assert 0 <= self.cache.kept_bytes <= ROOM
 
 
 class SharedMachine(Machine):
@@ -225,10 +232,9 @@ class EndOfLifeMachine(Machine):
         super().teardown()
 
 
-class MemoryEmbeddingsMachine(Machine):
+class MemoryEmbeddingsMachine(MemoryMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.clock = Clock()
         self.cache = MemoryEmbeddingCache(ROOM, seconds_to_live=LIVE, clock=self.clock)
         self.model: dict[tuple[Space, bytes], tuple[float, Vector]] = {}
 
@@ -247,14 +253,6 @@ class MemoryEmbeddingsMachine(Machine):
                 expires, one = self.model[space, text]
                 assert expires > self.clock.now
                 assert found.tobytes() == one.tobytes()
-
-    @rule(seconds=st.integers(1, LIVE))
-    def wait(self, seconds: int) -> None:
-        self.clock.now += seconds
-
-    @invariant()
-    def bounded(self) -> None:
-        assert 0 <= self.cache.kept_bytes <= ROOM
 
 
 @pytest.fixture(scope="module", autouse=True)

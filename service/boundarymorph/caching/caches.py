@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from boundarymorph.caching.embeddings import EmbeddingCache
@@ -13,27 +14,23 @@ if TYPE_CHECKING:  # a scorer on its own loads neither Redis nor an encoder
     from boundarymorph.retrieval.encoders import Encoder
 
 
+@dataclass(frozen=True)
 class Caches:
-    """Of scores and of embeddings, where there are any."""
+    """Of scores and of embeddings, where there are any. link: to the Redis in which they are; `close` closes it."""
 
-    def __init__(
-        self,
-        scores: ScoreCache | None = None,
-        embeddings: EmbeddingCache | None = None,
-        link: RedisLink | None = None,
-    ) -> None:
-        """scores: for the selector. link: to the Redis in which they are; `close` closes it."""
-        self.scores, self._embeddings, self._link = scores, embeddings, link
+    scores: ScoreCache | None = None
+    embeddings: EmbeddingCache | None = None
+    link: RedisLink | None = None
 
     def before_encoder(self, encoder: Encoder, identity: Callable[[], str | None] | None = None) -> Encoder:
         """An encoder that remembers queries. identity: as of `KnownScores`."""
-        if self._embeddings is None:
+        if self.embeddings is None:
             return encoder
         from boundarymorph.caching.encoder import CachingEncoder
 
-        return CachingEncoder(encoder, self._embeddings, identity=identity)
+        return CachingEncoder(encoder, self.embeddings, identity=identity)
 
     async def close(self) -> None:
         """Release the connections; what was in this process is forgotten."""
-        if self._link is not None:
-            await self._link.close()
+        if self.link is not None:
+            await self.link.close()
