@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import DeadlineExceeded, LimitExceeded, Overloaded, ScorerFailed, ScorerUnavailable
 from boundarymorph.inference.batching import batcher as batching
-from boundarymorph.inference.batching.batcher import Batcher, Results
-from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory
+from boundarymorph.inference.batching.batcher import Batcher
+from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory, Results
 from boundarymorph.scoring.batching import SCORER
 from boundarymorph.scoring.cross_encoder import Pair
 from tests.stateful.profile import draws

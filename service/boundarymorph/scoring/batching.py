@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from boundarymorph.errors import ScorerFailed, ScorerUnavailable
-from boundarymorph.inference.batching.batcher import Role
+from boundarymorph.inference.batching.model import Role
 from boundarymorph.inference.batching.served import Served
 from boundarymorph.scoring.cross_encoder import CrossEncoder, Pair
 from boundarymorph.scoring.scorer import Scores

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Generic
 
@@ -17,42 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, LimitExceeded, Overloaded, TextTooLong
-from boundarymorph.inference.batching.model import DeviceLost, Item, Model, OutOfMemory
+from boundarymorph.inference.batching.model import DeviceLost, Item, Model, OutOfMemory, Results, Role
 from boundarymorph.inference.batching.queue import Entry, TokenQueue, padding
-from boundarymorph.telemetry.metrics import BatchFamily, BatchMetrics
+from boundarymorph.telemetry.metrics import BatchMetrics
 
 TOKENIZER_THREADS = 2
 CHARACTERS_A_TOKEN = 4  # a guess, in force while a request is being tokenised
 MEMORY = 0.9  # of the seconds a token took lately, against those of the last batch
 GROW_AFTER, GROW_AFTER_AT_MOST = 100, 6_400  # batches that fit, before larger ones are tried
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Role:
-    """What a model is there for, in the words of messages and metrics.
-
-    name: scorer or encoder; item, result: what it reads and gives, in the singular; done: what becomes of an item;
-    shape, dtype: of one result; unavailable, failed: raised when it cannot work now, or not at all.
-    """
-
-    name: str
-    item: str
-    result: str
-    done: str
-    dtype: type[np.floating[Any]]
-    unavailable: type[BoundaryMorphError]
-    failed: type[BoundaryMorphError]
-    metrics: BatchFamily
-    shape: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Results:
-    """values: (n, ...) in the order of the items; truncated: how many of them were cut to fit."""
-
-    values: NDArray[Any]
-    truncated: int
 
 
 class _Job(Generic[Item]):

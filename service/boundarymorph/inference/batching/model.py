@@ -9,6 +9,9 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.errors import BoundaryMorphError
+from boundarymorph.telemetry.metrics import BatchFamily
+
 
 class OutOfMemory(Exception):
     """The device has no room for this batch; a smaller one may fit."""
@@ -32,6 +35,33 @@ class TokenSequence:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What a model is there for, in the words of messages and metrics.
+
+    name: scorer or encoder; item, result: what it reads and gives, in the singular; done: what becomes of an item;
+    shape, dtype: of one result; unavailable, failed: raised when it cannot work now, or not at all.
+    """
+
+    name: str
+    item: str
+    result: str
+    done: str
+    dtype: type[np.floating[Any]]
+    unavailable: type[BoundaryMorphError]
+    failed: type[BoundaryMorphError]
+    metrics: BatchFamily
+    shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Results:
+    """values: (n, ...) in the order of the items; truncated: how many of them were cut to fit."""
+
+    values: NDArray[Any]
+    truncated: int
 
 
 Item = TypeVar("Item", bound=TokenSequence)

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from boundarymorph.inference.batching.batcher import Batcher, Role
-from boundarymorph.inference.batching.model import Item, Model
+from boundarymorph.inference.batching.batcher import Batcher
+from boundarymorph.inference.batching.model import Item, Model, Role
 
 ModelType = TypeVar("ModelType", bound=Model[Any])
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import EncoderFailed, EncoderUnavailable
-from boundarymorph.inference.batching.batcher import CHARACTERS_A_TOKEN, Role
-from boundarymorph.inference.batching.model import TokenSequence
+from boundarymorph.inference.batching.batcher import CHARACTERS_A_TOKEN
+from boundarymorph.inference.batching.model import Role, TokenSequence
 from boundarymorph.inference.batching.served import Served
 from boundarymorph.retrieval.encoders.dual_encoder import DualEncoder
 from boundarymorph.retrieval.encoders.encoder import Embeddings
