@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,8 @@ from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.scoring.scorer import Scores
 from tests.retrieval.fakes import SeededEncoder
 from tests.scoring.fakes import SeededScorer
+
+Result = TypeVar("Result")
 
 
 class Gate:
@@ -130,3 +133,10 @@ async def turns(count: int = 20) -> None:
     """Let the others on the loop go on."""
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+async def begun(call: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+    """The call on its way, as far as it comes by itself."""
+    task = asyncio.create_task(call)
+    await turns()
+    return task

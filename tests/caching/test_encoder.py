@@ -17,31 +17,12 @@ from tests.contract.encoder import TEXTS, EncoderContract
 from tests.retrieval.fakes import SeededEncoder, vector_of
 
 
-class TestOverMemory(EncoderContract):
-    @pytest.fixture
-    async def encoder(self) -> AsyncIterator[Encoder]:
-        encoder = CachingEncoder(SeededEncoder(), MemoryEmbeddingCache())
-        yield encoder
-        await encoder.close()
-
-
-class TestOverRedis(EncoderContract):
-    @pytest.fixture
-    async def encoder(self, server: RedisServer) -> AsyncIterator[Encoder]:
-        link = RedisLink(server.url, timeout=10)
-        encoder = CachingEncoder(SeededEncoder(), RedisEmbeddingCache(link))
-        yield encoder
-        await encoder.close()
-        await link.close()
-
-
-class TestOverNothing(EncoderContract):
-    """Redis is not there."""
-
-    @pytest.fixture
-    async def encoder(self) -> AsyncIterator[Encoder]:
-        link = RedisLink(f"redis://127.0.0.1:{free_port()}")
-        encoder = CachingEncoder(SeededEncoder(), RedisEmbeddingCache(link))
+class TestContract(EncoderContract):
+    @pytest.fixture(params=["memory", "redis", "nowhere"])
+    async def encoder(self, request: pytest.FixtureRequest, server: RedisServer) -> AsyncIterator[Encoder]:
+        link = RedisLink(f"redis://127.0.0.1:{free_port()}" if request.param == "nowhere" else server.url, timeout=10)
+        cache = MemoryEmbeddingCache() if request.param == "memory" else RedisEmbeddingCache(link)
+        encoder = CachingEncoder(SeededEncoder(), cache)
         yield encoder
         await encoder.close()
         await link.close()

@@ -18,7 +18,7 @@ from boundarymorph.errors import DeadlineExceeded, ScorerUnavailable
 from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.scorer import Scorer, Scores
 from tests.caching.counted import Counted
-from tests.caching.fakes import Alone, GatedScorer, SlowScoreCache, turns
+from tests.caching.fakes import Alone, GatedScorer, SlowScoreCache, begun, turns
 from tests.caching.servers import RedisServer, free_port
 from tests.contract.scorer import QUERY, TEXTS, ScorerContract
 from tests.scoring.fakes import SeededScorer, score_of
@@ -46,31 +46,11 @@ def expected(query: str, texts: Sequence[str]) -> list[float]:
     return [score_of(query, text) for text in texts]
 
 
-class TestOverMemory(ScorerContract):
-    @pytest.fixture
-    async def scorer(self) -> AsyncIterator[Scorer]:
-        scorer = Alone(SeededScorer(), MemoryScoreCache())
-        yield scorer
-        await scorer.close()
-
-
-class TestOverRedis(ScorerContract):
-    @pytest.fixture
-    async def scorer(self, server: RedisServer) -> AsyncIterator[Scorer]:
-        link = RedisLink(server.url, timeout=10)
-        scorer = Alone(SeededScorer(), RedisScoreCache(link))
-        yield scorer
-        await scorer.close()
-        await link.close()
-
-
-class TestOverNothing(ScorerContract):
-    """Redis is not there."""
-
-    @pytest.fixture
-    async def scorer(self) -> AsyncIterator[Scorer]:
-        link = RedisLink(f"redis://127.0.0.1:{free_port()}")
-        scorer = Alone(SeededScorer(), RedisScoreCache(link))
+class TestContract(ScorerContract):
+    @pytest.fixture(params=["memory", "redis", "nowhere"])
+    async def scorer(self, request: pytest.FixtureRequest, server: RedisServer) -> AsyncIterator[Scorer]:
+        link = RedisLink(f"redis://127.0.0.1:{free_port()}" if request.param == "nowhere" else server.url, timeout=10)
+        scorer = Alone(SeededScorer(), MemoryScoreCache() if request.param == "memory" else RedisScoreCache(link))
         yield scorer
         await scorer.close()
         await link.close()
@@ -191,8 +171,7 @@ class TestNames:
         name = ["model@1"]
         scorer = Alone(inner, cache, identity=lambda: name[0])
         inner.gate.shut()
-        scoring = asyncio.ensure_future(scorer.score(QUERY, ["a"]))
-        await turns()
+        scoring = await begun(scorer.score(QUERY, ["a"]))
         name[0] = "model@2"
         inner.gate.open()
         await scoring
@@ -205,10 +184,7 @@ class TestSingleFlight:
     async def test_what_is_asked_at_the_same_time_is_asked_once(self, scorer: Alone, inner: GatedScorer) -> None:
         inner.gate.shut()
         with Counted("scores") as counted:
-            calls = [
-                asyncio.ensure_future(scorer.score(QUERY, texts)) for texts in (["a", "b"], ["b", "c"], ["c", "a"])
-            ]
-            await turns()
+            calls = [await begun(scorer.score(QUERY, texts)) for texts in (["a", "b"], ["b", "c"], ["c", "a"])]
             assert inner.rounds == [["a", "b"], ["c"]]
             inner.gate.open()
             for call, texts in zip(calls, (["a", "b"], ["b", "c"], ["c", "a"]), strict=True):
@@ -219,10 +195,8 @@ class TestSingleFlight:
     async def test_when_the_first_fails_the_second_asks_itself(self, scorer: Alone, inner: GatedScorer) -> None:
         inner.gate.shut()
         inner.failures = [ScorerUnavailable("gone")]
-        first = asyncio.ensure_future(scorer.score(QUERY, ["a", "b"]))
-        await turns()
-        second = asyncio.ensure_future(scorer.score(QUERY, ["b", "c"]))
-        await turns()
+        first = await begun(scorer.score(QUERY, ["a", "b"]))
+        second = await begun(scorer.score(QUERY, ["b", "c"]))
         inner.gate.open()
         with pytest.raises(ScorerUnavailable):
             await first
@@ -233,8 +207,7 @@ class TestSingleFlight:
         inner.gate.shut()
         inner.failures = [ScorerUnavailable("one"), ScorerUnavailable("two")]
         first = asyncio.ensure_future(scorer.score(QUERY, ["a"]))
-        second = asyncio.ensure_future(scorer.score(QUERY, ["a"]))
-        await turns()
+        second = await begun(scorer.score(QUERY, ["a"]))
         inner.gate.open()
         for call, message in ((first, "one"), (second, "two")):
             with pytest.raises(ScorerUnavailable, match=message):
@@ -242,8 +215,7 @@ class TestSingleFlight:
 
     async def test_when_the_first_leaves_one_of_the_others_asks(self, scorer: Alone, inner: GatedScorer) -> None:
         inner.gate.shut()
-        calls = [asyncio.ensure_future(scorer.score(QUERY, ["a", "b"])) for _ in range(5)]
-        await turns()
+        calls = [await begun(scorer.score(QUERY, ["a", "b"])) for _ in range(5)]
         calls[0].cancel()
         await turns()
         assert inner.rounds == [["a", "b"], ["a", "b"]]
@@ -256,8 +228,7 @@ class TestSingleFlight:
 
     async def test_a_follower_who_leaves_disturbs_nobody(self, scorer: Alone, inner: GatedScorer) -> None:
         inner.gate.shut()
-        calls = [asyncio.ensure_future(scorer.score(QUERY, ["a"])) for _ in range(3)]
-        await turns()
+        calls = [await begun(scorer.score(QUERY, ["a"])) for _ in range(3)]
         calls[1].cancel()
         await turns()
         inner.gate.open()
@@ -269,10 +240,7 @@ class TestSingleFlight:
         inner.gate.shut()
         now = time.monotonic()
         deadlines = [None, now + 200, now + 300, now + 100, now + 150]
-        calls = []
-        for deadline in deadlines:
-            calls.append(asyncio.ensure_future(scorer.score(QUERY, ["a"], deadline=deadline)))
-            await turns()
+        calls = [await begun(scorer.score(QUERY, ["a"], deadline=deadline)) for deadline in deadlines]
         assert inner.deadlines == [None, now + 200, now + 100]
         inner.gate.open()
         for call in calls:
@@ -282,8 +250,7 @@ class TestSingleFlight:
         self, scorer: Alone, inner: GatedScorer
     ) -> None:
         inner.gate.shut()
-        first = asyncio.ensure_future(scorer.score(QUERY, ["a"], deadline=time.monotonic() + 0.05))
-        await turns()
+        first = await begun(scorer.score(QUERY, ["a"], deadline=time.monotonic() + 0.05))
         second = asyncio.ensure_future(scorer.score(QUERY, ["a"], deadline=time.monotonic() + 100))
         with pytest.raises(DeadlineExceeded):
             await first
@@ -294,8 +261,7 @@ class TestSingleFlight:
 
     async def test_of_those_who_followed_it_one_asks_for_all(self, scorer: Alone, inner: GatedScorer) -> None:
         inner.gate.shut()
-        first = asyncio.ensure_future(scorer.score(QUERY, ["a"], deadline=time.monotonic() + 0.05))
-        await turns()
+        first = await begun(scorer.score(QUERY, ["a"], deadline=time.monotonic() + 0.05))
         others = [asyncio.ensure_future(scorer.score(QUERY, ["a"], deadline=time.monotonic() + 100)) for _ in range(3)]
         with pytest.raises(DeadlineExceeded):
             await first
@@ -307,8 +273,7 @@ class TestSingleFlight:
     async def test_a_scorer_that_takes_too_long_by_itself_has_failed(self, scorer: Alone, inner: GatedScorer) -> None:
         inner.gate.shut()
         inner.failures = [DeadlineExceeded("of its own")]
-        calls = [asyncio.ensure_future(scorer.score(QUERY, ["a"])) for _ in range(3)]
-        await turns()
+        calls = [await begun(scorer.score(QUERY, ["a"])) for _ in range(3)]
         inner.gate.open()
         with pytest.raises(DeadlineExceeded, match="of its own"):
             await calls[0]
@@ -321,8 +286,7 @@ class TestSingleFlight:
         inner.gate.shut()
         inner.punctual = False
         deadline = time.monotonic() + 0.05
-        first = asyncio.ensure_future(scorer.score(QUERY, ["a"], deadline=deadline))
-        await turns()
+        first = await begun(scorer.score(QUERY, ["a"], deadline=deadline))
         with pytest.raises(DeadlineExceeded):
             await scorer.score(QUERY, ["a"], deadline=deadline)
         assert not first.done()
@@ -403,8 +367,7 @@ class TestWriting:
         scorer = Alone(inner, cache)
         await scorer.score(QUERY, ["a"])
         assert await cache.recall("seeded", QUERY) == {}
-        closing = asyncio.ensure_future(scorer.close())
-        await turns()
+        closing = await begun(scorer.close())
         assert not closing.done()
         cache.gate.open()
         await closing
