@@ -1,4 +1,4 @@
-"""The way to Redis, which may be slow, full, gone or insane at any moment without anybody waiting for it."""
+"""The way to Redis, which may be slow, full, unavailable or broken at any moment, without anybody waiting for it."""
 
 from __future__ import annotations
 

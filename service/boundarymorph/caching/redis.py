@@ -182,8 +182,8 @@ def _read(cache: Cache, answers: Sequence[object], decode: Callable[[int, object
 async def _side_by_side(one: Callable[[int], Coroutine[Any, Any, None]], count: int) -> None:
     """Run it for 0, ..., count - 1, some at a time."""
 
-    async def lane(first: int) -> None:
+    async def worker(first: int) -> None:
         for row in range(first, count, _SIDE_BY_SIDE):
             await one(row)
 
-    await asyncio.gather(*(lane(first) for first in range(min(count, _SIDE_BY_SIDE))))
+    await asyncio.gather(*(worker(first) for first in range(min(count, _SIDE_BY_SIDE))))

@@ -22,7 +22,7 @@ class Observer:
             yield
 
     def seconds(self) -> dict[str, float]:
-        """By stage, and their total, which the current request is told too."""
+        """By stage, and their total, also for the Server-Timing of the current request."""
         seconds = self._watch.read()
         timing.tell(seconds)
         return seconds

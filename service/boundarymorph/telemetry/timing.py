@@ -12,7 +12,7 @@ _stages: ContextVar[dict[str, float] | None] = ContextVar("stages", default=None
 
 @contextmanager
 def collecting() -> Iterator[dict[str, float]]:
-    """Collect what is told within the block, in its tasks too: seconds by stage."""
+    """Collect what is recorded within the block, in its tasks too: seconds by stage."""
     stages: dict[str, float] = {}
     token = _stages.set(stages)
     try:
