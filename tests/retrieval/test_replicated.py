@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import InvalidConfiguration, Overloaded, RetrieverFailed, RetrieverUnavailable, UnknownIndex
-from boundarymorph.remote.fleet import OnChange, unheard
+from boundarymorph.remote.balancer import OnChange, unheard
 from boundarymorph.remote.replicas import BACKOFF, MISSES
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document

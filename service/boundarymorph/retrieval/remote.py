@@ -30,7 +30,7 @@ from boundarymorph.errors import (
     RetrieverFailed,
     RetrieverUnavailable,
 )
-from boundarymorph.remote.exchange import retry_after
+from boundarymorph.remote.peer import retry_after
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings

@@ -20,7 +20,7 @@ from boundarymorph.errors import (
     RetrieverFailed,
     RetrieverUnavailable,
 )
-from boundarymorph.remote.fleet import OnChange, unheard
+from boundarymorph.remote.balancer import OnChange, unheard
 from boundarymorph.remote.replicas import Replicas, Ticket
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings

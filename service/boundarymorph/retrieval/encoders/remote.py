@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import EncoderFailed, EncoderUnavailable, InvalidConfiguration
 from boundarymorph.remote import urls
-from boundarymorph.remote.client import Options, RemoteModel
+from boundarymorph.remote.model import Options, RemoteModel
 from boundarymorph.remote.role import Role
 from boundarymorph.remote.urls import Endpoint, Spelling
 from boundarymorph.retrieval.encoders.dialects import DIALECTS

@@ -8,7 +8,7 @@ from typing import Unpack
 import numpy as np
 
 from boundarymorph.errors import ScorerFailed, ScorerUnavailable
-from boundarymorph.remote.client import Options, RemoteModel
+from boundarymorph.remote.model import Options, RemoteModel
 from boundarymorph.remote.role import Role
 from boundarymorph.remote.urls import Endpoint
 from boundarymorph.scoring.scorer import Scores

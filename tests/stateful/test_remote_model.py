@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from boundarymorph.errors import DeadlineExceeded, Overloaded, ScorerFailed, ScorerUnavailable
-from boundarymorph.remote.client import GRACE
-from boundarymorph.remote.exchange import Busy, Unavailable
+from boundarymorph.remote.model import GRACE
+from boundarymorph.remote.peer import Busy, Unavailable
 from boundarymorph.remote.urls import Endpoint
 from boundarymorph.scoring.remote.client import RemoteScorer
 from boundarymorph.scoring.remote.urls import parse

@@ -10,10 +10,10 @@ from typing import Literal, TypedDict
 import numpy as np
 
 from boundarymorph.errors import DeadlineExceeded
+from boundarymorph.remote.balancer import DESCRIPTION_TIMEOUT, Fleet, Misfit, OnChange, unheard
 from boundarymorph.remote.chunks import chunks, encoded
 from boundarymorph.remote.deadline import Deadline
-from boundarymorph.remote.exchange import Busy, Refused, Unavailable
-from boundarymorph.remote.fleet import DESCRIPTION_TIMEOUT, Fleet, Misfit, OnChange, unheard
+from boundarymorph.remote.peer import Busy, Refused, Unavailable
 from boundarymorph.remote.role import Role
 from boundarymorph.remote.together import together
 from boundarymorph.remote.urls import Endpoint

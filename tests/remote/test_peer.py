@@ -2,7 +2,7 @@
 
 import pytest
 
-from boundarymorph.remote.exchange import Exchange, Refused, retry_after
+from boundarymorph.remote.peer import Exchange, Refused, retry_after
 from tests.scoring.remote.servers import Ours, answer, running
 
 NOON = 1_445_428_800.0  # Wed, 21 Oct 2015 12:00:00 GMT

@@ -16,8 +16,8 @@ from boundarymorph.errors import (
     Overloaded,
 )
 from boundarymorph.remote.deadline import Budget, Deadline
-from boundarymorph.remote.exchange import Busy, Exchange, KeyRefused, Late, Refused, Unavailable
 from boundarymorph.remote.identity import identified
+from boundarymorph.remote.peer import Busy, Exchange, KeyRefused, Late, Refused, Unavailable
 from boundarymorph.remote.replicas import Replicas, Ticket
 from boundarymorph.remote.role import Role
 from boundarymorph.remote.together import together
