@@ -2,7 +2,8 @@
 
 import pytest
 
-from boundarymorph.remote.peer import Exchange, Refused, retry_after
+from boundarymorph.remote.deadline import Budget
+from boundarymorph.remote.peer import Peer, Refused, retry_after
 from tests.scoring.remote.servers import Ours, answer, running
 
 NOON = 1_445_428_800.0  # Wed, 21 Oct 2015 12:00:00 GMT
@@ -56,9 +57,9 @@ async def test_what_is_told_of_a_refusal_repeats_no_text(body: object, told: str
     """As servers made with FastAPI do, whose answers end in our log."""
     async with running(Ours()) as [server]:
         server.behaviour = answer(body, 422)
-        exchange = Exchange(api_key=None, connections=1)
+        peer = Peer(server.endpoint().base, "scorer")
         request = b'{"query": "q", "texts": ["t"], "deadline_ms": 1000}'
         with pytest.raises(Refused) as refused:
-            await exchange.send(server.endpoint(), "/score", request, 10)
-        await exchange.close()
+            await peer.fetch("/score", request, Budget(10, last=False))
+        await peer.close()
     assert str(refused.value) == f"{server.endpoint().base}/score answered 422{told}"

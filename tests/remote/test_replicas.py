@@ -22,6 +22,14 @@ def clock() -> Clock:
     return Clock()
 
 
+def seconds_left(replicas: Replicas, clock: Clock) -> float:
+    """Let the time pass for which the only one is ejected, in steps of 1/64 s."""
+    start = clock.now
+    while replicas.pick(1) == DOWN:
+        clock.now += 1 / 64
+    return clock.now - start
+
+
 def test_the_least_busy_is_next(clock: Clock) -> None:
     replicas = Replicas(3, clock=clock)
     tickets = [replicas.begin(index, texts) for index, texts in ((0, 5), (1, 3), (2, 4))]
@@ -42,20 +50,18 @@ def test_a_failure_ejects_for_longer_each_time(clock: Clock) -> None:
     replicas = Replicas(1, clock=clock)
     for backoff in (0.25, 0.5, 1.0, 2.0, 2.0):
         replicas.failed(0)
-        assert replicas.wait() == backoff
-        assert replicas.pick(1) == DOWN
-        clock.now += backoff
-        assert replicas.pick(1) == 0
-    replicas.succeeded(replicas.begin(0, 1))
+        assert seconds_left(replicas, clock) == backoff
+    replicas.succeeded(ticket := replicas.begin(0, 1))
+    replicas.end(ticket)
     replicas.failed(0)
-    assert replicas.wait() == 0.25
+    assert seconds_left(replicas, clock) == 0.25
 
 
 def test_one_outage_counts_once(clock: Clock) -> None:
     replicas = Replicas(1, clock=clock)
     for _ in range(10):
         replicas.failed(0)
-    assert replicas.wait() == 0.25
+    assert seconds_left(replicas, clock) == 0.25
 
 
 def test_a_trial_is_a_single_request(clock: Clock) -> None:
@@ -77,7 +83,7 @@ def test_requests_that_began_before_a_fault_do_not_keep_a_trial_waiting(clock: C
     hanging = replicas.begin(0, 1)
     replicas.failed(0)
     clock.now += 1
-    assert replicas.to_check() == [0]
+    assert replicas.to_probe() == [0]
     assert replicas.pick(1) == 0
     trial = replicas.begin(0, 1)
     assert replicas.pick(1) == DOWN
@@ -115,20 +121,20 @@ def test_a_success_that_began_before_a_fault_says_nothing(clock: Clock) -> None:
 def test_one_that_failed_is_checked_before_it_gets_what_others_can_do(clock: Clock) -> None:
     replicas = Replicas(2, clock=clock)
     replicas.failed(0)
-    assert replicas.to_check() == []
+    assert replicas.to_probe() == []
     clock.now += 1
-    assert replicas.to_check() == [0]
+    assert replicas.to_probe() == [0]
     replicas.begin(1, 5)
     assert replicas.pick(1) == 1
     check = replicas.begin(0, 0)
-    assert replicas.to_check() == []
+    assert replicas.to_probe() == []
     replicas.end(check)
-    replicas.checked(0)
-    assert replicas.to_check() == []
+    replicas.probed(0)
+    assert replicas.to_probe() == []
     assert replicas.pick(1) == 0
     replicas.failed(0)
     clock.now += 1
-    assert replicas.to_check() == [0]
+    assert replicas.to_probe() == [0]
 
 
 def test_a_pause_without_an_end_is_short_and_a_long_one_is_cut(clock: Clock) -> None:
@@ -150,15 +156,15 @@ def test_a_pause_is_not_shortened(clock: Clock) -> None:
 def test_callers_who_wait_in_vain_have_a_server_checked_and_asked_last(clock: Clock) -> None:
     replicas = Replicas(2, clock=clock)
     replicas.begin(1, 9)
-    for verdict in (replicas.checked, lambda index: replicas.succeeded(replicas.begin(index, 0))):
+    for verdict in (replicas.probed, lambda index: replicas.succeeded(replicas.begin(index, 0))):
         for _ in range(MISSES - 1):
             replicas.missed(0)
-        assert (replicas.to_check(), replicas.pick(1)) == ([], 0)
+        assert (replicas.to_probe(), replicas.pick(1)) == ([], 0)
         replicas.missed(0)
-        assert (replicas.to_check(), replicas.pick(1)) == ([0], 1)
+        assert (replicas.to_probe(), replicas.pick(1)) == ([0], 1)
         assert replicas.pick(1, exclude={1}) == 0, "where nobody else can, it may be asked"
         verdict(0)
-        assert (replicas.to_check(), replicas.pick(1)) == ([], 0)
+        assert (replicas.to_probe(), replicas.pick(1)) == ([], 0)
     assert replicas.any_works()
 
 
@@ -168,7 +174,7 @@ def test_callers_are_counted_anew_after_a_pause(clock: Clock) -> None:
         replicas.missed(0)
     replicas.paused(0, 0.1)
     clock.now += 1
-    assert replicas.to_check() == []
+    assert replicas.to_probe() == []
 
 
 def test_a_failure_ends_a_pause(clock: Clock) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import InvalidConfiguration, Overloaded, RetrieverFailed, RetrieverUnavailable, UnknownIndex
-from boundarymorph.remote.balancer import OnChange, unheard
+from boundarymorph.remote.balancer import OnChange, ignore_change
 from boundarymorph.remote.replicas import BACKOFF, MISSES
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document
@@ -86,7 +86,7 @@ class Server:
 
 @asynccontextmanager
 async def several(
-    *behaviours: Behaviour, clock: Clock, seconds: float = UP_TO, on_change: OnChange = unheard
+    *behaviours: Behaviour, clock: Clock, seconds: float = UP_TO, on_change: OnChange = ignore_change
 ) -> AsyncIterator[tuple[ReplicatedRetriever, list[Server]]]:
     stood = [Server(behaviour) for behaviour in behaviours]
     async with AsyncExitStack() as stack:

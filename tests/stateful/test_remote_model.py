@@ -5,14 +5,13 @@ import hashlib
 import selectors
 from typing import Any
 
+import httpx
 import orjson
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from boundarymorph.errors import DeadlineExceeded, Overloaded, ScorerFailed, ScorerUnavailable
 from boundarymorph.remote.model import GRACE
-from boundarymorph.remote.peer import Busy, Unavailable
-from boundarymorph.remote.urls import Endpoint
 from boundarymorph.scoring.remote.client import RemoteScorer
 from boundarymorph.scoring.remote.urls import parse
 from tests.stateful.profile import draws
@@ -47,52 +46,37 @@ def score_of(model: str, text: str) -> float:
     return hashlib.blake2b(f"{model} {text}".encode()).digest()[0] / 255
 
 
-class Server:
-    """What Text Embeddings Inference would answer; opened: connections, of which each restart needs a new one."""
+class Server(httpx.AsyncBaseTransport):
+    """What Text Embeddings Inference would answer; connected: which each restart ends."""
 
     def __init__(self, model: str) -> None:
         self.state, self.model = "well", model
-        self.opened, self.connected = 0, False
+        self.connected = False
 
-    async def answer(self, path: str, body: bytes | None) -> bytes:
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if self.state == "dead":
             self.connected = False
-            raise Unavailable("cannot be reached", carried_out=False)
+            raise httpx.ConnectError("nobody there")
         if not self.connected:
             self.connected = True
-            self.opened += 1
-        if self.state == "frozen" or (self.state == "hangs" and body is not None):
+            await request.extensions["trace"]("connection.connect_tcp.started", {})
+        if self.state == "frozen" or (self.state == "hangs" and request.method == "POST"):
             await asyncio.Event().wait()
-        if body is None:
-            return orjson.dumps({"model_id": self.model, "max_client_batch_size": 4})
+        if request.method == "GET":
+            return httpx.Response(200, json={"model_id": self.model, "max_client_batch_size": 4})
         model = self.model
         await asyncio.sleep(LATENCY)
         if self.state == "busy":
-            raise Busy("full", 0.3)
-        if self.state != "well" or not self.connected:
-            raise Unavailable("it broke")
-        texts = orjson.loads(body)["texts"]
-        return orjson.dumps([{"index": i, "score": score_of(model, text)} for i, text in enumerate(texts)])
+            return httpx.Response(429, headers={"Retry-After": "0.3"})
+        if self.state != "well":
+            return httpx.Response(500)
+        if not self.connected:
+            raise httpx.ReadError("it broke")
+        texts = orjson.loads(await request.aread())["texts"]
+        return httpx.Response(200, json=[{"index": i, "score": score_of(model, text)} for i, text in enumerate(texts)])
 
 
-class Exchange:
-    """In place of the connections."""
-
-    def __init__(self, servers: dict[str, Server]) -> None:
-        self.servers, self.closed = servers, False
-
-    def opened(self, endpoint: Endpoint) -> int:
-        return self.servers[endpoint.base].opened
-
-    async def send(self, endpoint: Endpoint, path: str, body: bytes | None, seconds: float) -> bytes:
-        async with asyncio.timeout(seconds):
-            return await self.servers[endpoint.base].answer(path, body)
-
-    async def close(self) -> None:
-        self.closed = True
-
-
-class FleetMachine(RuleBasedStateMachine):
+class RemoteModelMachine(RuleBasedStateMachine):
     """settled: nothing has changed for so long that what works must be known."""
 
     @initialize(count=st.integers(1, 3), seed=st.integers(0, 9))
@@ -100,14 +84,18 @@ class FleetMachine(RuleBasedStateMachine):
         self.loop = VirtualLoop()
         endpoints = [parse(f"tei://server{number}:1") for number in range(count)]
         self.servers = [Server("hub/a") for _ in range(count)]
+        self.works = dict[str, bool]()
         self.scorer = RemoteScorer(
-            endpoints, timeout=PATIENCE, attempt_timeout=ATTEMPT, clock=self.loop.time, seed=seed
+            endpoints,
+            timeout=PATIENCE,
+            attempt_timeout=ATTEMPT,
+            clock=self.loop.time,
+            seed=seed,
+            on_change=self.works.__setitem__,
         )
-        fleet: Any = self.scorer._model._fleet
-        self.loop.run_until_complete(fleet._exchange.close())
-        self.works = dict.fromkeys((endpoint.base for endpoint in endpoints), True)
-        fleet._exchange = Exchange({one.base: server for one, server in zip(endpoints, self.servers, strict=True)})
-        fleet._on_change = self.works.__setitem__
+        for peer, server in zip(self.scorer._servers, self.servers, strict=True):
+            self.loop.run_until_complete(peer.close())
+            peer._client = httpx.AsyncClient(transport=server, timeout=None)
         self.settled = True
 
     @rule(data=st.data(), state=st.sampled_from(STATES))
@@ -177,11 +165,11 @@ class FleetMachine(RuleBasedStateMachine):
         if not hasattr(self, "loop"):
             return
         self.loop.run_until_complete(asyncio.sleep(3 * ATTEMPT + PATIENCE))
-        replicas: Any = self.scorer._model._fleet._replicas
-        assert all(one.requests == one.texts == one.trials == 0 for one in replicas._replicas)
+        replicas = self.scorer._balancer._replicas._replicas
+        assert all(one.requests == one.texts == one.trials == 0 for one in replicas)
         self.loop.run_until_complete(self.scorer.close())
         self.loop.close()
 
 
-TestFleet = FleetMachine.TestCase
-TestFleet.settings = draws(40, 20)
+TestRemoteModel = RemoteModelMachine.TestCase
+TestRemoteModel.settings = draws(40, 20)

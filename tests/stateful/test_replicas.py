@@ -53,23 +53,23 @@ class BalancerMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.1, 0.25, 1.0, LONGEST_HOLD]), checks=st.sampled_from([None, True, False]))
     def time_goes_on(self, seconds: float, checks: bool | None) -> None:
-        """checks: whether the fleet looks at what is due, and what it finds."""
+        """checks: whether the balancer looks at what is due, and what it finds."""
         self.now += seconds
         if checks is not None:
             self._check_what_is_due(checks)
 
     def _check_what_is_due(self, works: bool) -> None:
-        """What the fleet does with those that should be looked at."""
+        """What the balancer does with those that should be looked at."""
         expected = [
             index
             for index, server in enumerate(self.servers)
             if server.doubtful and self.now >= server.free_at and not server.trial_under_way
         ]
-        assert self.real.to_check() == expected
+        assert self.real.to_probe() == expected
         for index in expected:
             server = self.servers[index]
             if works and index:  # what a check can show differs by the kind of server
-                self.real.checked(index)
+                self.real.probed(index)
                 server.checked, server.misses = server.state == "down", 0
             elif works:
                 self.real.readmit(index)
@@ -165,9 +165,7 @@ class BalancerMachine(RuleBasedStateMachine):
 
     def _until_free(self, index: int) -> float:
         """From when on it may be asked again, of which the model knows the bounds only."""
-        wait = self.real.wait({other for other in range(len(self.servers)) if other != index})
-        assert wait is not None
-        return self.now + wait
+        return max(self.now, self.real._replicas[index].free_at)
 
 
 TestBalancer = BalancerMachine.TestCase

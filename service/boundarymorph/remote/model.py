@@ -1,4 +1,4 @@
-"""Results from models in other processes and on other machines."""
+"""A model on other machines: what its servers say of themselves, and results that are all of one model."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from typing import Literal, TypedDict
+from urllib.parse import urlsplit
 
 import numpy as np
 
-from boundarymorph.errors import DeadlineExceeded
-from boundarymorph.remote.balancer import DESCRIPTION_TIMEOUT, Fleet, Misfit, OnChange, unheard
+from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration
+from boundarymorph.remote.balancer import Balancer, OnChange, OtherModel, Role, ignore_change, log
 from boundarymorph.remote.chunks import chunks, encoded
 from boundarymorph.remote.deadline import Deadline
-from boundarymorph.remote.peer import Busy, Refused, Unavailable
-from boundarymorph.remote.role import Role
+from boundarymorph.remote.identity import identified
+from boundarymorph.remote.peer import Busy, Flawed, KeyRefused, Misfit, Peer, Refused, Unavailable
 from boundarymorph.remote.together import together
 from boundarymorph.remote.urls import Endpoint
 from boundarymorph.remote.wire import Answer, Description, Unusable
 
-ATTEMPTS = 3  # of a chunk, and one more for each server: repetition must not add much to an overload
+DESCRIPTION_TIMEOUT = 2.0  # seconds; no model runs for it
 CALLS = 3  # of which the first two may be lost to a change of the model
-CANARY = "canary"
+PROBE = "canary"
 SHARE = 4  # a call may take one in so many of all connections
 GRACE = 0.05  # seconds after the deadline in which a request's own timer tells which server it waited for
 
@@ -29,16 +30,12 @@ Outcome = Literal["ok", "overloaded", "unavailable", "timeout", "failed", "cance
 Observer = Callable[[str, Outcome, float], None]
 
 
-class Flawed(Refused):
-    """The server's answer cannot be used."""
-
-
 class Exchanged(Misfit):
     """The server serves another model than it said."""
 
 
 class Options(TypedDict, total=False):
-    """How servers are asked: the keywords of `RemoteModel`, for what stands on one."""
+    """How servers are asked: the keywords of `RemoteModel`."""
 
     api_key: str | None
     timeout: float
@@ -50,13 +47,34 @@ class Options(TypedDict, total=False):
     on_change: OnChange
 
 
+class _Server(Peer):
+    """description: of itself, None where it is to be asked; asked_at: the connections that there had been by then."""
+
+    def __init__(self, endpoint: Endpoint, role: str, *, api_key: str | None, connections: int) -> None:
+        super().__init__(endpoint.base, role, api_key=api_key, connections=connections, paid=endpoint.dialect.paid)
+        self.endpoint, self.dialect = endpoint, endpoint.dialect
+        self.description: Description | None = None
+        self.asked_at = 0
+        self.describing = asyncio.Lock()
+
+    def forget(self) -> None:
+        if self.dialect.description_path is not None:
+            self.description = None
+
+
 class RemoteModel:
-    """A model over HTTP, in front of one server or several that serve the same."""
+    """A model over HTTP, in front of one server or several that serve the same.
+
+    Each is asked to describe itself before it is used, and again after each failure. done, results: for messages, what
+    it does with texts and what it gives.
+    """
 
     def __init__(
         self,
         endpoints: Sequence[Endpoint],
         role: Role,
+        done: str,
+        results: str,
         *,
         api_key: str | None = None,
         timeout: float = 30.0,
@@ -65,51 +83,71 @@ class RemoteModel:
         clock: Callable[[], float] = time.monotonic,
         seed: int = 0,
         observe: Observer | None = None,
-        on_change: OnChange = unheard,
+        on_change: OnChange = ignore_change,
     ) -> None:
         """api_key: sent to all servers as a Bearer token; timeout: seconds for a call without a deadline;
-        attempt_timeout: seconds for one request; observe: called with the server's base URL, the outcome and the
-        seconds of each request for results; on_change: as of `Fleet`.
+        attempt_timeout: seconds for one request; connections: to all servers together; observe: called with the
+        server's base URL, the outcome and the seconds of each request for results; on_change: as of `Balancer`.
 
         Raises InvalidConfiguration.
         """
-        self._role = role
-        self._fleet = Fleet(
-            endpoints,
+        self._role, self._done, self._results = role, done, results
+        self._servers = [
+            _Server(endpoint, role.name, api_key=api_key, connections=connections) for endpoint in endpoints
+        ]
+        self._balancer = Balancer(
+            self._servers,
             role,
-            api_key=api_key,
-            connections=connections,
+            requests=max(1, connections // max(1, len(endpoints))),
+            probe=self._probe,
             clock=clock,
             seed=seed,
-            try_out=self._try_out,
-            patience=attempt_timeout,
             on_change=on_change,
         )
         self._timeout, self._attempt_timeout = timeout, attempt_timeout
         self._side_by_side = max(1, connections // SHARE)
         self._clock = clock
         self._observe: Observer = observe or (lambda endpoint, outcome, seconds: None)
+        self._connected = False
+        for server in self._servers:
+            if server.dialect.description_path is None:
+                self._configure(server)
+
+    def _configure(self, server: _Server) -> None:
+        """Describe one that does not describe itself."""
+        dialect, model = server.dialect, server.endpoint.model
+        if model is None:
+            raise InvalidConfiguration(f"{dialect.name} needs the name of a model: {dialect.name}://...?model=NAME")
+        description = Description(f"{dialect.name}:{model}", model, dialect.most_texts)
+        server.description = identified(description, server.endpoint, self._servers[0].base)
+        self._balancer.serves(server, server.description.name)
+        try:
+            self._balancer.check_model(server)
+        except OtherModel as other:
+            raise InvalidConfiguration(str(other)) from other
 
     @property
     def identity(self) -> str | None:
         """The model in use, as its servers name it; None before one has answered. It can change."""
-        return self._fleet.identity
+        return self._balancer.model
 
     @property
     def name(self) -> str:
-        return self._fleet.name
+        """The model as its servers name it; before one has answered, the kind of server and the model or the host."""
+        first = self._servers[0]
+        return self.identity or f"{first.dialect.name}:{first.endpoint.model or urlsplit(first.base).netloc}"
 
     async def connect(self) -> None:
         """Ask all servers side by side what they are; one that fits is enough.
 
         Raises Overloaded, or what the role does.
         """
-        self._fleet.check_open()
-        await self._fleet.connect(Deadline(self._clock() + 2 * DESCRIPTION_TIMEOUT, self._clock))
+        self.check_open()
+        await self._connect(Deadline(self._clock() + 2 * DESCRIPTION_TIMEOUT, self._clock))
 
     def check_open(self) -> None:
         """Raises RuntimeError after `close`."""
-        self._fleet.check_open()
+        self._balancer.check_open()
 
     async def call(self, context: str, texts: Sequence[str], *, deadline: float | None = None) -> Answer:
         """The results of n texts, at least one, all of one model, or an error. context: as of `Dialect.request`.
@@ -119,116 +157,120 @@ class RemoteModel:
         moment = Deadline(self._clock() + self._timeout if deadline is None else deadline, self._clock)
         try:
             async with asyncio.timeout(moment.remaining() + GRACE):
-                return await self._of_one_model(context, texts, moment)
+                for _ in range(CALLS):
+                    answers = await self._chunks(context, texts, moment)
+                    if len({answer.served for answer in answers}) == 1:
+                        return _joined(answers)
         except DeadlineExceeded:
             raise
         except TimeoutError as timeout:
             raise DeadlineExceeded("the time of the request was over before all texts were done") from timeout
         except Refused as refusal:
             raise self._role.failed(str(refusal)) from refusal
-
-    async def close(self) -> None:
-        await self._fleet.close()
-
-    async def _of_one_model(self, context: str, texts: Sequence[str], deadline: Deadline) -> Answer:
-        """All results, asked for again where the servers changed their model meanwhile."""
-        for _ in range(CALLS):
-            answers = await self._chunks(context, texts, deadline)
-            if len({answer.served for answer in answers}) == 1:
-                return _joined(answers)
         raise self._role.unavailable(f"the {self._role.name}s change their model again and again")
 
+    async def close(self) -> None:
+        await self._balancer.close()
+
+    async def _connect(self, deadline: Deadline) -> None:
+        async def describe(server: _Server) -> bool:
+            await self._describe(server, deadline)
+            return True  # as far as anybody can know to begin with
+
+        await self._balancer.ask_all(describe)
+        self._connected = True
+        if not any(server.description for server in self._servers):
+            deadline.remaining()
+            raise self._balancer.nobody()
+
     async def _chunks(self, context: str, texts: Sequence[str], deadline: Deadline) -> list[Answer]:
-        await self._fleet.connect_once(deadline)
-        parts = chunks(context, texts, self._fleet.most_texts, self._fleet.most_bytes)
+        if not self._connected:
+            try:
+                await self._connect(deadline)
+            except BoundaryMorphError:  # what is wrong shows in use
+                log.debug("no %s has described itself", self._role.name, exc_info=True)
+        described = [server.description.texts for server in self._servers if server.description is not None]
+        most = min(described or [server.dialect.most_texts for server in self._servers])
+        parts = chunks(context, texts, most, self._most_bytes)
         answers = []
-        if not self._fleet.any_works:
+        if not self._balancer.any_works:
             # A server that is back takes one request at first, and the others would find none to ask.
             answers.append(await self._chunk(context, parts.pop(0), deadline))
-        lanes = asyncio.Semaphore(self._side_by_side)
+        side_by_side = asyncio.Semaphore(self._side_by_side)
 
         async def one(part: Sequence[str]) -> Answer:
-            async with lanes:
+            async with side_by_side:
                 return await self._chunk(context, part, deadline)
 
         return answers + await together([one(part) for part in parts])
 
     async def _chunk(self, context: str, texts: Sequence[str], deadline: Deadline) -> Answer:
-        """Ask one server after another until one has answered or there is no point in going on.
+        return await self._balancer.call(
+            lambda server: self._ask(server, context, texts, deadline), texts=len(texts), deadline=deadline
+        )
 
-        What a server makes of some texts may be unusable for the texts' sake; that another can do with them tells that
-        it is the server's fault.
-        """
-        tried: set[int] = set()
-        asked_again: set[int] = set()
-        flaws: dict[int, Flawed] = {}
-        for _ in range(ATTEMPTS + len(self._fleet.endpoints)):
-            try:
-                index = await self._fleet.turn(len(texts), tried, deadline)
-            except self._role.unavailable:
-                if not flaws:
-                    raise
-                break
-            paid = self._fleet.endpoints[index].dialect.paid
-            with self._fleet.under_way(index, len(texts)) as ticket:
-                try:
-                    answer = await self._ask(index, context, texts, deadline)
-                    self._fleet.succeeded(ticket)
-                    for other, flaw in flaws.items():
-                        self._fleet.eject(other, flaw)
-                    return answer
-                except Busy as busy:
-                    self._fleet.pause(index, busy)
-                except Exchanged as exchanged:
-                    if index in asked_again:
-                        self._fleet.eject(index, exchanged)
-                        tried.add(index)
-                    asked_again.add(index)
-                    self._fleet.forget(index)
-                except Misfit as misfit:
-                    self._fleet.eject(index, misfit)
-                    tried.add(index)
-                except Flawed as flaw:
-                    if paid:
-                        raise
-                    flaws[index] = flaw
-                    tried.add(index)
-                except Unavailable as failure:
-                    if failure.stale and not paid and index not in asked_again:
-                        asked_again.add(index)
-                        self._fleet.forget(index)
-                        continue
-                    self._fleet.eject(index, failure)
-                    if failure.carried_out and paid:
-                        message = f"{failure}; it is not asked again, since requests there are paid for"
-                        raise self._role.unavailable(message) from failure
-                    tried.add(index)
-        if flaws:
-            raise next(iter(flaws.values()))
-        raise self._fleet.nobody()
+    @property
+    def _most_bytes(self) -> int | None:
+        """What every kind of server takes."""
+        limits = (server.dialect.most_bytes for server in self._servers)
+        return min((limit for limit in limits if limit is not None), default=None)
 
-    async def _try_out(self, index: int, deadline: Deadline) -> bool:
+    async def _probe(self, server: _Server) -> bool:
         """Ask a server for the results of one short text, unless requests there are paid for; whether that was done."""
-        description = await self._fleet.describe(index, deadline)
-        if self._fleet.endpoints[index].dialect.paid:
+        deadline = Deadline(self._clock() + 2 * DESCRIPTION_TIMEOUT + self._attempt_timeout, self._clock)
+        description = await self._describe(server, deadline)
+        if server.paid:
             return False
-        await self._attempt(index, description, CANARY, [CANARY], deadline)
+        await self._attempt(server, description, PROBE, [PROBE], deadline)
         return True
 
-    async def _ask(self, index: int, context: str, texts: Sequence[str], deadline: Deadline) -> Answer:
-        """The results of one server, in several requests where it takes fewer texts than the others."""
-        description = await self._fleet.describe_fitting(index, deadline)
-        parts = chunks(context, texts, description.texts, self._fleet.most_bytes)
-        return _joined([await self._attempt(index, description, context, part, deadline) for part in parts])
+    async def _describe(self, server: _Server, deadline: Deadline, *, confirm: bool = False) -> Description:
+        """What a server says of itself, asked where it is not known. Raises as `Peer.fetch` does, and Misfit.
+
+        confirm: ask too where a connection was opened since it was asked, behind which there may be another model.
+        """
+        async with server.describing:
+            known, path = server.description, server.dialect.description_path
+            if path is not None and (known is None or (confirm and server.asked_at != server.opened)):
+                kind = f"is this a server of the kind '{server.dialect.name}'?"
+                try:
+                    body = await server.fetch(path, None, deadline.within(DESCRIPTION_TIMEOUT))
+                    known = server.dialect.describe(body, server.endpoint.model)
+                    known = identified(known, server.endpoint, self._servers[0].base)
+                except KeyRefused:
+                    raise
+                except Refused as failure:
+                    raise Misfit(f"{failure}; {kind}") from failure
+                except Unusable as flaw:
+                    raise Misfit(f"{server.base}{path} does not fit: {flaw}; {kind}") from flaw
+                server.description, server.asked_at = known, server.opened
+            assert known is not None, "what does not describe itself is described by its configuration"
+            self._balancer.serves(server, known.name, texts=known.concurrent_texts)
+            return known
+
+    async def _ask(self, server: _Server, context: str, texts: Sequence[str], deadline: Deadline) -> Answer:
+        """The results of one server, in several requests where it takes fewer texts than the others; once more where
+        it turns out to serve another model by now."""
+        try:
+            return await self._ask_described(server, context, texts, deadline)
+        except Exchanged:
+            server.forget()
+            return await self._ask_described(server, context, texts, deadline)
+
+    async def _ask_described(self, server: _Server, context: str, texts: Sequence[str], deadline: Deadline) -> Answer:
+        description = await self._describe(server, deadline)
+        self._balancer.check_model(server)
+        parts = chunks(context, texts, description.texts, self._most_bytes)
+        return _joined([await self._attempt(server, description, context, part, deadline) for part in parts])
 
     async def _attempt(
-        self, index: int, description: Description, context: str, texts: Sequence[str], deadline: Deadline
+        self, server: _Server, description: Description, context: str, texts: Sequence[str], deadline: Deadline
     ) -> Answer:
-        """One request, and the telling of what became of it."""
+        """One request, and its outcome for the observer."""
         started = self._clock()
         outcome: Outcome = "failed"
         try:
-            answer = await self._request(index, description, context, texts, deadline)
+            answer = await self._request(server, description, context, texts, deadline)
             outcome = "ok"
             return answer
         except Busy:
@@ -244,22 +286,23 @@ class RemoteModel:
             outcome = "cancelled"
             raise
         finally:
-            self._observe(self._fleet.endpoints[index].base, outcome, self._clock() - started)
+            self._observe(server.base, outcome, self._clock() - started)
 
     async def _request(
-        self, index: int, description: Description, context: str, texts: Sequence[str], deadline: Deadline
+        self, server: _Server, description: Description, context: str, texts: Sequence[str], deadline: Deadline
     ) -> Answer:
-        endpoint = self._fleet.endpoints[index]
-        budget = deadline.within(self._attempt_timeout)
-        request = endpoint.dialect.request(description.model, context, texts, budget.seconds)
-        body = await self._fleet.send(index, request.path, encoded(request.body), budget)
+        budget, dialect = deadline.within(self._attempt_timeout), server.dialect
+        request = dialect.request(description.model, context, texts, budget.seconds)
+        body = await server.fetch(
+            request.path, encoded(request.body), budget, honours_deadlines=dialect.honours_deadlines
+        )
         try:
-            answer = endpoint.dialect.read(body, len(texts))
+            answer = dialect.read(body, len(texts))
         except Unusable as flaw:
-            raise Flawed(f"{endpoint.base} gives unusable {self._role.results}: {flaw}") from flaw
-        served = answer.served or (await self._fleet.describe(index, deadline, confirm=True)).name
+            raise Flawed(f"{server.base} gives unusable {self._results}: {flaw}") from flaw
+        served = answer.served or (await self._describe(server, deadline, confirm=True)).name
         if served != description.name:
-            raise Exchanged(f"{endpoint.base} {self._role.done} with {served}, not with {description.name}")
+            raise Exchanged(f"{server.base} {self._done} with {served}, not with {description.name}")
         return Answer(answer.values, answer.truncated + request.cut, description.name)
 
 

@@ -1,11 +1,11 @@
-"""One request to a server, and what became of it."""
+"""An HTTP server that we call, and the outcomes of a request to it."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
 import time
-from collections import Counter
+from collections.abc import AsyncIterator, Mapping
 from email.utils import parsedate_to_datetime
 from functools import cache
 from http import HTTPStatus
@@ -14,39 +14,34 @@ from typing import Any
 import httpx
 import orjson
 
-from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.remote.urls import Endpoint
+from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration
+from boundarymorph.remote.deadline import Budget
 
 CONNECT_TIMEOUT = 1.0  # seconds; a server that is up accepts at once
 # Less than the five seconds after which common servers close an idle connection, perhaps just when it is used again.
 KEEPALIVE = 4.0
 EXCERPT = 200  # characters of a server's own message
 FAILED_DEPENDENCY = 424  # with which TEI tells that its backend is gone
+JSON = {"Content-Type": "application/json", "Accept": "application/json"}
 
 
 class Unavailable(Exception):
-    """The server cannot be reached or does not work.
+    """The server cannot be reached or does not work. carried_out: whether it may have done the request nevertheless."""
 
-    carried_out: whether it may have done the request nevertheless; stale: whether a connection that had been idle broke
-    as it was used again, which says nothing about the server.
-    """
-
-    def __init__(self, message: str, *, carried_out: bool = True, stale: bool = False) -> None:
+    def __init__(self, message: str, *, carried_out: bool = True) -> None:
         super().__init__(message)
         self.carried_out = carried_out
-        self.stale = stale
-
-
-class Late(TimeoutError):
-    """The server says that it could not answer in time: it is there, but has too much to do."""
 
 
 class Busy(Exception):
-    """The server has too much to do. pause: seconds for which it asks to be left alone, None where it does not say."""
+    """The server has too much to do.
 
-    def __init__(self, message: str, pause: float | None) -> None:
+    pause: seconds for which it asks to be left alone, None where it does not say; public: its own words for callers.
+    """
+
+    def __init__(self, message: str, pause: float | None, *, public: str | None = None) -> None:
         super().__init__(message)
-        self.pause = pause
+        self.pause, self.public = pause, public
 
 
 class Refused(Exception):
@@ -57,20 +52,43 @@ class KeyRefused(Refused):
     """The server does not take the key, or wants one."""
 
 
-class Exchange:
-    """A pool of connections to all servers. The key goes to each of them, and into no message."""
+class Misfit(Refused):
+    """The server is not the one that was expected: another model, or another kind of server."""
 
-    def __init__(self, *, api_key: str | None, connections: int) -> None:
-        """Raises InvalidConfiguration for a key that no header can carry."""
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        self._key = api_key or None
-        if self._key is not None:
-            if not (self._key.isascii() and self._key.isprintable()) or " " in self._key:
-                raise InvalidConfiguration("the key of a server holds characters that no header may")
-            headers["Authorization"] = f"Bearer {self._key}"
-        self._opened: Counter[str] = Counter()
+
+class Flawed(Refused):
+    """The server's answer cannot be used. kind: of the error for the caller, where the usual one says too little."""
+
+    def __init__(self, message: str, *, kind: type[BoundaryMorphError] | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Relayed(Exception):
+    """The server works; it answered with an error that is the caller's to read."""
+
+    def __init__(self, error: BoundaryMorphError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Peer:
+    """A server and the connections to it. The key goes to it, and into no message.
+
+    base: its URL without a slash at the end; paid: whether each request costs money, so that none may be repeated that
+    may have been carried out; opened: how many connections there have been, behind each of which may be another server.
+    """
+
+    def __init__(
+        self, base: str, role: str, *, api_key: str | None = None, connections: int = 64, paid: bool = False
+    ) -> None:
+        """role: what it is to us, for messages. Raises InvalidConfiguration for a key that no header can carry."""
+        self.base, self.paid, self.opened = base, paid, 0
+        self._role, self._key = role, api_key or None
+        if self._key is not None and (not (self._key.isascii() and self._key.isprintable()) or " " in self._key):
+            raise InvalidConfiguration("the key of a server holds characters that no header may")
         self._client = httpx.AsyncClient(
-            headers=headers,
+            headers={} if self._key is None else {"Authorization": f"Bearer {self._key}"},
             verify=_trust(),
             timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT),
             limits=httpx.Limits(
@@ -78,59 +96,94 @@ class Exchange:
             ),
         )
 
-    @property
-    def closed(self) -> bool:
-        return self._client.is_closed
+    def forget(self) -> None:
+        """What it said of itself may hold no longer."""
 
     async def close(self) -> None:
         await self._client.aclose()
 
-    def opened(self, endpoint: Endpoint) -> int:
-        """How many connections to a server there have been. There may be another server behind each."""
-        return self._opened[endpoint.base]
+    async def send(
+        self,
+        method: str,
+        path: str | bytes,
+        *,
+        budget: Budget | None,
+        content: bytes | AsyncIterator[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
+        repeatable: bool = True,
+        stream: bool = False,
+    ) -> httpx.Response:
+        """The answer, whatever its status.
 
-    async def send(self, endpoint: Endpoint, path: str, body: bytes | None, seconds: float) -> bytes:
-        """POST the body, or GET without one; the body of the answer.
-
-        Raises TimeoutError after that many seconds, Unavailable, Busy, KeyRefused or Refused. A cancelled request
+        path: under the base; bytes are sent as they are, whatever dots they have. budget: None for no limit.
+        repeatable: sent once more where the connection breaks, as an idle one may just when it is used again. stream:
+        the body is still to be read, and the answer to be closed, unless it `tells_of_server` in answer to what is
+        repeatable. Raises Unavailable, or DeadlineExceeded where the budget ends with the deadline. A cancelled request
         closes its connection, by which the server learns that nobody waits.
         """
-        fresh = False
+        extensions: dict[str, Any] = {"trace": self._trace}
+        url = httpx.URL(self.base)
+        if isinstance(path, bytes):
+            extensions["target"] = url.raw_path.rstrip(b"/") + path
+        else:
+            url = httpx.URL(self.base + path)
+        request = self._client.build_request(method, url, content=content, headers=headers, extensions=extensions)
 
-        async def trace(event: str, _: dict[str, Any]) -> None:
-            nonlocal fresh
-            if event == "connection.connect_tcp.started":
-                fresh = True
-                self._opened[endpoint.base] += 1
+        async def once() -> httpx.Response:
+            response = await self._client.send(request, stream=stream)
+            if stream and repeatable and tells_of_server(response):
+                await response.aread()
+            return response
 
-        request = self._client.build_request(
-            "GET" if body is None else "POST", endpoint.base + path, content=body, extensions={"trace": trace}
-        )
         try:
-            async with asyncio.timeout(seconds):
-                response = await self._client.send(request)
+            async with asyncio.timeout(None if budget is None else budget.seconds):
+                try:
+                    return await once()
+                except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
+                    if not repeatable:
+                        raise
+                    return await once()
+        except TimeoutError as timeout:
+            if budget is None:
+                raise  # of whoever gives the body
+            if budget.last:
+                raise self._too_late(f"{self.base} had not answered when the time was over") from timeout
+            raise Unavailable(f"{self.base} did not answer within {budget.seconds:.3g} s") from timeout
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise Unavailable(f"{endpoint.base} cannot be reached ({_reason(error)})", carried_out=False) from error
+            raise Unavailable(f"{self.base} cannot be reached ({_reason(error)})", carried_out=False) from error
         except (httpx.TransportError, httpx.DecodingError) as error:
-            raise Unavailable(f"{endpoint.base} broke off ({_reason(error)})", stale=not fresh) from error
-        self._check(endpoint, path, response)
-        return response.content
+            raise Unavailable(f"{self.base} broke off ({_reason(error)})") from error
 
-    def _check(self, endpoint: Endpoint, path: str, response: httpx.Response) -> None:
-        status, where = response.status_code, f"{endpoint.base}{path}"
+    async def fetch(self, path: str, body: bytes | None, budget: Budget, *, honours_deadlines: bool = False) -> bytes:
+        """POST the body, or GET without one; the body of a good answer.
+
+        honours_deadlines: whether a 504 says that the time was over. Raises as `send` does, and Busy, KeyRefused or
+        Refused.
+        """
+        method = "GET" if body is None else "POST"
+        response = await self.send(method, path, budget=budget, content=body, headers=JSON, repeatable=not self.paid)
+        status = response.status_code
         if response.is_success:
-            return
-        said = f"{where} answered {status}{self._excerpt(response)}"
+            return response.content
+        said = f"{self.base}{path} answered {status}{self._excerpt(response)}"
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             raise KeyRefused(f"{said}; check the key")
-        pause = retry_after(response.headers.get("retry-after"), time.time())
+        pause = pause_of(response)
         if status == HTTPStatus.TOO_MANY_REQUESTS or (status == HTTPStatus.SERVICE_UNAVAILABLE and pause is not None):
             raise Busy(said, pause)
-        if status == HTTPStatus.GATEWAY_TIMEOUT and endpoint.dialect.honours_deadlines:
-            raise Late(said)
+        if status == HTTPStatus.GATEWAY_TIMEOUT and honours_deadlines:
+            if budget.last:
+                raise self._too_late(f"{self.base} could not answer before the time was over")
+            raise Busy(said, None)
         if status == FAILED_DEPENDENCY or (response.is_server_error and status != HTTPStatus.NOT_IMPLEMENTED):
             raise Unavailable(said)
         raise Refused(said)
+
+    async def _trace(self, event: str, _: dict[str, Any]) -> None:
+        self.opened += event == "connection.connect_tcp.started"
+
+    def _too_late(self, message: str) -> DeadlineExceeded:
+        return DeadlineExceeded(message, public=f"the {self._role} had not answered when the time was over")
 
     def _excerpt(self, response: httpx.Response) -> str:
         """What the server says about its refusal, without the key, which some repeat."""
@@ -138,6 +191,16 @@ class Exchange:
         if self._key is not None:
             message = message.replace(self._key, "***")
         return f": {message[:EXCERPT]}" if message else ""
+
+
+def tells_of_server(response: httpx.Response) -> bool:
+    """Whether it tells of the server rather than of what was asked for."""
+    return response.status_code == HTTPStatus.TOO_MANY_REQUESTS or response.is_server_error
+
+
+def pause_of(response: httpx.Response) -> float | None:
+    """Seconds for which the server asks to be left alone; None where it says nothing usable."""
+    return retry_after(response.headers.get("retry-after"), time.time())
 
 
 def retry_after(header: str | None, now: float) -> float | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 BACKOFF = 0.25  # seconds after the first failure, doubled with each further one
 MOST_BACKOFF = 2.0  # seconds
 LONGEST_HOLD = 60.0  # seconds, whatever a server asks for
-MISSES = 3  # callers in a row whose time ended before an answer came, after which a server should be checked
+MISSES = 3  # callers in a row whose time ended before an answer came, after which a server should be probed
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class _Replica:
     texts: int = 0
     free_at: float = 0.0
     ejected: bool = False  # the last thing known of it is a failure
-    checked: bool = False  # but it has been found to be back since
+    probed: bool = False  # but it has been found to be back since
     held: bool = False  # the last thing known of it is that it asked for a pause
     fault_at: float = 0.0
     failures: int = 0
@@ -51,11 +51,11 @@ class _Replica:
 class Replicas:
     """What is known of `count` servers that answer alike, and what is under way at each.
 
-    One that failed is left alone for a while, and so is one that asked for it; after that it gets a single request
-    until that has succeeded. As long as others do the work, one that failed should be checked before it gets any.
+    One that failed is ejected for a while, one that asked for a pause gets it; after that it gets a single request
+    until that has succeeded. As long as others do the work, one that failed should be probed before it gets any.
 
     A caller's deadline says something about the caller only. Where several in a row end without an answer, the server
-    is asked after all others and should be checked; what comes of the check decides.
+    is asked after all others and should be probed; what comes of the probe decides.
 
     clock: seconds; seed: of the choice among equals.
     """
@@ -85,12 +85,7 @@ class Replicas:
         busy = any(now >= replica.free_at and not replica.ejected for _, replica in known)
         return Wait(busy, min(holds, default=None))
 
-    def wait(self, exclude: Collection[int] = ()) -> float | None:
-        """Seconds until one is worth trying, failed ones included; None where all are excluded."""
-        times = [replica.free_at for index, replica in enumerate(self._replicas) if index not in exclude]
-        return max(0.0, min(times) - self._clock()) if times else None
-
-    def to_check(self) -> list[int]:
+    def to_probe(self) -> list[int]:
         """Those that failed a while ago, or let several callers in a row wait in vain, and that are not being tried."""
         now = self._clock()
         return [
@@ -99,15 +94,15 @@ class Replicas:
             if not self._is_sound(replica) and now >= replica.free_at and replica.trials == 0
         ]
 
-    def checked(self, index: int) -> None:
+    def probed(self, index: int) -> None:
         """Nothing more speaks against it: it may be tried even where others do the work."""
         replica = self._replicas[index]
-        replica.checked, replica.misses = replica.ejected, 0
+        replica.probed, replica.misses = replica.ejected, 0
 
     def readmit(self, index: int) -> None:
         """What was held against it holds no longer."""
         replica = self._replicas[index]
-        replica.ejected = replica.checked = replica.held = False
+        replica.ejected = replica.probed = replica.held = False
         replica.free_at, replica.failures, replica.misses = 0.0, 0, 0
 
     def any_works(self) -> bool:
@@ -144,19 +139,21 @@ class Replicas:
         replica, now = self._replicas[index], self._clock()
         if replica.ejected and now < replica.free_at:
             return  # the end of a request that began before this outage was noticed
-        replica.ejected, replica.checked, replica.held = True, False, False
+        replica.ejected, replica.probed, replica.held = True, False, False
         replica.fault_at = now
         replica.free_at = now + self._backoff(replica)
 
     def paused(self, index: int, seconds: float | None) -> float:
         """It has too much to do. seconds: for how long it asked to be left alone, if it did; for how long it is."""
         replica, now = self._replicas[index], self._clock()
+        left = replica.free_at - now
         if seconds is None:
-            seconds = replica.free_at - now if now < replica.free_at else self._backoff(replica)
-        replica.free_at = max(replica.free_at, now + min(seconds, LONGEST_HOLD))
-        replica.ejected, replica.checked, replica.held = False, False, True
+            seconds = left if left > 0 else self._backoff(replica)
+        seconds = min(seconds, LONGEST_HOLD)
+        replica.free_at = max(replica.free_at, now + seconds)
+        replica.ejected, replica.probed, replica.held = False, False, True
         replica.fault_at, replica.misses = now, 0
-        return replica.free_at - now
+        return max(left, seconds)
 
     def missed(self, index: int) -> None:
         """A caller's time ended before it answered."""
@@ -165,7 +162,7 @@ class Replicas:
     @staticmethod
     def _is_sound(replica: _Replica) -> bool:
         """Whether it may get work that others can do as well."""
-        return (not replica.ejected or replica.checked) and replica.misses < MISSES
+        return (not replica.ejected or replica.probed) and replica.misses < MISSES
 
     def _has_room(self, index: int, texts: int) -> bool:
         replica, most_texts = self._replicas[index], self._most_texts[index]

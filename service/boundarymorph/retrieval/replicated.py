@@ -20,7 +20,7 @@ from boundarymorph.errors import (
     RetrieverFailed,
     RetrieverUnavailable,
 )
-from boundarymorph.remote.balancer import OnChange, unheard
+from boundarymorph.remote.balancer import OnChange, ignore_change
 from boundarymorph.remote.replicas import Replicas, Ticket
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
@@ -48,7 +48,7 @@ class ReplicatedRetriever:
         *,
         clock: Callable[[], float] = time.monotonic,
         seed: int = 0,
-        on_change: OnChange = unheard,
+        on_change: OnChange = ignore_change,
     ) -> None:
         """The retrievers are this one's to close. on_change: called with the URL of each and whether it works, which
         all do to begin with.
@@ -185,7 +185,7 @@ class ReplicatedRetriever:
         self._check_doubtful()
 
     def _check_doubtful(self) -> None:
-        for index in self._replicas.to_check():
+        for index in self._replicas.to_probe():
             if index not in self._checks and not self._closed:
                 self._checks[index] = asyncio.ensure_future(self._check(index))
                 self._checks[index].add_done_callback(lambda _, index=index: self._checks.pop(index))  # type: ignore[misc]
@@ -195,11 +195,11 @@ class ReplicatedRetriever:
         try:
             await self._alike(one, one.check())
         except Overloaded:
-            self._replicas.checked(index)
+            self._replicas.probed(index)
         except BoundaryMorphError as failure:
             self._eject(index, failure)
         else:
-            self._replicas.checked(index)
+            self._replicas.probed(index)
 
     def _eject(self, index: int, failure: BoundaryMorphError) -> None:
         if self._works[index]:

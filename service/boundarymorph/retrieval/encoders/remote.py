@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import EncoderFailed, EncoderUnavailable, InvalidConfiguration
 from boundarymorph.remote import urls
+from boundarymorph.remote.balancer import Role
 from boundarymorph.remote.model import Options, RemoteModel
-from boundarymorph.remote.role import Role
 from boundarymorph.remote.urls import Endpoint, Spelling
 from boundarymorph.retrieval.encoders.dialects import DIALECTS
 from boundarymorph.retrieval.encoders.dual_encoder import unit_rows
@@ -25,7 +25,7 @@ DOCUMENTS = 256  # of a call that share one timeout
 
 _QUERY, _DOCUMENT = 0, 1
 _CHANGED = "the encoder's servers serve another model since this request began; try again"
-_ROLE = Role("encoder", "vectors", "encoded", EncoderUnavailable, EncoderFailed)
+_ROLE = Role("encoder", EncoderUnavailable, EncoderFailed)
 _SPELLING = Spelling("an encoder", None, DIALECTS, ", ".join(f"{name}://" for name in DIALECTS))
 
 
@@ -76,7 +76,7 @@ class RemoteEncoder:
         self._query_prompt, self._document_prompt = query_prompt, document_prompt
         self._kept = dimension
         self._known: tuple[str, int] | None = None  # the model that gave the last vectors, and their length
-        self._model = RemoteModel(endpoints, _ROLE, **options)
+        self._model = RemoteModel(endpoints, _ROLE, "encoded", "vectors", **options)
 
     @property
     def identity(self) -> str | None:
