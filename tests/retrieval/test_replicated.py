@@ -1,7 +1,6 @@
 """Several retrievers over real sockets: whose turn it is, and what becomes of a call when one of them is away."""
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -10,14 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boundarymorph.errors import InvalidConfiguration, Overloaded, RetrieverFailed, RetrieverUnavailable, UnknownIndex
-from boundarymorph.remote.balancer import OnChange, ignore_change
-from boundarymorph.remote.replicas import BACKOFF, MISSES
+from boundarymorph.errors import (
+    BoundaryMorphError,
+    InvalidConfiguration,
+    Overloaded,
+    RetrieverFailed,
+    RetrieverUnavailable,
+    UnknownIndex,
+)
+from boundarymorph.remote.replicas import BACKOFF
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.remote import RemoteRetriever
-from boundarymorph.retrieval.replicated import ReplicatedRetriever
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.server.app import create_retriever_app
 from boundarymorph.server.composition import build_gateway
@@ -86,8 +90,8 @@ class Server:
 
 @asynccontextmanager
 async def several(
-    *behaviours: Behaviour, clock: Clock, seconds: float = UP_TO, on_change: OnChange = ignore_change
-) -> AsyncIterator[tuple[ReplicatedRetriever, list[Server]]]:
+    *behaviours: Behaviour, clock: Clock, seconds: float = UP_TO
+) -> AsyncIterator[tuple[RemoteRetriever, list[Server]]]:
     stood = [Server(behaviour) for behaviour in behaviours]
     async with AsyncExitStack() as stack:
         for server in stood:
@@ -95,15 +99,14 @@ async def several(
             stack.push_async_callback(listening.wait_closed)
             stack.callback(listening.close)
             server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-        remotes = [RemoteRetriever(server.url, timeout=seconds) for server in stood]
-        retriever = ReplicatedRetriever(remotes, clock=clock, on_change=on_change)
+        retriever = RemoteRetriever(*(server.url for server in stood), timeout=seconds, clock=clock)
         try:
             yield retriever, stood
         finally:
             await retriever.close()
 
 
-async def asked_until(retriever: ReplicatedRetriever, server: Server, path: str) -> None:
+async def asked_until(retriever: RemoteRetriever, server: Server, path: str) -> None:
     async with asyncio.timeout(UP_TO):
         while not server.asked[path]:
             assert await retriever.documents("i", ["a"]) == FOUND
@@ -111,7 +114,7 @@ async def asked_until(retriever: ReplicatedRetriever, server: Server, path: str)
 
 
 @asynccontextmanager
-async def two(data: Path) -> AsyncIterator[tuple[ReplicatedRetriever, AsyncExitStack, AsyncExitStack]]:
+async def two(data: Path) -> AsyncIterator[tuple[RemoteRetriever, AsyncExitStack, AsyncExitStack]]:
     """Two real ones over one directory, each with what stops it."""
     settings = Settings(data_directory=data)
     async with AsyncExitStack() as first, AsyncExitStack() as second:
@@ -119,27 +122,34 @@ async def two(data: Path) -> AsyncIterator[tuple[ReplicatedRetriever, AsyncExitS
             await stack.enter_async_context(on_socket(create_retriever_app(settings, build=fake_retrieval)))
             for stack in (first, second)
         ]
-        remotes = [RemoteRetriever(url) for url in urls]
         async with asyncio.timeout(UP_TO):
-            for remote in remotes:
-                while True:
-                    try:
-                        await remote.check()
-                        break
-                    except RetrieverUnavailable:
-                        await asyncio.sleep(0.005)
-        retriever = ReplicatedRetriever(remotes)
+            for url in urls:
+                await answering(RemoteRetriever(url))
+        retriever = RemoteRetriever(*urls)
         try:
             yield retriever, first, second
         finally:
             await retriever.close()
 
 
-class TestReplicatedRetriever(RetrieverContract):
+async def answering(retriever: RemoteRetriever) -> None:
+    while True:
+        try:
+            await retriever.check()
+            return await retriever.close()
+        except RetrieverUnavailable:
+            await asyncio.sleep(0.005)
+
+
+def faults(retriever: RemoteRetriever) -> list[BoundaryMorphError | None]:
+    return [member.fault for member in retriever._balancer._members]
+
+
+class TestSeveral(RetrieverContract):
     """Everything that a Retriever does."""
 
     @pytest.fixture
-    async def retriever(self, data: Path) -> AsyncIterator[ReplicatedRetriever]:
+    async def retriever(self, data: Path) -> AsyncIterator[RemoteRetriever]:
         async with two(data) as (retriever, *_):
             yield retriever
 
@@ -156,12 +166,6 @@ async def test_one_goes_and_nobody_notices(data: Path) -> None:
         await second.aclose()
         with pytest.raises(RetrieverUnavailable, match="cannot be reached"):
             await retriever.retrieve("many", Search("", 100, [1] + 23 * [0]))
-
-
-async def test_the_one_with_the_fewest_under_way() -> None:
-    async with several(answer(DOCUMENT), answer(DOCUMENT), clock=Clock()) as (retriever, (first, second)):
-        await asyncio.gather(*(retriever.documents("i", ["a"]) for _ in range(20)))
-        assert first.asked["/documents"] == second.asked["/documents"] == 10
 
 
 @pytest.mark.parametrize(
@@ -184,7 +188,7 @@ async def test_one_that_comes_back_is_looked_at_first() -> None:
         before = first.asked["/documents"]
         clock.now += BACKOFF
         await asked_until(retriever, first, "/embed/query")
-        await asyncio.gather(*retriever._checks.values())
+        await asyncio.gather(*(member.probe for member in retriever._balancer._members if member.probe))
         assert first.asked["/documents"] == before
         first.behaviour, first.checked = answer(DOCUMENT), encoded_by(None)
         first.asked.clear()
@@ -224,63 +228,12 @@ async def test_what_a_retriever_refuses_is_not_asked_elsewhere() -> None:
         assert sum(server.asked["/documents"] for server in stood) == 2
 
 
-async def given_up(retriever: ReplicatedRetriever) -> None:
-    """A call that its caller leaves before there is an answer."""
-    call = asyncio.create_task(retriever.documents("i", ["a"]))
-    await asyncio.sleep(0.02)
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
-
-
-async def test_callers_who_wait_in_vain_tell_that_one_hangs() -> None:
-    clock = Clock()
-    async with several(hang, hang, clock=clock, seconds=0.2) as (retriever, _):
-        calls = 0
-        while retriever._replicas.any_works():
-            await given_up(retriever)
-            calls += 1
-            assert calls < 100
-        assert calls >= 2 * MISSES
-        with pytest.raises(RetrieverUnavailable, match=r"did not answer in 0\.2 seconds"):
-            await retriever.documents("i", ["a"])
-
-
-async def test_callers_in_a_hurry_tell_nothing() -> None:
-    told = list[tuple[str, bool]]()
-    async with several(hang, hang, clock=Clock(), on_change=lambda *change: told.append(change)) as (retriever, stood):
-        for server in stood:
-            server.checked = encoded_by(None)
-        for _ in range(6 * MISSES):
-            await given_up(retriever)
-        for server in stood:
-            server.behaviour = answer(DOCUMENT)
-        asked = [await retriever.documents("i", ["a"]) for _ in range(8)]
-        assert asked == 8 * [FOUND]
-        assert told == [(server.url, True) for server in stood]
-        assert all(server.asked["/readyz"] for server in stood)
-
-
-async def test_one_that_lets_callers_wait_is_asked_after_the_other() -> None:
-    async with several(hang, answer(DOCUMENT), clock=Clock()) as (retriever, (first, _)):
-        for _ in range(100):
-            call = asyncio.create_task(retriever.documents("i", ["a"]))
-            await asyncio.wait([call], timeout=0.05)
-            call.cancel()
-            await asyncio.gather(call, return_exceptions=True)
-            if first.asked["/documents"] == MISSES:
-                break
-        for _ in range(8):
-            assert await retriever.documents("i", ["a"]) == FOUND
-        assert first.asked["/documents"] == MISSES
-
-
 async def test_nonsense_that_all_make_of_a_call_is_held_against_none() -> None:
     async with several(answer(b"nonsense"), answer({}, 500), clock=Clock()) as (retriever, stood):
         with pytest.raises(RetrieverFailed):
             await retriever.documents("i", ["a"])
         assert [server.asked["/documents"] for server in stood] == [1, 1]
-        assert retriever._faults == [None, None]
+        assert faults(retriever) == [None, None]
         for server in stood:
             server.behaviour = answer(DOCUMENT)
         assert await retriever.documents("i", ["a"]) == FOUND
@@ -292,11 +245,10 @@ async def test_all_must_run_one_encoder() -> None:
         await retriever.embed_query("q")  # of as many, that of the first that tells is kept
         first = 0 if stood[0].asked["/embed/query"] else 1
         async with asyncio.timeout(UP_TO):
-            while retriever._faults[1 - first] is None:
+            while faults(retriever)[1 - first] is None:
                 assert (await retriever.embed_documents(["t"])).encoder == f"e/{first + 1}"
                 await retriever.check()
-        assert "'e/1'" in str(retriever._faults[1 - first])
-        assert "'e/2'" in str(retriever._faults[1 - first])
+        assert f"serves e/{2 - first}, but" in str(faults(retriever)[1 - first])
         before = stood[1 - first].asked["/embed/query"]
         stood[first].behaviour = reset
         await retriever.embed_query("q")  # now none of those that answer runs it any more
@@ -304,39 +256,8 @@ async def test_all_must_run_one_encoder() -> None:
         stood[first].behaviour = encoded_by(f"e/{2 - first}")
         clock.now += BACKOFF
         async with asyncio.timeout(UP_TO):
-            while retriever._faults != [None, None]:
+            while faults(retriever) != [None, None]:
                 assert (await retriever.embed_documents(["t"])).encoder == f"e/{2 - first}"
-
-
-async def test_the_encoder_of_most() -> None:
-    async with several(*(encoded_by(name) for name in ("e/1", "e/2", "e/2")), clock=Clock()) as (retriever, stood):
-        for _ in range(12):
-            await retriever.embed_query("q")
-        asked = [server.asked["/embed/query"] for server in stood]
-        for _ in range(12):
-            assert (await retriever.embed_documents(["t"])).encoder == "e/2"
-        assert stood[0].asked["/embed/documents"] == 0
-        assert "'e/2'" in str(retriever._faults[0]) and asked[1] and asked[2]
-
-
-async def test_it_tells_who_works(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "boundarymorph.retrieval.replicated")
-    clock, told = Clock(), list[tuple[str, bool]]()
-    async with several(
-        reset, answer(DOCUMENT), clock=clock, on_change=lambda url, works: told.append((url, works))
-    ) as (retriever, (first, second)):
-        assert told == [(first.url, True), (second.url, True)]
-        await asked_until(retriever, first, "/documents")
-        assert told[2:] == [(first.url, False)]
-        first.behaviour, first.checked = answer(DOCUMENT), encoded_by(None)
-        first.asked.clear()
-        clock.now += BACKOFF
-        await asked_until(retriever, first, "/documents")
-        assert told[3:] == [(first.url, True)]
-        messages = [record.getMessage() for record in caplog.records]
-        assert len(messages) == 2
-        assert f"left alone for now: the retriever at {first.url} broke off" in messages[0]
-        assert messages[1] == f"a retriever works again: {first.url}"
 
 
 async def test_the_time_of_a_try() -> None:
@@ -348,7 +269,7 @@ async def test_the_time_of_a_try() -> None:
                 scorer=ScorerSettings(url=("http://127.0.0.1:1",)),
             )
             gateway = build_gateway(settings)
-            with pytest.raises(RetrieverUnavailable, match=f"did not answer in {seconds} seconds"):
+            with pytest.raises(RetrieverUnavailable, match=f"did not answer within {seconds} s"):
                 await gateway.retriever.documents("i", ["a"])
             await gateway.close()
 
@@ -415,5 +336,5 @@ async def test_reading_is_tried_elsewhere(broken: Behaviour) -> None:
 
 @pytest.mark.parametrize("urls", [[], 2 * ["http://127.0.0.1:1"]])
 async def test_none_or_one_twice(urls: list[str]) -> None:
-    with pytest.raises(InvalidConfiguration, match=r"retriever\.url"):
-        ReplicatedRetriever([RemoteRetriever(url) for url in urls])
+    with pytest.raises(InvalidConfiguration, match=r"at least one|twice"):
+        RemoteRetriever(*urls)

@@ -336,7 +336,7 @@ class Balancer(Generic[P]):
         if works:
             log.info("a %s works again: %s", self._role.name, member.peer.base)
         else:
-            log.warning("a %s is ejected for now: %s", self._role.name, fault)
+            log.warning("a %s does not work: %s", self._role.name, fault)
 
     def _told(self, cause: Unavailable | Refused | Relayed | DeadlineExceeded) -> BoundaryMorphError:
         """What is wrong, as the callers hear it."""

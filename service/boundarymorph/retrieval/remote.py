@@ -1,15 +1,13 @@
-"""The retriever in another process."""
+"""The retriever in other processes."""
 
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import cache
 from http import HTTPStatus
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -20,9 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 from boundarymorph import errors
 from boundarymorph.errors import (
     PROBLEM_TYPE,
+    BodyTooLarge,
     BoundaryMorphError,
     InvalidConfiguration,
-    InvalidInput,
     LimitExceeded,
     MalformedFrame,
     NotReady,
@@ -30,49 +28,52 @@ from boundarymorph.errors import (
     RetrieverFailed,
     RetrieverUnavailable,
 )
-from boundarymorph.remote.peer import retry_after
+from boundarymorph.remote.balancer import Balancer, OnChange, Role, ignore_change
+from boundarymorph.remote.chunks import encoded
+from boundarymorph.remote.deadline import Budget
+from boundarymorph.remote.peer import JSON, Busy, Flawed, Peer, Relayed, Unavailable, pause_of, tells_of_server
+from boundarymorph.remote.wire import Unusable, array, is_count, mapping, parsed
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.selection.pool import unit_rows
 
-CONNECT_TIMEOUT = 1.0  # seconds; a server that is up accepts at once
-# Less than the five seconds after which our server closes an idle connection, perhaps just when it is used again.
-KEEPALIVE = 4.0
 EXCERPT = 200  # characters of an answer that is not ours
 TEXTS = 128  # of one request for embeddings: its time should not grow with the pool
-JSON = {"Content-Type": "application/json"}
+PROBE = encoded({"query": "canary"})
+IDENTITY = {"Accept-Encoding": "identity"}
 OWN = (InvalidConfiguration, NotReady, RetrieverFailed, RetrieverUnavailable)  # which are told anew, with the URL
+_ROLE = Role("retriever", RetrieverUnavailable, RetrieverFailed)
 
-Arguments = TypeVarTuple("Arguments")
 Answer = TypeVar("Answer")
 
 
 class RemoteRetriever:
-    """A `Retriever` over HTTP: `boundarymorph retriever` at a URL.
+    """A `Retriever` over HTTP: one `boundarymorph retriever`, or several over the same documents with one encoder.
 
-    What the retriever refuses is raised as it was there. Besides, every call raises RetrieverUnavailable when nobody is
-    at the URL or the answer takes too long, and RetrieverFailed when it makes no sense.
+    What a retriever refuses is raised as it was there. Besides, every call raises Overloaded for one that asks for a
+    pause, RetrieverUnavailable when nobody is there or the answer takes too long, and RetrieverFailed when it makes no
+    sense. Where there are several another is asked before that.
     """
 
-    def __init__(self, url: str, *, api_key: str | None = None, timeout: float = 30.0, connections: int = 64) -> None:
-        """api_key: sent as a Bearer token; timeout: seconds for one request, the second try included.
+    def __init__(
+        self,
+        *urls: str,
+        api_key: str | None = None,
+        timeout: float = 30.0,
+        connections: int = 64,
+        clock: Callable[[], float] = time.monotonic,
+        on_change: OnChange = ignore_change,
+    ) -> None:
+        """api_key: sent as a Bearer token; timeout: seconds for one request to one of them; connections: to each;
+        on_change: as of `Balancer`.
 
         Raises InvalidConfiguration.
         """
-        self.url = _base(url)
-        self.encoder: str | None = None
-        """The full name of its encoder, as it came with the last embeddings; None where none has come yet."""
-        self._timeout = timeout
-        self._client = httpx.AsyncClient(
-            headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {}),
-            verify=_trust(),
-            timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT),
-            limits=httpx.Limits(
-                max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=KEEPALIVE
-            ),
-        )
+        peers = [Peer(_base(url), _ROLE.name, api_key=api_key, connections=connections) for url in urls]
+        self._budget = Budget(timeout, last=False)
+        self._balancer = Balancer(peers, _ROLE, requests=2**31, probe=self._probe, clock=clock, on_change=on_change)
 
     async def retrieve(self, index: str, search: Search) -> Retrieved:
         body: dict[str, object] = {
@@ -84,39 +85,41 @@ class RemoteRetriever:
         }
         if search.embedding is not None:
             body |= _vector(search.embedding)
-        answer = await self._post("/retrieve", body)
-        return await asyncio.to_thread(self._read, frame.decode_pool, answer)
+        return await self._call("/retrieve", body, frame.decode_pool)
 
     async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
-        answer = await self._post("/documents", {"index": index, "ids": list(ids)})
-        documents = (self._read(_document, record) for record in self._array(answer, "documents"))
-        return {document.id: document for document in documents}
+        return await self._call("/documents", {"index": index, "ids": list(ids)}, _documents)
 
     async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
-        answer = await self._post("/characters", {"index": index, "ids": list(ids)})
-        counts = self._array(answer, "characters")
-        if len(counts) != len(ids) or not all(count is None or _is_count(count) for count in counts):
-            raise self._unusable("'characters' holds something else than a count for each id")
-        return {id: count for id, count in zip(ids, counts, strict=True) if count is not None}
+        def read(answer: bytes) -> Mapping[str, int]:
+            counts = array(mapping(parsed(answer)), "characters")
+            if len(counts) != len(ids) or not all(count is None or is_count(count) for count in counts):
+                raise Unusable("'characters' holds something else than a count for each id")
+            return {id: count for id, count in zip(ids, counts, strict=True) if count is not None}
+
+        return await self._call("/characters", {"index": index, "ids": list(ids)}, read)
 
     async def embed_query(self, query: str) -> NDArray[np.float32]:
-        answer = await self._post("/embed/query", {"query": query})
-        encoded = self._read(frame.decode_embeddings, answer, 1)
-        self.encoder = encoded.encoder
-        vector: NDArray[np.float32] = encoded.vectors[0]
+        content = encoded({"query": query})
+        embeddings = await self._balancer.call(lambda peer: self._embed(peer, "/embed/query", content, 1))
+        vector: NDArray[np.float32] = embeddings.vectors[0]
         return vector
 
     async def embed_documents(self, texts: Sequence[str]) -> Embeddings:
         parts = [texts[start : start + TEXTS] for start in range(0, len(texts), TEXTS)] or [texts]
-        encoded = []
-        for part in parts:
-            answer = await self._post("/embed/documents", {"texts": list(part)})
-            encoded.append(await asyncio.to_thread(self._read, frame.decode_embeddings, answer, len(part)))
-        if len({(part.vectors.shape[1], part.encoder) for part in encoded}) > 1:
-            raise self._unusable("its encoder has been exchanged meanwhile")
-        self.encoder = encoded[0].encoder
-        vectors = np.concatenate([part.vectors for part in encoded])
-        return Embeddings(vectors, sum(part.truncated for part in encoded), self.encoder)
+        contents = [encoded({"texts": list(part)}) for part in parts]
+
+        async def embed(peer: Peer) -> Embeddings:
+            embedded = [
+                await self._embed(peer, "/embed/documents", content, len(part))
+                for part, content in zip(parts, contents, strict=True)
+            ]
+            if len({(part.vectors.shape[1], part.encoder) for part in embedded}) > 1:
+                raise _unusable(peer, "its encoder has been exchanged meanwhile")
+            vectors = np.concatenate([part.vectors for part in embedded])
+            return Embeddings(vectors, sum(part.truncated for part in embedded), embedded[0].encoder)
+
+        return await self._balancer.call(embed)
 
     async def forward(
         self, method: str, target: bytes, headers: Mapping[str, str], body: AsyncIterator[bytes] | None
@@ -124,125 +127,88 @@ class RemoteRetriever:
         """Pass a request on. The answer is as the retriever gave it and still to be read, and to be closed.
 
         target: path and query of the request, percent-encoded, and not touched, whatever dots it has. What only reads
-        begins to be answered in the time of a request, and raises what an answer of 429 or 5xx means. For what writes
-        there is no limit to the time that it may take. Raises RetrieverUnavailable.
+        begins to be answered in the time of a request, and raises what an answer of 429 or 5xx means. What writes is
+        sent once, to one that works, and may take any time. Raises RetrieverUnavailable.
         """
-        prefix = httpx.URL(self.url).raw_path.rstrip(b"/")
-        request = self._client.build_request(
-            method, self.url, headers=dict(headers), content=body, extensions={"target": prefix + target}
-        )
-        if not only_reads(method, body):
-            with self._in_our_words():
-                return await self._client.send(request, stream=True)
+        headers = {**headers, **IDENTITY}
+        if method != "GET" or body is not None:
+            return await self._balancer.call_once(
+                lambda peer: peer.send(
+                    method, target, budget=None, content=body, headers=headers, repeatable=False, stream=True
+                )
+            )
 
-        async def send() -> httpx.Response:
-            answer = await self._client.send(request, stream=True)
-            if _is_refusal(answer):
-                await answer.aread()
+        async def read(peer: Peer) -> httpx.Response:
+            answer = await peer.send(method, target, budget=self._budget, headers=headers, stream=True)
+            if tells_of_server(answer):
+                raise _refusal(peer, target.decode(errors="replace"), answer)
             return answer
 
-        answer = await self._answer(send)
-        if _is_refusal(answer):
-            raise self._refusal(target.decode(errors="replace"), answer)
-        return answer
+        return await self._balancer.call(read)
 
     async def check(self) -> None:
         """Have a query encoded, which shows that the key is good, and ask whether its own parts answer.
 
         Raises what `embed_query` does.
         """
-        await self.embed_query("canary")
-        response = await self._answer(lambda: self._client.get(self.url + "/readyz"))
-        if not response.is_success:
-            raise RetrieverUnavailable(f"the retriever at {self.url} is not ready: {_said(response)}")
+        await self._balancer.call(self._probe)
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._balancer.close()
 
-    async def _post(self, path: str, body: Mapping[str, object]) -> bytes:
-        """The body of a good answer."""
-        content = _encoded(body)
-        response = await self._answer(lambda: self._client.post(self.url + path, content=content, headers=JSON))
-        if not response.is_success:
-            raise self._refusal(path, response)
-        return response.content
+    async def _call(self, path: str, body: Mapping[str, object], read: Callable[[bytes], Answer]) -> Answer:
+        content = encoded(body)
+        return await self._balancer.call(lambda peer: self._post(peer, path, content, read))
 
-    async def _answer(self, send: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
-        """What comes in time, of what can be asked again. Raises RetrieverUnavailable."""
+    async def _post(self, peer: Peer, path: str, content: bytes, read: Callable[[bytes], Answer]) -> Answer:
+        """What one retriever answers. read: raises MalformedFrame or Unusable."""
+        answer = await peer.send("POST", path, budget=self._budget, content=content, headers=JSON | IDENTITY)
+        if not answer.is_success:
+            raise _refusal(peer, path, answer)
         try:
-            async with asyncio.timeout(self._timeout):
-                with self._in_our_words():
-                    return await _twice(send)
-        except TimeoutError as error:
-            message = f"the retriever at {self.url} did not answer in {self._timeout:g} seconds"
-            raise RetrieverUnavailable(message) from error
+            return await asyncio.to_thread(read, answer.content)
+        except (MalformedFrame, Unusable) as error:
+            raise _unusable(peer, error) from error
 
-    @contextmanager
-    def _in_our_words(self) -> Iterator[None]:
-        try:
-            yield
-        except httpx.TransportError as error:
-            reason = str(error) or type(error).__name__
-            reached = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
-            said = "broke off" if reached else "cannot be reached"
-            raise RetrieverUnavailable(f"the retriever at {self.url} {said} ({reason})") from error
+    async def _embed(self, peer: Peer, path: str, content: bytes, count: int) -> Embeddings:
+        """Raises OtherModel for a retriever with another encoder than most."""
+        embeddings = await self._post(peer, path, content, lambda answer: frame.decode_embeddings(answer, count))
+        if embeddings.encoder is not None:
+            self._balancer.serves(peer, embeddings.encoder, proven=True)
+            self._balancer.check_model(peer)
+        return embeddings
 
-    def _refusal(self, path: str, response: httpx.Response) -> BoundaryMorphError:
-        """What the retriever raised, or what its answer means."""
-        status, problem = response.status_code, _problem(response)
-        detail = str(problem.get("detail", ""))
-        slug = str(problem.get("type", "")).removeprefix(PROBLEM_TYPE)
-        said = f"the retriever at {self.url} answered {status}: {detail or response.text[:EXCERPT]}"
-        if status == HTTPStatus.TOO_MANY_REQUESTS:
-            pause = retry_after(response.headers.get("retry-after"), time.time())
-            message = detail if slug == Overloaded.slug else said
-            public = detail if slug == Overloaded.slug else "the retriever has too much to do; try again later"
-            return Overloaded(message, retry_after=max(1.0, pause or 0.0), public=public)
-        if slug == "body-too-large":
-            return LimitExceeded(f"the retriever takes no request of this size: {detail}")
-        if (kind := _kinds().get(slug)) is not None:
-            return kind(detail)
-        if slug in ("not-ready", RetrieverUnavailable.slug) or (not problem and status in (502, 503, 504)):
-            return RetrieverUnavailable(said)
-        if status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
-            return RetrieverFailed(f"{said}; {path} is not served there: is it a retriever, and of this release?")
-        return RetrieverFailed(said)
-
-    def _array(self, answer: bytes, key: str) -> list[Any]:
-        try:
-            values = orjson.loads(answer)[key]
-        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-            raise self._unusable(f"there is no {key!r} in it") from error
-        if not isinstance(values, list):
-            raise self._unusable(f"{key!r} is not an array")
-        return values
-
-    def _read(self, read: Callable[[*Arguments], Answer], *args: *Arguments) -> Answer:
-        try:
-            return read(*args)
-        except MalformedFrame as error:
-            raise MalformedFrame(f"the answer of the retriever at {self.url} cannot be used: {error}") from error
-
-    def _unusable(self, reason: str) -> RetrieverFailed:
-        return RetrieverFailed(f"the answer of the retriever at {self.url} cannot be used: {reason}")
+    async def _probe(self, peer: Peer) -> bool:
+        await self._embed(peer, "/embed/query", PROBE, 1)
+        answer = await peer.send("GET", "/readyz", budget=self._budget)
+        if not answer.is_success:
+            raise Unavailable(f"the retriever at {peer.base} is not ready: {_said(answer)}")
+        return True
 
 
-def only_reads(method: str, body: AsyncIterator[bytes] | None) -> bool:
-    """Whether a request that is passed on may be sent again, and to another retriever."""
-    return method == "GET" and body is None
+def _unusable(peer: Peer, reason: object) -> Flawed:
+    kind = MalformedFrame if isinstance(reason, MalformedFrame) else None
+    return Flawed(f"the answer of the retriever at {peer.base} cannot be used: {reason}", kind=kind)
 
 
-def _is_refusal(answer: httpx.Response) -> bool:
-    """Whether it tells of the retriever rather than of what was asked for."""
-    return answer.status_code == HTTPStatus.TOO_MANY_REQUESTS or answer.is_server_error
-
-
-async def _twice(send: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
-    """Once, and once more where the connection broke: an idle one may, just as it is used again."""
-    try:
-        return await send()
-    except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
-        return await send()
+def _refusal(peer: Peer, path: str, response: httpx.Response) -> Exception:
+    """What the retriever raised, or what its answer means."""
+    status, problem = response.status_code, _problem(response)
+    detail = str(problem.get("detail", ""))
+    slug = str(problem.get("type", "")).removeprefix(PROBLEM_TYPE)
+    said = f"the retriever at {peer.base} answered {status}: {detail or response.text[:EXCERPT]}"
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        own = detail if slug == Overloaded.slug else None
+        return Busy(own or said, max(1.0, pause_of(response) or 0.0), public=own)
+    if slug == BodyTooLarge.slug:
+        return Relayed(LimitExceeded(f"the retriever takes no request of this size: {detail}"))
+    if (kind := _kinds().get(slug)) is not None:
+        return Relayed(kind(detail))
+    if slug in (NotReady.slug, RetrieverUnavailable.slug) or (not problem and status in (502, 503, 504)):
+        return Unavailable(said)
+    if status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
+        return Flawed(f"{said}; {path} is not served there: is it a retriever, and of this release?")
+    return Flawed(said)
 
 
 def _base(url: str) -> str:
@@ -272,22 +238,15 @@ def _vector(query_embedding: ArrayLike) -> dict[str, object]:
     return {"query_embedding": numbers.tolist(), "query_precision": dtype}
 
 
-def _encoded(body: object) -> bytes:
-    try:
-        return orjson.dumps(body)
-    except TypeError as error:
-        raise InvalidInput("a text cannot be sent to the retriever: it holds half a surrogate pair") from error
-
-
-def _document(record: object) -> Document:
-    match record:
-        case {"id": str(id), "text": str(text), "title": str() | None as title, "metadata": dict(metadata)}:
-            return Document(id, text, title, metadata)
-    raise MalformedFrame("one of its documents is not one")
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def _documents(answer: bytes) -> Mapping[str, Document]:
+    documents = {}
+    for record in array(mapping(parsed(answer)), "documents"):
+        match record:
+            case {"id": str(id), "text": str(text), "title": str() | None as title, "metadata": dict(metadata)}:
+                documents[id] = Document(id, text, title, metadata)
+            case _:
+                raise Unusable("one of its documents is not one")
+    return documents
 
 
 def _problem(response: httpx.Response) -> dict[str, Any]:
@@ -312,9 +271,3 @@ def _kinds() -> dict[str, type[BoundaryMorphError]]:
     """The errors that a retriever raises for its caller's sake, by their slugs."""
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BoundaryMorphError)]
     return {kind.slug: kind for kind in kinds if kind is not BoundaryMorphError and not issubclass(kind, OWN)}
-
-
-@cache
-def _trust() -> ssl.SSLContext:
-    """The certificates that are trusted, which take longer to load than all else here."""
-    return httpx.create_ssl_context()

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from boundarymorph.retrieval.indexes import Catalog
     from boundarymorph.retrieval.local import LocalRetriever
     from boundarymorph.retrieval.remote import RemoteRetriever
-    from boundarymorph.retrieval.replicated import ReplicatedRetriever
     from boundarymorph.retrieval.retriever import Retriever
 
 PROBE = "probe"
@@ -105,7 +104,7 @@ class Scoring:
 class Gateway:
     """The parts of a service whose indexes are in another process."""
 
-    retriever: RemoteRetriever | ReplicatedRetriever
+    retriever: RemoteRetriever
     scorer: Scorer
     selector: Selector
     caches: Caches = field(default_factory=Caches, kw_only=True)
@@ -302,23 +301,21 @@ def _selector(settings: Settings, retriever: Retriever, scorer: Scorer, caches: 
     )
 
 
-def _remote_retriever(settings: Settings) -> RemoteRetriever | ReplicatedRetriever:
+def _remote_retriever(settings: Settings) -> RemoteRetriever:
     from boundarymorph.retrieval.remote import RemoteRetriever
-    from boundarymorph.retrieval.replicated import ReplicatedRetriever
     from boundarymorph.telemetry import metrics
 
     chosen = settings.retriever
     if not chosen.url:
         raise InvalidConfiguration("retriever.url: say where the retriever is")
     alone = len(chosen.url) == 1
-    timeout = chosen.timeout_seconds if alone else min(chosen.timeout_seconds, chosen.attempt_seconds)
-    retrievers = [
-        RemoteRetriever(url, api_key=_secret(chosen.api_key), timeout=timeout, connections=chosen.connections)
-        for url in chosen.url
-    ]
-    if alone:
-        return retrievers[0]
-    return ReplicatedRetriever(retrievers, on_change=partial(metrics.observe_replica, "retriever"))
+    return RemoteRetriever(
+        *chosen.url,
+        api_key=_secret(chosen.api_key),
+        timeout=chosen.timeout_seconds if alone else min(chosen.timeout_seconds, chosen.attempt_seconds),
+        connections=chosen.connections,
+        on_change=partial(metrics.observe_replica, "retriever"),
+    )
 
 
 def _searched_catalog(settings: Settings) -> IndexCatalog:

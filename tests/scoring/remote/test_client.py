@@ -203,7 +203,7 @@ class TestFailover:
                 await _within(_until_asked(servers[0], scorer, clock))
                 await check(scorer)
         assert changes[2:] == [(first, False), (first, True)]
-        assert caplog.text.count("a scorer is ejected for now") == caplog.text.count("a scorer works again") == 1
+        assert caplog.text.count("a scorer does not work") == caplog.text.count("a scorer works again") == 1
 
     async def test_one_that_is_busy_is_there(self) -> None:
         changes: list[tuple[str, bool]] = []
