@@ -50,7 +50,7 @@ def parse(url: str, spelling: Spelling) -> Endpoint:
     dialect, transport = _scheme(parts, spelling)
     base = _base(parts, dialect, transport, noun)
     model = _model(parts, noun)
-    if model is None and dialect.needs_model:
+    if model is None and dialect.description_path is None:
         raise InvalidConfiguration(f"{dialect.name} needs the name of a model: {parts.scheme}://...?model=NAME")
     return Endpoint(dialect, base, model)
 

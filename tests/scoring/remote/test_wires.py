@@ -248,7 +248,7 @@ class TestSeveralModels:
         async with running(Infinity()) as [server]:
             server.description = edited(lambda info: {"data": info["data"][:1]})
             scorer = RemoteScorer([server.endpoint()])
-            with pytest.raises(ScorerFailed, match="no model that reranks"):
+            with pytest.raises(ScorerFailed, match="no model of this kind"):
                 await scorer.connect()
             await scorer.close()
 
