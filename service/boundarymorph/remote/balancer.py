@@ -31,11 +31,14 @@ def ignore_change(endpoint: str, works: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """name: what the servers are; unavailable, failed: raised when none can work now, or another try will not help."""
+    """name: what the servers are; unavailable, failed: raised when none can work now, or another try will not help;
+    done, results: for messages, what they have then done to texts, and what they give."""
 
     name: str
     unavailable: type[BoundaryMorphError]
     failed: type[BoundaryMorphError]
+    done: str = "answered"
+    results: str = "answers"
 
 
 class OtherModel(Misfit):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -15,7 +15,7 @@ from boundarymorph.remote.balancer import Balancer, OnChange, OtherModel, Role, 
 from boundarymorph.remote.chunks import chunks, encoded
 from boundarymorph.remote.deadline import Deadline
 from boundarymorph.remote.identity import identified
-from boundarymorph.remote.peer import Busy, Flawed, KeyRefused, Misfit, Peer, Refused, Unavailable
+from boundarymorph.remote.peer import Busy, Flawed, KeyRefused, Misfit, Peer, Refused, TimedOut, Unavailable
 from boundarymorph.remote.together import together
 from boundarymorph.remote.urls import Endpoint
 from boundarymorph.remote.wire import Answer, Description, Unusable
@@ -28,6 +28,13 @@ GRACE = 0.05  # seconds after the deadline in which a request's own timer tells 
 
 Outcome = Literal["ok", "overloaded", "unavailable", "timeout", "failed", "cancelled"]
 Observer = Callable[[str, Outcome, float], None]
+OUTCOMES: dict[type[BaseException], Outcome] = {
+    Busy: "overloaded",
+    DeadlineExceeded: "timeout",
+    TimedOut: "timeout",
+    Unavailable: "unavailable",
+    asyncio.CancelledError: "cancelled",
+}
 
 
 class Exchanged(Misfit):
@@ -35,7 +42,13 @@ class Exchanged(Misfit):
 
 
 class Options(TypedDict, total=False):
-    """How servers are asked: the keywords of `RemoteModel`."""
+    """How servers are asked.
+
+    api_key: sent to all of them as a Bearer token; timeout: seconds for a call without a deadline (30);
+    attempt_timeout: for one request (10); connections: to all servers together (64); clock: seconds; seed: of the
+    choice among equals; observe: called with the server's base URL, the outcome and the seconds of each request for
+    results; on_change: as of `Balancer`.
+    """
 
     api_key: str | None
     timeout: float
@@ -43,7 +56,7 @@ class Options(TypedDict, total=False):
     connections: int
     clock: Callable[[], float]
     seed: int
-    observe: Observer | None
+    observe: Observer
     on_change: OnChange
 
 
@@ -65,49 +78,30 @@ class _Server(Peer):
 class RemoteModel:
     """A model over HTTP, in front of one server or several that serve the same.
 
-    Each is asked to describe itself before it is used, and again after each failure. done, results: for messages, what
-    it does with texts and what it gives.
+    Each is asked to describe itself before it is used, and again after each failure.
     """
 
-    def __init__(
-        self,
-        endpoints: Sequence[Endpoint],
-        role: Role,
-        done: str,
-        results: str,
-        *,
-        api_key: str | None = None,
-        timeout: float = 30.0,
-        attempt_timeout: float = 10.0,
-        connections: int = 64,
-        clock: Callable[[], float] = time.monotonic,
-        seed: int = 0,
-        observe: Observer | None = None,
-        on_change: OnChange = ignore_change,
-    ) -> None:
-        """api_key: sent to all servers as a Bearer token; timeout: seconds for a call without a deadline;
-        attempt_timeout: seconds for one request; connections: to all servers together; observe: called with the
-        server's base URL, the outcome and the seconds of each request for results; on_change: as of `Balancer`.
-
-        Raises InvalidConfiguration.
-        """
-        self._role, self._done, self._results = role, done, results
+    def __init__(self, endpoints: Sequence[Endpoint], role: Role, **options: Unpack[Options]) -> None:
+        """Raises InvalidConfiguration."""
+        connections = options.get("connections", 64)
         self._servers = [
-            _Server(endpoint, role.name, api_key=api_key, connections=connections) for endpoint in endpoints
+            _Server(endpoint, role.name, api_key=options.get("api_key"), connections=connections)
+            for endpoint in endpoints
         ]
+        self._role = role
+        self._timeout, self._attempt_timeout = options.get("timeout", 30.0), options.get("attempt_timeout", 10.0)
+        self._side_by_side = max(1, connections // SHARE)
+        self._clock = options.get("clock", time.monotonic)
+        self._observe: Observer = options.get("observe", lambda endpoint, outcome, seconds: None)
         self._balancer = Balancer(
             self._servers,
             role,
             requests=max(1, connections // max(1, len(endpoints))),
             probe=self._probe,
-            clock=clock,
-            seed=seed,
-            on_change=on_change,
+            clock=self._clock,
+            seed=options.get("seed", 0),
+            on_change=options.get("on_change", ignore_change),
         )
-        self._timeout, self._attempt_timeout = timeout, attempt_timeout
-        self._side_by_side = max(1, connections // SHARE)
-        self._clock = clock
-        self._observe: Observer = observe or (lambda endpoint, outcome, seconds: None)
         self._connected = False
         for server in self._servers:
             if server.dialect.description_path is None:
@@ -268,22 +262,11 @@ class RemoteModel:
     ) -> Answer:
         """One request, and its outcome for the observer."""
         started = self._clock()
-        outcome: Outcome = "failed"
+        outcome: Outcome = "ok"
         try:
-            answer = await self._request(server, description, context, texts, deadline)
-            outcome = "ok"
-            return answer
-        except Busy:
-            outcome = "overloaded"
-            raise
-        except DeadlineExceeded:
-            outcome = "timeout"
-            raise
-        except Unavailable as failure:
-            outcome = "timeout" if isinstance(failure.__cause__, TimeoutError) else "unavailable"
-            raise
-        except asyncio.CancelledError:
-            outcome = "cancelled"
+            return await self._request(server, description, context, texts, deadline)
+        except BaseException as error:
+            outcome = OUTCOMES.get(type(error), "failed")
             raise
         finally:
             self._observe(server.base, outcome, self._clock() - started)
@@ -299,10 +282,10 @@ class RemoteModel:
         try:
             answer = dialect.read(body, len(texts))
         except Unusable as flaw:
-            raise Flawed(f"{server.base} gives unusable {self._results}: {flaw}") from flaw
+            raise Flawed(f"{server.base} gives unusable {self._role.results}: {flaw}") from flaw
         served = answer.served or (await self._describe(server, deadline, confirm=True)).name
         if served != description.name:
-            raise Exchanged(f"{server.base} {self._done} with {served}, not with {description.name}")
+            raise Exchanged(f"{server.base} {self._role.done} with {served}, not with {description.name}")
         return Answer(answer.values, answer.truncated + request.cut, description.name)
 
 

@@ -33,6 +33,10 @@ class Unavailable(Exception):
         self.carried_out = carried_out
 
 
+class TimedOut(Unavailable):
+    """The server did not answer in time."""
+
+
 class Busy(Exception):
     """The server has too much to do.
 
@@ -148,7 +152,7 @@ class Peer:
                 raise  # of whoever gives the body
             if budget.last:
                 raise self._too_late(f"{self.base} had not answered when the time was over") from timeout
-            raise Unavailable(f"{self.base} did not answer within {budget.seconds:.3g} s") from timeout
+            raise TimedOut(f"{self.base} did not answer within {budget.seconds:.3g} s") from timeout
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise Unavailable(f"{self.base} cannot be reached ({_reason(error)})", carried_out=False) from error
         except (httpx.TransportError, httpx.DecodingError) as error:

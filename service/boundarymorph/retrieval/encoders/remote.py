@@ -25,7 +25,7 @@ DOCUMENTS = 256  # of a call that share one timeout
 
 _QUERY, _DOCUMENT = 0, 1
 _CHANGED = "the encoder's servers serve another model since this request began; try again"
-_ROLE = Role("encoder", EncoderUnavailable, EncoderFailed)
+_ROLE = Role("encoder", EncoderUnavailable, EncoderFailed, "encoded", "vectors")
 _SPELLING = Spelling("an encoder", None, DIALECTS, ", ".join(f"{name}://" for name in DIALECTS))
 
 
@@ -66,8 +66,8 @@ class RemoteEncoder:
         **options: Unpack[Options],
     ) -> None:
         """query_prompt, document_prompt: put before the texts, by default what the model's family wants; dimension: how
-        many of the first components are kept, for models that were trained for it; options: as of `RemoteModel`;
-        timeout is that of a query, or of every 256 documents.
+        many of the first components are kept, for models that were trained for it; timeout is that of a query, or of
+        every 256 documents.
 
         Raises InvalidConfiguration.
         """
@@ -76,7 +76,7 @@ class RemoteEncoder:
         self._query_prompt, self._document_prompt = query_prompt, document_prompt
         self._kept = dimension
         self._known: tuple[str, int] | None = None  # the model that gave the last vectors, and their length
-        self._model = RemoteModel(endpoints, _ROLE, "encoded", "vectors", **options)
+        self._model = RemoteModel(endpoints, _ROLE, **options)
 
     @property
     def identity(self) -> str | None:

@@ -13,15 +13,15 @@ from boundarymorph.remote.model import Options, RemoteModel
 from boundarymorph.remote.urls import Endpoint
 from boundarymorph.scoring.scorer import Scores
 
-_ROLE = Role("scorer", ScorerUnavailable, ScorerFailed)
+_ROLE = Role("scorer", ScorerUnavailable, ScorerFailed, "scored", "scores")
 
 
 class RemoteScorer(RemoteModel):
     """A `Scorer` over HTTP, in front of one server or several that serve the same model."""
 
     def __init__(self, endpoints: Sequence[Endpoint], **options: Unpack[Options]) -> None:
-        """options: as of `RemoteModel`; timeout is that of a call of `score`. Raises InvalidConfiguration."""
-        super().__init__(endpoints, _ROLE, "scored", "scores", **options)
+        """Raises InvalidConfiguration."""
+        super().__init__(endpoints, _ROLE, **options)
 
     async def check(self) -> None:
         """Score a short pair. Raises what `score` does."""
