@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,12 +17,12 @@ from boundarymorph.errors import (
     EncoderUnavailable,
     InvalidConfiguration,
     InvalidInput,
-    Overloaded,
 )
 from boundarymorph.remote.urls import Endpoint
 from boundarymorph.retrieval.encoders.recipe import known_recipe
 from boundarymorph.retrieval.encoders.remote import DOCUMENTS, RemoteEncoder, parse
 from tests.contract.encoder import TEXTS, EncoderContract
+from tests.remote.test_replicas import Clock
 from tests.retrieval.fakes import vector_of
 from tests.scoring.remote.servers import (
     MODEL,
@@ -109,16 +108,6 @@ class Vllm(OpenAI):
     def reply(self, body: dict[str, Any]) -> Reply:
         assert body["truncate_prompt_tokens"] == -1
         return self.embedded(body)
-
-
-class Stopped:
-    """A clock that goes on when a test says so, however slow the machine."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def endpoint(server: Server, suffix: str = "") -> Endpoint:
@@ -213,7 +202,7 @@ class TestWhatItIs:
                 await encoder.connect()
 
     async def test_a_server_that_comes_back_with_another_model(self) -> None:
-        clock = Stopped()
+        clock = Clock()
         async with running(Tei("a")) as [server], encoding(server, clock=clock) as encoder:
             await encoder.connect()
             server.wire = Tei("b")
@@ -286,14 +275,6 @@ class TestFailures:
             for _ in range(5):
                 await check(encoder)
 
-    async def test_a_broken_connection_is_tried_again(self) -> None:
-        async with running(Tei(), Tei()) as servers, encoding(*servers) as encoder:
-            await encoder.connect()
-            for server in servers:
-                server.script = [reset]
-            for _ in range(3):
-                await check(encoder)
-
     async def test_what_is_paid_for_is_not_repeated(self) -> None:
         async with running(OpenAI(), OpenAI()) as servers, encoding(*servers) as encoder:
             await encoder.connect()
@@ -303,22 +284,6 @@ class TestFailures:
             with pytest.raises(EncoderUnavailable, match="paid for"):
                 await encoder.encode_query("x")
             assert sum(len(server.asked) for server in servers) == asked + 1
-
-    @pytest.mark.parametrize("wire", [Tei, OpenAI])
-    async def test_it_waits_as_long_as_it_is_asked_to(self, wire: type[Wire]) -> None:
-        async with running(wire()) as [server], encoding(server) as encoder:
-            await encoder.connect()
-            server.script = [answer({"error": "busy"}, 429, retry_after="0.2")]
-            await check(encoder)
-            assert len(server.asked) == 3
-
-    async def test_an_overload_that_lasts(self) -> None:
-        async with running(Tei()) as [server], encoding(server, timeout=5.0) as encoder:
-            await encoder.connect()
-            server.behaviour = answer({"error": "Model is overloaded"}, 429, retry_after="30")
-            with pytest.raises(Overloaded) as error:
-                await encoder.encode_query("x")
-            assert 20 < error.value.retry_after <= 30
 
     async def test_a_server_that_hangs(self) -> None:
         async with running(Tei()) as [server], encoding(server, timeout=0.3) as encoder:
@@ -351,19 +316,6 @@ class TestFailures:
             with pytest.raises(EncoderFailed, match="8192 tokens"):
                 await encoder.encode_query("x")
             await check(encoder)
-
-    async def test_who_leaves_is_gone(self) -> None:
-        async with running(Tei()) as [server], encoding(server) as encoder:
-            await encoder.connect()
-            server.arrived.clear()
-            server.behaviour = hang
-            leaving = asyncio.create_task(encoder.encode_query("x"))
-            await server.arrived.wait()
-            leaving.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await leaving
-            async with asyncio.timeout(10):
-                await server.gone.wait()
 
     async def test_each_attempt_is_told(self) -> None:
         told: list[tuple[str, str]] = []

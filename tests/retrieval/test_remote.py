@@ -3,8 +3,9 @@
 import asyncio
 import inspect
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -279,19 +280,30 @@ async def hang(writer: asyncio.StreamWriter) -> None:
     await asyncio.Event().wait()
 
 
-class Scripted:
-    """A server that does one thing after the other, whatever it is asked."""
+class Server:
+    """A stand-in that does one thing after the other, whatever it is asked, and in the end the same with every request.
+
+    checked: what it does with the requests of a check; None for the same.
+    """
 
     def __init__(self, *script: Behaviour) -> None:
-        self.script, self.asked, self.left = list(script), 0, asyncio.Event()
+        *self.script, self.behaviour = script
+        self.checked: Behaviour | None = None
+        self.asked: Counter[str] = Counter()
+        self.left = asyncio.Event()
+        self.url = ""
 
     async def connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while not writer.is_closing():
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
                 await reader.readexactly(int(head.partition("content-length: ")[2].partition("\r")[0] or 0))
-                self.asked += 1
-                doing = asyncio.ensure_future(self.script.pop(0)(writer))
+                path = head.split()[1]
+                self.asked[path] += 1
+                behaviour = self.script.pop(0) if self.script else self.behaviour
+                if self.checked is not None and path in ("/embed/query", "/readyz"):
+                    behaviour = self.checked
+                doing = asyncio.ensure_future(behaviour(writer))
                 leaving = asyncio.ensure_future(reader.read(1))
                 await asyncio.wait([doing, leaving], return_when=asyncio.FIRST_COMPLETED)
                 if leaving.done():
@@ -306,16 +318,23 @@ class Scripted:
 
 
 @asynccontextmanager
-async def scripted(*script: Behaviour, **options: Any) -> AsyncIterator[tuple[RemoteRetriever, Scripted]]:
-    scenario = Scripted(*script)
-    server = await asyncio.start_server(scenario.connection, "127.0.0.1", 0)
-    retriever = RemoteRetriever(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", **options)
-    try:
-        yield retriever, scenario
-    finally:
-        await retriever.close()
-        server.close()
-        await server.wait_closed()
+async def standing_in(*servers: Server, **options: Any) -> AsyncIterator[RemoteRetriever]:
+    """One retriever in front of them all."""
+    async with AsyncExitStack() as stack:
+        for server in servers:
+            listening = await asyncio.start_server(server.connection, "127.0.0.1", 0)
+            stack.push_async_callback(listening.wait_closed)
+            stack.callback(listening.close)
+            server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        retriever = RemoteRetriever(*(f"{server.url}/" for server in servers), **options)
+        stack.push_async_callback(retriever.close)
+        yield retriever
+
+
+@asynccontextmanager
+async def scripted(*script: Behaviour, **options: Any) -> AsyncIterator[tuple[RemoteRetriever, Server]]:
+    async with standing_in(server := Server(*script), **options) as retriever:
+        yield retriever, server
 
 
 DOCUMENT: dict[str, object] = {"documents": [{"id": "a", "text": "t", "title": None, "metadata": {}}]}
@@ -325,11 +344,11 @@ DOCUMENT: dict[str, object] = {"documents": [{"id": "a", "text": "t", "title": N
 async def test_a_connection_that_breaks_is_tried_once_more(broken: Behaviour) -> None:
     async with scripted(broken, answer(DOCUMENT)) as (retriever, server):
         assert await retriever.documents("i", ["a"]) == {"a": Document("a", "t")}
-        assert server.asked == 2
+        assert server.asked.total() == 2
     async with scripted(broken, broken, answer(DOCUMENT)) as (retriever, server):
         with pytest.raises(RetrieverUnavailable, match="broke off"):
             await retriever.documents("i", ["a"])
-        assert server.asked == 2
+        assert server.asked.total() == 2
 
 
 async def test_nobody_there() -> None:

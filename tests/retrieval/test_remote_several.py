@@ -1,7 +1,6 @@
 """Several retrievers over real sockets: whose turn it is, and what becomes of a call when one of them is away."""
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -28,7 +27,18 @@ from boundarymorph.server.composition import build_gateway
 from boundarymorph.settings import RetrieverSettings, ScorerSettings, Settings
 from tests.api.service import fake_retrieval, on_socket
 from tests.contract.retriever import RetrieverContract
-from tests.retrieval.test_remote import DOCUMENT, RATE_LIMITED, UP_TO, Behaviour, answer, hang, reset
+from tests.remote.test_replicas import Clock
+from tests.retrieval.test_remote import (
+    DOCUMENT,
+    RATE_LIMITED,
+    UP_TO,
+    Behaviour,
+    Server,
+    answer,
+    hang,
+    reset,
+    standing_in,
+)
 from tests.retrieval.test_remote import data as data  # a fixture
 
 FOUND = {"a": Document("a", "t")}
@@ -49,61 +59,13 @@ async def body() -> AsyncIterator[bytes]:
     yield b"{}"
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Server:
-    """A stand-in that does the same with every request, each on a connection of its own, until that is changed.
-
-    checked: what it does with the questions of a check; None for the same.
-    """
-
-    def __init__(self, behaviour: Behaviour) -> None:
-        self.behaviour = behaviour
-        self.checked: Behaviour | None = None
-        self.asked: Counter[str] = Counter()
-        self.url = ""
-
-    async def connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-            await reader.readexactly(int(head.partition("content-length: ")[2].partition("\r")[0] or 0))
-            path = head.split()[1]
-            self.asked[path] += 1
-            of_check = self.checked if path in ("/embed/query", "/readyz") else None
-            doing = asyncio.ensure_future((of_check or self.behaviour)(writer))
-            leaving = asyncio.ensure_future(reader.read(1))
-            await asyncio.wait([doing, leaving], return_when=asyncio.FIRST_COMPLETED)
-            doing.cancel()
-            leaving.cancel()
-            await asyncio.gather(doing, leaving, return_exceptions=True)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
-
 @asynccontextmanager
 async def several(
     *behaviours: Behaviour, clock: Clock, seconds: float = UP_TO
 ) -> AsyncIterator[tuple[RemoteRetriever, list[Server]]]:
-    stood = [Server(behaviour) for behaviour in behaviours]
-    async with AsyncExitStack() as stack:
-        for server in stood:
-            listening = await asyncio.start_server(server.connection, "127.0.0.1", 0)
-            stack.push_async_callback(listening.wait_closed)
-            stack.callback(listening.close)
-            server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-        retriever = RemoteRetriever(*(server.url for server in stood), timeout=seconds, clock=clock)
-        try:
-            yield retriever, stood
-        finally:
-            await retriever.close()
+    servers = [Server(behaviour) for behaviour in behaviours]
+    async with standing_in(*servers, clock=clock, timeout=seconds) as retriever:
+        yield retriever, servers
 
 
 async def asked_until(retriever: RemoteRetriever, server: Server, path: str) -> None:
