@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def ignore_change(endpoint: str, works: bool) -> None:
-    """Tells nobody that a server has changed."""
+    """The `OnChange` of callers who need none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +77,9 @@ class Balancer(Generic[P]):
         seed: int = 0,
         on_change: OnChange = ignore_change,
     ) -> None:
-        """requests: most under way at a time at one server; probe: asks a server for a trifle, and returns whether that
-        could show that it works; on_change: called with the base URL of each server and whether it works, which all do
-        to begin with.
+        """requests: most under way at a time at one server; probe: sends a small request to a server, and returns
+        whether that could show that it works; on_change: called with the base URL of each server and whether it works,
+        which all do to begin with.
 
         Raises InvalidConfiguration.
         """
@@ -88,7 +88,7 @@ class Balancer(Generic[P]):
         if len({peer.base for peer in peers}) < len(peers):
             raise InvalidConfiguration(f"a remote {role.name} is given the same server twice")
         self.model: str | None = None
-        """The one in use; None before a server has told which it serves."""
+        """The one in use; None before a server has named it."""
         self._members = [_Member(peer) for peer in peers]
         self._indices = {peer: index for index, peer in enumerate(peers)}
         self._role, self._clock, self._probe, self._on_change = role, clock, probe, on_change
@@ -150,7 +150,7 @@ class Balancer(Generic[P]):
                     tried.add(index)
             except Flawed as flaw:
                 if peer.paid:
-                    raise self._told(flaw) from flaw
+                    raise self._as_error(flaw) from flaw
                 flaws[index] = flaw
                 tried.add(index)
             except (Unavailable, Misfit) as failure:
@@ -160,8 +160,8 @@ class Balancer(Generic[P]):
                     message = f"{failure}; it is not asked again, since requests there are paid for"
                     raise self._role.unavailable(message) from failure
             except Refused as refusal:
-                raise self._told(refusal) from refusal
-        raise self._told(next(iter(flaws.values()))) if flaws else self.nobody()
+                raise self._as_error(refusal) from refusal
+        raise self._as_error(next(iter(flaws.values()))) if flaws else self.none_left()
 
     async def call_once(self, ask: Callable[[P], Awaitable[Answer]]) -> Answer:
         """Ask one server that works, and no other where it breaks off.
@@ -171,12 +171,12 @@ class Balancer(Generic[P]):
         self.check_open()
         index = self._choose(1, ())
         if index is None:
-            raise self.nobody()
+            raise self.none_left()
         try:
             return await ask(self._members[index].peer)
         except Unavailable as failure:
             self._eject(index, failure)
-            raise self._told(failure) from failure
+            raise self._as_error(failure) from failure
 
     async def ask_all(self, ask: Callable[[P], Awaitable[bool]]) -> None:
         """Ask all servers side by side, and note what is wrong with each. ask: as of a probe."""
@@ -203,7 +203,7 @@ class Balancer(Generic[P]):
         if member.model not in (None, self.model):
             raise self._other_model(member)
 
-    def nobody(self) -> BoundaryMorphError:
+    def none_left(self) -> BoundaryMorphError:
         """Why there is none left to ask."""
         faults = [member.fault for member in self._members if member.fault is not None]
         busy = [fault for fault in faults if isinstance(fault, Overloaded)]
@@ -287,7 +287,7 @@ class Balancer(Generic[P]):
     def _eject(self, index: int, cause: Unavailable | Refused | Relayed | DeadlineExceeded) -> None:
         """It does not work, or is not to be used. What comes back may serve another model."""
         member = self._members[index]
-        self._note(member, self._told(cause))
+        self._note(member, self._as_error(cause))
         self._replicas.failed(index)
         member.peer.forget()
         if isinstance(cause, OtherModel):
@@ -312,7 +312,7 @@ class Balancer(Generic[P]):
             self._members[index].probe = None
 
     async def _try_out(self, index: int, ask: Callable[[P], Awaitable[bool]]) -> None:
-        """Note what comes of asking a server for a trifle. Raises DeadlineExceeded."""
+        """Note what comes of a small request to a server. Raises DeadlineExceeded."""
         peer = self._members[index].peer
         try:
             with self._under_way(index, 0) as ticket:
@@ -330,7 +330,7 @@ class Balancer(Generic[P]):
             self._eject(index, failure)
 
     def _note(self, member: _Member[P], fault: BoundaryMorphError | None) -> None:
-        """Note what is wrong with a server; tell and log where it stops working or works again."""
+        """Note what is wrong with a server; report and log where it stops working or works again."""
         worked, works = (one is None or isinstance(one, Overloaded) for one in (member.fault, fault))
         member.fault = fault
         if works == worked:
@@ -341,7 +341,7 @@ class Balancer(Generic[P]):
         else:
             log.warning("a %s does not work: %s", self._role.name, fault)
 
-    def _told(self, cause: Unavailable | Refused | Relayed | DeadlineExceeded) -> BoundaryMorphError:
+    def _as_error(self, cause: Unavailable | Refused | Relayed | DeadlineExceeded) -> BoundaryMorphError:
         """What is wrong, as the callers hear it."""
         if isinstance(cause, DeadlineExceeded):
             return cause

@@ -21,10 +21,10 @@ def identified(description: Description, endpoint: Endpoint, address: str) -> De
 
     Raises Unusable for a server that tells another revision than the operator wants.
     """
-    told, wanted = description.revision, endpoint.revision
-    if told is not None:
-        if wanted is not None and not (told.startswith(wanted) or wanted.startswith(told)):
-            raise Unusable(f"it serves revision {told}, not {wanted}: give the commit, or leave the revision out")
+    named, wanted = description.revision, endpoint.revision
+    if named is not None:
+        if wanted is not None and not (named.startswith(wanted) or wanted.startswith(named)):
+            raise Unusable(f"it serves revision {named}, not {wanted}: give the commit, or leave the revision out")
         return description
     if wanted is None:
         hosted = endpoint.base == endpoint.dialect.home

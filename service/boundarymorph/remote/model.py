@@ -22,7 +22,7 @@ from boundarymorph.remote.wire import Answer, Description, Unusable
 
 DESCRIPTION_TIMEOUT = 2.0  # seconds; no model runs for it
 CALLS = 3  # of which the first two may be lost to a change of the model
-PROBE = "canary"
+PROBE = "probe"
 SHARE = 4  # a call may take one in so many of all connections
 GRACE = 0.05  # seconds after the deadline in which a request's own timer tells which server it waited for
 
@@ -169,13 +169,13 @@ class RemoteModel:
     async def _connect(self, deadline: Deadline) -> None:
         async def describe(server: _Server) -> bool:
             await self._describe(server, deadline)
-            return True  # as far as anybody can know to begin with
+            return True  # as far as can be known to begin with
 
         await self._balancer.ask_all(describe)
         self._connected = True
         if not any(server.description for server in self._servers):
             deadline.remaining()
-            raise self._balancer.nobody()
+            raise self._balancer.none_left()
 
     async def _chunks(self, context: str, texts: Sequence[str], deadline: Deadline) -> list[Answer]:
         if not self._connected:

@@ -123,7 +123,7 @@ class Peer:
         repeatable: sent once more where the connection breaks, as an idle one may just when it is used again. stream:
         the body is still to be read, and the answer to be closed, unless it `tells_of_server` in answer to what is
         repeatable. Raises Unavailable, or DeadlineExceeded where the budget ends with the deadline. A cancelled request
-        closes its connection, by which the server learns that nobody waits.
+        closes its connection, by which the server learns that it need not go on.
         """
         extensions: dict[str, Any] = {"trace": self._trace}
         url = httpx.URL(self.base)

@@ -30,7 +30,7 @@ class Request:
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
     """values: (n, ...) in the order of the texts; truncated: how many the server says that it cut; served: the name
-    of the model that answered, None where it is not told."""
+    of the model that answered, None where it is not named."""
 
     values: NDArray[Any]
     truncated: int = 0
@@ -41,8 +41,8 @@ class Answer:
 class Description:
     """A server, as it describes itself.
 
-    name: model and precision, as far as they are told; model: what requests call the model; texts: most a request;
-    concurrent_texts: how many it takes at a time before it refuses any, None where that is not told; revision: of the
+    name: model and precision, as far as they are named; model: what requests call the model; texts: most a request;
+    concurrent_texts: how many it takes at a time before it refuses any, None where it does not say; revision: of the
     model, weights: their name on the hub or their folder, None where the server does not tell them.
     """
 
@@ -62,7 +62,7 @@ class Dialect(ABC):
     path: str
     """Where results are asked for."""
     most_texts: int
-    """Most texts a request, as long as the server has told nothing else."""
+    """Most texts a request, as long as the server has said nothing else."""
     most_bytes: int | None = None
     """Most bytes of a request's texts, as JSON; None for no limit of note."""
     description_path: str | None = None
@@ -112,7 +112,7 @@ class TextEmbeddingsInference(Dialect):
         if isinstance(kind, dict) and kind and self.model_type not in kind:
             raise Unusable(f"{served} is no {self.called} but a model of type {', '.join(map(str, kind))}")
         embedding = kind.get("embedding") if isinstance(kind, dict) else None
-        pooling = told(embedding.get("pooling")) if isinstance(embedding, dict) else None
+        pooling = optional_word(embedding.get("pooling")) if isinstance(embedding, dict) else None
         revision = info.get("model_sha")
         name = full_name(served, revision, info.get("model_dtype"), info.get("max_input_length"))
         return Description(
@@ -120,7 +120,7 @@ class TextEmbeddingsInference(Dialect):
             served,
             limit(info, "max_client_batch_size", self.most_texts),
             limit(info, "max_concurrent_requests", 0) or None,
-            told(revision),
+            optional_word(revision),
             served,
         )
 
@@ -128,7 +128,7 @@ class TextEmbeddingsInference(Dialect):
 def vllm_description(body: bytes, model: str | None, most_texts: int) -> Description:
     """As vLLM describes itself, whatever its models do."""
     card = chosen([card for card in cards(body) if not card.get("parent")], model)
-    served, root = word(card, "id"), told(card.get("root"))
+    served, root = word(card, "id"), optional_word(card.get("root"))
     name = served if root in (None, served) else f"{served}={root}"  # what it was loaded from may be called otherwise
     return Description(
         full_name(name, None, None, card.get("max_model_len")), served, most_texts, weights=root or served
@@ -165,13 +165,13 @@ def by_index(results: Iterable[tuple[object, object]], count: int, noun: str) ->
 
 
 def full_name(model: str, revision: object, precision: object, length: object) -> str:
-    """model@revision/precision/length, of which the latter three are left out where they are not told."""
+    """model@revision/precision/length, of which the latter three are left out where they are not known."""
     name = f"{model}@{revision[:12]}" if isinstance(revision, str) and revision else model
     return "/".join([name, *(str(part) for part in (precision, length) if part)])
 
 
-def told(value: object) -> str | None:
-    """A word that a server may tell or not."""
+def optional_word(value: object) -> str | None:
+    """A name that may be missing."""
     return value if isinstance(value, str) and value else None
 
 
@@ -206,8 +206,8 @@ def word(value: dict[str, Any], key: str) -> str:
 
 def limit(value: dict[str, Any], key: str, default: int) -> int:
     """A positive number, or the default."""
-    told = value.get(key)
-    return told if is_count(told) and told > 0 else default
+    number = value.get(key)
+    return number if is_count(number) and number > 0 else default
 
 
 def is_count(value: object) -> TypeGuard[int]:

@@ -41,9 +41,9 @@ from boundarymorph.selection.pool import unit_rows
 
 EXCERPT = 200  # characters of an answer that is not ours
 TEXTS = 128  # of one request for embeddings: its time should not grow with the pool
-PROBE = encoded({"query": "canary"})
+PROBE = encoded({"query": "probe"})
 IDENTITY = {"Accept-Encoding": "identity"}
-OWN = (InvalidConfiguration, NotReady, RetrieverFailed, RetrieverUnavailable)  # which are told anew, with the URL
+OWN = (InvalidConfiguration, NotReady, RetrieverFailed, RetrieverUnavailable)  # which are raised anew, with the URL
 _ROLE = Role("retriever", RetrieverUnavailable, RetrieverFailed)
 
 Answer = TypeVar("Answer")

@@ -20,11 +20,12 @@ from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.cross_encoder import CrossEncoder
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.selector.selector import Selector
-from boundarymorph.settings import CacheSettings, EncoderSettings, ModelSettings, Settings
+from boundarymorph.settings import CacheSettings, EncoderSettings, ModelSettings, ScorerSettings, Settings
 
 # At run time each is imported where it is built: a process that retrieves elsewhere loads neither FAISS nor ONNX.
 if TYPE_CHECKING:
     from boundarymorph.inference.transformer.device import LoadOptions
+    from boundarymorph.remote.model import Observer, Options
     from boundarymorph.retrieval.catalog import IndexCatalog
     from boundarymorph.retrieval.encoders import Encoder
     from boundarymorph.retrieval.index import VectorIndex
@@ -416,15 +417,8 @@ def _remote_scorer(settings: Settings) -> Scorer:
     from boundarymorph.telemetry import metrics
 
     chosen = settings.scorer
-    return RemoteScorer(
-        [replace(parse(url), revision=chosen.revision) for url in chosen.url],
-        api_key=_secret(chosen.api_key),
-        timeout=chosen.timeout_seconds,
-        attempt_timeout=chosen.attempt_seconds,
-        connections=chosen.connections,
-        observe=metrics.observe_attempt,
-        on_change=partial(metrics.observe_replica, "scorer"),
-    )
+    endpoints = [replace(parse(url), revision=chosen.revision) for url in chosen.url]
+    return RemoteScorer(endpoints, **_remote_options(chosen, "scorer", metrics.observe_attempt))
 
 
 def _remote_encoder(chosen: EncoderSettings) -> Encoder:
@@ -436,13 +430,21 @@ def _remote_encoder(chosen: EncoderSettings) -> Encoder:
         query_prompt=chosen.query_prompt,
         document_prompt=chosen.document_prompt,
         dimension=chosen.dimension,
-        api_key=_secret(chosen.api_key),
-        timeout=chosen.timeout_seconds,
-        attempt_timeout=chosen.attempt_seconds,
-        connections=chosen.connections,
-        observe=metrics.observe_encoder_attempt,
-        on_change=partial(metrics.observe_replica, "encoder"),
+        **_remote_options(chosen, "encoder", metrics.observe_encoder_attempt),
     )
+
+
+def _remote_options(chosen: ScorerSettings | EncoderSettings, role: str, observe: Observer) -> Options:
+    from boundarymorph.telemetry import metrics
+
+    return {
+        "api_key": _secret(chosen.api_key),
+        "timeout": chosen.timeout_seconds,
+        "attempt_timeout": chosen.attempt_seconds,
+        "connections": chosen.connections,
+        "observe": observe,
+        "on_change": partial(metrics.observe_replica, role),
+    }
 
 
 def _load_options(chosen: ModelSettings, threads: int | None) -> LoadOptions:

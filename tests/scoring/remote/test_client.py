@@ -565,7 +565,7 @@ class TestDeadline:
             server.behaviour = hang
             with pytest.raises(DeadlineExceeded):
                 await scorer.score(QUERY, TEXTS)
-            await _within(_until(lambda: server.asked[-1]["texts"] == ["canary"]))
+            await _within(_until(lambda: server.asked[-1]["texts"] == ["probe"]))
 
     async def test_a_server_that_hangs_is_ejected_though_nobody_waits_for_long(self) -> None:
         changes: list[bool] = []
@@ -595,7 +595,7 @@ class TestDeadline:
             asked = len(hanging.asked)
             for _ in range(8):
                 await check(scorer)
-            assert [body["texts"] for body in hanging.asked[asked:]] in ([], [["canary"]])
+            assert [body["texts"] for body in hanging.asked[asked:]] in ([], [["probe"]])
 
     async def test_what_is_paid_for_is_not_asked_for_a_trifle(self) -> None:
         async with running(Cohere()) as [server], scoring(server, timeout=0.02) as scorer:

@@ -7,7 +7,7 @@ import pytest
 
 from boundarymorph.errors import InvalidInput, ScorerFailed
 from boundarymorph.scoring.remote.client import RemoteScorer
-from boundarymorph.scoring.remote.dialects import TOLD
+from boundarymorph.scoring.remote.dialects import DEADLINE_SHARE
 from tests.contract.scorer import QUERY, TEXTS, ScorerContract
 from tests.scoring.fakes import score_of
 from tests.scoring.remote.servers import (
@@ -172,11 +172,11 @@ class TestOurs:
             assert (await scorer.score(QUERY, ["short", "l" * 101, "l" * 102, "short", "l" * 103])).truncated == 3
             await scorer.close()
 
-    async def test_the_time_that_is_left_is_told(self) -> None:
+    async def test_the_scorer_is_given_the_time_that_is_left(self) -> None:
         async with running(Ours()) as [server]:
             scorer = RemoteScorer([server.endpoint()], timeout=20.0, attempt_timeout=10.0)
             await scorer.score(QUERY, TEXTS)
-            assert server.asked[0]["deadline_ms"] == TOLD * 10_000
+            assert server.asked[0]["deadline_ms"] == DEADLINE_SHARE * 10_000
             await scorer.close()
 
     async def test_a_model_is_wanted_by_its_name_or_its_family(self) -> None:

@@ -88,8 +88,8 @@ class RemoteEncoder:
         """The model as its server names it, and a hash of the prompts and the dimension."""
         model, _ = self._reached()
         query, document = self._prompts(model)
-        told = json.dumps({"query": query, "document": document, "dimension": self.dimension}, sort_keys=True)
-        return f"{model}/{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+        recipe = json.dumps({"query": query, "document": document, "dimension": self.dimension}, sort_keys=True)
+        return f"{model}/{hashlib.sha256(recipe.encode()).hexdigest()[:8]}"
 
     @property
     def dimension(self) -> int:
@@ -105,8 +105,8 @@ class RemoteEncoder:
         await self._encode(_QUERY, ["probe"], None)
 
     async def check(self) -> None:
-        """Let a canary through. Raises what `encode_query` does."""
-        await self.encode_query("canary")
+        """Encode a short query. Raises what `encode_query` does."""
+        await self.encode_query("probe")
 
     async def encode_query(self, text: str, *, deadline: float | None = None) -> NDArray[np.float32]:
         """As `Encoder.encode_query`. deadline: on the clock, after which it raises DeadlineExceeded."""

@@ -25,7 +25,7 @@ class RemoteScorer(RemoteModel):
 
     async def check(self) -> None:
         """Score a short pair. Raises what `score` does."""
-        await self.score("canary", ["canary"])
+        await self.score("probe", ["probe"])
 
     async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
         self.check_open()

@@ -23,15 +23,15 @@ from boundarymorph.remote.wire import (
     is_count,
     limit,
     mapping,
+    optional_word,
     parsed,
     shown,
-    told,
     vllm_description,
     word,
 )
 
 TOLERANCE = 1e-6  # by which a score may leave [0, 1]: the rounding of a server
-TOLD = 0.95  # of the time that is waited: the scorer's own word that it is late shall come before that is over
+DEADLINE_SHARE = 0.95  # of the time that is waited, so that the scorer's own timeout is the first to be heard
 
 
 class BoundaryMorph(Dialect):
@@ -41,7 +41,7 @@ class BoundaryMorph(Dialect):
     most_texts, honours_deadlines = 512, True
 
     def request(self, model: str, context: str, texts: Sequence[str], seconds: float) -> Request:
-        deadline = max(1, int(TOLD * seconds * 1000))
+        deadline = max(1, int(DEADLINE_SHARE * seconds * 1000))
         return Request(self.path, {"query": context, "texts": list(texts), "deadline_ms": deadline})
 
     def read(self, body: bytes, count: int) -> Answer:
@@ -121,7 +121,7 @@ class Infinity(Dialect):
             full_name(served, revision, card.get("dtype"), None),
             served,
             self.most_texts,
-            revision=told(revision),
+            revision=optional_word(revision),
             weights=served,
         )
 
