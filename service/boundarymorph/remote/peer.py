@@ -169,7 +169,7 @@ class Peer:
         status = response.status_code
         if response.is_success:
             return response.content
-        said = f"{self.base}{path} answered {status}{self._excerpt(response)}"
+        said = self.said(path, response)
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             raise KeyRefused(f"{said}; check the key")
         pause = pause_of(response)
@@ -189,12 +189,13 @@ class Peer:
     def _too_late(self, message: str) -> DeadlineExceeded:
         return DeadlineExceeded(message, public=f"the {self._role} had not answered when the time was over")
 
-    def _excerpt(self, response: httpx.Response) -> str:
-        """What the server says about its refusal, without the key, which some repeat."""
+    def said(self, path: str, response: httpx.Response) -> str:
+        """What the server answered instead of results, without the key, which some repeat."""
         message = " ".join(_message(response).split())
         if self._key is not None:
             message = message.replace(self._key, "***")
-        return f": {message[:EXCERPT]}" if message else ""
+        answered = f"{self.base}{path} answered {response.status_code}"
+        return f"{answered}: {message[:EXCERPT]}" if message else answered
 
 
 def tells_of_server(response: httpx.Response) -> bool:

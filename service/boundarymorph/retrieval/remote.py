@@ -39,7 +39,6 @@ from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.selection.pool import unit_rows
 
-EXCERPT = 200  # characters of an answer that is not ours
 TEXTS = 128  # of one request for embeddings: its time should not grow with the pool
 PROBE = encoded({"query": "probe"})
 IDENTITY = {"Accept-Encoding": "identity"}
@@ -182,7 +181,7 @@ class RemoteRetriever:
         await self._embed(peer, "/embed/query", PROBE, 1)
         answer = await peer.send("GET", "/readyz", budget=self._budget)
         if not answer.is_success:
-            raise Unavailable(f"the retriever at {peer.base} is not ready: {_said(answer)}")
+            raise Unavailable(peer.said("/readyz", answer))
         return True
 
 
@@ -196,7 +195,7 @@ def _refusal(peer: Peer, path: str, response: httpx.Response) -> Exception:
     status, problem = response.status_code, _problem(response)
     detail = str(problem.get("detail", ""))
     slug = str(problem.get("type", "")).removeprefix(PROBLEM_TYPE)
-    said = f"the retriever at {peer.base} answered {status}: {detail or response.text[:EXCERPT]}"
+    said = peer.said(path, response)
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         own = detail if slug == Overloaded.slug else None
         return Busy(own or said, max(1.0, pause_of(response) or 0.0), public=own)
@@ -256,14 +255,6 @@ def _problem(response: httpx.Response) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         return {}
     return body if isinstance(body, dict) and str(body.get("type", "")).startswith(PROBLEM_TYPE) else {}
-
-
-def _said(response: httpx.Response) -> str:
-    """What /readyz says is the matter."""
-    try:
-        return str(orjson.loads(response.content)["detail"])
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return f"it answered {response.status_code}"
 
 
 @cache
