@@ -30,14 +30,19 @@ class Endpoint:
 class Spelling:
     """The addresses of one kind of model.
 
-    noun: what an address is of, with its article; own: what plain http and https mean, None where they mean nothing;
-    foreign: by their schemes; known: all of them, for a message.
+    noun: what an address is of, with its article; foreign: by their schemes; own: what plain http and https mean, None
+    where they mean nothing.
     """
 
     noun: str
-    own: Dialect | None
     foreign: Mapping[str, Dialect]
-    known: str
+    own: Dialect | None = None
+
+    @property
+    def known(self) -> str:
+        """All schemes, for a message."""
+        own = [] if self.own is None else [f"http(s)://HOST:PORT for {self.noun} of this service"]
+        return ", ".join([*own, *(f"{name}://" for name in self.foreign)])
 
 
 def parse(url: str, spelling: Spelling) -> Endpoint:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ from boundarymorph.errors import EncoderFailed, EncoderUnavailable
 from boundarymorph.inference.batching.batcher import CHARACTERS_A_TOKEN
 from boundarymorph.inference.batching.model import Role, TokenSequence
 from boundarymorph.inference.batching.served import Served
+from boundarymorph.remote.together import together
 from boundarymorph.retrieval.encoders.dual_encoder import DualEncoder
 from boundarymorph.retrieval.encoders.encoder import Embeddings
 from boundarymorph.telemetry import metrics
@@ -93,13 +93,7 @@ class BatchingEncoder(Served[DualEncoder, TokenSequence]):
 
         if texts:
             self.batcher.enter(map(len, texts[next(self._slices(texts))]))
-            workers = [asyncio.ensure_future(worker()) for _ in range(SLICES)]
-            try:
-                await asyncio.gather(*workers)
-            finally:
-                for unfinished in workers:
-                    unfinished.cancel()
-                await asyncio.gather(*workers, return_exceptions=True)
+            await together([worker() for _ in range(SLICES)])
         return Embeddings(vectors, truncated)
 
     def _slices(self, texts: Sequence[str]) -> Iterator[slice]:

@@ -26,7 +26,7 @@ DOCUMENTS = 256  # of a call that share one timeout
 _QUERY, _DOCUMENT = 0, 1
 _CHANGED = "the encoder's servers serve another model since this request began; try again"
 _ROLE = Role("encoder", EncoderUnavailable, EncoderFailed, "encoded", "vectors")
-_SPELLING = Spelling("an encoder", None, DIALECTS, ", ".join(f"{name}://" for name in DIALECTS))
+_SPELLING = Spelling("an encoder", DIALECTS)
 
 
 def parse(url: str) -> Endpoint:

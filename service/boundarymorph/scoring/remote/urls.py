@@ -8,12 +8,7 @@ from boundarymorph.scoring.remote.dialects import BOUNDARYMORPH, FOREIGN
 
 __all__ = ["Endpoint", "parse"]
 
-_SPELLING = Spelling(
-    "a scorer",
-    BOUNDARYMORPH,
-    FOREIGN,
-    "http(s)://HOST:PORT for a BoundaryMORPH scorer, " + ", ".join(f"{name}://" for name in FOREIGN),
-)
+_SPELLING = Spelling("a scorer", FOREIGN, BOUNDARYMORPH)
 
 
 def parse(url: str) -> Endpoint:
