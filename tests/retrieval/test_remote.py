@@ -351,6 +351,19 @@ async def test_a_connection_that_breaks_is_tried_once_more(broken: Behaviour) ->
         assert server.asked.total() == 2
 
 
+async def test_the_only_one_is_asked_however_often_it_failed() -> None:
+    """Nobody else could answer, and no caller would wait until it is probed."""
+    changes = list[bool]()
+    behaviours = [answer(b"away", 503), answer(b"away", 503), answer(DOCUMENT)]
+    async with scripted(*behaviours, on_change=lambda _, works: changes.append(works)) as (retriever, server):
+        for _ in range(2):
+            with pytest.raises(RetrieverUnavailable, match="503: away"):
+                await retriever.documents("i", ["a"])
+        assert await retriever.documents("i", ["a"]) == {"a": Document("a", "t")}
+        assert server.asked.total() == 3
+    assert changes == [True, False, True]
+
+
 async def test_nobody_there() -> None:
     """At once: nothing is waited for that an hour of timeout could change."""
     with socket.create_server(("127.0.0.1", 0)) as door:
