@@ -16,7 +16,7 @@ REPOSITORY = Path(__file__).parents[1]
 
 
 def test_the_gpu_check_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = ["--device", "cpu", "--models", "smoke", "smoke-qwen", "--pairs", "12", "--batch-tokens", "512", "2048"]
+    options = ["--device", "cpu", "--models", "smoke", "smoke-qwen", "--pairs", "12", "--batch-tokens", "256", "512"]
     options += ["--precisions", "bf16", "--documents", "3000", "--dimension", "16", "--depth", "500"]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["gpu_check", *options])

@@ -201,6 +201,7 @@ class TestConfig:
         assert "BOUNDARYMORPH_CONFIG" in refused(run("config"))
 
 
+@pytest.mark.usefixtures("tiny_weights")
 class TestIndexes:
     def test_from_building_to_deleting(self, run: Run, source: Path) -> None:
         columns = "name documents dimension kind encoder bytes created"
@@ -285,31 +286,32 @@ class TestIndexes:
         assert run("index", "build", "few", "--from", str(source)).code == 0
         assert "100%" in screen.getvalue() and "4 documents" in screen.getvalue()
 
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-    def test_an_interrupted_build_goes_on(
-        self, run: Run, source: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        count = 300
-        lines = (orjson.dumps({"id": n, "text": f"the number {n} " * 10}) for n in range(count))
-        source.write_bytes(b"\n".join(lines))
-        command = [sys.executable, "-m", "boundarymorph.cli", "index", "build", "many", "--from", str(source)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as building:
-            deadline = time.monotonic() + 30
-            while stored() < 64:
-                assert building.poll() is None and time.monotonic() < deadline
-                time.sleep(0.01)
-            building.send_signal(number)
-            _, errors = building.communicate(timeout=30)
-        assert building.returncode != 0
-        assert b"Traceback" not in errors
-        before = stored()
-        assert 64 <= before < count
-        encoded = counted(monkeypatch)
-        outcome = run("index", "build", "many", "--from", str(source))
-        assert f"{count - before} added, 0 updated, {before} unchanged" in outcome.out
-        assert f"{count} documents in " in outcome.out and f"; {before} were there already" in outcome.out
-        assert sum(encoded[1:]) == count - before  # the first is the probe
-        assert stored() == count
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_build_goes_on(
+    run: Run, source: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 300
+    lines = (orjson.dumps({"id": n, "text": f"the number {n}"}) for n in range(count))
+    source.write_bytes(b"\n".join(lines))
+    command = [sys.executable, "-m", "boundarymorph.cli", "index", "build", "many", "--from", str(source)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as building:
+        deadline = time.monotonic() + 30
+        while stored() < 64:
+            assert building.poll() is None and time.monotonic() < deadline
+            time.sleep(0.01)
+        building.send_signal(number)
+        _, errors = building.communicate(timeout=30)
+    assert building.returncode != 0
+    assert b"Traceback" not in errors
+    before = stored()
+    assert 64 <= before < count
+    encoded = counted(monkeypatch)
+    outcome = run("index", "build", "many", "--from", str(source))
+    assert f"{count - before} added, 0 updated, {before} unchanged" in outcome.out
+    assert f"{count} documents in " in outcome.out and f"; {before} were there already" in outcome.out
+    assert sum(encoded[1:]) == count - before  # the first is the probe
+    assert stored() == count
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -528,6 +530,7 @@ class TestCandidates:
         assert "--filter" in refused(run("select", "own", "q", "--filter", filter))
 
 
+@pytest.mark.usefixtures("tiny_weights")
 class TestKinds:
     def test_a_large_index_is_left_with_a_snapshot(
         self, run: Run, source: Path, monkeypatch: pytest.MonkeyPatch

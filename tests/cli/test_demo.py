@@ -31,15 +31,15 @@ def test_the_corpus() -> None:
 
 def test_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def few() -> Iterator[Document]:
-        for number in range(150):
+        for number in range(40):
             yield Document(f"pack.f{number}", f"Return a time zone, {number} hours from UTC.", f"pack.f{number}")
 
     monkeypatch.setattr(demo, "docstrings", few)
-    for outcome in ("150 added", "150 unchanged"):
+    for outcome in ("40 added", "40 unchanged"):
         screen = StringIO()
         demo.run(Console(file=screen, width=120), tmp_path, "work with time zones", budget=4, k=8)
         shown = screen.getvalue()
-        assert f"150 documents: {outcome}" in shown
+        assert f"40 documents: {outcome}" in shown
         assert "POST http://127.0.0.1:" in shown
         assert "8 documents: " in shown and "4 of 4 cross-encoder calls" in shown
 

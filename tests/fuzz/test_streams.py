@@ -25,11 +25,14 @@ from boundarymorph.server.app import create_app, create_retriever_app
 from boundarymorph.settings import RetrieverSettings, Settings
 from tests.api.service import NDJSON, answer, block, fake_retrieval, fake_rooms, on_socket, problem, ready, texts
 from tests.api.test_retrieval import fake_gateway
+from tests.stateful.profile import times
 
 SECONDS = 60.0  # after which what does not answer hangs
-GROWTH = 400_000  # bytes that may stay of a hundred requests of over 13,000 each
+GROWTH = 400_000  # bytes that may stay of sixty requests of over 13,000 each
 many = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=times(40, 1_000),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 
@@ -128,7 +131,7 @@ async def in_pieces(data: bytes, chance: random.Random) -> AsyncIterator[bytes]:
 
 
 class TestUploads:
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=times(100, 5_000), deadline=None)
     @given(seed=st.integers(0, 2**32), longest=st.sampled_from([20, 90, 10_000]))
     async def test_pieces_change_nothing(self, seed: int, longest: int) -> None:
         chance = random.Random(seed)
@@ -206,12 +209,12 @@ class TestFrames:
                 answer(await client.post("/select", json=body))
                 damaging.chance = random.Random(3)
                 refused = 0
-                for _ in range(200):
+                for _ in range(times(80, 2_000)):
                     response = await client.post("/select", json=body)
                     if not response.is_success:
                         problem(response, 502, "malformed-frame")
                         refused += 1
-                assert refused > 50
+                assert refused > 20
                 damaging.chance = None
                 answer(await client.post("/select", json=body))
 
@@ -234,12 +237,12 @@ class TestGrowth:
                 case _:
                     await hang_up(url, select, chance)
 
-        await repeat(send, 50)
+        await repeat(send, 25)
         tracemalloc.start()
         try:
             gc.collect()
             before = tracemalloc.get_traced_memory()[0]
-            await repeat(send, 100)
+            await repeat(send, 60)
             gc.collect()
             grown = tracemalloc.get_traced_memory()[0] - before
             assert grown < GROWTH
@@ -258,7 +261,7 @@ class TestHangUps:
             chance = random.Random(5)
             await hang_up(url, body, chance)
             tasks = len(asyncio.all_tasks())
-            await repeat(lambda: hang_up(url, body, chance), 150)
+            await repeat(lambda: hang_up(url, body, chance), times(60, 1_000))
             admission = app.state.access.admission
             async with asyncio.timeout(SECONDS):
                 while admission.inside or admission.running or len(asyncio.all_tasks()) > tasks + 2:  # noqa: ASYNC110
