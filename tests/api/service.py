@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import httpx
 import numpy as np
+import orjson
 import uvicorn
 from fastapi import FastAPI
 from numpy.typing import ArrayLike
@@ -85,6 +86,19 @@ async def serving(settings: Settings, build: Build = fake_rooms) -> AsyncIterato
     """A client of a service that is ready."""
     async with starting(settings, build) as client:
         await ready(client)
+        yield client
+
+
+@asynccontextmanager
+async def filled(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a ready service on fakes, with the indexes "texts" (d0 to d39) and "own" (e0 to e3, unit vectors)."""
+    async with serving(settings) as client:
+        answer(await client.put("/indexes/texts"))
+        lines = b"\n".join(orjson.dumps(document | {"metadata": {"from": "index"}}) for document in texts(40))
+        assert answer(await client.post("/indexes/texts/documents", content=lines, headers=NDJSON))["added"] == 40
+        answer(await client.put("/indexes/own", json={"dimension": 4}))
+        units = [{"id": f"e{i}", "text": f"unit {i}", "embedding": [float(i == j) for j in range(4)]} for i in range(4)]
+        assert answer(await client.post("/indexes/own/documents", json=units))["added"] == 4
         yield client
 
 

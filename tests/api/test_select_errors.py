@@ -7,14 +7,24 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import pytest_asyncio
 
 from boundarymorph.settings import Limits, Settings
-from tests.api.service import answer, block, problem, serving, texts
+from tests.api.service import answer, block, filled, problem, serving, texts
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TWO = [{"text": "a", "embedding": [1, 0]}, {"text": "b", "embedding": [0, 1]}]
 SQUARE = block([[1, 0], [0, 1]])
 HUGE = 10**30
 DIGITS = int("9" * 4299)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
+    """One for all of these tests: what is refused changes nothing."""
+    async with filled(Settings(data_directory=tmp_path_factory.mktemp("refused"))) as client:
+        yield client
 
 
 async def refused(
@@ -204,7 +214,7 @@ async def test_own_vectors_take_no_text(client: httpx.AsyncClient) -> None:
 
 
 class TestLimits:
-    @pytest.fixture
+    @pytest_asyncio.fixture(loop_scope="module")
     async def narrow(self, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
         limits = Limits(
             query_characters=5,
@@ -248,7 +258,7 @@ class TestLimits:
 
 
 class TestBodies:
-    @pytest.fixture
+    @pytest_asyncio.fixture(loop_scope="module")
     async def narrow(self, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
         async with serving(Settings(data_directory=tmp_path, limits=Limits(body_bytes=1024))) as client:
             answer(await client.put("/indexes/texts"))
