@@ -20,11 +20,11 @@ from unittest import mock
 
 import numpy as np
 
-from boundarymorph.retrieval import matching, metadata_index
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.matching import MatchingReader
-from boundarymorph.retrieval.store import DocumentStore
+from boundarymorph.retrieval.local import matching, metadata_index
+from boundarymorph.retrieval.local.matching import MatchingReader
+from boundarymorph.retrieval.local.store import DocumentStore
 from load_tests import report
 from load_tests.bench_words import texts
 

@@ -20,9 +20,9 @@ import numpy as np
 import uvloop
 
 from boundarymorph.retrieval import frame
-from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.local import LocalRetriever
+from boundarymorph.retrieval.index_retriever import IndexRetriever
+from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.retrieval.retriever import Search
 from load_tests import processes, report
@@ -32,7 +32,7 @@ NAME = "bench"
 
 
 async def measured(folder: Path, dimension: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    catalog = IndexCatalog(folder / "indexes")
+    catalog = LocalCatalog(folder / "indexes")
     index = catalog.create(NAME, encoder=None, dimension=dimension, lexical=False)
     start = 0
     for rows in clustered(arguments.depth, dimension, 100, seed=0):
@@ -41,7 +41,7 @@ async def measured(folder: Path, dimension: int, arguments: argparse.Namespace) 
     queries = next(clustered(arguments.queries, dimension, 100, seed=0, first=10**6))
     here, there = [], []
     with processes.retriever(folder) as server:
-        local, remote = LocalRetriever(catalog, None), RemoteRetriever(server.url)
+        local, remote = IndexRetriever(catalog, None), RemoteRetriever(server.url)
         for turn, query in enumerate([queries[0], *queries]):
             begun = time.perf_counter()
             one = await local.retrieve(NAME, Search("", arguments.depth, query))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from boundarymorph.inference.models import available_cores
-from boundarymorph.retrieval.products import SharedProducts
+from boundarymorph.retrieval.local.products import SharedProducts
 from load_tests import report
 
 Product = Callable[[NDArray[np.float32]], NDArray[np.float32]]

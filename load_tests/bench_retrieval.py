@@ -29,12 +29,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.retrieval import retriever
-from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.halves import unit_from_halves
-from boundarymorph.retrieval.index import exact_scores, scan
+from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.retrieval.local.structures import KINDS
+from boundarymorph.retrieval.local.vectors import scan
 from boundarymorph.retrieval.remote import RemoteRetriever
-from boundarymorph.retrieval.structures import KINDS
+from boundarymorph.retrieval.vectors import exact_scores
 from load_tests import processes, report
 
 BLOCK = 8_192
@@ -86,7 +87,7 @@ def build(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _build_ours(arguments: argparse.Namespace) -> dict[str, Any]:
-    catalog = IndexCatalog(arguments.folder / "indexes")
+    catalog = LocalCatalog(arguments.folder / "indexes")
     index = catalog.create(NAME, encoder=None, dimension=arguments.dimension, kind=arguments.kind, lexical=False)
     writing = 0.0
     for ids, rows in documents(arguments):
@@ -162,7 +163,7 @@ async def search(arguments: argparse.Namespace) -> dict[str, Any]:
             "in_order": all(orders),
         }
         await remote.close()
-    catalog = IndexCatalog(arguments.folder / "indexes")
+    catalog = LocalCatalog(arguments.folder / "indexes")
     snapshot = catalog.describe(NAME).snapshot
     catalog.close()
     assert snapshot is not None

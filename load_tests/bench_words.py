@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from boundarymorph.cli.demo import docstrings
-from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.retriever import Search
 from load_tests import report
 from load_tests.sessions import QUERIES
@@ -45,7 +45,7 @@ def main() -> None:
     arguments = parser.parse_args()
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
-        catalog = IndexCatalog(Path(folder))
+        catalog = LocalCatalog(Path(folder))
         index = catalog.create("bench", encoder=None, dimension=DIMENSION)
         documents = (Document(f"document-{number}", text) for number, text in enumerate(texts(arguments.documents)))
         writing = 0.0
@@ -57,7 +57,7 @@ def main() -> None:
         index.compact()
         catalog.close()
         size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
-        index = (catalog := IndexCatalog(Path(folder))).get("bench")
+        index = (catalog := LocalCatalog(Path(folder))).get("bench")
         index.search(np.ones(DIMENSION), 1)
         rows = report.Rows("words")
         for query in QUERIES:

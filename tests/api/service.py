@@ -16,8 +16,8 @@ from fastapi import FastAPI
 from numpy.typing import ArrayLike
 from starlette.types import ASGIApp
 
-from boundarymorph.retrieval.catalog import IndexCatalog
-from boundarymorph.retrieval.local import LocalRetriever
+from boundarymorph.retrieval.index_retriever import IndexRetriever
+from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_app
 from boundarymorph.server.composition import Retrieval, Rooms
@@ -32,15 +32,15 @@ NDJSON = {"content-type": "application/x-ndjson"}
 
 def fake_rooms(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Rooms:
     """Real indexes; encoder and scorer are cheap and deterministic."""
-    catalog, encoder, scorer = IndexCatalog(settings.data_directory / "indexes"), SeededEncoder(), SeededScorer()
-    retriever = LocalRetriever(catalog, encoder)
+    catalog, encoder, scorer = LocalCatalog(settings.data_directory / "indexes"), SeededEncoder(), SeededScorer()
+    retriever = IndexRetriever(catalog, encoder)
     return Rooms(catalog, encoder, retriever, scorer, Selector(retriever, scorer))
 
 
 def fake_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Retrieval:
     """Real indexes; the encoder is cheap and deterministic."""
-    catalog, encoder = IndexCatalog(settings.data_directory / "indexes"), SeededEncoder()
-    return Retrieval(catalog, encoder, LocalRetriever(catalog, encoder))
+    catalog, encoder = LocalCatalog(settings.data_directory / "indexes"), SeededEncoder()
+    return Retrieval(catalog, encoder, IndexRetriever(catalog, encoder))
 
 
 @asynccontextmanager

@@ -17,8 +17,8 @@ from prometheus_client import REGISTRY
 
 from boundarymorph.api import indexes
 from boundarymorph.retrieval import ingestion
-from boundarymorph.retrieval.catalog import IndexCatalog
-from boundarymorph.retrieval.store import DocumentStore
+from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Limits, Settings
 from tests.api.service import NDJSON, answer, client_of, fake_rooms, problem, ready, serving, texts
@@ -262,7 +262,7 @@ class TestProgress:
         async def pieces() -> AsyncIterator[bytes]:
             yield b"\n".join(map(orjson.dumps, texts(100)))
             answer(await client.get("/indexes/texts"))
-            IndexCatalog(settings.data_directory / "indexes").delete("texts")
+            LocalCatalog(settings.data_directory / "indexes").delete("texts")
             yield b"\n" + b"\n".join(map(orjson.dumps, texts(100)))
 
         *_, last = await self.lines(client, pieces())
@@ -311,7 +311,7 @@ class TestMetrics:
         async def pieces() -> AsyncIterator[bytes]:
             yield b"\n".join(map(orjson.dumps, texts(100))) + b"\n"
             answer(await client.get("/indexes/texts"))
-            IndexCatalog(settings.data_directory / "indexes").delete("texts")
+            LocalCatalog(settings.data_directory / "indexes").delete("texts")
             yield b"\n".join(map(orjson.dumps, texts(100)))
 
         await client.post("/indexes/texts/documents", content=pieces(), headers=NDJSON | {"accept": accept})

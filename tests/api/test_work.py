@@ -19,8 +19,8 @@ from prometheus_client import REGISTRY
 from boundarymorph.errors import Overloaded
 from boundarymorph.inference.executors import BoundedExecutor
 from boundarymorph.retrieval import ingestion
-from boundarymorph.retrieval.catalog import IndexCatalog
-from boundarymorph.retrieval.live import LiveIndex
+from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.server.app import create_app, create_retriever_app
 from boundarymorph.settings import Limits, Settings, WorkSettings
 from tests.api.service import NDJSON, answer, client_of, fake_retrieval, fake_rooms, problem, ready, texts
@@ -73,7 +73,7 @@ class TestKinds:
     ) -> None:
         gate = Gate()
         async with filled(Settings(data_directory=tmp_path)) as client:
-            monkeypatch.setattr(LiveIndex, kind, gate.before(getattr(LiveIndex, kind)))
+            monkeypatch.setattr(LocalIndex, kind, gate.before(getattr(LocalIndex, kind)))
             uploads = [upload(client) for _ in range(40)]
             try:
                 await gate.reached(4)
@@ -91,7 +91,7 @@ class TestKinds:
     ) -> None:
         gate = Gate()
         async with filled(Settings(data_directory=tmp_path)) as client:
-            monkeypatch.setattr(IndexCatalog, "describe", gate.before(IndexCatalog.describe))
+            monkeypatch.setattr(LocalCatalog, "describe", gate.before(LocalCatalog.describe))
             looks = [asyncio.create_task(client.get("/indexes/texts")) for _ in range(40)]
             try:
                 await gate.reached(4)
@@ -111,7 +111,7 @@ class TestRefusals:
         gate = Gate()
         work = WorkSettings(write_threads=1, write_waiting=1)
         async with filled(Settings(data_directory=tmp_path, work=work)) as client:
-            monkeypatch.setattr(LiveIndex, "upsert", gate.before(LiveIndex.upsert))
+            monkeypatch.setattr(LocalIndex, "upsert", gate.before(LocalIndex.upsert))
             first = upload(client)
             await gate.reached(1)
             second = upload(client)
@@ -127,7 +127,7 @@ class TestRefusals:
         gate = Gate()
         work = WorkSettings(read_threads=1, read_waiting=1)
         async with filled(Settings(data_directory=tmp_path, work=work)) as client:
-            monkeypatch.setattr(IndexCatalog, "list", gate.before(IndexCatalog.list))
+            monkeypatch.setattr(LocalCatalog, "list", gate.before(LocalCatalog.list))
             looks = [asyncio.create_task(client.get("/indexes")) for _ in range(2)]
             await gate.reached(1)
             await settle()
@@ -148,7 +148,7 @@ class TestRefusals:
             await ready(client)
             answer(await client.put("/indexes/texts"))
             answer(await client.post("/indexes/texts/documents", json=texts(3)))
-            monkeypatch.setattr(LiveIndex, "retrieve", gate.before(LiveIndex.retrieve))
+            monkeypatch.setattr(LocalIndex, "retrieve", gate.before(LocalIndex.retrieve))
             wanted = {"index": "texts", "query": "q", "depth": 2}
             searches = [asyncio.create_task(client.post("/retrieve", json=wanted)) for _ in range(2)]
             await gate.reached(1)

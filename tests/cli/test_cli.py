@@ -23,10 +23,9 @@ from boundarymorph.api.select_schemas import SelectResponse
 from boundarymorph.cli import common, index
 from boundarymorph.cli import main as cli
 from boundarymorph.errors import InvalidInput, UnknownIndex
-from boundarymorph.retrieval import live
-from boundarymorph.retrieval.catalog import IndexCatalog
-from boundarymorph.retrieval.compaction import CompactionPolicy
 from boundarymorph.retrieval.encoders import Embeddings, OnnxEncoder
+from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.retrieval.local.compaction import CompactionPolicy
 from boundarymorph.server import composition as wiring
 from boundarymorph.settings import Settings
 
@@ -241,7 +240,7 @@ class TestIndexes:
     def test_words_afterwards(self, run: Run, source: Path) -> None:
         assert run("index", "build", "few", "--from", str(source), "--no-words").code == 0
         assert "index words" in refused(run("select", "few", "violin", "--hybrid"))
-        catalog = IndexCatalog(Path("data/indexes"))
+        catalog = LocalCatalog(Path("data/indexes"))
         with pytest.raises(InvalidInput, match="index words"):
             catalog.get("few").bm25_of("violin", ["violin"])
         assert run("index", "words", "few").out.endswith("few has its words now\n")
@@ -330,7 +329,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def stored() -> int:
     if not Path("data/indexes").exists():
         return 0
-    catalog = IndexCatalog(Path("data/indexes"))
+    catalog = LocalCatalog(Path("data/indexes"))
     try:
         return catalog.get("many").count()
     except UnknownIndex:
@@ -433,7 +432,7 @@ class TestSources:
         record = {"_id": "MED-10", "title": "Statins", "text": "t", "metadata": {"url": "u"}, "embedding": [1, 0]}
         source.write_bytes(orjson.dumps(record))
         assert "1 added" in run(*own, str(source)).out
-        catalog = IndexCatalog(Path("data/indexes"))
+        catalog = LocalCatalog(Path("data/indexes"))
         (document,) = catalog.get("own").documents(["MED-10"]).values()
         assert (document.title, document.metadata) == ("Statins", {"url": "u"})
         catalog.close()
@@ -480,11 +479,11 @@ class TestWhereTheIndexesAre:
     """Not on this machine: commands do what a service would do, or say where."""
 
     @pytest.fixture
-    def milvus(self, monkeypatch: pytest.MonkeyPatch) -> IndexCatalog:
+    def milvus(self, monkeypatch: pytest.MonkeyPatch) -> LocalCatalog:
         """What stands for the indexes in a Milvus."""
-        catalog = IndexCatalog(Path("in-milvus"))
+        catalog = LocalCatalog(Path("in-milvus"))
 
-        def build_indexes(settings: Settings) -> IndexCatalog:
+        def build_indexes(settings: Settings) -> LocalCatalog:
             assert settings.milvus.url == "http://milvus:19530"
             return catalog
 
@@ -492,7 +491,7 @@ class TestWhereTheIndexesAre:
         monkeypatch.setenv("BOUNDARYMORPH_MILVUS__URL", "http://milvus:19530")
         return catalog
 
-    def test_in_milvus(self, run: Run, source: Path, own: list[str], milvus: IndexCatalog) -> None:
+    def test_in_milvus(self, run: Run, source: Path, own: list[str], milvus: LocalCatalog) -> None:
         assert "3 added" in run(*own, str(source)).out
         assert milvus.get("own").count() == 3
         assert listed(run) == [["own", "3"]]
@@ -535,7 +534,7 @@ class TestKinds:
     def test_a_large_index_is_left_with_a_snapshot(
         self, run: Run, source: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(live, "CompactionPolicy", lambda: CompactionPolicy(least=2_000))
+        monkeypatch.setattr(local_index, "CompactionPolicy", lambda: CompactionPolicy(least=2_000))
         rows = np.random.default_rng(0).standard_normal((2_000, 16)).tolist()
         lines = [orjson.dumps({"id": n, "text": "t", "embedding": row}) for n, row in enumerate(rows)]
         source.write_bytes(b"\n".join(lines))

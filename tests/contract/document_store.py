@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.store import DocumentStore, fingerprint
+from boundarymorph.retrieval.local.store import DocumentStore
 from tests.contract.vector_index import unit
 
 Reopen = Callable[[], DocumentStore]

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import CorruptIndex, IndexConflict, InvalidIndexName, InvalidInput, UnknownIndex
-from boundarymorph.retrieval import backups, manifests
-from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.live import LiveIndex
-from boundarymorph.retrieval.segmented import SegmentedIndex
+from boundarymorph.retrieval.local import backups, manifests
+from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.retrieval.local.index import LocalIndex
+from boundarymorph.retrieval.local.segmented import SegmentedIndex
 from tests.retrieval.fakes import vector_of
 
 ROOT = Path(__file__).parents[2]
@@ -26,14 +26,14 @@ COUNT = 300
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[IndexCatalog]:
-    catalog = IndexCatalog(tmp_path / "indexes")
+def catalog(tmp_path: Path) -> Iterator[LocalCatalog]:
+    catalog = LocalCatalog(tmp_path / "indexes")
     yield catalog
     catalog.close()
 
 
 @pytest.fixture
-def index(catalog: IndexCatalog) -> LiveIndex:
+def index(catalog: LocalCatalog) -> LocalIndex:
     index = catalog.create("a", encoder=None, dimension=32, kind="ivf")
     put(index, range(COUNT))
     assert index.compact()
@@ -43,23 +43,23 @@ def index(catalog: IndexCatalog) -> LiveIndex:
 
 
 @pytest.fixture
-def copy(index: LiveIndex, tmp_path: Path) -> Path:
+def copy(index: LocalIndex, tmp_path: Path) -> Path:
     index.back_up(tmp_path / "copy")
     return tmp_path / "copy"
 
 
-def put(index: LiveIndex, numbers: range, version: int = 0) -> None:
+def put(index: LocalIndex, numbers: range, version: int = 0) -> None:
     documents = [Document(str(n), f"version {version} of {n}", "title", {"n": n}) for n in numbers]
     index.upsert(documents, np.array([vector_of(document.text) for document in documents]))
 
 
-def contents(index: LiveIndex) -> dict[str, Document]:
+def contents(index: LocalIndex) -> dict[str, Document]:
     found = index.search(np.ones(32), 10_000)
     assert len(found) == index.count()
     return index.documents(found.ids)
 
 
-def assert_same(one: LiveIndex, other: LiveIndex) -> None:
+def assert_same(one: LocalIndex, other: LocalIndex) -> None:
     assert contents(one) == contents(other)
     for seed in range(5):
         first, second = (index.search(vector_of(f"query {seed}"), 50) for index in (one, other))
@@ -70,7 +70,7 @@ def assert_same(one: LiveIndex, other: LiveIndex) -> None:
     np.testing.assert_array_equal(one.matching(Filter({"n": 7})), other.matching(Filter({"n": 7})))
 
 
-def test_all_of_it_comes_back(catalog: IndexCatalog, index: LiveIndex, copy: Path, tmp_path: Path) -> None:
+def test_all_of_it_comes_back(catalog: LocalCatalog, index: LocalIndex, copy: Path, tmp_path: Path) -> None:
     info = catalog.restore("b", copy)
     assert (info.name, info.count, info.kind, info.created) == ("b", COUNT + 19, "ivf", index.info.created)
     restored = catalog.get("b")
@@ -83,13 +83,13 @@ def test_all_of_it_comes_back(catalog: IndexCatalog, index: LiveIndex, copy: Pat
     put(restored, range(5), version=1)
     assert restored.search(vector_of("version 1 of 4"), 1).ids == ["4"]
     assert contents(index)["4"].text == "version 0 of 4"
-    elsewhere = IndexCatalog(tmp_path / "another machine")
+    elsewhere = LocalCatalog(tmp_path / "another machine")
     elsewhere.restore("a", copy)
     assert_same(index, elsewhere.get("a"))
     elsewhere.close()
 
 
-def test_what_it_says_of_itself(index: LiveIndex, tmp_path: Path) -> None:
+def test_what_it_says_of_itself(index: LocalIndex, tmp_path: Path) -> None:
     info = index.back_up(tmp_path / "new" / "copy")
     files = [path for path in (tmp_path / "new" / "copy").rglob("*") if path.is_file()]
     assert (info.name, info.count) == ("a", COUNT + 19)
@@ -98,7 +98,7 @@ def test_what_it_says_of_itself(index: LiveIndex, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lexical", [True, False])
-def test_of_an_index_without_anything(catalog: IndexCatalog, tmp_path: Path, lexical: bool) -> None:
+def test_of_an_index_without_anything(catalog: LocalCatalog, tmp_path: Path, lexical: bool) -> None:
     catalog.create("empty", encoder="seeded", dimension=8, lexical=lexical).back_up(tmp_path / "copy")
     catalog.restore("again", tmp_path / "copy")
     info = catalog.get("again").info
@@ -106,7 +106,7 @@ def test_of_an_index_without_anything(catalog: IndexCatalog, tmp_path: Path, lex
     assert catalog.get("again").count() == 0
 
 
-def test_copies_made_while_it_is_written(catalog: IndexCatalog, tmp_path: Path) -> None:
+def test_copies_made_while_it_is_written(catalog: LocalCatalog, tmp_path: Path) -> None:
     """Each holds all that was acknowledged before, and batches whole, also while snapshots are written."""
     index = catalog.create("a", encoder=None, dimension=32)
     written = 0
@@ -140,7 +140,7 @@ def test_copies_made_while_it_is_written(catalog: IndexCatalog, tmp_path: Path) 
         writer.join()
 
 
-def test_any_damage_is_named_and_nothing_appears(catalog: IndexCatalog, copy: Path) -> None:
+def test_any_damage_is_named_and_nothing_appears(catalog: LocalCatalog, copy: Path) -> None:
     files = sorted(path for path in copy.rglob("*") if path.is_file())
     assert len(files) > 8
     for path in files:
@@ -159,7 +159,7 @@ def test_any_damage_is_named_and_nothing_appears(catalog: IndexCatalog, copy: Pa
     catalog.restore("b", copy)
 
 
-def test_one_of_a_later_format(catalog: IndexCatalog, copy: Path) -> None:
+def test_one_of_a_later_format(catalog: LocalCatalog, copy: Path) -> None:
     manifest = manifests.read(copy, backups.FORMAT)
     manifests.write(copy, manifest | {"format": backups.FORMAT + 1})
     with pytest.raises(CorruptIndex, match=r"manifest\.json has format 2; this program reads format 1"):
@@ -167,7 +167,7 @@ def test_one_of_a_later_format(catalog: IndexCatalog, copy: Path) -> None:
     assert not catalog.exists("b")
 
 
-def test_one_that_names_files_elsewhere(catalog: IndexCatalog, copy: Path, tmp_path: Path) -> None:
+def test_one_that_names_files_elsewhere(catalog: LocalCatalog, copy: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("")
     manifest = manifests.read(copy, backups.FORMAT)
     for name in ("../secret", str(tmp_path / "secret")):
@@ -176,26 +176,26 @@ def test_one_that_names_files_elsewhere(catalog: IndexCatalog, copy: Path, tmp_p
             catalog.restore("b", copy)
 
 
-def test_what_is_no_copy(catalog: IndexCatalog, index: LiveIndex, tmp_path: Path) -> None:
+def test_what_is_no_copy(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
     for source in (tmp_path / "nowhere", index.path.parent, index.path):
         with pytest.raises(InvalidInput, match="no snapshot of an index"):
             catalog.restore("b", source)
     assert not catalog.exists("b")
 
 
-def test_a_search_snapshot_is_no_copy(catalog: IndexCatalog, index: LiveIndex) -> None:
+def test_a_search_snapshot_is_no_copy(catalog: LocalCatalog, index: LocalIndex) -> None:
     (snapshot,) = index.path.parent.glob("*.snapshots/*/manifest.json")
     with pytest.raises(InvalidInput, match="no snapshot of an index"):
         catalog.restore("b", snapshot.parent)
     assert not catalog.exists("b")
 
 
-def test_a_target_that_is_there(index: LiveIndex, copy: Path) -> None:
+def test_a_target_that_is_there(index: LocalIndex, copy: Path) -> None:
     with pytest.raises(InvalidInput, match="already"):
         index.back_up(copy)
 
 
-def test_a_damaged_index_is_not_copied(catalog: IndexCatalog, index: LiveIndex, tmp_path: Path) -> None:
+def test_a_damaged_index_is_not_copied(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
     put(index, range(1_000, 3_000))
     path = index.path
     catalog.close()
@@ -207,7 +207,7 @@ def test_a_damaged_index_is_not_copied(catalog: IndexCatalog, index: LiveIndex, 
     assert {path.name for path in tmp_path.iterdir()} == {"indexes"}
 
 
-def test_a_name_that_is_taken(catalog: IndexCatalog, index: LiveIndex, copy: Path) -> None:
+def test_a_name_that_is_taken(catalog: LocalCatalog, index: LocalIndex, copy: Path) -> None:
     put(index, range(1), version=1)
     with pytest.raises(IndexConflict, match="'a'"):
         catalog.restore("a", copy)
@@ -216,8 +216,8 @@ def test_a_name_that_is_taken(catalog: IndexCatalog, index: LiveIndex, copy: Pat
         catalog.restore("../a", copy)
 
 
-def test_in_place_of_another(catalog: IndexCatalog, index: LiveIndex, copy: Path, tmp_path: Path) -> None:
-    other = IndexCatalog(tmp_path / "indexes")
+def test_in_place_of_another(catalog: LocalCatalog, index: LocalIndex, copy: Path, tmp_path: Path) -> None:
+    other = LocalCatalog(tmp_path / "indexes")
     theirs = other.get("a")
     put(theirs, range(1), version=1)
     assert catalog.restore("a", copy, replace=True).count == COUNT + 19
@@ -231,32 +231,32 @@ def test_in_place_of_another(catalog: IndexCatalog, index: LiveIndex, copy: Path
     other.close()
 
 
-def test_a_failed_replacement_changes_nothing(catalog: IndexCatalog, index: LiveIndex, copy: Path) -> None:
+def test_a_failed_replacement_changes_nothing(catalog: LocalCatalog, index: LocalIndex, copy: Path) -> None:
     (copy / "index.sqlite3").write_bytes(b"nothing")
     with pytest.raises(CorruptIndex):
         catalog.restore("a", copy, replace=True)
     assert index.count() == COUNT + 19
 
 
-def test_what_was_about_to_be_replaced_is_put_back(catalog: IndexCatalog, index: LiveIndex, tmp_path: Path) -> None:
+def test_what_was_about_to_be_replaced_is_put_back(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
     folder = tmp_path / "indexes"
     (folder / "a").rename(folder / ".replaced-0123-a")
     (folder / ".creating-0123").mkdir()
-    again = IndexCatalog(folder)
+    again = LocalCatalog(folder)
     assert again.get("a").count() == COUNT + 19
     assert [path.name for path in folder.iterdir()] == ["a"]
     again.close()
 
 
-def test_killed_at_any_moment_of_a_replacement(catalog: IndexCatalog, index: LiveIndex, tmp_path: Path) -> None:
+def test_killed_at_any_moment_of_a_replacement(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
     """What is there afterwards is the one or the other, whole."""
     index.back_up(tmp_path / "0")
     put(index, range(COUNT), version=1)
     index.back_up(tmp_path / "1")
     catalog.close()
     script = (
-        "import sys; from pathlib import Path; from boundarymorph.retrieval.catalog import IndexCatalog\n"
-        "folder = Path(sys.argv[1]); catalog = IndexCatalog(folder / 'indexes')\n"
+        "import sys; from pathlib import Path; from boundarymorph.retrieval.local.catalog import LocalCatalog\n"
+        "folder = Path(sys.argv[1]); catalog = LocalCatalog(folder / 'indexes')\n"
         "while True:\n"
         "    for copy in '01': catalog.restore('a', folder / copy, replace=True); print(copy, flush=True)"
     )
@@ -269,7 +269,7 @@ def test_killed_at_any_moment_of_a_replacement(catalog: IndexCatalog, index: Liv
             process.stdout.readline()
             time.sleep(rng.uniform(0, 0.1))
             process.kill()
-        again = IndexCatalog(tmp_path / "indexes")
+        again = LocalCatalog(tmp_path / "indexes")
         versions = {
             document.text.split()[1] for number, document in contents(again.get("a")).items() if int(number) < COUNT
         }
@@ -280,17 +280,17 @@ def test_killed_at_any_moment_of_a_replacement(catalog: IndexCatalog, index: Liv
     assert seen == {"0", "1"}
 
 
-def test_a_full_disk(catalog: IndexCatalog, index: LiveIndex, copy: Path, tmp_path: Path) -> None:
+def test_a_full_disk(catalog: LocalCatalog, index: LocalIndex, copy: Path, tmp_path: Path) -> None:
     """A file system of its own, in a mount namespace of its own, that is too small at first."""
     (tmp_path / "disk").mkdir()
     script = (
         "import shutil, subprocess, sys; from pathlib import Path\n"
         "from boundarymorph.errors import StorageFull\n"
-        "from boundarymorph.retrieval.catalog import IndexCatalog\n"
+        "from boundarymorph.retrieval.local.catalog import LocalCatalog\n"
         "folder = Path(sys.argv[1]); disk = folder / 'disk'\n"
         "def mount(options): subprocess.run(['mount', '-t', 'tmpfs', '-o', options, 'tmpfs', disk], check=True)\n"
-        "index, size = IndexCatalog(folder / 'indexes').get('a'), 0\n"
-        "mount('size=64k'); catalog = IndexCatalog(disk / 'indexes')\n"
+        "index, size = LocalCatalog(folder / 'indexes').get('a'), 0\n"
+        "mount('size=64k'); catalog = LocalCatalog(disk / 'indexes')\n"
         "for attempt in (lambda: index.back_up(disk / 'second'), lambda: catalog.restore('b', folder / 'copy')):\n"
         "    for size in range(64, 10_000, 64):\n"
         "        mount(f'remount,size={size}k')\n"

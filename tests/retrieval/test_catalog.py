@@ -20,42 +20,42 @@ from boundarymorph.errors import (
     StorageUnavailable,
     UnknownIndex,
 )
-from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.live import LiveIndex
-from boundarymorph.retrieval.store import DocumentStore
+from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.retrieval.local.index import LocalIndex
+from boundarymorph.retrieval.local.store import DocumentStore
 from tests.retrieval.fakes import vector_of
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[IndexCatalog]:
-    catalog = IndexCatalog(tmp_path / "indexes")
+def catalog(tmp_path: Path) -> Iterator[LocalCatalog]:
+    catalog = LocalCatalog(tmp_path / "indexes")
     yield catalog
     catalog.close()
 
 
 @pytest.fixture
-def other(catalog: IndexCatalog, tmp_path: Path) -> Iterator[IndexCatalog]:
+def other(catalog: LocalCatalog, tmp_path: Path) -> Iterator[LocalCatalog]:
     """The same directory, as another process has it open."""
-    other = IndexCatalog(tmp_path / "indexes")
+    other = LocalCatalog(tmp_path / "indexes")
     yield other
     other.close()
 
 
-def put(index: LiveIndex, *texts: str) -> None:
+def put(index: LocalIndex, *texts: str) -> None:
     documents = [Document(text.split()[0], text) for text in texts]
     index.upsert(documents, np.array([vector_of(text) for text in texts]))
 
 
-def found(index: LiveIndex, text: str) -> str:
+def found(index: LocalIndex, text: str) -> str:
     """The text that the index answers with, by its nearest document."""
     (id,) = index.search(vector_of(text), 1).ids
     return index.documents([id])[id].text
 
 
-def test_writes_are_visible_to_the_next_search(catalog: IndexCatalog, other: IndexCatalog) -> None:
+def test_writes_are_visible_to_the_next_search(catalog: LocalCatalog, other: LocalCatalog) -> None:
     ours = catalog.create("a", encoder=None, dimension=32)
     theirs = other.get("a")
     for version in range(5):
@@ -69,14 +69,14 @@ def test_writes_are_visible_to_the_next_search(catalog: IndexCatalog, other: Ind
     assert ours.count() == theirs.count() == 1
 
 
-def test_another_process_is_seen(catalog: IndexCatalog) -> None:
+def test_another_process_is_seen(catalog: LocalCatalog) -> None:
     index = catalog.create("a", encoder=None, dimension=32)
     put(index, "mine")
     assert found(index, "mine") == "mine"
     script = (
-        "import sys; from pathlib import Path; from boundarymorph.retrieval.catalog import IndexCatalog;"
+        "import sys; from pathlib import Path; from boundarymorph.retrieval.local.catalog import LocalCatalog;"
         "from tests.retrieval.test_catalog import put;"
-        "index = IndexCatalog(Path(sys.argv[1])).get('a'); put(index, 'theirs'); index.delete(['mine'])"
+        "index = LocalCatalog(Path(sys.argv[1])).get('a'); put(index, 'theirs'); index.delete(['mine'])"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     directory = str(index.path.parents[1])
@@ -84,7 +84,7 @@ def test_another_process_is_seen(catalog: IndexCatalog) -> None:
     assert list(index.search(vector_of("mine"), 9).ids) == ["theirs"]
 
 
-def test_a_search_is_the_same_after_reopening(catalog: IndexCatalog, other: IndexCatalog) -> None:
+def test_a_search_is_the_same_after_reopening(catalog: LocalCatalog, other: LocalCatalog) -> None:
     index = catalog.create("a", encoder=None, dimension=32)
     put(index, *(f"{i} first" for i in range(60)))
     index.search(vector_of("?"), 1)
@@ -95,7 +95,7 @@ def test_a_search_is_the_same_after_reopening(catalog: IndexCatalog, other: Inde
     np.testing.assert_array_equal(before.scores, after.scores)
 
 
-def test_creating_again(catalog: IndexCatalog, other: IndexCatalog) -> None:
+def test_creating_again(catalog: LocalCatalog, other: LocalCatalog) -> None:
     index = catalog.create("a", encoder="e", dimension=32)
     put(index, "x")
     assert catalog.create("a", encoder="e", dimension=32) is index
@@ -109,11 +109,11 @@ def test_creating_again(catalog: IndexCatalog, other: IndexCatalog) -> None:
 
 
 def test_many_creating_one_index_get_the_same(tmp_path: Path) -> None:
-    catalogs = [IndexCatalog(tmp_path) for _ in range(8)]
+    catalogs = [LocalCatalog(tmp_path) for _ in range(8)]
     made: list[bool] = []
     created: list[Path] = []
 
-    def create(catalog: IndexCatalog) -> None:
+    def create(catalog: LocalCatalog) -> None:
         made.append(catalog.ensure("a", encoder=None, dimension=4))
         created.append(catalog.get("a").path)
 
@@ -130,7 +130,7 @@ def test_many_creating_one_index_get_the_same(tmp_path: Path) -> None:
         catalog.close()
 
 
-def test_indexes_come_and_go_whole(catalog: IndexCatalog, other: IndexCatalog) -> None:
+def test_indexes_come_and_go_whole(catalog: LocalCatalog, other: LocalCatalog) -> None:
     done = threading.Event()
     failures: list[Exception] = []
     seen = set()
@@ -156,7 +156,7 @@ def test_indexes_come_and_go_whole(catalog: IndexCatalog, other: IndexCatalog) -
     assert seen <= {0, 2}
 
 
-def test_deletion(catalog: IndexCatalog, other: IndexCatalog, tmp_path: Path) -> None:
+def test_deletion(catalog: LocalCatalog, other: LocalCatalog, tmp_path: Path) -> None:
     index = catalog.create("a", encoder=None, dimension=32)
     put(index, "x")
     theirs = other.get("a")
@@ -176,7 +176,7 @@ def test_deletion(catalog: IndexCatalog, other: IndexCatalog, tmp_path: Path) ->
         assert opened.list() == []
 
 
-def test_an_index_made_again_elsewhere_serves_nothing_old(catalog: IndexCatalog, other: IndexCatalog) -> None:
+def test_an_index_made_again_elsewhere_serves_nothing_old(catalog: LocalCatalog, other: LocalCatalog) -> None:
     old = catalog.create("a", encoder=None, dimension=32)
     put(old, "old")
     assert found(old, "old") == "old"
@@ -215,7 +215,7 @@ def test_an_index_made_again_elsewhere_serves_nothing_old(catalog: IndexCatalog,
         "%2e%2e",
     ],
 )
-def test_names_that_are_refused(catalog: IndexCatalog, name: str) -> None:
+def test_names_that_are_refused(catalog: LocalCatalog, name: str) -> None:
     for call in (catalog.get, catalog.delete):
         with pytest.raises(InvalidIndexName):
             call(name)
@@ -224,12 +224,12 @@ def test_names_that_are_refused(catalog: IndexCatalog, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "0", "a..b", "x.y_z-1", "a" * 64])
-def test_names_that_are_taken(catalog: IndexCatalog, name: str) -> None:
+def test_names_that_are_taken(catalog: LocalCatalog, name: str) -> None:
     catalog.create(name, encoder=None, dimension=4)
     assert [info.name for info in catalog.list()] == [name]
 
 
-def test_the_list(catalog: IndexCatalog) -> None:
+def test_the_list(catalog: LocalCatalog) -> None:
     put(catalog.create("b", encoder="e", dimension=32), "x", "y")
     catalog.create("a", encoder=None, dimension=4)
     first, second = catalog.list()
@@ -239,7 +239,7 @@ def test_the_list(catalog: IndexCatalog) -> None:
     assert first.created.endswith("+00:00")
 
 
-def test_a_damaged_index_is_named_and_hides_no_other(catalog: IndexCatalog, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_index_is_named_and_hides_no_other(catalog: LocalCatalog, caplog: pytest.LogCaptureFixture) -> None:
     path = catalog.create("bad", encoder=None, dimension=4).path
     catalog.create("good", encoder=None, dimension=4)
     catalog.close()
@@ -256,7 +256,7 @@ def test_a_damaged_index_is_named_and_hides_no_other(catalog: IndexCatalog, capl
         catalog.get("bad")
 
 
-def test_one_that_cannot_be_read_hides_no_other(catalog: IndexCatalog, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_that_cannot_be_read_hides_no_other(catalog: LocalCatalog, caplog: pytest.LogCaptureFixture) -> None:
     path = catalog.create("bad", encoder=None, dimension=4).path
     catalog.create("good", encoder=None, dimension=4)
     catalog.close()
@@ -273,15 +273,15 @@ def test_one_that_cannot_be_read_hides_no_other(catalog: IndexCatalog, caplog: p
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o400, 0o200])
-def test_without_permission_for_one(catalog: IndexCatalog, mode: int) -> None:
+def test_without_permission_for_one(catalog: LocalCatalog, mode: int) -> None:
     """In a user namespace, in which root is bound by permissions as everyone is."""
     folder = catalog.create("bad", encoder=None, dimension=4).path.parent
     catalog.create("good", encoder=None, dimension=4)
     catalog.close()
     script = (
         "import sys; from pathlib import Path; from boundarymorph.errors import StorageUnavailable\n"
-        "from boundarymorph.retrieval.catalog import IndexCatalog\n"
-        "catalog = IndexCatalog(Path(sys.argv[1]))\n"
+        "from boundarymorph.retrieval.local.catalog import LocalCatalog\n"
+        "catalog = LocalCatalog(Path(sys.argv[1]))\n"
         "print([info.name for info in catalog.list()])\n"
         "for call in (catalog.get, catalog.describe, lambda name: catalog.create(name, encoder=None, dimension=4)):\n"
         "    try: call('bad')\n"
@@ -299,13 +299,13 @@ def test_without_permission_for_one(catalog: IndexCatalog, mode: int) -> None:
     assert len(refused) == 3 and all("Permission denied" in line for line in refused)
 
 
-def test_a_directory_that_is_gone_is_named(catalog: IndexCatalog, tmp_path: Path) -> None:
+def test_a_directory_that_is_gone_is_named(catalog: LocalCatalog, tmp_path: Path) -> None:
     (tmp_path / "indexes").rmdir()
     with pytest.raises(StorageUnavailable, match="indexes"):
         catalog.list()
 
 
-def test_queries_that_fit_no_index(catalog: IndexCatalog) -> None:
+def test_queries_that_fit_no_index(catalog: LocalCatalog) -> None:
     index = catalog.create("a", encoder=None, dimension=32)
     with pytest.raises(EmptyIndex):
         index.search(vector_of("x"), 1)
@@ -315,7 +315,7 @@ def test_queries_that_fit_no_index(catalog: IndexCatalog) -> None:
             index.search(query, 1)
 
 
-def test_forgotten_deletions_do_not_come_back(catalog: IndexCatalog) -> None:
+def test_forgotten_deletions_do_not_come_back(catalog: LocalCatalog) -> None:
     """A reader that slept through deletions that are no longer recorded reads the index anew."""
     index = catalog.create("a", encoder=None, dimension=32)
     put(index, *(f"{i}" for i in range(30)))
@@ -327,7 +327,7 @@ def test_forgotten_deletions_do_not_come_back(catalog: IndexCatalog) -> None:
     assert sorted(index.search(vector_of("?"), 99).ids) == sorted(str(i) for i in range(10, 30))
 
 
-def test_searches_while_others_write(catalog: IndexCatalog, other: IndexCatalog) -> None:
+def test_searches_while_others_write(catalog: LocalCatalog, other: LocalCatalog) -> None:
     """Each search sees at least what was acknowledged before it, and never a document with another's vector."""
     ours = catalog.create("a", encoder=None, dimension=32)
     theirs = other.get("a")
@@ -335,7 +335,7 @@ def test_searches_while_others_write(catalog: IndexCatalog, other: IndexCatalog)
     acknowledged = [0]
     failures: list[object] = []
 
-    def search(index: LiveIndex) -> None:
+    def search(index: LocalIndex) -> None:
         try:
             while acknowledged[0] < 60:
                 at_least = acknowledged[0]

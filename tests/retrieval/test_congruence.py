@@ -14,18 +14,18 @@ import pytest
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput, RetrieverUnavailable
-from boundarymorph.retrieval.catalog import IndexCatalog
+from boundarymorph.retrieval.catalog import Catalog
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.index import rounding_error
-from boundarymorph.retrieval.indexes import Catalog
-from boundarymorph.retrieval.live import LiveIndex
-from boundarymorph.retrieval.local import LocalRetriever
+from boundarymorph.retrieval.index_retriever import IndexRetriever
+from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.retrieval.local.index import LocalIndex
+from boundarymorph.retrieval.local.torch_index import TorchIndex
+from boundarymorph.retrieval.local.vectors import rounding_error
 from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
 from boundarymorph.retrieval.milvus.connection import Connection
 from boundarymorph.retrieval.milvus.vectors import VectorCache
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.retrieval.retriever import Retriever, Search
-from boundarymorph.retrieval.torch_index import TorchIndex
 from boundarymorph.selection.pool import Pool
 from boundarymorph.server.app import create_retriever_app
 from boundarymorph.server.composition import Retrieval
@@ -69,9 +69,9 @@ def vectors(numbers: list[int], seed: int) -> NDArray[np.float32]:
 def catalogs(tmp_path: Path) -> Iterator[dict[str, Catalog]]:
     with milvus.embedded(tmp_path / "milvus") as url:
         made: dict[str, Catalog] = {
-            "here": IndexCatalog(tmp_path / "indexes"),
-            "compacted": IndexCatalog(tmp_path / "compacted"),
-            "torch": IndexCatalog(tmp_path / "torch", TorchIndex),
+            "here": LocalCatalog(tmp_path / "indexes"),
+            "compacted": LocalCatalog(tmp_path / "compacted"),
+            "torch": LocalCatalog(tmp_path / "torch", TorchIndex),
             "milvus": MilvusCatalog(Connection(url), prefix=milvus.PREFIX),
             "milvus, vectors here": MilvusCatalog(
                 Connection(url),
@@ -92,7 +92,7 @@ async def retrievers(catalogs: dict[str, Catalog]) -> AsyncIterator[dict[str, Re
     async with AsyncExitStack() as stack:
         made: dict[str, Retriever] = {}
         for name, catalog in catalogs.items():
-            made[name] = here = LocalRetriever(catalog, None)
+            made[name] = here = IndexRetriever(catalog, None)
             stack.push_async_callback(here.close)
             if name not in REMOTE:
                 continue
@@ -107,7 +107,7 @@ async def retrievers(catalogs: dict[str, Catalog]) -> AsyncIterator[dict[str, Re
 def served(catalog: Catalog) -> Callable[..., Retrieval]:
     def build(*_: object) -> Retrieval:
         encoder = SeededEncoder()
-        return Retrieval(catalog, encoder, LocalRetriever(catalog, encoder))
+        return Retrieval(catalog, encoder, IndexRetriever(catalog, encoder))
 
     return build
 
@@ -175,7 +175,7 @@ def write(catalogs: dict[str, Catalog], numbers: list[int], text: str, seed: int
     for catalog in catalogs.values():
         catalog.get("many").upsert([document(number, text) for number in numbers], vectors(numbers, seed))
     compacted = catalogs["compacted"].get("many")
-    assert isinstance(compacted, LiveIndex) and compacted.compact()
+    assert isinstance(compacted, LocalIndex) and compacted.compact()
 
 
 async def test_all_retrievers_agree(catalogs: dict[str, Catalog], retrievers: dict[str, Retriever]) -> None:

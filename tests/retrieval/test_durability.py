@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from boundarymorph.retrieval.catalog import IndexCatalog
-from boundarymorph.retrieval.lexical import bm25
-from boundarymorph.retrieval.store import DocumentStore
+from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.retrieval.local.store import DocumentStore
+from boundarymorph.retrieval.words.lexical import bm25
 from tests.retrieval.fakes import vector_of
 from tests.retrieval.writer import BATCH, DIMENSION, KNOWN, document_of
 
@@ -36,7 +36,7 @@ def killed_after(seconds: float, directory: Path, *arguments: str) -> list[list[
 
 def read_all(directory: Path) -> dict[int, int]:
     """Versions by document number, after checking that texts, vectors and answers agree."""
-    catalog = IndexCatalog(directory)
+    catalog = LocalCatalog(directory)
     index = catalog.get("index")
     pool = index.search(np.ones(DIMENSION), 1_000_000)
     documents = index.documents(pool.ids)
@@ -85,7 +85,7 @@ def test_first_builds(tmp_path: Path) -> None:
 
 
 def test_updates_of_existing_documents(tmp_path: Path) -> None:
-    catalog = IndexCatalog(tmp_path)
+    catalog = LocalCatalog(tmp_path)
     documents = [document_of(number, 0) for number in range(KNOWN)]
     vectors = np.array([vector_of(document.text) for document in documents])
     catalog.create("index", encoder=None, dimension=DIMENSION).upsert(documents, vectors)
@@ -111,7 +111,7 @@ def test_indexes_appear_whole(tmp_path: Path) -> None:
     for kill in range(3):
         directory = tmp_path / str(kill)
         acknowledged = killed_after(rng.uniform(0, 0.1), directory, "create")
-        catalog = IndexCatalog(directory)
+        catalog = LocalCatalog(directory)
         there = {folder.name for folder in directory.iterdir() if not folder.name.startswith(".")}
         assert {f"index-{number}" for (number,) in acknowledged} <= there
         assert {info.name for info in catalog.list()} == there

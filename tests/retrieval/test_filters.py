@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from boundarymorph.errors import InvalidInput, LimitExceeded
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import MAX_DEPTH, MAX_VALUES, Filter
-from boundarymorph.retrieval.store import DocumentStore
+from boundarymorph.retrieval.local.store import DocumentStore
 from tests.contract.document_store import matching
 from tests.contract.vector_index import unit
 

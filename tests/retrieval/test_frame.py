@@ -26,8 +26,8 @@ from boundarymorph.retrieval.frame import (
     encode_embeddings,
     encode_pool,
 )
+from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.retriever import Retrieved
-from boundarymorph.retrieval.store import DocumentStore
 from boundarymorph.selection.pool import Pool, unit_rows
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

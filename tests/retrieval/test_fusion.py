@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boundarymorph.errors import DuplicateIds, InvalidInput
-from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.fusion import fuse
+from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.retriever import Search
 
 rankings = st.lists(st.lists(st.sampled_from("abcdefgh"), unique=True), max_size=5)
@@ -84,7 +84,7 @@ def test_a_hybrid_pool_tells_similarity_and_bm25(tmp_path: Path) -> None:
     """Of documents that the vectors found, and of those that the words alone did."""
     rows = np.random.default_rng(0).standard_normal((60, 4))
     documents = [Document(f"d{n}", "harp" if n % 3 == 0 else "drum") for n in range(60)]
-    catalog = IndexCatalog(tmp_path)
+    catalog = LocalCatalog(tmp_path)
     index = catalog.create("i", encoder=None, dimension=4)
     index.upsert(documents, rows)
     pool = index.retrieve(Search("harp", 10, [1.0, 0, 0, 0], hybrid=True)).pool

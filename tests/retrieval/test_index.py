@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boundarymorph.retrieval.index import FlatIndex
+from boundarymorph.retrieval.local.vectors import FlatIndex
 from tests.contract.vector_index import Make, VectorIndexContract, names, unit
 
 

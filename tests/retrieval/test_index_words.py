@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.retrieval import store as store_module
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.store import DocumentStore
+from boundarymorph.retrieval.local import store as store_module
+from boundarymorph.retrieval.local.store import DocumentStore
 from tests.retrieval.bm25 import literal_bm25
 
 ROOT = Path(__file__).parents[2]
@@ -114,7 +114,7 @@ def test_an_empty_store(store: DocumentStore) -> None:
 SCRIPT = """
 import sys
 from pathlib import Path
-from boundarymorph.retrieval import store
+from boundarymorph.retrieval.local import store
 store._BATCH = 7
 def stop(done, total):
     print(done, flush=True)

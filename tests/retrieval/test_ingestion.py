@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from boundarymorph.errors import InvalidInput, StorageFull, UnknownIndex
 from boundarymorph.retrieval import ingestion
-from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import OnnxEncoder
 from boundarymorph.retrieval.ingestion import (
@@ -27,7 +26,8 @@ from boundarymorph.retrieval.ingestion import (
     parse_array,
     parse_ndjson,
 )
-from boundarymorph.retrieval.live import LiveIndex
+from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.retrieval.local.index import LocalIndex
 from tests.retrieval.fakes import SeededEncoder, vector_of
 
 
@@ -45,19 +45,19 @@ def upload(*records: dict[str, Any]) -> AsyncIterator[Entry | BadLine]:
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[IndexCatalog]:
-    catalog = IndexCatalog(tmp_path)
+def catalog(tmp_path: Path) -> Iterator[LocalCatalog]:
+    catalog = LocalCatalog(tmp_path)
     yield catalog
     catalog.close()
 
 
 @pytest.fixture
-def index(catalog: IndexCatalog) -> LiveIndex:
+def index(catalog: LocalCatalog) -> LocalIndex:
     return catalog.create("seeded", encoder="seeded", dimension=32)
 
 
 @pytest.fixture
-def own(catalog: IndexCatalog) -> LiveIndex:
+def own(catalog: LocalCatalog) -> LocalIndex:
     return catalog.create("own", encoder=None, dimension=32)
 
 
@@ -169,7 +169,7 @@ class TestParsing:
 
 
 class TestIngesting:
-    async def test_texts_are_encoded_and_found(self, index: LiveIndex) -> None:
+    async def test_texts_are_encoded_and_found(self, index: LocalIndex) -> None:
         encoder = SeededEncoder()
         report = await ingest(
             index, encoder, upload({"id": "a", "text": "one", "title": "T"}, {"id": "b", "text": "b" * 200})
@@ -178,7 +178,7 @@ class TestIngesting:
         assert encoder.encoded == ["T\none", "b" * 200]
         assert list(index.search(vector_of("T\none"), 1).ids) == ["a"]
 
-    async def test_only_changes_are_encoded(self, index: LiveIndex) -> None:
+    async def test_only_changes_are_encoded(self, index: LocalIndex) -> None:
         encoder = SeededEncoder()
         records = [{"id": i, "text": f"text {i}"} for i in range(10)]
         await ingest(index, encoder, upload(*records), batch_size=4)
@@ -191,13 +191,13 @@ class TestIngesting:
         assert index.documents(["3"])["3"].text == "changed"
         assert index.documents(["5"])["5"].metadata == {"new": True}
 
-    async def test_a_deleted_document_is_new_again(self, index: LiveIndex) -> None:
+    async def test_a_deleted_document_is_new_again(self, index: LocalIndex) -> None:
         await ingest(index, SeededEncoder(), upload({"id": "a", "text": "one"}))
         index.delete(["a"])
         assert await ingest(index, SeededEncoder(), upload({"id": "a", "text": "one"})) == IngestReport(added=1)
 
     @pytest.mark.parametrize("batch_size", [1, 2, 3, 100])
-    async def test_the_later_of_an_upload_wins(self, index: LiveIndex, batch_size: int) -> None:
+    async def test_the_later_of_an_upload_wins(self, index: LocalIndex, batch_size: int) -> None:
         records = [{"id": "a", "text": text} for text in ("one", "two", "two", "one", "three")]
         report = await ingest(index, SeededEncoder(), upload(*records), batch_size=batch_size)
         assert report.added == 1
@@ -206,14 +206,14 @@ class TestIngesting:
         assert index.documents(["a"])["a"].text == "three"
         assert index.search(vector_of("three"), 5).scores[0] > 0.999
 
-    async def test_an_id_that_comes_twice_costs_nothing_the_second_time(self, index: LiveIndex) -> None:
+    async def test_an_id_that_comes_twice_costs_nothing_the_second_time(self, index: LocalIndex) -> None:
         encoder = SeededEncoder()
         records = [{"id": "a", "text": "one"}, {"id": "a", "text": "two"}]
         assert await ingest(index, encoder, upload(*records)) == IngestReport(added=1, superseded=1)
         assert await ingest(index, encoder, upload(*records)) == IngestReport(unchanged=1, superseded=1)
         assert encoder.encoded == ["two"]
 
-    async def test_given_embeddings_are_used(self, index: LiveIndex, own: LiveIndex) -> None:
+    async def test_given_embeddings_are_used(self, index: LocalIndex, own: LocalIndex) -> None:
         record = {"id": "a", "text": "one", "embedding": (5 * vector_of("elsewhere")).tolist()}
         for target, encoder in ((index, SeededEncoder()), (own, None)):
             assert await ingest(target, encoder, upload(record)) == IngestReport(added=1)
@@ -223,7 +223,7 @@ class TestIngesting:
             assert await ingest(target, encoder, upload(moved)) == IngestReport(updated=1)
             assert target.search(vector_of("moved"), 1).scores[0] > 0.999
 
-    async def test_texts_that_cannot_be_encoded_are_bad_lines(self, own: LiveIndex, catalog: IndexCatalog) -> None:
+    async def test_texts_that_cannot_be_encoded_are_bad_lines(self, own: LocalIndex, catalog: LocalCatalog) -> None:
         foreign = catalog.create("foreign", encoder="other-encoder", dimension=32)
         for target, encoder, reason in (
             (own, SeededEncoder(), "own vectors"),
@@ -235,14 +235,14 @@ class TestIngesting:
             assert reason in report.problems[0].reason
             assert target.count() == 0
 
-    async def test_bad_lines_are_skipped_and_told(self, index: LiveIndex) -> None:
+    async def test_bad_lines_are_skipped_and_told(self, index: LocalIndex) -> None:
         records: list[dict[str, Any]] = [{"id": "a", "text": "one"}, {"id": "b"}, {"id": "c", "text": "two"}]
         report = await ingest(index, SeededEncoder(), upload(*records))
         assert report == IngestReport(added=2, skipped=1, problems=[BadLine(2, "text must be a string")])
         many = await ingest(index, SeededEncoder(), upload(*[{"id": "b"}] * (MAX_PROBLEMS + 50)))
         assert (many.skipped, len(many.problems)) == (MAX_PROBLEMS + 50, MAX_PROBLEMS)
 
-    async def test_strict_writes_all_or_nothing(self, index: LiveIndex) -> None:
+    async def test_strict_writes_all_or_nothing(self, index: LocalIndex) -> None:
         encoder = SeededEncoder()
         good: list[dict[str, Any]] = [{"id": i, "text": f"text {i}"} for i in range(50)]
         good[7]["embedding"] = vector_of("given").tolist()
@@ -254,11 +254,11 @@ class TestIngesting:
         assert report == IngestReport(added=50)
         assert list(index.search(vector_of("given"), 1).ids) == ["7"]
 
-    async def test_strict_refuses_texts_that_cannot_be_encoded(self, own: LiveIndex) -> None:
+    async def test_strict_refuses_texts_that_cannot_be_encoded(self, own: LocalIndex) -> None:
         with pytest.raises(InvalidInput, match="line 1"):
             await ingest(own, None, upload({"id": "a", "text": "one"}), strict=True)
 
-    async def test_what_progress_reports_is_there(self, index: LiveIndex) -> None:
+    async def test_what_progress_reports_is_there(self, index: LocalIndex) -> None:
         seen: list[tuple[int, int]] = []
         await ingest(
             index,
@@ -269,7 +269,7 @@ class TestIngesting:
         )
         assert seen == [(4, 4), (8, 8), (10, 10)]
 
-    async def test_a_batch_holds_no_more_than_its_bytes(self, own: LiveIndex) -> None:
+    async def test_a_batch_holds_no_more_than_its_bytes(self, own: LocalIndex) -> None:
         """Of the upload, and one line more."""
         vector = vector_of("v").tolist()
         records = [{"id": i, "text": "x" * 2**20, "embedding": vector} for i in range(20)]
@@ -281,7 +281,7 @@ class TestIngesting:
         await ingest(own, None, upload(*small), on_progress=lambda report: seen.append(report.documents))
         assert seen == [WRITTEN_AT_A_TIME, WRITTEN_AT_A_TIME + 1]
 
-    async def test_how_far_it_is(self, index: LiveIndex) -> None:
+    async def test_how_far_it_is(self, index: LocalIndex) -> None:
         records: list[dict[str, Any]] = [{"id": i, "text": str(i)} for i in range(70)]
         body = b"\n".join(map(orjson.dumps, [*records, {"id": "bad"}, records[0]]))
         seen = []
@@ -293,13 +293,13 @@ class TestIngesting:
         assert seen[0][1] == line_32
 
     @pytest.mark.usefixtures("full_disk")
-    async def test_a_full_disk_while_an_upload_is_checked(self, own: LiveIndex) -> None:
+    async def test_a_full_disk_while_an_upload_is_checked(self, own: LocalIndex) -> None:
         records = ({"id": i, "text": "x", "embedding": vector_of("v").tolist()} for i in range(10))
         with pytest.raises(StorageFull, match="kept aside"):
             await ingest(own, None, upload(*records), strict=True)
         assert own.count() == 0
 
-    async def test_an_upload_that_failed_halfway_is_sent_again(self, index: LiveIndex) -> None:
+    async def test_an_upload_that_failed_halfway_is_sent_again(self, index: LocalIndex) -> None:
         async def broken() -> AsyncIterator[Entry | BadLine]:
             async for entry in upload(*({"id": i, "text": str(i)} for i in range(10))):
                 yield entry
@@ -311,7 +311,7 @@ class TestIngesting:
         report = await ingest(index, SeededEncoder(), upload(*({"id": i, "text": str(i)} for i in range(10))))
         assert report == IngestReport(added=2, unchanged=8)
 
-    async def test_an_index_deleted_meanwhile(self, index: LiveIndex, catalog: IndexCatalog) -> None:
+    async def test_an_index_deleted_meanwhile(self, index: LocalIndex, catalog: LocalCatalog) -> None:
         with pytest.raises(UnknownIndex):
             await ingest(
                 index,
@@ -321,7 +321,7 @@ class TestIngesting:
                 on_progress=lambda report: catalog.delete("seeded"),
             )
 
-    async def test_with_the_embedded_encoder(self, catalog: IndexCatalog) -> None:
+    async def test_with_the_embedded_encoder(self, catalog: LocalCatalog) -> None:
         encoder = OnnxEncoder.embedded()
         index = catalog.create("real", encoder=encoder.name, dimension=encoder.dimension)
         records = [

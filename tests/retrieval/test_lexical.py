@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from boundarymorph.errors import CorruptIndex, InvalidInput
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.lexical import bm25, hashes, words
-from boundarymorph.retrieval.lexical_index import LexicalReader
-from boundarymorph.retrieval.matching import MatchingReader
-from boundarymorph.retrieval.postings import (
+from boundarymorph.retrieval.local.matching import MatchingReader
+from boundarymorph.retrieval.local.store import DocumentStore
+from boundarymorph.retrieval.words.lexical import bm25, hashes, words
+from boundarymorph.retrieval.words.lexical_index import LexicalReader
+from boundarymorph.retrieval.words.postings import (
     SEGMENT_DOCUMENTS,
     WordSegment,
     assemble,
@@ -27,7 +28,6 @@ from boundarymorph.retrieval.postings import (
     merge,
     to_merge,
 )
-from boundarymorph.retrieval.store import DocumentStore
 from tests.contract.vector_index import unit
 from tests.retrieval.bm25 import literal_bm25, plain_words
 

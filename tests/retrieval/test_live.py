@@ -1,4 +1,4 @@
-"""LiveIndex over snapshots: what a start reads, what compaction changes (nothing), and who does it."""
+"""LocalIndex over snapshots: what a start reads, what compaction changes (nothing), and who does it."""
 
 import os
 import random
@@ -14,23 +14,23 @@ import pytest
 from numpy.typing import NDArray
 
 from boundarymorph.errors import IndexConflict, InvalidInput, StorageUnavailable, UnknownIndex
-from boundarymorph.retrieval.catalog import IndexCatalog
-from boundarymorph.retrieval.compaction import CompactionPolicy
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.index import FlatIndex
-from boundarymorph.retrieval.live import LiveIndex
+from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.retrieval.local.compaction import CompactionPolicy
+from boundarymorph.retrieval.local.index import LocalIndex
+from boundarymorph.retrieval.local.segmented import SegmentedIndex, SegmentedView
+from boundarymorph.retrieval.local.store import DocumentStore
+from boundarymorph.retrieval.local.structures import KINDS
+from boundarymorph.retrieval.local.vectors import FlatIndex
 from boundarymorph.retrieval.retriever import Search
-from boundarymorph.retrieval.segmented import SegmentedIndex, SegmentedView
-from boundarymorph.retrieval.store import DocumentStore
-from boundarymorph.retrieval.structures import KINDS
 from tests.contract.vector_index import names, unit
 
 ROOT = Path(__file__).parents[2]
 DIMENSION = 16
 EAGER = CompactionPolicy(least=100, share=0.2, pause=0)
 NEVER = CompactionPolicy(least=10**9)
-Open = Callable[..., LiveIndex]
+Open = Callable[..., LocalIndex]
 
 
 @pytest.fixture
@@ -44,8 +44,8 @@ def open_index(path: Path) -> Iterator[Open]:
     """Another process's view of the index, as far as files tell."""
     opened = []
 
-    def open_index(policy: CompactionPolicy = NEVER, **options: object) -> LiveIndex:
-        opened.append(LiveIndex("index", DocumentStore(path), policy=policy, **options))  # type: ignore[arg-type]
+    def open_index(policy: CompactionPolicy = NEVER, **options: object) -> LocalIndex:
+        opened.append(LocalIndex("index", DocumentStore(path), policy=policy, **options))  # type: ignore[arg-type]
         return opened[-1]
 
     yield open_index
@@ -53,19 +53,19 @@ def open_index(path: Path) -> Iterator[Open]:
         index.close()
 
 
-def put(index: LiveIndex, ids: list[str], seed: int = 0) -> NDArray[np.float32]:
+def put(index: LocalIndex, ids: list[str], seed: int = 0) -> NDArray[np.float32]:
     vectors = unit(len(ids), DIMENSION, seed)
     index.upsert([Document(id, "") for id in ids], vectors)
     return vectors
 
 
-def view(index: LiveIndex) -> SegmentedView:
+def view(index: LocalIndex) -> SegmentedView:
     vectors = index.refresh()
     assert isinstance(vectors, SegmentedIndex)
     return vectors.view()
 
 
-def assert_same(first: LiveIndex, second: LiveIndex) -> None:
+def assert_same(first: LocalIndex, second: LocalIndex) -> None:
     for query in unit(5, DIMENSION, seed=99):
         for depth in (1, 7, 100, 10_000):
             one, other = first.search(query, depth), second.search(query, depth)
@@ -126,7 +126,7 @@ def test_it_compacts_itself_while_it_is_searched_and_written(open_index: Open) -
     index, other, plain = open_index(EAGER), open_index(EAGER), open_index(make_vectors=FlatIndex)
     acknowledged, failures, done = [0], [], threading.Event()
 
-    def search(searched: LiveIndex) -> None:
+    def search(searched: LocalIndex) -> None:
         try:
             while not done.is_set():
                 at_least = acknowledged[0]
@@ -254,11 +254,11 @@ def test_forgotten_deletions_do_not_come_back(open_index: Open, path: Path, capl
 
 def test_it_answers_after_a_restart_however_much_was_deleted(path: Path) -> None:
     """Also when the deletions are recorded no more, and the changes take many pages."""
-    writer = LiveIndex("index", DocumentStore(path, tombstones_kept=2, page=3), policy=NEVER)
+    writer = LocalIndex("index", DocumentStore(path, tombstones_kept=2, page=3), policy=NEVER)
     put(writer, names(40))
     for number in range(10):
         writer.delete([f"d{3 * number}"])
-    started = LiveIndex("index", DocumentStore(path, page=3), policy=NEVER)
+    started = LocalIndex("index", DocumentStore(path, page=3), policy=NEVER)
     for index in (started, writer):
         assert len(index.search(unit(1, DIMENSION)[0], 100)) == 30
         index.close()
@@ -304,7 +304,7 @@ def test_an_index_with_vectors_of_another_make_starts_from_the_snapshot(open_ind
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds_are_chosen_at_creation(tmp_path: Path, kind: str) -> None:
-    catalog = IndexCatalog(tmp_path)
+    catalog = LocalCatalog(tmp_path)
     index = catalog.create("a", encoder=None, dimension=DIMENSION, kind=kind)
     vectors = put(index, names(400))
     assert catalog.describe("a").snapshot is None
@@ -319,7 +319,7 @@ def test_kinds_are_chosen_at_creation(tmp_path: Path, kind: str) -> None:
     index.delete(["d11"])
     catalog.close()
 
-    again = IndexCatalog(tmp_path)
+    again = LocalCatalog(tmp_path)
     index = again.create("a", encoder=None, dimension=DIMENSION)
     assert len(view(index).base) == 400
     assert index.search(vectors[50], 1).ids == ["d50"]
@@ -339,18 +339,18 @@ def test_kinds_are_chosen_at_creation(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("count", [99, 100])
 def test_settled_it_is_left_with_the_snapshot_that_was_due(path: Path, count: int) -> None:
-    index = LiveIndex("index", DocumentStore(path), policy=EAGER)
+    index = LocalIndex("index", DocumentStore(path), policy=EAGER)
     put(index, names(count))
     index.settle()
     index.close()
-    snapshot = LiveIndex("index", DocumentStore(path)).snapshot()
+    snapshot = LocalIndex("index", DocumentStore(path)).snapshot()
     assert (None if snapshot is None else snapshot.count) == (100 if count == 100 else None)
 
 
 def test_words_that_another_process_indexes_are_used(tmp_path: Path) -> None:
     path = tmp_path / "plain.sqlite3"
     DocumentStore.create(path, encoder=None, dimension=DIMENSION, lexical=False).close()
-    running, other = LiveIndex("a", DocumentStore(path)), LiveIndex("a", DocumentStore(path))
+    running, other = LocalIndex("a", DocumentStore(path)), LocalIndex("a", DocumentStore(path))
     vectors = unit(2, DIMENSION)
     running.upsert([Document("a", "tram"), Document("b", "violin")], vectors)
     assert dict(running.retrieve(Search("tram", 2, vectors[1])).pool.features) == {}
@@ -364,7 +364,7 @@ def test_words_that_another_process_indexes_are_used(tmp_path: Path) -> None:
 
 def test_closing_ends_a_compaction(tmp_path: Path) -> None:
     store = DocumentStore.create(tmp_path / "index.sqlite3", encoder=None, dimension=DIMENSION, kind="hnsw")
-    index = LiveIndex("index", store, policy=EAGER)
+    index = LocalIndex("index", store, policy=EAGER)
     put(index, names(9000))
     index.refresh()
     index.close()
@@ -377,7 +377,7 @@ def test_closing_ends_a_compaction(tmp_path: Path) -> None:
 
 
 def test_deleting_an_index_ends_its_compaction(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    catalog = IndexCatalog(tmp_path)
+    catalog = LocalCatalog(tmp_path)
     for _ in range(5):
         index = catalog.create("a", encoder=None, dimension=DIMENSION)
         index._compactor._policy = EAGER
@@ -391,9 +391,9 @@ def test_deleting_an_index_ends_its_compaction(tmp_path: Path, caplog: pytest.Lo
 
 def test_killed_at_any_moment_of_a_compaction(path: Path, open_index: Open) -> None:
     script = (
-        "import sys; from pathlib import Path; from boundarymorph.retrieval.live import LiveIndex\n"
-        "from boundarymorph.retrieval.store import DocumentStore; from tests.retrieval.test_live import put, names\n"
-        "index = LiveIndex('index', DocumentStore(Path(sys.argv[1]))); print('ready', flush=True)\n"
+        "import sys; from pathlib import Path; from boundarymorph.retrieval.local.index import LocalIndex\n"
+        "from boundarymorph.retrieval.local.store import DocumentStore; from tests.retrieval.test_live import put, names\n"
+        "index = LocalIndex('index', DocumentStore(Path(sys.argv[1]))); print('ready', flush=True)\n"
         "for seed in range(10**9): put(index, names(40, seed % 50), seed); index.compact()"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

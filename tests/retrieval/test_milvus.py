@@ -20,8 +20,8 @@ from boundarymorph.errors import (
     UnknownIndex,
 )
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.ingestion import BadLine, Entry, ingest, parse_array
-from boundarymorph.retrieval.local import LocalRetriever
 from boundarymorph.retrieval.milvus import collection as collections
 from boundarymorph.retrieval.milvus.catalog import DIMENSIONS, MilvusCatalog
 from boundarymorph.retrieval.milvus.collection import quoted
@@ -69,7 +69,7 @@ def keeping(url: str, prefix: str, tmp_path: Path) -> Iterator[MilvusCatalog]:
 
 class TestMilvus(RetrieverContract):
     @pytest.fixture(params=["catalog", "keeping"])
-    async def retriever(self, request: pytest.FixtureRequest) -> AsyncIterator[LocalRetriever]:
+    async def retriever(self, request: pytest.FixtureRequest) -> AsyncIterator[IndexRetriever]:
         catalog: MilvusCatalog = request.getfixturevalue(request.param)
         encoder = SeededEncoder()
         vectors = (await encoder.encode_documents([document.content for document in DOCUMENTS])).vectors
@@ -77,7 +77,7 @@ class TestMilvus(RetrieverContract):
         catalog.create("own", encoder=None, dimension=4).upsert([Document(f"e{i}", "") for i in range(4)], np.eye(4))
         catalog.create("empty", encoder=encoder.name, dimension=encoder.dimension)
         catalog.create("foreign", encoder="other-encoder", dimension=4).upsert([Document("x", "")], np.ones((1, 4)))
-        retriever = LocalRetriever(catalog, encoder)
+        retriever = IndexRetriever(catalog, encoder)
         yield retriever
         await retriever.close()
 
@@ -344,7 +344,7 @@ async def test_a_collection_of_one_s_own(url: str, prefix: str, numbers: bool, m
     client.insert(own, [{"pk": int(i) if numbers else i, "emb": v, "body": f"b{i}", "head": None} for i, v in rows])
     described = Existing(own, id="pk", vector="emb", text="body", title="head", encoder="seeded-8")
     catalog = MilvusCatalog(Connection(url), prefix=prefix, existing={"papers": described})
-    retriever = LocalRetriever(catalog, None)
+    retriever = IndexRetriever(catalog, None)
     query = unit(1, 8, seed=1)[0]
     pool = (await retriever.retrieve("papers", Search("", 10, query))).pool
     scores = vectors.astype(np.float64) @ query

@@ -21,7 +21,7 @@ from pymilvus.grpc_gen import common_pb2, milvus_pb2, milvus_pb2_grpc
 from boundarymorph.errors import BoundaryMorphError, RetrieverFailed, RetrieverUnavailable
 from boundarymorph.retrieval.candidates import IndexedCandidates
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.local import LocalRetriever
+from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
 from boundarymorph.retrieval.milvus.connection import Connection
 from boundarymorph.retrieval.retriever import Search
@@ -102,7 +102,7 @@ def fill(catalog: MilvusCatalog, count: int = 30) -> None:
 
 
 async def all_calls_raise(catalog: MilvusCatalog, kind: type[BoundaryMorphError]) -> None:
-    retriever = LocalRetriever(catalog, None)
+    retriever = IndexRetriever(catalog, None)
     with pytest.raises(kind):
         await retriever.retrieve("a", Search("", 5, np.ones(4)))
     with pytest.raises(kind):
@@ -201,7 +201,7 @@ async def test_kill_9_while_a_request_is_on_its_way(tmp_path: Path) -> None:
     port = free_port()
     catalog = MilvusCatalog(Connection(f"http://127.0.0.1:{port}", timeout=1.0), prefix=milvus.PREFIX)
     encoder = SeededEncoder()
-    retriever = LocalRetriever(catalog, encoder)
+    retriever = IndexRetriever(catalog, encoder)
     with milvus.process(tmp_path / "data", port) as running:
         index = catalog.create("a", encoder=encoder.name, dimension=encoder.dimension)
         vectors = (await encoder.encode_documents(names(60))).vectors

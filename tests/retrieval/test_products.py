@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boundarymorph.retrieval.products import MOST, SharedProducts
+from boundarymorph.retrieval.local.products import MOST, SharedProducts
 
 
 class Held:

@@ -30,10 +30,10 @@ from boundarymorph.errors import (
     RetrieverUnavailable,
 )
 from boundarymorph.retrieval import frame
-from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.local import LocalRetriever
+from boundarymorph.retrieval.index_retriever import IndexRetriever
+from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.retrieval.retriever import Retriever, Search
 from boundarymorph.server.app import create_retriever_app, create_scorer_app
@@ -51,7 +51,7 @@ GONE = (RetrieverFailed, RetrieverUnavailable, InvalidConfiguration, NotReady, B
 @pytest.fixture
 async def data(tmp_path: Path) -> Path:
     """The indexes of the contract, and "many": 500 documents, each third in a direction that float16 holds badly."""
-    catalog, encoder = IndexCatalog(tmp_path / "indexes"), SeededEncoder()
+    catalog, encoder = LocalCatalog(tmp_path / "indexes"), SeededEncoder()
     vectors = (await encoder.encode_documents([document.content for document in DOCUMENTS])).vectors
     catalog.create("trams", encoder=encoder.name, dimension=encoder.dimension).upsert(DOCUMENTS, vectors)
     catalog.create("own", encoder=None, dimension=4).upsert([Document(f"e{i}", "") for i in range(4)], np.eye(4))
@@ -88,7 +88,7 @@ async def retriever(data: Path) -> AsyncIterator[RemoteRetriever]:
 
 
 @pytest.fixture
-async def local(data: Path) -> AsyncIterator[LocalRetriever]:
+async def local(data: Path) -> AsyncIterator[IndexRetriever]:
     part = fake_retrieval(Settings(data_directory=data))
     yield part.retriever
     await part.close()
@@ -111,7 +111,7 @@ class TestRemoteRetriever(RetrieverContract):
     ],
 )
 async def test_the_same_pool_bit_for_bit(
-    retriever: RemoteRetriever, local: LocalRetriever, embedding: ArrayLike, depth: int
+    retriever: RemoteRetriever, local: IndexRetriever, embedding: ArrayLike, depth: int
 ) -> None:
     here = await local.retrieve("many", Search("", depth, embedding))
     there = await retriever.retrieve("many", Search("", depth, embedding))
@@ -119,7 +119,7 @@ async def test_the_same_pool_bit_for_bit(
     assert list(there.warnings) == list(here.warnings)
 
 
-async def test_the_same_of_everything_else(retriever: RemoteRetriever, local: LocalRetriever) -> None:
+async def test_the_same_of_everything_else(retriever: RemoteRetriever, local: IndexRetriever) -> None:
     same(
         (await local.retrieve("trams", Search("violins", 3))).pool,
         (await retriever.retrieve("trams", Search("violins", 3))).pool,
@@ -135,7 +135,7 @@ async def test_the_same_of_everything_else(retriever: RemoteRetriever, local: Lo
     np.testing.assert_array_equal(await retriever.embed_query("trams"), await local.embed_query("trams"))
 
 
-async def test_texts_in_several_requests(retriever: RemoteRetriever, local: LocalRetriever) -> None:
+async def test_texts_in_several_requests(retriever: RemoteRetriever, local: IndexRetriever) -> None:
     for count in (0, 1, 128, 300):
         texts = [f"text {n} " * (n % 30) for n in range(count)]
         here, there = await local.embed_documents(texts), await retriever.embed_documents(texts)
@@ -144,7 +144,7 @@ async def test_texts_in_several_requests(retriever: RemoteRetriever, local: Loca
         assert there.truncated == here.truncated
 
 
-async def test_side_by_side(data: Path, local: LocalRetriever) -> None:
+async def test_side_by_side(data: Path, local: IndexRetriever) -> None:
     async with serving(Settings(data_directory=data), connections=3) as retriever:
         vectors = np.random.default_rng(2).standard_normal((20, 24))
         pools = await asyncio.gather(*(retriever.retrieve("many", Search("", 50, vector)) for vector in vectors))
@@ -153,7 +153,7 @@ async def test_side_by_side(data: Path, local: LocalRetriever) -> None:
 
 
 @pytest.mark.parametrize("vector", [[np.nan] * 24, [0.0] * 24, [np.inf] + 23 * [0.0], ["a"] * 24, [], [1.0] * 25])
-async def test_vectors_without_a_direction(retriever: RemoteRetriever, local: LocalRetriever, vector: Any) -> None:
+async def test_vectors_without_a_direction(retriever: RemoteRetriever, local: IndexRetriever, vector: Any) -> None:
     for one in (local, retriever):
         with pytest.raises(InvalidEmbeddings):
             await one.retrieve("many", Search("", 5, vector))

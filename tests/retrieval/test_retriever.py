@@ -1,4 +1,4 @@
-"""LocalRetriever against the contract."""
+"""IndexRetriever against the contract."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.local import LocalRetriever
+from boundarymorph.retrieval.index_retriever import IndexRetriever
+from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.retriever import Search
 from tests.contract.retriever import DOCUMENTS, RetrieverContract
 from tests.retrieval.fakes import SeededEncoder
 
 
 @pytest.fixture
-async def catalog(tmp_path: Path) -> AsyncIterator[IndexCatalog]:
-    catalog, encoder = IndexCatalog(tmp_path), SeededEncoder()
+async def catalog(tmp_path: Path) -> AsyncIterator[LocalCatalog]:
+    catalog, encoder = LocalCatalog(tmp_path), SeededEncoder()
     vectors = (await encoder.encode_documents([document.content for document in DOCUMENTS])).vectors
     catalog.create("trams", encoder=encoder.name, dimension=encoder.dimension).upsert(DOCUMENTS, vectors)
     catalog.create("own", encoder=None, dimension=4).upsert([Document(f"e{i}", "") for i in range(4)], np.eye(4))
@@ -29,14 +29,14 @@ async def catalog(tmp_path: Path) -> AsyncIterator[IndexCatalog]:
 
 class TestLocalRetriever(RetrieverContract):
     @pytest.fixture
-    async def retriever(self, catalog: IndexCatalog) -> AsyncIterator[LocalRetriever]:
-        retriever = LocalRetriever(catalog, SeededEncoder())
+    async def retriever(self, catalog: LocalCatalog) -> AsyncIterator[IndexRetriever]:
+        retriever = IndexRetriever(catalog, SeededEncoder())
         yield retriever
         await retriever.close()
 
 
-async def test_without_an_encoder(catalog: IndexCatalog) -> None:
-    retriever = LocalRetriever(catalog, None)
+async def test_without_an_encoder(catalog: LocalCatalog) -> None:
+    retriever = IndexRetriever(catalog, None)
     pool = (await retriever.retrieve("own", Search("", 1, embedding=[0, 1, 0, 0]))).pool
     assert list(pool.ids) == ["e1"]
     with pytest.raises(InvalidInput):

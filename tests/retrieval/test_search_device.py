@@ -12,25 +12,25 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.gpu_index import GpuMirror
-from boundarymorph.retrieval.index import FlatIndex, FlatView
-from boundarymorph.retrieval.local import LocalRetriever
-from boundarymorph.retrieval.mirror import BeyondDevice, MirroredIndex
+from boundarymorph.retrieval.index_retriever import IndexRetriever
+from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.retrieval.local.gpu_index import GpuMirror
+from boundarymorph.retrieval.local.mirror import BeyondDevice, MirroredIndex
+from boundarymorph.retrieval.local.segmented import SegmentedIndex
+from boundarymorph.retrieval.local.torch_index import TorchIndex, TorchMirror
+from boundarymorph.retrieval.local.vectors import FlatIndex, FlatView
 from boundarymorph.retrieval.retriever import Search
-from boundarymorph.retrieval.segmented import SegmentedIndex
-from boundarymorph.retrieval.torch_index import TorchIndex, TorchMirror
 from boundarymorph.server.composition import build_catalog, build_indexes
 from boundarymorph.settings import Settings
 from tests.contract.vector_index import names, unit
 
 
-async def warnings_of(catalog: IndexCatalog) -> list[list[str]]:
+async def warnings_of(catalog: LocalCatalog) -> list[list[str]]:
     """What the answers of a plain, a filtered and a hybrid search are told with."""
     index = catalog.create("a", encoder=None, dimension=8)
     index.upsert([Document(id, "tram", metadata={"id": id}) for id in names(20)], unit(20, 8))
-    retriever = LocalRetriever(catalog, None)
+    retriever = IndexRetriever(catalog, None)
     query = unit(1, 8, seed=1)[0]
     options: list[dict[str, Any]] = [{}, {"filter": {"id": "d3"}}, {"hybrid": True}]
     found = [await retriever.retrieve("a", Search("tram", 5, query, **option)) for option in options]
@@ -43,7 +43,7 @@ async def warnings_of(catalog: IndexCatalog) -> list[list[str]]:
 async def test_a_gpu_that_is_not_there(tmp_path: Path, device: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     catalog = build_indexes(Settings(data_directory=tmp_path, search_device=device))
-    assert isinstance(catalog, IndexCatalog)
+    assert isinstance(catalog, LocalCatalog)
     told = await warnings_of(catalog)
     assert told == [[f"search_device {device} cannot be used here; the CPU searched"]] * 3
     assert [record.levelname for record in caplog.records] == ["WARNING"] and device in caplog.text
@@ -53,16 +53,16 @@ async def test_a_gpu_that_is_not_there(tmp_path: Path, device: str, caplog: pyte
 
 
 async def test_without_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "boundarymorph.retrieval.torch_index", None)
+    monkeypatch.setitem(sys.modules, "boundarymorph.retrieval.local.torch_index", None)
     catalog = build_indexes(Settings(data_directory=tmp_path, search_device="cuda"))
-    assert isinstance(catalog, IndexCatalog)
+    assert isinstance(catalog, LocalCatalog)
     assert all("cuda" in warning for (warning,) in await warnings_of(catalog))
     catalog.close()
 
 
 async def test_on_the_cpu_there_is_nothing_to_say(tmp_path: Path) -> None:
     catalog = build_indexes(Settings(data_directory=tmp_path))
-    assert isinstance(catalog, IndexCatalog)
+    assert isinstance(catalog, LocalCatalog)
     assert await warnings_of(catalog) == [[], [], []]
     catalog.close()
 
@@ -89,7 +89,7 @@ class Small(MirroredIndex[Refusing]):
 
 
 async def test_a_single_search_that_the_device_cannot_answer(tmp_path: Path) -> None:
-    catalog = IndexCatalog(tmp_path, Small, warnings=["of all"])
+    catalog = LocalCatalog(tmp_path, Small, warnings=["of all"])
     beyond = "the CPU searched, not the device: it is small"
     assert await warnings_of(catalog) == [["of all", beyond], ["of all"], ["of all", beyond]]
     catalog.close()
@@ -126,7 +126,7 @@ class Unbuildable(TorchIndex):
         raise MemoryError
 
 
-def put(catalog: IndexCatalog, ids: list[str], seed: int = 0) -> None:
+def put(catalog: LocalCatalog, ids: list[str], seed: int = 0) -> None:
     index = catalog.create("a", encoder=None, dimension=8)
     index.upsert([Document(id, "") for id in ids], unit(len(ids), 8, seed))
 
@@ -135,7 +135,7 @@ def put(catalog: IndexCatalog, ids: list[str], seed: int = 0) -> None:
 def test_a_device_without_room_for_what_is_written(
     tmp_path: Path, make: Callable[[int], MirroredIndex[Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    catalog, plain = IndexCatalog(tmp_path, make), IndexCatalog(tmp_path, FlatIndex)
+    catalog, plain = LocalCatalog(tmp_path, make), LocalCatalog(tmp_path, FlatIndex)
     queries = unit(5, 8, seed=9)
 
     def warnings() -> set[tuple[str, ...]]:
@@ -166,7 +166,7 @@ def test_a_device_without_room_for_what_is_written(
 
 
 def test_a_device_without_room_for_anything(tmp_path: Path) -> None:
-    catalog = IndexCatalog(tmp_path, Unbuildable)
+    catalog = LocalCatalog(tmp_path, Unbuildable)
     put(catalog, names(20))
     found = catalog.get("a").retrieve(Search("", 5, unit(1, 8)[0]))
     assert (len(found.pool), list(found.warnings)) == (5, [NO_ROOM])
@@ -179,7 +179,7 @@ def test_a_device_without_room_for_anything(tmp_path: Path) -> None:
 def test_a_search_that_fails_on_its_device(
     tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    catalog = IndexCatalog(tmp_path, TorchIndex)
+    catalog = LocalCatalog(tmp_path, TorchIndex)
     put(catalog, names(50))
     query = unit(1, 8, seed=3)[0]
     on_device = catalog.get("a").retrieve(Search("", 5, query))

@@ -14,10 +14,10 @@ import pytest
 from numpy.typing import NDArray
 
 from boundarymorph.retrieval.halves import floats_from_halves, unit_from_halves
-from boundarymorph.retrieval.segment import Segment
-from boundarymorph.retrieval.segmented import SegmentedIndex
-from boundarymorph.retrieval.snapshots import Content, Snapshots
-from boundarymorph.retrieval.structures import KINDS
+from boundarymorph.retrieval.local.segment import Segment
+from boundarymorph.retrieval.local.segmented import SegmentedIndex
+from boundarymorph.retrieval.local.snapshots import Content, Snapshots
+from boundarymorph.retrieval.local.structures import KINDS
 from tests.contract.vector_index import names, unit
 
 ROOT = Path(__file__).parents[2]
@@ -185,7 +185,7 @@ def test_a_disk_that_is_full_leaves_no_trace(snapshots: Snapshots, tmp_path: Pat
     first = write(snapshots, 1)
     script = (
         "import resource, sys; from pathlib import Path; from boundarymorph.errors import StorageUnavailable\n"
-        "from boundarymorph.retrieval.snapshots import Snapshots\n"
+        "from boundarymorph.retrieval.local.snapshots import Snapshots\n"
         "from tests.retrieval.test_snapshots import unit, write\n"
         "for limit in range(1000, 200000, 4000):\n"
         "    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))\n"
@@ -213,7 +213,7 @@ def test_remains_of_a_process_that_was_killed_are_removed(snapshots: Snapshots, 
 
 def test_one_writer_at_a_time(snapshots: Snapshots, tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from boundarymorph.retrieval.snapshots import Snapshots\n"
+        "import sys; from pathlib import Path; from boundarymorph.retrieval.local.snapshots import Snapshots\n"
         "with Snapshots(Path(sys.argv[1])).lock() as ours:\n"
         "    print(ours, flush=True); sys.stdin.readline()"
     )

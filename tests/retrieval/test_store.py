@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from boundarymorph.errors import CorruptIndex, InvalidInput, UnknownIndex
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.store import _IDLE_CONNECTIONS, _LOG_PATIENCE, DocumentStore, fingerprint
+from boundarymorph.retrieval.local.store import _IDLE_CONNECTIONS, _LOG_PATIENCE, DocumentStore
 from tests.contract.document_store import DocumentStoreContract, Reopen, matching, write
 from tests.retrieval.bm25 import literal_bm25
 

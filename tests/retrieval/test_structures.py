@@ -10,11 +10,20 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from boundarymorph.errors import CorruptIndex, InvalidInput
-from boundarymorph.retrieval.identifiers import Identifiers
-from boundarymorph.retrieval.index import Neighbours, VectorView
-from boundarymorph.retrieval.segmented import SegmentedIndex
-from boundarymorph.retrieval.snapshots import Content, Snapshots
-from boundarymorph.retrieval.structures import KINDS, Effort, FaissStructure, build, check_kind, effort_of, load, save
+from boundarymorph.retrieval.local.identifiers import Identifiers
+from boundarymorph.retrieval.local.segmented import SegmentedIndex
+from boundarymorph.retrieval.local.snapshots import Content, Snapshots
+from boundarymorph.retrieval.local.structures import (
+    KINDS,
+    Effort,
+    FaissStructure,
+    build,
+    check_kind,
+    effort_of,
+    load,
+    save,
+)
+from boundarymorph.retrieval.local.vectors import Neighbours, VectorView
 from tests.contract.vector_index import ApproximateVectorIndexContract, Make, VectorIndexContract, names, unit
 
 PERIOD = 61

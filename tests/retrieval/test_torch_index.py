@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.retrieval.gpu_index import CUVS_LIMIT, NATIVE_LIMIT, GpuFlatIndex, GpuMirror, limit, reaches
-from boundarymorph.retrieval.index import FlatIndex, FlatView
-from boundarymorph.retrieval.mirror import MirroredIndex
-from boundarymorph.retrieval.torch_index import TorchIndex
+from boundarymorph.retrieval.local.gpu_index import CUVS_LIMIT, NATIVE_LIMIT, GpuFlatIndex, GpuMirror, limit, reaches
+from boundarymorph.retrieval.local.mirror import MirroredIndex
+from boundarymorph.retrieval.local.torch_index import TorchIndex
+from boundarymorph.retrieval.local.vectors import FlatIndex, FlatView
 from tests.contract.vector_index import Make, VectorIndexContract, names, unit
 
 

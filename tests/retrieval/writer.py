@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.local.catalog import LocalCatalog
 from tests.retrieval.fakes import vector_of
 
 DIMENSION = 32
@@ -27,7 +27,7 @@ def document_of(number: int, version: int) -> Document:
 
 
 def main(directory: Path, what: str, first: int) -> None:
-    catalog = IndexCatalog(directory)
+    catalog = LocalCatalog(directory)
     if what == "create":
         for number in itertools.count():
             catalog.create(f"index-{number}", encoder=None, dimension=DIMENSION)

@@ -20,16 +20,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from boundarymorph.errors import EmptyIndex, InvalidInput
-from boundarymorph.retrieval import backups
-from boundarymorph.retrieval.compaction import CompactionPolicy
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.fusion import fuse
 from boundarymorph.retrieval.halves import unit_rows_of
-from boundarymorph.retrieval.index import FlatIndex
-from boundarymorph.retrieval.live import LiveIndex
+from boundarymorph.retrieval.local import backups
+from boundarymorph.retrieval.local.compaction import CompactionPolicy
+from boundarymorph.retrieval.local.index import LocalIndex
+from boundarymorph.retrieval.local.store import _LOG_PATIENCE, DocumentStore
+from boundarymorph.retrieval.local.vectors import FlatIndex
 from boundarymorph.retrieval.retriever import Search
-from boundarymorph.retrieval.store import _LOG_PATIENCE, DocumentStore
 from boundarymorph.selection.pool import unit_rows
 from tests.contract.vector_index import unit
 from tests.retrieval.bm25 import literal_bm25
@@ -152,10 +152,10 @@ class IndexMachine(RuleBasedStateMachine):
         self.indexes = [self.open(0), self.open(1)]
         self.write(self.indexes[0], [Document(id, WORDS[0]) for id in IDS], [0] * len(IDS))
 
-    def open(self, reader: int) -> LiveIndex:
+    def open(self, reader: int) -> LocalIndex:
         store = InterruptedStore(self.path, tombstones_kept=2, page=3, log_bytes=2**16)
         make_vectors = FlatIndex if reader and self.device else None
-        return LiveIndex("index", store, make_vectors, policy=POLICIES[reader])
+        return LocalIndex("index", store, make_vectors, policy=POLICIES[reader])
 
     def teardown(self) -> None:
         for index in getattr(self, "indexes", []):
@@ -296,14 +296,14 @@ class IndexMachine(RuleBasedStateMachine):
         features = {name: list(map(float, values)) for name, values in pool.features.items()}
         return list(pool.ids), pool.embeddings.tolist(), features
 
-    def write(self, index: LiveIndex, documents: Sequence[Document], numbers: Sequence[int]) -> None:
+    def write(self, index: LocalIndex, documents: Sequence[Document], numbers: Sequence[int]) -> None:
         numbers = numbers[: len(documents)]
         index.upsert(documents, GIVEN[list(numbers)])
         for document, number in zip(documents, numbers, strict=True):
             self.model.pop(document.id, None)
             self.model[document.id] = document, number
 
-    def remove(self, index: LiveIndex, ids: Sequence[str]) -> None:
+    def remove(self, index: LocalIndex, ids: Sequence[str]) -> None:
         assert index.delete(ids) == len(set(ids) & self.model.keys())
         for id in ids:
             self.model.pop(id, None)

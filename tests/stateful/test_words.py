@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.retrieval import lexical_index, metadata_index
-from boundarymorph.retrieval import store as store_module
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.store import DocumentStore
+from boundarymorph.retrieval.local import metadata_index
+from boundarymorph.retrieval.local import store as store_module
+from boundarymorph.retrieval.local.store import DocumentStore
+from boundarymorph.retrieval.words import lexical_index
 from tests.contract.document_store import matching
 from tests.retrieval.bm25 import literal_bm25
 from tests.stateful.profile import draws

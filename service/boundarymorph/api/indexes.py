@@ -32,8 +32,8 @@ from boundarymorph.api.schemas import (
 )
 from boundarymorph.errors import BoundaryMorphError, InvalidInput, LimitExceeded
 from boundarymorph.inference.executors import Run
+from boundarymorph.retrieval.catalog import Catalog, IndexInfo
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.indexes import Catalog, IndexInfo
 from boundarymorph.retrieval.ingestion import (
     BATCH_BYTES,
     BadLine,

@@ -18,7 +18,7 @@ from boundarymorph.api.schemas import (
     UploadedDocument,
 )
 from boundarymorph.api.select_schemas import SelectRequest
-from boundarymorph.retrieval.indexes import NAME
+from boundarymorph.retrieval.catalog import NAME
 
 _SECONDS = {"Retry-After": {"description": "seconds", "schema": {"type": "integer", "minimum": 1}}}
 BUSY = (429, 503)

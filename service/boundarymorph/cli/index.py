@@ -19,9 +19,9 @@ from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration
 from boundarymorph.settings import Settings
 
 if TYPE_CHECKING:
-    from boundarymorph.retrieval.catalog import IndexCatalog
+    from boundarymorph.retrieval.catalog import Catalog
     from boundarymorph.retrieval.encoders import Encoder
-    from boundarymorph.retrieval.indexes import Catalog
+    from boundarymorph.retrieval.local.catalog import LocalCatalog
     from boundarymorph.retrieval.ingestion import IngestReport
 
 app = typer.Typer(
@@ -206,7 +206,7 @@ class _Build:
     async def _fill(self, catalog: Catalog, encoder: Encoder | None, dimension: int) -> IngestReport:
         from boundarymorph.cli import terminal
         from boundarymorph.retrieval.ingestion import ingest, parse_ndjson
-        from boundarymorph.retrieval.live import LiveIndex
+        from boundarymorph.retrieval.local.index import LocalIndex
 
         made_by = None if encoder is None else encoder.name
         existed = catalog.exists(self.name)
@@ -217,7 +217,7 @@ class _Build:
                 entries = parse_ndjson(chunks, dimension, max_line_bytes=self.settings.limits.line_bytes)
                 with terminal.ingestion(console, self.name, length) as tell:
                     report = await ingest(live, encoder, entries, strict=self.strict, on_progress=tell)
-            if isinstance(live, LiveIndex):
+            if isinstance(live, LocalIndex):
                 await asyncio.to_thread(live.settle)  # so that services start from a search snapshot
         finally:
             with suppress(BoundaryMorphError):  # what keeps it from being removed has been reported already
@@ -245,7 +245,7 @@ def _indexes(settings: Settings) -> Iterator[Catalog]:
 
 
 @contextmanager
-def _local_indexes(data_directory: Path | None, command: str) -> Iterator[IndexCatalog]:
+def _local_indexes(data_directory: Path | None, command: str) -> Iterator[LocalCatalog]:
     """The indexes of this machine, for a command that only these have. Raises InvalidConfiguration."""
     settings = Settings.load(data_directory=data_directory)
     if settings.milvus.url is not None:
@@ -253,4 +253,4 @@ def _local_indexes(data_directory: Path | None, command: str) -> Iterator[IndexC
             f"milvus.url is set: the indexes are in Milvus, and `{command}` is for indexes on this machine only"
         )
     with _indexes(settings) as catalog:
-        yield cast("IndexCatalog", catalog)
+        yield cast("LocalCatalog", catalog)

@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.errors import InvalidEmbeddings
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.lexical import bm25
 from boundarymorph.retrieval.retriever import Retrieved, Retriever, Search
+from boundarymorph.retrieval.words.lexical import bm25
 from boundarymorph.selection.pool import Pool
 
 CHARACTERS_PER_TOKEN = 4.0  # of English text under the tokenizers of today's language models

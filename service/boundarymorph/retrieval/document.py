@@ -1,8 +1,17 @@
 """A document as it is stored, encoded, scored and returned."""
 
+from __future__ import annotations
+
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from boundarymorph.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,3 +27,20 @@ class Document:
     def content(self) -> str:
         """What the encoder and the cross-encoder read."""
         return f"{self.title}\n{self.text}" if self.title else self.text
+
+
+def fingerprint(document: Document, embedding: NDArray[np.floating] | None = None) -> bytes:
+    """16 bytes that change when a document, or the embedding that was given with it, changes. Raises InvalidInput."""
+    content = [document.title, document.text, dict(document.metadata)]
+    state = hashlib.blake2b(canonical(document, content), digest_size=16)
+    if embedding is not None:
+        state.update(np.asarray(embedding, dtype="<f4").tobytes())
+    return state.digest()
+
+
+def canonical(document: Document, value: object) -> bytes:
+    """Something of a document as JSON with sorted keys. Raises InvalidInput."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError as error:
+        raise InvalidInput(f"the document {document.id!r} cannot be written as JSON: {error}") from error

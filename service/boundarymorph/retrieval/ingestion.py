@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import IndexConflict, InvalidInput, LimitExceeded
 from boundarymorph.inference.executors import Run, in_default_thread
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.catalog import Index
+from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.encoders import Encoder
-from boundarymorph.retrieval.indexes import Index
 from boundarymorph.retrieval.storage import storage_errors
-from boundarymorph.retrieval.store import fingerprint
 
 MAX_LINE_BYTES = 4 * 2**20
 MAX_ID_LENGTH = 512

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
+from boundarymorph.retrieval.catalog import Index
 from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Not
-from boundarymorph.retrieval.indexes import Index
 from boundarymorph.retrieval.retriever import Search
 
 MOST_LOOKS = 5  # searches for documents that have the type, each as cheap as one for a single document

@@ -26,11 +26,11 @@ from boundarymorph.settings import CacheSettings, EncoderSettings, ModelSettings
 if TYPE_CHECKING:
     from boundarymorph.inference.transformer.device import LoadOptions
     from boundarymorph.remote.model import Observer, Options
-    from boundarymorph.retrieval.catalog import IndexCatalog
+    from boundarymorph.retrieval.catalog import Catalog
     from boundarymorph.retrieval.encoders import Encoder
-    from boundarymorph.retrieval.index import VectorIndex
-    from boundarymorph.retrieval.indexes import Catalog
-    from boundarymorph.retrieval.local import LocalRetriever
+    from boundarymorph.retrieval.index_retriever import IndexRetriever
+    from boundarymorph.retrieval.local.catalog import LocalCatalog
+    from boundarymorph.retrieval.local.vectors import VectorIndex
     from boundarymorph.retrieval.remote import RemoteRetriever
     from boundarymorph.retrieval.retriever import Retriever
 
@@ -46,7 +46,7 @@ class Retrieval:
 
     catalog: Catalog
     encoder: Encoder
-    retriever: LocalRetriever
+    retriever: IndexRetriever
     caches: Caches = field(default_factory=Caches, kw_only=True)
     probes: Mapping[str, Probe] = field(default_factory=dict, kw_only=True)
 
@@ -156,12 +156,12 @@ def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None
 
 def build_catalog(
     settings: Settings, make_vectors: Callable[[int], VectorIndex] | None = None, warnings: Sequence[str] = ()
-) -> IndexCatalog:
-    """The indexes on this machine, as `IndexCatalog`. Raises InvalidConfiguration where there can be none."""
-    from boundarymorph.retrieval.catalog import IndexCatalog
+) -> LocalCatalog:
+    """The indexes on this machine, as `LocalCatalog`. Raises InvalidConfiguration where there can be none."""
+    from boundarymorph.retrieval.local.catalog import LocalCatalog
 
     try:
-        return IndexCatalog(
+        return LocalCatalog(
             settings.data_directory / "indexes",
             make_vectors,
             warnings=warnings,
@@ -243,7 +243,7 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
 
     Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load. BLAS is held as by `build`.
     """
-    from boundarymorph.retrieval.local import LocalRetriever
+    from boundarymorph.retrieval.index_retriever import IndexRetriever
 
     catalog = build_indexes(settings)
     caches = _caches(settings.cache)
@@ -252,7 +252,7 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
     threadpool_limits(1, user_api="blas")  # of what is loaded by now
     threads = LOCAL_THREADS if settings.milvus.url is None else settings.milvus.connections
     work = settings.work
-    retriever = LocalRetriever(catalog, encoder, threads=work.search_threads or threads, waiting=work.search_waiting)
+    retriever = IndexRetriever(catalog, encoder, threads=work.search_threads or threads, waiting=work.search_waiting)
     probes = {**_encoder_probes(settings, bare), "indexes": probe_of_indexes(catalog)}
     return Retrieval(catalog, encoder, retriever, caches=caches, probes=probes)
 
@@ -319,7 +319,7 @@ def _remote_retriever(settings: Settings) -> RemoteRetriever:
     )
 
 
-def _searched_catalog(settings: Settings) -> IndexCatalog:
+def _searched_catalog(settings: Settings) -> LocalCatalog:
     device = settings.search_device
     try:
         make_vectors = _device_index(device)
@@ -336,11 +336,11 @@ def _device_index(device: str) -> Callable[[int], VectorIndex] | None:
     kind, _, number = device.partition(":")
     match kind:
         case "cuda":
-            from boundarymorph.retrieval.torch_index import TorchIndex
+            from boundarymorph.retrieval.local.torch_index import TorchIndex
 
             return lambda dimension: TorchIndex(dimension, device=device)
         case "faiss":
-            from boundarymorph.retrieval.gpu_index import GpuFlatIndex
+            from boundarymorph.retrieval.local.gpu_index import GpuFlatIndex
 
             return lambda dimension: GpuFlatIndex(dimension, device=int(number or 0))
         case _:

@@ -18,7 +18,7 @@ from boundarymorph.errors import (
     RetrieverUnavailable,
     UnknownIndex,
 )
-from boundarymorph.retrieval.indexes import NAME, Index, IndexInfo, check_name, check_same, unknown
+from boundarymorph.retrieval.catalog import NAME, Index, IndexConfiguration, IndexInfo, check_name, check_same, unknown
 from boundarymorph.retrieval.milvus.collection import Collection
 from boundarymorph.retrieval.milvus.connection import Connection
 from boundarymorph.retrieval.milvus.existing import Existing, ExistingIndex
@@ -30,7 +30,6 @@ from boundarymorph.retrieval.milvus.index import (
     MilvusIndex,
 )
 from boundarymorph.retrieval.milvus.vectors import VectorCache
-from boundarymorph.retrieval.store import StoreInfo
 
 PROPERTY = "boundarymorph.index"
 STRUCTURES = {"flat": ("FLAT", {}), "hnsw": ("HNSW", {"M": 32, "efConstruction": 360})}
@@ -147,19 +146,19 @@ class MilvusCatalog:
     def _collection_of(self, name: str) -> str:
         return self._prefix + "".join(_ESCAPED.get(letter, letter) for letter in name)
 
-    def _describe(self, name: str) -> tuple[Collection, StoreInfo]:
+    def _describe(self, name: str) -> tuple[Collection, IndexConfiguration]:
         check_name(name)
         existing = self._existing.get(name)
         try:
             if existing is not None:
                 collection = existing.open(self._connection)
-                return collection, StoreInfo(existing.encoder, collection.dimension, "", lexical=False)
+                return collection, IndexConfiguration(existing.encoder, collection.dimension, "", lexical=False)
             collection = Collection(self._connection, self._collection_of(name))
         except UnknownIndex as error:
             raise unknown(name) from error
         try:
             told = orjson.loads(collection.properties[PROPERTY])
-            return collection, StoreInfo(
+            return collection, IndexConfiguration(
                 told["encoder"], collection.dimension, told["created"], told["kind"], lexical=False
             )
         except (KeyError, TypeError, orjson.JSONDecodeError) as error:

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput, RetrieverFailed
+from boundarymorph.retrieval.catalog import IndexConfiguration
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.milvus.collection import ANSWER_BYTES, TEXTS_AT_A_TIME, Collection
 from boundarymorph.retrieval.milvus.connection import Connection
 from boundarymorph.retrieval.milvus.searched import SearchedCollection
-from boundarymorph.retrieval.store import StoreInfo
 from boundarymorph.selection.pool import unit_rows
 
 
@@ -49,7 +49,7 @@ class Existing:
 class ExistingIndex(SearchedCollection):
     """An `Index` that is only read. Which candidates there are depends on the index that its vectors have in Milvus."""
 
-    def __init__(self, name: str, info: StoreInfo, collection: Collection, described: Existing) -> None:
+    def __init__(self, name: str, info: IndexConfiguration, collection: Collection, described: Existing) -> None:
         super().__init__(name, info, collection)
         self._described = described
 

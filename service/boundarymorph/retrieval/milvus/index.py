@@ -11,14 +11,15 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput, LimitExceeded
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.catalog import IndexConfiguration
+from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.halves import unit_from_halves
 from boundarymorph.retrieval.milvus.collection import ANSWER_BYTES, TEXTS_AT_A_TIME, Collection
 from boundarymorph.retrieval.milvus.searched import SearchedCollection
 from boundarymorph.retrieval.milvus.terms import expression, terms_of
 from boundarymorph.retrieval.milvus.vectors import VectorCache
-from boundarymorph.retrieval.store import StoreInfo, fingerprint, unit_embeddings
+from boundarymorph.retrieval.vectors import unit_embeddings
 
 MAX_ID_BYTES = 2_048
 MAX_TEXT_BYTES = 65_535  # of a string in Milvus
@@ -31,7 +32,9 @@ _LARGEST_BEAM = 32_768
 class MilvusIndex(SearchedCollection):
     """An `Index` whose documents, vectors included, are in Milvus; these are float16, as everywhere."""
 
-    def __init__(self, name: str, info: StoreInfo, collection: Collection, cache: VectorCache | None = None) -> None:
+    def __init__(
+        self, name: str, info: IndexConfiguration, collection: Collection, cache: VectorCache | None = None
+    ) -> None:
         """cache: where vectors are kept, so that Milvus tells only their versions."""
         super().__init__(name, info, collection)
         self._cache = cache

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import EmptyIndex, InvalidInput
+from boundarymorph.retrieval.catalog import IndexConfiguration
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.index import check_search, exact_scores
 from boundarymorph.retrieval.milvus.collection import SEARCH_LIMIT, Collection
 from boundarymorph.retrieval.retriever import Retrieved, Search
-from boundarymorph.retrieval.store import StoreInfo
+from boundarymorph.retrieval.vectors import check_search, exact_scores
 from boundarymorph.selection.pool import Pool
 
 
@@ -24,7 +24,7 @@ class SearchedCollection(ABC):
     id. Raises RetrieverUnavailable and RetrieverFailed besides what an `Index` raises.
     """
 
-    def __init__(self, name: str, info: StoreInfo, collection: Collection) -> None:
+    def __init__(self, name: str, info: IndexConfiguration, collection: Collection) -> None:
         self._name = name
         self._info = info
         self._collection = collection
@@ -34,7 +34,7 @@ class SearchedCollection(ABC):
         return self._name
 
     @property
-    def info(self) -> StoreInfo:
+    def info(self) -> IndexConfiguration:
         return self._info
 
     def count(self) -> int:

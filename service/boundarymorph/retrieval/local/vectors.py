@@ -10,7 +10,8 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.errors import InvalidEmbeddings, InvalidInput
+from boundarymorph.errors import InvalidEmbeddings
+from boundarymorph.retrieval.vectors import check_search, exact_scores
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -220,20 +221,6 @@ def nominated(scores: NDArray[np.float32], depth: int, error: float) -> NDArray[
 def rounding_error(dimension: int) -> float:
     """Bounds the error of a float32 inner product of two unit vectors, whatever the order of summation."""
     return dimension * float(np.finfo(np.float32).eps)
-
-
-def exact_scores(vectors: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[np.float64]:
-    """(n,) inner products of (n, d) rows with a (d,) query in float64; equal rows have equal ones."""
-    scores: NDArray[np.float64] = np.einsum("nd,d->n", vectors, query, dtype=np.float64)
-    return scores
-
-
-def check_search(query: NDArray[np.float32], depth: int, dimension: int) -> None:
-    """Raises InvalidEmbeddings or InvalidInput when no index of this dimension can answer."""
-    if query.shape != (dimension,):
-        raise InvalidEmbeddings(f"the index takes queries of {dimension} dimensions, not {query.size}")
-    if depth < 1:
-        raise InvalidInput(f"the depth must be at least 1, not {depth}")
 
 
 def check_vectors(ids: Sequence[str], vectors: NDArray[np.float32], dimension: int) -> None:

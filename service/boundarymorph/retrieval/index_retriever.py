@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.executors import BoundedExecutor
+from boundarymorph.retrieval.catalog import Catalog, Index
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
-from boundarymorph.retrieval.indexes import Catalog, Index
 from boundarymorph.retrieval.mismatches import mismatches
 from boundarymorph.retrieval.retriever import Retrieved, Search
 
 
-class LocalRetriever:
+class IndexRetriever:
     """A `Retriever` over the indexes of a catalog. Searches run in its own threads, off the event loop; what comes when
     `threads` of them run and `waiting` more wait is Overloaded.
 

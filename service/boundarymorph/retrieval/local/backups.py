@@ -15,10 +15,10 @@ from typing import Any
 from uuid import uuid4
 
 from boundarymorph.errors import CorruptIndex, InvalidInput
-from boundarymorph.retrieval import manifests
-from boundarymorph.retrieval.snapshots import Snapshots, rebind
+from boundarymorph.retrieval.local import manifests
+from boundarymorph.retrieval.local.snapshots import Snapshots, rebind
+from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.storage import storage_errors, sync
-from boundarymorph.retrieval.store import DocumentStore
 
 FORMAT = 1
 _STORE = "index.sqlite3"

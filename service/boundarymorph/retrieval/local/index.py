@@ -13,23 +13,25 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.errors import EmptyIndex
-from boundarymorph.retrieval import backups
-from boundarymorph.retrieval.backups import BackupInfo
-from boundarymorph.retrieval.compaction import CompactionPolicy, Compactor
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.catalog import IndexConfiguration
+from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.fusion import fuse
-from boundarymorph.retrieval.index import Neighbours, VectorIndex, VectorView, exact_scores
+from boundarymorph.retrieval.local import backups
+from boundarymorph.retrieval.local.backups import BackupInfo
+from boundarymorph.retrieval.local.compaction import CompactionPolicy, Compactor
+from boundarymorph.retrieval.local.segment import Segment, SnapshotInfo
+from boundarymorph.retrieval.local.segmented import SegmentedIndex, SegmentedView
+from boundarymorph.retrieval.local.snapshots import Snapshots
+from boundarymorph.retrieval.local.store import DocumentStore
+from boundarymorph.retrieval.local.vectors import Neighbours, VectorIndex, VectorView
 from boundarymorph.retrieval.retriever import Retrieved, Search
-from boundarymorph.retrieval.segment import Segment, SnapshotInfo
-from boundarymorph.retrieval.segmented import SegmentedIndex, SegmentedView
-from boundarymorph.retrieval.snapshots import Snapshots
 from boundarymorph.retrieval.storage import storage_errors
-from boundarymorph.retrieval.store import DocumentStore, StoreInfo, fingerprint
+from boundarymorph.retrieval.vectors import exact_scores
 from boundarymorph.selection.pool import Pool, unit_rows
 
 
-class LiveIndex:
+class LocalIndex:
     """A named index. Its store is the truth; before every search its vectors catch up with what was written there.
 
     So a search sees every upsert and deletion that was acknowledged before it began, whichever process made it. All of
@@ -67,7 +69,7 @@ class LiveIndex:
         return self._store.path
 
     @property
-    def info(self) -> StoreInfo:
+    def info(self) -> IndexConfiguration:
         return self._store.info
 
     def snapshot(self) -> SnapshotInfo | None:

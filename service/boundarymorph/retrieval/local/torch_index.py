@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.retrieval.index import FlatView, rounding_error
-from boundarymorph.retrieval.mirror import MirroredIndex
+from boundarymorph.retrieval.local.mirror import MirroredIndex
+from boundarymorph.retrieval.local.vectors import FlatView, rounding_error
 
 _BLOCK = 65_536  # rows that are brought to float32 at a time
 

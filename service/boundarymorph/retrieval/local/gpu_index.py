@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.retrieval.index import FlatView, rounding_error
-from boundarymorph.retrieval.mirror import BeyondDevice, MirroredIndex
+from boundarymorph.retrieval.local.mirror import BeyondDevice, MirroredIndex
+from boundarymorph.retrieval.local.vectors import FlatView, rounding_error
 
 NATIVE_LIMIT = 2_048  # nearest that FAISS's own kernels return
 CUVS_LIMIT = 16_384  # and those of cuVS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import sqlite3
 import threading
@@ -19,25 +18,25 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import (
     CorruptIndex,
-    InvalidEmbeddings,
     InvalidInput,
     StorageFull,
     StorageUnavailable,
     UnknownIndex,
 )
-from boundarymorph.retrieval import metadata_index
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.catalog import IndexConfiguration
+from boundarymorph.retrieval.document import Document, canonical
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.fusion import Ranked
 from boundarymorph.retrieval.halves import TOLERANCE, unit_rows_of
-from boundarymorph.retrieval.lexical import WORDS_VERSION
-from boundarymorph.retrieval.lexical_index import SCHEMA as LEXICAL_SCHEMA
-from boundarymorph.retrieval.lexical_index import LexicalReader, append, bury, compact
-from boundarymorph.retrieval.lookup import LIVING, ids_of, last_sequence, purged, select
-from boundarymorph.retrieval.lookup import SCHEMA as LOOKUP_SCHEMA
-from boundarymorph.retrieval.matching import REMEMBERED_BYTES, MatchingReader
+from boundarymorph.retrieval.local import metadata_index
+from boundarymorph.retrieval.local.lookup import LIVING, ids_of, last_sequence, purged, select
+from boundarymorph.retrieval.local.lookup import SCHEMA as LOOKUP_SCHEMA
+from boundarymorph.retrieval.local.matching import REMEMBERED_BYTES, MatchingReader
 from boundarymorph.retrieval.storage import exists
-from boundarymorph.selection.pool import unit_rows
+from boundarymorph.retrieval.vectors import unit_embeddings
+from boundarymorph.retrieval.words.lexical import WORDS_VERSION
+from boundarymorph.retrieval.words.lexical_index import SCHEMA as LEXICAL_SCHEMA
+from boundarymorph.retrieval.words.lexical_index import LexicalReader, append, bury, compact
 
 SCHEMA_VERSION = 3
 LOG_BYTES = 4 * 2**20
@@ -67,21 +66,6 @@ CREATE TABLE documents (
 );
 CREATE INDEX tombstones ON documents (sequence) WHERE embedding IS NULL;
 """
-
-
-@dataclass(frozen=True, slots=True)
-class StoreInfo:
-    """What a store was created with.
-
-    encoder: None when its users bring their own vectors; created: UTC, ISO 8601; kind: of its search structure;
-    lexical: whether it has an inverted index of its words, as of when it was opened.
-    """
-
-    encoder: str | None
-    dimension: int
-    created: str
-    kind: str = "flat"
-    lexical: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +168,7 @@ class DocumentStore:
                 vector.tobytes(),
                 document.title,
                 document.text,
-                _json(document, dict(document.metadata)),
+                canonical(document, dict(document.metadata)),
             )
             for document, vector, digest in zip(documents, vectors.astype("<f2"), digests, strict=True)
         ]
@@ -496,9 +480,9 @@ class DocumentStore:
             raise CorruptIndex(f"{self.path} has schema version {version}; this program reads version {SCHEMA_VERSION}")
         return int(version)
 
-    def _read_info(self, connection: sqlite3.Connection) -> StoreInfo:
+    def _read_info(self, connection: sqlite3.Connection) -> IndexConfiguration:
         meta = dict(connection.execute("SELECT key, value FROM meta"))
-        return StoreInfo(
+        return IndexConfiguration(
             meta["encoder"], meta["dimension"], meta["created"], meta.get("kind", "flat"), self._has_words(connection)
         )
 
@@ -573,28 +557,6 @@ class DocumentStore:
         return connection
 
 
-def fingerprint(document: Document, embedding: NDArray[np.floating] | None = None) -> bytes:
-    """16 bytes that change when a document, or the embedding that was given with it, changes. Raises InvalidInput."""
-    content = [document.title, document.text, dict(document.metadata)]
-    state = hashlib.blake2b(_json(document, content), digest_size=16)
-    if embedding is not None:
-        state.update(np.asarray(embedding, dtype="<f4").tobytes())
-    return state.digest()
-
-
-def unit_embeddings(
-    documents: Sequence[Document], embeddings: NDArray[np.floating], dimension: int
-) -> NDArray[np.floating]:
-    """(n, d) unit rows for n documents of an index of d dimensions. Raises InvalidEmbeddings where they do not fit."""
-    vectors = unit_rows(embeddings, [document.id for document in documents]) if documents else embeddings
-    if len(vectors) != len(documents) or (documents and vectors.shape[1] != dimension):
-        raise InvalidEmbeddings(
-            f"{len(documents)} documents of this index take embeddings of shape {(len(documents), dimension)}, not "
-            f"{vectors.shape}"
-        )
-    return vectors
-
-
 def _size(path: Path) -> int:
     """Bytes of a file; 0 where there is none."""
     try:
@@ -607,13 +569,6 @@ def _execute(connection: sqlite3.Connection, script: str) -> None:
     """Every statement of a script, within the caller's transaction, which `executescript` would end."""
     for statement in filter(str.strip, script.split(";")):
         connection.execute(statement)
-
-
-def _json(document: Document, value: object) -> bytes:
-    try:
-        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-    except TypeError as error:
-        raise InvalidInput(f"the document {document.id!r} cannot be written as JSON: {error}") from error
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph.retrieval.filters import MAX_STRING, AllOf, AnyOf, Compare, Condition, Scalar
-from boundarymorph.retrieval.lookup import metadata_of
+from boundarymorph.retrieval.local.lookup import metadata_of
 
 MOST_TERMS = 256  # of one document
 UNINDEXED = -1  # the one term of a document with more values than that, which any filter may match

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from boundarymorph.errors import BoundaryMorphError, UnknownIndex
-from boundarymorph.retrieval.segment import Segment
-from boundarymorph.retrieval.segmented import SegmentedView
-from boundarymorph.retrieval.snapshots import Content, Snapshots
-from boundarymorph.retrieval.store import DocumentStore
+from boundarymorph.retrieval.local.segment import Segment
+from boundarymorph.retrieval.local.segmented import SegmentedView
+from boundarymorph.retrieval.local.snapshots import Content, Snapshots
+from boundarymorph.retrieval.local.store import DocumentStore
 
 _log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import CorruptIndex
-from boundarymorph.retrieval.lexical import contributions, hashes, saturation, weight
-from boundarymorph.retrieval.postings import (
+from boundarymorph.retrieval.words.lexical import contributions, hashes, saturation, weight
+from boundarymorph.retrieval.words.postings import (
     NOWHERE,
     SEGMENT_DOCUMENTS,
     Postings,

@@ -12,8 +12,8 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.lookup import LIVING, last_sequence
-from boundarymorph.retrieval.metadata_index import candidates
+from boundarymorph.retrieval.local.lookup import LIVING, last_sequence
+from boundarymorph.retrieval.local.metadata_index import candidates
 
 REMEMBERED_BYTES = 64 * 2**20
 _REMAINS = 10_000

@@ -9,17 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.retrieval.index import (
-    FlatIndex,
-    FlatView,
-    Neighbours,
-    among,
-    check_search,
-    check_vectors,
-    exact_scores,
-    scan,
-)
-from boundarymorph.retrieval.segment import Block, Segment
+from boundarymorph.retrieval.local.segment import Block, Segment
+from boundarymorph.retrieval.local.vectors import FlatIndex, FlatView, Neighbours, among, check_vectors, scan
+from boundarymorph.retrieval.vectors import check_search, exact_scores
 
 _BLOCK = 8_192
 

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import CorruptIndex
-from boundarymorph.retrieval import manifests
 from boundarymorph.retrieval.halves import unit_from_halves
-from boundarymorph.retrieval.identifiers import Identifiers
-from boundarymorph.retrieval.segment import Block, HalfVectors, Segment, SnapshotInfo
+from boundarymorph.retrieval.local import manifests
+from boundarymorph.retrieval.local.identifiers import Identifiers
+from boundarymorph.retrieval.local.segment import Block, HalfVectors, Segment, SnapshotInfo
+from boundarymorph.retrieval.local.structures import Checkpoint, FaissStructure, build, effort_of, load, save
 from boundarymorph.retrieval.storage import sync
-from boundarymorph.retrieval.structures import Checkpoint, FaissStructure, build, effort_of, load, save
 
 FORMAT = 1
 KEPT = 2  # the newest ones, so that there is another when the last is damaged

@@ -23,7 +23,7 @@ _UNSPACED = (
 )
 _UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
 _SHORT = 32  # characters of a run that is likely to come again
-_FOLDING = "boundarymorph.retrieval.lexical"
+_FOLDING = "boundarymorph.retrieval.words.lexical"
 
 
 def words(text: str) -> list[bytes]:

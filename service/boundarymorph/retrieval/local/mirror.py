@@ -11,7 +11,8 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.retrieval.index import FlatIndex, FlatView, Neighbours, check_search
+from boundarymorph.retrieval.local.vectors import FlatIndex, FlatView, Neighbours
+from boundarymorph.retrieval.vectors import check_search
 
 _FAILURES = (RuntimeError, MemoryError)  # of PyTorch and FAISS: no memory left, or a device that is broken
 _log = logging.getLogger(__name__)

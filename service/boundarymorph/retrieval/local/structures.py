@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import CorruptIndex, InvalidInput, StorageUnavailable
-from boundarymorph.retrieval.index import rounding_error
+from boundarymorph.retrieval.local.vectors import rounding_error
 
 KINDS = ("flat", "ivf", "hnsw", "sq8")
 DEPTHS = (10, 30, 100, 300, 1_000, 3_000, 10_000)  # at which a structure's recall is measured

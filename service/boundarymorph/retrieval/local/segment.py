@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.retrieval.halves import unit_from_halves
-from boundarymorph.retrieval.identifiers import Identifiers
-from boundarymorph.retrieval.index import nominated, rounding_error, scan
-from boundarymorph.retrieval.products import SharedProducts
-from boundarymorph.retrieval.structures import FaissStructure, blocks
+from boundarymorph.retrieval.local.identifiers import Identifiers
+from boundarymorph.retrieval.local.products import SharedProducts
+from boundarymorph.retrieval.local.structures import FaissStructure, blocks
+from boundarymorph.retrieval.local.vectors import nominated, rounding_error, scan
 
 _BLOCK = 16_384
 

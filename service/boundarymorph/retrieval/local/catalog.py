@@ -1,0 +1,274 @@
+"""The catalog: named indexes in one directory, shared between processes."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from uuid import uuid4
+
+from boundarymorph.errors import CorruptIndex, IndexConflict, StorageUnavailable, UnknownIndex
+from boundarymorph.retrieval.catalog import NAME, IndexInfo, check_name, check_same, unknown
+from boundarymorph.retrieval.local import backups
+from boundarymorph.retrieval.local.index import LocalIndex
+from boundarymorph.retrieval.local.matching import REMEMBERED_BYTES
+from boundarymorph.retrieval.local.store import LOG_BYTES, DocumentStore
+from boundarymorph.retrieval.local.structures import check_kind
+from boundarymorph.retrieval.local.vectors import VectorIndex
+from boundarymorph.retrieval.storage import exists, storage_errors, sync
+
+_SUFFIX = ".sqlite3"
+_REPLACED = ".replaced-"
+_log = logging.getLogger(__name__)
+
+
+class LocalCatalog:
+    """The indexes of a directory: NAME/GENERATION.sqlite3, with SQLite's own files and the snapshots beside it.
+
+    An index appears and disappears by the renaming of its folder, so that no process ever sees half of one. A
+    generation is random: what is still open of a deleted index never touches a later one of the same name. Any number
+    of processes and threads may share a directory on a local disk; calls block.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        make_vectors: Callable[[int], VectorIndex] | None = None,
+        *,
+        warnings: Sequence[str] = (),
+        log_bytes: int = LOG_BYTES,
+        filter_bytes: int = REMEMBERED_BYTES,
+    ) -> None:
+        """make_vectors: what all indexes are searched with, whatever their kind, such as an index on an accelerator.
+
+        warnings: what everyone who retrieves is to know of how these indexes are searched. log_bytes: as in
+        `DocumentStore`. filter_bytes: of memory, in each index, for what met the filters asked for last.
+        """
+        self._directory = directory
+        self._make_vectors = make_vectors
+        self._warnings = warnings
+        self._log_bytes = log_bytes
+        self._filter_bytes = filter_bytes
+        self._lock = threading.Lock()
+        self._open: dict[str, LocalIndex] = {}
+        directory.mkdir(parents=True, exist_ok=True)
+        self._tidy()
+
+    def check(self) -> None:
+        with storage_errors("the directory of the indexes cannot be reached"):
+            self._directory.stat()
+
+    def exists(self, name: str) -> bool:
+        """As `Catalog.exists`. Raises StorageUnavailable, too."""
+        return exists(self._folder(name))
+
+    def ensure(
+        self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
+    ) -> bool:
+        """As `Catalog.ensure`, of one of `structures.KINDS`."""
+        folder = self._folder(name)
+        if kind is not None:
+            check_kind(kind)
+        made = not exists(folder) and self._build(folder, encoder, dimension, kind or "flat", lexical)
+        check_same(name, self.get(name).info, encoder=encoder, dimension=dimension, kind=kind)
+        return made
+
+    def create(
+        self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
+    ) -> LocalIndex:
+        """As `Catalog.create`."""
+        self.ensure(name, encoder=encoder, dimension=dimension, kind=kind, lexical=lexical)
+        return self.get(name)
+
+    def get(self, name: str) -> LocalIndex:
+        """As `Catalog.get`. Raises CorruptIndex and StorageUnavailable, too."""
+        folder = self._folder(name)
+        with ExitStack() as forgotten, self._lock:
+            index = self._open.get(name)
+            if index is None or not exists(index.path):
+                self._forget(name, forgotten)
+                store = DocumentStore(
+                    self._file(folder), log_bytes=self._log_bytes, remembered_bytes=self._filter_bytes
+                )
+                index = self._open[name] = LocalIndex(name, store, self._make_vectors, warnings=self._warnings)
+            return index
+
+    def describe(self, name: str) -> IndexInfo:
+        """As `Catalog.describe`. Raises CorruptIndex and StorageUnavailable, too."""
+        index = self.get(name)
+        info = index.info
+        return IndexInfo(
+            name,
+            index.count(),
+            info.dimension,
+            info.encoder,
+            info.created,
+            _size(index.path.parent),
+            info.kind,
+            index.snapshot(),
+        )
+
+    def list(self) -> list[IndexInfo]:
+        """As `Catalog.list`. Raises StorageUnavailable where their directory cannot be read."""
+        with storage_errors(f"the indexes in {self._directory} cannot be listed"):
+            folders = sorted(self._directory.iterdir())
+        listed = []
+        for folder in folders:
+            if NAME.fullmatch(folder.name) and folder.is_dir():
+                try:
+                    listed.append(self.describe(folder.name))
+                except (UnknownIndex, FileNotFoundError):
+                    continue
+                except (CorruptIndex, StorageUnavailable, OSError) as error:
+                    _log.warning("index left out of the list: %s", error)
+        return listed
+
+    def delete(self, name: str) -> None:
+        """As `Catalog.delete`."""
+        folder = self._folder(name)
+        remains = self._directory / f".deleted-{uuid4().hex}"
+        with ExitStack() as forgotten, self._lock:
+            try:
+                folder.rename(remains)
+            except FileNotFoundError:
+                raise unknown(name) from None
+            finally:
+                self._forget(name, forgotten)
+        sync(self._directory)
+        shutil.rmtree(remains, ignore_errors=True)
+
+    def restore(self, name: str, source: Path, *, replace: bool = False) -> IndexInfo:
+        """Bring back an index from a folder that `LocalIndex.back_up` wrote, under any name.
+
+        It appears whole or not at all. replace: in place of the index of this name, which is there until then.
+        Raises InvalidIndexName, IndexConflict when the name is taken, CorruptIndex, which names the file, when the copy
+        is damaged or of a later format, InvalidInput when it is none, StorageFull or StorageUnavailable.
+        """
+        folder = self._folder(name)
+        if folder.exists() and not replace:
+            raise _taken(name)
+        aside = self._directory / f".creating-{uuid4().hex}"
+        with storage_errors(f"{name!r} could not be restored from {source}"), self._building():
+            try:
+                backups.unpack(source, aside, f"{uuid4().hex}{_SUFFIX}")
+                self._replace(folder, aside) if replace else self._place(folder, aside)
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+        return self.describe(name)
+
+    def close(self) -> None:
+        """Release all files. Indexes handed out before raise UnknownIndex from then on."""
+        with ExitStack() as forgotten, self._lock:
+            for name in tuple(self._open):
+                self._forget(name, forgotten)
+
+    def _folder(self, name: str) -> Path:
+        check_name(name)
+        return self._directory / name
+
+    def _file(self, folder: Path) -> Path:
+        with storage_errors(str(folder)):
+            try:
+                files = [path for path in folder.iterdir() if path.suffix == _SUFFIX]
+            except FileNotFoundError:
+                raise unknown(folder.name) from None
+        if len(files) != 1:
+            raise CorruptIndex(f"{folder} should hold one {_SUFFIX} file and holds {len(files)}; restore or remove it")
+        return files[0]
+
+    def _build(self, folder: Path, encoder: str | None, dimension: int, kind: str, lexical: bool) -> bool:
+        """Make the index aside and move it into place; False where another process is there first."""
+        aside = self._directory / f".creating-{uuid4().hex}"
+        with storage_errors(str(folder)), self._building():
+            try:
+                aside.mkdir()
+                path = aside / f"{uuid4().hex}{_SUFFIX}"
+                store = DocumentStore.create(path, encoder=encoder, dimension=dimension, kind=kind, lexical=lexical)
+                store.close()
+                with suppress(IndexConflict):
+                    self._place(folder, aside)
+                    return True
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+        return False
+
+    def _place(self, folder: Path, aside: Path) -> None:
+        """Move what was made aside into its place. Raises IndexConflict when that is taken, and OSError."""
+        try:
+            aside.rename(folder)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                raise _taken(folder.name) from error
+            raise
+        sync(self._directory)
+
+    def _replace(self, folder: Path, aside: Path) -> None:
+        """The same where another index may be, which is moved away just before, and back if anything fails."""
+        before = self._directory / f"{_REPLACED}{uuid4().hex}-{folder.name}"
+        with ExitStack() as forgotten, self._lock:
+            with suppress(FileNotFoundError):
+                folder.rename(before)
+            try:
+                self._place(folder, aside)
+            except BaseException:
+                with suppress(OSError):
+                    before.rename(folder)
+                raise
+            self._forget(folder.name, forgotten)
+        shutil.rmtree(before, ignore_errors=True)
+
+    @contextmanager
+    def _building(self) -> Iterator[None]:
+        """While something is made aside that no other process may take for the remains of one that was killed."""
+        with _locked(self._directory, fcntl.LOCK_SH):
+            yield
+
+    def _tidy(self) -> None:
+        """Remove what processes that were killed have left, and put back what one was about to replace."""
+        for remains in self._directory.glob(".deleted-*"):
+            shutil.rmtree(remains, ignore_errors=True)
+        with suppress(OSError), _locked(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            for before in self._directory.glob(f"{_REPLACED}*"):
+                folder = self._directory / before.name.removeprefix(_REPLACED).partition("-")[2]
+                if folder.exists():
+                    shutil.rmtree(before, ignore_errors=True)
+                else:
+                    _log.warning("put back the index %s, which was about to be replaced", folder.name)
+                    before.rename(folder)
+            for remains in self._directory.glob(".creating-*"):
+                shutil.rmtree(remains, ignore_errors=True)
+
+    def _forget(self, name: str, forgotten: ExitStack) -> None:
+        """Give an index out no more, and close it when `forgotten` is; not under the lock, as that may take seconds."""
+        if (index := self._open.pop(name, None)) is not None:
+            forgotten.callback(index.close)
+
+
+@contextmanager
+def _locked(directory: Path, kind: int) -> Iterator[None]:
+    """Hold a lock of `fcntl.flock` on a directory itself. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, kind)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _taken(name: str) -> IndexConflict:
+    return IndexConflict(f"there is an index {name!r} already; choose another name, or replace it (--replace)")
+
+
+def _size(folder: Path) -> int:
+    """Bytes of all files in a folder; those that vanish meanwhile do not count."""
+    size = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            size += path.stat().st_size
+    return size

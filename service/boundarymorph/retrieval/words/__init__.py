@@ -1,0 +1,1 @@
+"""Words and BM25: how texts are cut, what a word counts, and an inverted index in SQLite."""
