@@ -74,7 +74,7 @@ def without_the_index() -> Iterator[None]:
 def milliseconds(store: DocumentStore, filter: dict[str, Any]) -> tuple[float, int]:
     """How long a reader takes that remembers nothing, and how many documents match."""
     asked = Filter(filter)
-    with store._transaction() as connection:
+    with store.transaction() as connection:
         start = time.perf_counter()
         found = MatchingReader().sequences(connection, asked)
         return 1e3 * (time.perf_counter() - start), len(found)
@@ -93,7 +93,7 @@ def write(store: DocumentStore, number: int, batches: list[list[Document]]) -> f
 
 
 def bytes_of(store: DocumentStore) -> int:
-    with store._transaction() as connection:
+    with store.transaction() as connection:
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         (size,) = connection.execute("PRAGMA page_size").fetchone()
     return int(pages) * int(size)

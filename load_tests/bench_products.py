@@ -53,7 +53,7 @@ def main() -> None:
     for threads in arguments.threads:
         alone, shared = (
             per_second(product, threads, arguments.seconds, arguments.dimension)
-            for product in (lambda query: matrix @ query, together)
+            for product in (lambda query: matrix @ query, lambda query: together(query, len(matrix)))
         )
         rows.append({"threads": threads, "alone_per_second": alone, "together_per_second": shared})
     ratios = {

@@ -31,9 +31,9 @@ from numpy.typing import NDArray
 from boundarymorph.retrieval import retriever
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.halves import unit_from_halves
-from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.local.structures import KINDS
-from boundarymorph.retrieval.local.vectors import scan
+from boundarymorph.retrieval.local.catalog import KINDS, LocalCatalog
+from boundarymorph.retrieval.local.flat import scan
+from boundarymorph.retrieval.local.rows import Rows
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.retrieval.vectors import exact_scores
 from load_tests import processes, report
@@ -164,10 +164,10 @@ async def search(arguments: argparse.Namespace) -> dict[str, Any]:
         }
         await remote.close()
     catalog = LocalCatalog(arguments.folder / "indexes")
-    snapshot = catalog.describe(NAME).snapshot
+    structure = catalog.describe(NAME).structure
     catalog.close()
-    assert snapshot is not None
-    return row | {"told_recall": snapshot.recall.get(max(snapshot.recall, default=0), 1.0)}
+    recall = {} if structure is None else structure.recall
+    return row | {"told_recall": recall.get(max(recall, default=0), 1.0)}
 
 
 async def compared(arguments: argparse.Namespace, ask: Search) -> dict[str, Any]:
@@ -181,7 +181,7 @@ async def compared(arguments: argparse.Namespace, ask: Search) -> dict[str, Any]
     plain = faiss.IndexFlatIP(arguments.dimension)
     plain.add(matrix)
     names = [f"document-{number}" for number in range(arguments.documents)]
-    everything = np.ones(len(matrix), np.bool_)
+    everything = Rows(names, np.empty(0, np.int64), np.ones(len(matrix), np.bool_), len(matrix))
     ours, theirs, recalls, their_recalls, same = [], [], [], [], True
     for query in queries:
         start = time.perf_counter()
@@ -191,7 +191,7 @@ async def compared(arguments: argparse.Namespace, ask: Search) -> dict[str, Any]
         start = time.perf_counter()
         found, their = await ask(query)
         ours.append(time.perf_counter() - start)
-        candidates = scan(matrix, everything, len(matrix), query, arguments.depth)
+        candidates = scan(matrix, everything, query, arguments.depth)
         order = np.argsort(-exact_scores(matrix[candidates], query), kind="stable")[: arguments.depth]
         exact = {names[row] for row in candidates[order]}
         recalls.append(len(exact & set(found)) / len(exact))

@@ -22,8 +22,9 @@ import torch
 from numpy.typing import NDArray
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
+from boundarymorph.retrieval.local.flat import FlatIndex
 from boundarymorph.retrieval.local.torch_index import TorchIndex
-from boundarymorph.retrieval.local.vectors import FlatIndex, VectorIndex
+from boundarymorph.retrieval.local.vector_index import VectorIndex
 from boundarymorph.scoring.cross_encoder import Pair
 from boundarymorph.scoring.transformer.model import Precision, TransformerCrossEncoder
 from load_tests import report

@@ -35,7 +35,7 @@ DEPTH = 20
 DELETED = 0.3  # of the writes
 INDEX = "soak"
 FLAT_SECONDS = 180.0  # at the end of reading and writing, in which memory must be flat
-MOST_GROWTH = 5.0  # MiB a minute: what is written since the last search snapshot is in memory, until the next one
+MOST_GROWTH = 5.0  # MiB a minute
 NDJSON = {"content-type": "application/x-ndjson"}
 
 
@@ -231,7 +231,7 @@ async def _soak(
                 "upserted": counts["upserted"],
                 "deleted": counts["deleted"],
                 "wrong": len(ledger.wrong),
-                "compacted_at": await _compacted_at(server),
+                "trained_at": await _trained_at(server),
                 "resident_mib": server.resident("RssAnon"),
             }
         )
@@ -244,11 +244,11 @@ async def _soak(
     return growth_of(samples)
 
 
-async def _compacted_at(server: Server) -> int:
-    """The number of the write after which the newest search snapshot was made; 0 for none."""
+async def _trained_at(server: Server) -> int:
+    """The number of the write after which an index of kind ivf was last trained; 0 for never."""
     async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
-        snapshot = (await client.get(f"/indexes/{INDEX}")).json()["snapshot"]
-    return 0 if snapshot is None else int(snapshot["sequence"])
+        structure = (await client.get(f"/indexes/{INDEX}")).json()["structure"]
+    return 0 if structure is None else int(structure["sequence"])
 
 
 async def _killed(server: Server, plan: Plan, ids: Sequence[str], ledger: Ledger, seconds: float) -> list[list[str]]:

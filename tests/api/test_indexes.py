@@ -38,7 +38,7 @@ class TestIndexes:
         assert first.status_code == 201
         assert answer(first) | {"created": "", "bytes": 0} == {
             "name": "new", "count": 0, "dimension": 32, "encoder": "seeded", "created": "", "bytes": 0, "kind": "flat",
-            "metric": "cosine", "snapshot": None,
+            "metric": "cosine", "structure": None,
         }  # fmt: skip
         for body in (b"", b" \n", b"{}", b'{"encoder": "seeded"}'):
             again = await client.put("/indexes/new", content=body)
@@ -51,9 +51,12 @@ class TestIndexes:
             assert sorted(each.status_code for each in answers) == [200] * 5 + [201]
 
     async def test_kinds(self, client: httpx.AsyncClient) -> None:
-        for kind in ("flat", "ivf", "hnsw", "sq8"):
+        for kind in ("flat", "ivf"):
             assert answer(await client.put(f"/indexes/{kind}", json={"kind": kind}))["kind"] == kind
-        problem(await client.put("/indexes/ivf", json={"kind": "hnsw"}), 409, "index-conflict")
+        problem(await client.put("/indexes/ivf", json={"kind": "flat"}), 409, "index-conflict")
+        for gone in ("hnsw", "sq8"):
+            refusal = problem(await client.put("/indexes/graph", json={"kind": gone}), 422, "invalid-input")
+            assert "use one of flat, ivf" in refusal
         assert answer(await client.put("/indexes/ivf"))["kind"] == "ivf"
         problem(await client.put("/indexes/new", json={"kind": "tree"}), 422, "invalid-input")
 

@@ -24,8 +24,9 @@ from boundarymorph.cli import common, index
 from boundarymorph.cli import main as cli
 from boundarymorph.errors import InvalidInput, UnknownIndex
 from boundarymorph.retrieval.encoders import Embeddings, OnnxEncoder
+from boundarymorph.retrieval.local import index as local_index
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.local.compaction import CompactionPolicy
+from boundarymorph.retrieval.local.training import TrainingPolicy
 from boundarymorph.server import composition as wiring
 from boundarymorph.settings import Settings
 
@@ -531,27 +532,25 @@ class TestCandidates:
 
 @pytest.mark.usefixtures("tiny_weights")
 class TestKinds:
-    def test_a_large_index_is_left_with_a_snapshot(
-        self, run: Run, source: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(local_index, "CompactionPolicy", lambda: CompactionPolicy(least=2_000))
+    def test_a_large_index_is_left_trained(self, run: Run, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(local_index, "TrainingPolicy", lambda: TrainingPolicy(least=2_000))
         rows = np.random.default_rng(0).standard_normal((2_000, 16)).tolist()
         lines = [orjson.dumps({"id": n, "text": "t", "embedding": row}) for n, row in enumerate(rows)]
         source.write_bytes(b"\n".join(lines))
-        options = ("--from", str(source), "--dimension", "16", "--kind", "hnsw", "--no-words")
+        options = ("--from", str(source), "--dimension", "16", "--kind", "ivf", "--no-words")
         assert run("index", "build", "many", *options).code == 0
         told = dict(line.split(maxsplit=1) for line in run("index", "info", "many").out.splitlines())
-        assert "2,000 documents" in told["snapshot"]
+        assert "2,000 documents" in told["trained"]
         assert any(label.startswith("recall@") for label in told)
 
-    def test_a_kind_its_description_and_its_snapshot(self, run: Run, source: Path) -> None:
+    def test_a_kind_its_description_and_its_training(self, run: Run, source: Path) -> None:
         assert run("index", "build", "few", "--from", str(source), "--kind", "ivf").code == 0
         told = dict(line.split(maxsplit=1) for line in run("index", "info", "few").out.splitlines())
         assert (told["kind"], told["documents"], told["dimension"]) == ("ivf", "4", "384")
-        assert "snapshot" not in told
+        assert "trained" not in told
         assert run("index", "compact", "few").code == 0
         told = dict(line.split(maxsplit=1) for line in run("index", "info", "few").out.splitlines())
-        assert "4 documents" in told["snapshot"]
+        assert "4 documents" in told["trained"]
         assert any(label.startswith("recall@") for label in told)
-        assert run("index", "build", "few", "--from", str(source), "--kind", "hnsw").code == 1
+        assert "use one of flat, ivf" in refused(run("index", "build", "new", "--from", str(source), "--kind", "hnsw"))
         assert run("index", "info", "none").code == 1

@@ -1,4 +1,4 @@
-"""Indexes of this machine, as they are written, from a snapshot and with PyTorch, Milvus with its vectors from there
+"""Indexes of this machine, on the CPU, with PyTorch and with FAISS as on a GPU, Milvus with its vectors from there
 and from here, and a worker at the other end of a socket, over the same documents: the same ids, in the same order up to
 ties, with the same vectors and scores to the bit. FAISS, with its float32 sums, agrees as far as these go."""
 
@@ -18,9 +18,8 @@ from boundarymorph.retrieval.catalog import Catalog
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.local.index import LocalIndex
+from boundarymorph.retrieval.local.flat import rounding_error
 from boundarymorph.retrieval.local.torch_index import TorchIndex
-from boundarymorph.retrieval.local.vectors import rounding_error
 from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
 from boundarymorph.retrieval.milvus.connection import Connection
 from boundarymorph.retrieval.milvus.vectors import VectorCache
@@ -34,6 +33,7 @@ from tests.api.service import on_socket
 from tests.contract.vector_index import unit
 from tests.retrieval import milvus
 from tests.retrieval.fakes import SeededEncoder
+from tests.retrieval.test_device_indexes import Simulated
 
 COUNT, DIMENSION = 400, 24
 REMOTE = ("here", "milvus", "milvus, vectors here")  # that are asked through a socket, too
@@ -70,7 +70,7 @@ def catalogs(tmp_path: Path) -> Iterator[dict[str, Catalog]]:
     with milvus.embedded(tmp_path / "milvus") as url:
         made: dict[str, Catalog] = {
             "here": LocalCatalog(tmp_path / "indexes"),
-            "compacted": LocalCatalog(tmp_path / "compacted"),
+            "faiss": LocalCatalog(tmp_path / "faiss", lambda dimension: Simulated(dimension, 100)),
             "torch": LocalCatalog(tmp_path / "torch", TorchIndex),
             "milvus": MilvusCatalog(Connection(url), prefix=milvus.PREFIX),
             "milvus, vectors here": MilvusCatalog(
@@ -152,7 +152,7 @@ def agrees_with_faiss(found: Pool, everything: Pool) -> None:
 
 
 async def all_congruent(retrievers: dict[str, Retriever], seed: int) -> None:
-    queries = [*unit(2, DIMENSION, seed), vectors([16], 0)[0]]
+    queries = [*unit(1, DIMENSION, seed), vectors([16], 0)[0]]
     reference = retrievers["here"]
     for query in queries:
         everything = (await reference.retrieve("many", Search("", 10_000, query))).pool
@@ -174,8 +174,6 @@ async def all_congruent(retrievers: dict[str, Retriever], seed: int) -> None:
 def write(catalogs: dict[str, Catalog], numbers: list[int], text: str, seed: int) -> None:
     for catalog in catalogs.values():
         catalog.get("many").upsert([document(number, text) for number in numbers], vectors(numbers, seed))
-    compacted = catalogs["compacted"].get("many")
-    assert isinstance(compacted, LocalIndex) and compacted.compact()
 
 
 async def test_all_retrievers_agree(catalogs: dict[str, Catalog], retrievers: dict[str, Retriever]) -> None:

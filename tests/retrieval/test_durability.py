@@ -65,7 +65,7 @@ def words_agree(directory: Path, stored: dict[int, int]) -> None:
     found = store.best_by_words(query, len(ids) + 1)
     assert sorted(found.ids) == sorted(ids)
     np.testing.assert_allclose(found.scores, -np.sort(-expected), rtol=1e-12)
-    with store._transaction() as connection:
+    with store.transaction() as connection:
         (damage,) = connection.execute("PRAGMA integrity_check").fetchone()
     assert damage == "ok"
     store.close()

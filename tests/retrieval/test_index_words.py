@@ -10,7 +10,7 @@ import pytest
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.local import store as store_module
+from boundarymorph.retrieval.local import words
 from boundarymorph.retrieval.local.store import DocumentStore
 from tests.retrieval.bm25 import literal_bm25
 
@@ -44,7 +44,7 @@ def agrees(store: DocumentStore, held: dict[str, str]) -> None:
 
 def test_others_write_meanwhile(store: DocumentStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each document is indexed once: those written, replaced or deleted on either side of what is done already."""
-    monkeypatch.setattr(store_module, "_BATCH", 10)
+    monkeypatch.setattr(words, "BATCH", 10)
     held = {f"d{number}": text(number) for number in range(45)}
     put(store, held)
     other = DocumentStore(store.path)
@@ -79,7 +79,7 @@ def test_others_write_meanwhile(store: DocumentStore, monkeypatch: pytest.Monkey
 
 
 def test_two_that_do_it_at_once(store: DocumentStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "_BATCH", 10)
+    monkeypatch.setattr(words, "BATCH", 10)
     held = {f"d{number}": text(number) for number in range(35)}
     put(store, held)
     other = DocumentStore(store.path)
@@ -97,7 +97,7 @@ def test_two_that_do_it_at_once(store: DocumentStore, monkeypatch: pytest.Monkey
 
 
 def test_the_last_batch_may_be_empty(store: DocumentStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "_BATCH", 10)
+    monkeypatch.setattr(words, "BATCH", 10)
     held = {f"d{number}": text(number) for number in range(20)}
     put(store, held)
     assert store.index_words()
@@ -114,19 +114,20 @@ def test_an_empty_store(store: DocumentStore) -> None:
 SCRIPT = """
 import sys
 from pathlib import Path
-from boundarymorph.retrieval.local import store
-store._BATCH = 7
+from boundarymorph.retrieval.local import words
+from boundarymorph.retrieval.local.store import DocumentStore
+words.BATCH = 7
 def stop(done, total):
     print(done, flush=True)
     sys.stdin.readline()
-store.DocumentStore(Path(sys.argv[1])).index_words(stop)
+DocumentStore(Path(sys.argv[1])).index_words(stop)
 """
 
 
 def test_a_process_that_is_killed_leaves_what_another_finishes(
     store: DocumentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "_BATCH", 7)
+    monkeypatch.setattr(words, "BATCH", 7)
     held = {f"d{number}": text(number) for number in range(60)}
     put(store, held)
     for kill in range(2):

@@ -244,17 +244,17 @@ def test_a_view_of_the_past_gets_its_own_answers(store: DocumentStore) -> None:
         return sequences.tolist(), scores.tolist(), by_number.tolist(), matching.tolist()
 
     write(store, {"a": "tram", "b": "tram x", "c": "x y"})
-    with store._transaction() as past:
+    with store.transaction() as past:
         before = answers(past)
         for change in ({"a": "x x"}, {"d": "tram"}, {"b": "y"}):
             write(store, change)
-            with store._transaction() as present:
+            with store.transaction() as present:
                 now = answers(present)
                 alone = LexicalReader().best(present, query, 99)
             assert now[:2] == (alone[0].tolist(), alone[1].tolist())
             assert now != before
             assert answers(past) == before
-    with store._transaction() as present:
+    with store.transaction() as present:
         assert answers(present) == now
 
 
@@ -273,7 +273,7 @@ def test_many_small_writes(store: DocumentStore) -> None:
             store.delete(gone)
             expected = {id: text for id, text in expected.items() if id not in gone}
     agree(store, expected, "the alpha of unheard")
-    with store._transaction() as connection:
+    with store.transaction() as connection:
         segments, documents = connection.execute("SELECT count(*), sum(documents) FROM segments").fetchone()
         assert segments < 30
         assert documents <= 2 * len(expected)
@@ -305,7 +305,7 @@ def test_a_store_without_words(tmp_path: Path) -> None:
 
 
 def test_words_of_other_rules_are_refused(store: DocumentStore) -> None:
-    with store._transaction("IMMEDIATE") as connection:
+    with store.transaction("IMMEDIATE") as connection:
         connection.execute("UPDATE meta SET value = 99 WHERE key = 'words'")
     for ask in (lambda: write(store, {"a": "b"}), lambda: store.bm25("a", ["a"]), lambda: DocumentStore(store.path)):
         with pytest.raises(CorruptIndex, match="99"):
@@ -324,7 +324,7 @@ def test_words_of_other_rules_are_refused(store: DocumentStore) -> None:
 )
 def test_damaged_words_are_named(store: DocumentStore, damage: str) -> None:
     write(store, {f"d{number}": f"word number {number}" for number in range(20)})
-    with store._transaction("IMMEDIATE") as connection:
+    with store.transaction("IMMEDIATE") as connection:
         connection.execute(damage)
     with pytest.raises(CorruptIndex, match="damaged"):
         DocumentStore(store.path).best_by_words("word", 5)

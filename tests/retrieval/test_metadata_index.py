@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import MAX_STRING, Filter
-from boundarymorph.retrieval.local import metadata_index
-from boundarymorph.retrieval.local import store as store_module
+from boundarymorph.retrieval.local import metadata_index, schema
 from boundarymorph.retrieval.local.matching import MatchingReader
 from boundarymorph.retrieval.local.metadata_index import MOST_TERMS, SCHEMA, UNINDEXED, add, candidates, terms_of
 from boundarymorph.retrieval.local.store import DocumentStore
@@ -127,7 +126,7 @@ def test_a_document_of_very_many_values_is_a_candidate_of_every_filter(store: Do
 
 
 def rows_of(store: DocumentStore) -> int:
-    with store._transaction() as connection:
+    with store.transaction() as connection:
         (count,) = connection.execute("SELECT count(*) FROM terms").fetchone()
     return int(count)
 
@@ -152,7 +151,7 @@ def work_of(store: DocumentStore, filter: dict[str, Any]) -> int:
     def count() -> None:
         calls[0] += 1
 
-    with store._transaction() as connection:
+    with store.transaction() as connection:
         connection.set_progress_handler(count, 100)
         MatchingReader().sequences(connection, Filter(filter))
         connection.set_progress_handler(None, 0)
@@ -179,7 +178,7 @@ def test_remembered_answers_are_bounded(store: DocumentStore) -> None:
 
     def kept(most_bytes: int) -> int:
         reader = MatchingReader(most_bytes=most_bytes)
-        with store._transaction() as connection:
+        with store.transaction() as connection:
             for number in [*range(30), 29]:
                 assert len(reader.sequences(connection, Filter({"n": {"gte": -number}}))) == 1_000
         assert reader._bytes == sum(matched.counted for matched in reader._matched.values())
@@ -193,7 +192,7 @@ def test_remembered_answers_are_bounded(store: DocumentStore) -> None:
 def test_a_large_filter_counts_too(store: DocumentStore) -> None:
     write(store, {"a": {"n": 1}})
     reader = MatchingReader(most_bytes=1_000_000)
-    with store._transaction() as connection:
+    with store.transaction() as connection:
         for number in range(20):
             reader.sequences(connection, Filter({"n": {"in": [f"{number}{'x' * 1_000}{each}" for each in range(200)]}}))
         assert len(reader._matched) == 2
@@ -224,11 +223,11 @@ def test_a_store_of_schema_version_2_is_taken_over(
     del held["d7"]
     for batch in (3, 19, 20, 1_000):
         downgraded(store.path)
-        monkeypatch.setattr(store_module, "_BATCH", batch)
+        monkeypatch.setattr(schema, "BATCH", batch)
         opened = DocumentStore(store.path)
         agrees(opened, held)
         assert rows_of(opened) == 2 * len(held)
-        with opened._transaction() as connection:
+        with opened.transaction() as connection:
             assert connection.execute("PRAGMA user_version").fetchone() == (3,)
             assert connection.execute("SELECT * FROM meta WHERE key = 'metadata_until'").fetchone() is None
         opened.close()
@@ -242,7 +241,7 @@ def test_taking_over_a_store_goes_on_where_it_was_cut_off(
     held = {f"d{number}": {"t": number % 4, "n": number} for number in range(20)}
     write(store, held)
     downgraded(store.path)
-    monkeypatch.setattr(store_module, "_BATCH", 3)
+    monkeypatch.setattr(schema, "BATCH", 3)
     batches = 0
 
     def cut_off(connection: sqlite3.Connection, documents: list[tuple[int, bytes]]) -> None:

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.local.gpu_index import GpuMirror
+from boundarymorph.retrieval.local.faiss_index import FaissMirror, FaissShard
+from boundarymorph.retrieval.local.flat import FlatIndex, FlatView
 from boundarymorph.retrieval.local.mirror import BeyondDevice, MirroredIndex
-from boundarymorph.retrieval.local.segmented import SegmentedIndex
 from boundarymorph.retrieval.local.torch_index import TorchIndex, TorchMirror
-from boundarymorph.retrieval.local.vectors import FlatIndex, FlatView
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.server.composition import build_catalog, build_indexes
 from boundarymorph.settings import Settings
@@ -47,7 +46,7 @@ async def test_a_gpu_that_is_not_there(tmp_path: Path, device: str, caplog: pyte
     told = await warnings_of(catalog)
     assert told == [[f"search_device {device} cannot be used here; the CPU searched"]] * 3
     assert [record.levelname for record in caplog.records] == ["WARNING"] and device in caplog.text
-    assert isinstance(catalog.get("a").refresh(), SegmentedIndex)
+    assert isinstance(catalog.get("a").refresh(), FlatIndex)
     assert catalog.get("a").compact()
     catalog.close()
 
@@ -68,11 +67,12 @@ async def test_on_the_cpu_there_is_nothing_to_say(tmp_path: Path) -> None:
 
 
 def test_a_command_uses_no_device(tmp_path: Path) -> None:
-    """So that it can write the search snapshots that a service with a device only reads."""
+    """So that it can train an index of kind ivf, for services that search on the CPU."""
     catalog = build_catalog(Settings(data_directory=tmp_path, search_device="cuda:99"))
-    index = catalog.create("a", encoder=None, dimension=8)
+    index = catalog.create("a", encoder=None, dimension=8, kind="ivf")
     index.upsert([Document(id, "") for id in names(20)], unit(20, 8))
     assert index.compact()
+    assert index.structure() is not None
     catalog.close()
 
 
@@ -102,12 +102,12 @@ NO_MEMORY = "the CPU searched, not the device: it failed or has no memory left; 
 
 class FullTorch(TorchIndex):
     def _mirrored(self, view: FlatView, before: tuple[FlatView, TorchMirror] | None) -> TorchMirror:
-        if view.count > SIZE:
+        if view.rows.count > SIZE:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return super()._mirrored(view, before)
 
 
-class FullFaiss(MirroredIndex[GpuMirror]):
+class FullFaiss(MirroredIndex[FaissMirror]):
     """FAISS on the CPU in place of a GPU whose memory is full at a point, in the middle of what it is given."""
 
     class Memory(faiss.IndexFlatIP):
@@ -117,8 +117,10 @@ class FullFaiss(MirroredIndex[GpuMirror]):
                 raise RuntimeError("Error: StandardGpuResources: alloc fail type FlatData: cudaMalloc error 2")
             super().add(rows[7:])
 
-    def _mirrored(self, view: FlatView, before: tuple[FlatView, GpuMirror] | None) -> GpuMirror:
-        return GpuMirror.following(view, before, lambda: GpuMirror(self.Memory(self._dimension), 2_048))
+    def _mirrored(self, view: FlatView, before: tuple[FlatView, FaissMirror] | None) -> FaissMirror:
+        return FaissMirror.following(
+            view, before, lambda: FaissMirror([FaissShard(self.Memory(self._dimension))], 2_048)
+        )
 
 
 class Unbuildable(TorchIndex):
@@ -158,7 +160,7 @@ def test_a_device_without_room_for_what_is_written(
     assert "150 vectors of 8 numbers" in caplog.text
     vectors = catalog.get("a").refresh()
     assert isinstance(vectors, MirroredIndex)
-    assert vectors._flat.view().count == SIZE + 50 + 20  # no row twice
+    assert vectors._flat.view().rows.count == SIZE + 50 + 20  # no row twice
     few = vectors.view().search(queries[0], 1).sequences
     assert len(vectors.search(queries[0], 5, within=few).ids) == 1
     catalog.close()

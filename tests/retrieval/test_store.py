@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from boundarymorph.errors import CorruptIndex, InvalidInput, UnknownIndex
 from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.local.store import _IDLE_CONNECTIONS, _LOG_PATIENCE, DocumentStore
+from boundarymorph.retrieval.local.sqlite_file import _IDLE_CONNECTIONS, _LOG_PATIENCE
+from boundarymorph.retrieval.local.store import DocumentStore
 from tests.contract.document_store import DocumentStoreContract, Reopen, matching, write
 from tests.retrieval.bm25 import literal_bm25
 
@@ -61,7 +62,7 @@ def test_an_impossible_dimension(tmp_path: Path) -> None:
 
 
 def test_commits_reach_the_disk(store: DocumentStore) -> None:
-    with store._transaction() as connection:
+    with store.transaction() as connection:
         assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
@@ -69,14 +70,14 @@ def test_commits_reach_the_disk(store: DocumentStore) -> None:
 def test_connections_that_wait_for_the_next_call_are_bounded(store: DocumentStore) -> None:
     with ExitStack() as open_at_once:
         for _ in range(_IDLE_CONNECTIONS + 4):
-            open_at_once.enter_context(store._transaction())
+            open_at_once.enter_context(store.transaction())
     assert len(store._idle) == _IDLE_CONNECTIONS
 
 
 def test_readers_do_not_wait_for_a_writer(store: DocumentStore, reopen: Reopen) -> None:
     write(store, ["a"])
     reader = reopen()
-    with store._transaction("IMMEDIATE") as connection:
+    with store.transaction("IMMEDIATE") as connection:
         connection.execute("UPDATE documents SET text = 'half done'")
         assert reader.documents(["a"])["a"].text == "text of a"
         assert store.documents(["a"])["a"].text == "text of a"
@@ -122,7 +123,7 @@ def test_readers_that_missed_forgotten_deletions_are_told_what_lives(tmp_path: P
 
     assert store.forgets(early)
     assert not store.forgets(late)
-    assert store.living().tolist() == list(range(6, 21))
+    assert store.living()[0].tolist() == list(range(6, 21))
     for after in (early, late):
         assert (store.changes(after).ids, store.changes(after).deleted) == ([], ["4"])
     assert store.changes(0).ids == [str(i) for i in range(5, 20)]
@@ -226,7 +227,7 @@ def test_what_meets_a_filter_in_an_older_state(store: DocumentStore, reopen: Reo
     store.matching_sequences(filter)
     write(writer, ["b", "c"])
     with store.one_state():
-        expected = store.living()
+        expected, _ = store.living()
         for ids in (["c"], ["a", "d"], ["d", "e"]):
             write(writer, ids)
             later = threading.Thread(target=store.matching_sequences, args=(filter,))
@@ -234,7 +235,7 @@ def test_what_meets_a_filter_in_an_older_state(store: DocumentStore, reopen: Reo
             later.join()
             assert np.isin(expected, store.matching_sequences(filter)).all()
             assert store.matching_sequences(filter).max() <= store.last_sequence()
-    assert np.isin(store.living(), store.matching_sequences(filter)).all()
+    assert np.isin(store.living()[0], store.matching_sequences(filter)).all()
 
 
 VERSION_1 = """
@@ -287,7 +288,7 @@ def test_a_damaged_file_is_named(store: DocumentStore, damage: str) -> None:
             "table": "DROP TABLE documents",
             "embedding": "UPDATE documents SET embedding = x'00' WHERE id = 'd7'",
         }[damage]
-        with store._transaction() as connection:
+        with store.transaction() as connection:
             connection.execute(statement)
     store.close()
     content = bytearray(store.path.read_bytes())
@@ -318,7 +319,7 @@ def test_a_damaged_file_is_named(store: DocumentStore, damage: str) -> None:
 def test_embeddings_must_be_of_unit_length(tmp_path: Path, embedding: NDArray[np.float16], sound: bool) -> None:
     store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=2)
     store.upsert([Document("a", "")], np.eye(1, 2), [b""])
-    with store._transaction("IMMEDIATE") as connection:
+    with store.transaction("IMMEDIATE") as connection:
         connection.execute("UPDATE documents SET embedding = ?", (embedding.tobytes(),))
     if sound:
         np.testing.assert_array_equal(store.changes(0).vectors, [[1, 0]])

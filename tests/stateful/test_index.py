@@ -1,8 +1,8 @@
 """An index under two readers, as two processes have it, against a dictionary of its documents.
 
-Everything is tiny: changes are read three at a time, two deletions are remembered, and a few documents are worth a
-snapshot. Some reads are interrupted: just before one of their SQL statements another process writes. Such an answer
-must be the one from before the write or the one from after it.
+Everything is tiny: changes are read three at a time, two deletions are remembered, and an index of kind ivf is trained
+with a few documents, which are one cluster. Some reads are interrupted: just before one of their SQL statements another
+process writes. Such an answer must be the one from before the write or the one from after it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.fusion import fuse
 from boundarymorph.retrieval.halves import unit_rows_of
 from boundarymorph.retrieval.local import backups
-from boundarymorph.retrieval.local.compaction import CompactionPolicy
+from boundarymorph.retrieval.local.flat import FlatIndex
 from boundarymorph.retrieval.local.index import LocalIndex
-from boundarymorph.retrieval.local.store import _LOG_PATIENCE, DocumentStore
-from boundarymorph.retrieval.local.vectors import FlatIndex
+from boundarymorph.retrieval.local.sqlite_file import _LOG_PATIENCE
+from boundarymorph.retrieval.local.store import DocumentStore
+from boundarymorph.retrieval.local.training import TrainingPolicy
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.selection.pool import unit_rows
 from tests.contract.vector_index import unit
@@ -42,7 +43,7 @@ GIVEN = unit(6, DIMENSION)
 VECTORS = unit_rows_of(unit_rows(GIVEN, IDS[:6]).astype("<f2"))[0]  # as they come back
 QUERIES = unit(3, DIMENSION, seed=1)
 WORDS = ["tram", "violin", "rain"]
-POLICIES = [CompactionPolicy(least=4, share=0.2, pause=0), CompactionPolicy(least=10**9)]
+POLICIES = [TrainingPolicy(least=4, share=0.2, pause=0), TrainingPolicy(least=10**9)]
 
 texts = st.lists(st.sampled_from(WORDS), max_size=3).map(" ".join)
 tenants = st.sampled_from([{"tenant": "a"}, {"tenant": "b"}, {}])
@@ -125,7 +126,7 @@ class InterruptedStore(DocumentStore):
 
     def _before(self, statement: str) -> None:
         if threading.current_thread() is not threading.main_thread():
-            return  # a compaction
+            return  # a training
         self.after -= 1
         if self.interrupt is not None and self.after < 0:
             interrupt, self.interrupt = self.interrupt, None
@@ -138,12 +139,12 @@ class InterruptedStore(DocumentStore):
 
 
 class IndexMachine(RuleBasedStateMachine):
-    @initialize(lexical=st.booleans(), device=st.booleans())
-    def make(self, lexical: bool, device: bool) -> None:
-        """device: the second reader searches a `VectorIndex` that writes no snapshots."""
+    @initialize(lexical=st.booleans(), device=st.booleans(), kind=st.sampled_from(["flat", "ivf"]))
+    def make(self, lexical: bool, device: bool, kind: str) -> None:
+        """device: the second reader searches a `VectorIndex` of its own."""
         self.folder = Path(tempfile.mkdtemp(prefix="index-", dir=MEMORY))
         self.path = self.folder / "index.sqlite3"
-        DocumentStore.create(self.path, encoder=None, dimension=DIMENSION, lexical=lexical).close()
+        DocumentStore.create(self.path, encoder=None, dimension=DIMENSION, kind=kind, lexical=lexical).close()
         self.device = device
         self.lexical = lexical
         self.model: Model = {}
@@ -270,8 +271,8 @@ class IndexMachine(RuleBasedStateMachine):
         self.indexes = [self.open(0), self.open(1)]
 
     @invariant()
-    def every_snapshot_can_be_used(self) -> None:
-        assert not any(index._snapshots._refused for index in getattr(self, "indexes", []))
+    def what_was_trained_can_be_used(self) -> None:
+        assert not any(index._trainer.files._refused for index in getattr(self, "indexes", []))
 
     def store(self, reader: int) -> InterruptedStore:
         store = self.indexes[reader]._store

@@ -17,8 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.local import metadata_index
-from boundarymorph.retrieval.local import store as store_module
+from boundarymorph.retrieval.local import metadata_index, words
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.words import lexical_index
 from tests.contract.document_store import matching
@@ -66,7 +65,7 @@ class DerivedIndexes(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.held: dict[str, tuple[str, dict[str, Any]]] = {}
         self.patches = pytest.MonkeyPatch()
-        self.patches.setattr(store_module, "_BATCH", 3)
+        self.patches.setattr(words, "BATCH", 3)
         self.patches.setattr(metadata_index, "MOST_TERMS", 4)
         self.patches.setattr(metadata_index, "_FIRST_LIMIT", 2)
         self.patches.setattr(lexical_index, "SEGMENT_DOCUMENTS", 8)
@@ -171,7 +170,7 @@ class DerivedIndexes(RuleBasedStateMachine):
     def terms_are_those_of_what_is_held(self) -> None:
         """Nothing is left of what is gone."""
         if hasattr(self, "stores"):
-            with self.stores[0]._transaction() as connection:
+            with self.stores[0].transaction() as connection:
                 (stale,) = connection.execute(
                     "SELECT count(*) FROM terms WHERE sequence NOT IN "
                     "(SELECT sequence FROM documents WHERE embedding IS NOT NULL)"

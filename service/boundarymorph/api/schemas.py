@@ -39,8 +39,9 @@ class CreateIndex(Message):
 
     encoder: str | None = Field(None, description="must be the encoder that the service runs, which is the default")
     dimension: int | None = Field(None, ge=1, description="own vectors of this dimension, without an encoder")
-    kind: Literal["flat", "ivf", "hnsw", "sq8"] | None = Field(
-        None, description="how it is searched: exactly (flat, the default), or faster and nearly so"
+    kind: str | None = Field(
+        None,
+        description="how it is searched: exactly (flat, the default), or faster and nearly so (ivf; in Milvus hnsw)",
     )
     lexical: bool = Field(True, description="keep the words too, for BM25 and hybrid search")
     metric: str = Field("cosine", description="cosine: every vector is brought to unit length")
@@ -62,15 +63,13 @@ class CreateIndex(Message):
         return self
 
 
-class SnapshotDescription(BaseModel):
-    """The newest snapshot of an index on disk."""
+class StructureDescription(BaseModel):
+    """What an index of kind ivf was trained with."""
 
-    name: str
-    kind: str
-    count: int
-    sequence: int = Field(description="of the last change that is in it")
-    parameters: dict[str, Any]
-    recall: dict[int, float] = Field(description="by depth, measured on its own vectors; empty where it is exact")
+    count: int = Field(description="documents")
+    sequence: int = Field(description="of the last change before it")
+    clusters: int
+    recall: dict[int, float] = Field(description="by depth, measured on its own vectors")
 
 
 class IndexDescription(BaseModel):
@@ -84,7 +83,7 @@ class IndexDescription(BaseModel):
     bytes: int = Field(description="on disk")
     kind: str
     metric: Literal["cosine"] = "cosine"
-    snapshot: SnapshotDescription | None = Field(None, description="null while the index is too small for one")
+    structure: StructureDescription | None = Field(None, description="null where it is searched exactly")
 
 
 class IndexList(BaseModel):

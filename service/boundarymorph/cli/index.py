@@ -45,7 +45,7 @@ def build_index(
     ],
     strict: Annotated[bool, typer.Option(help="Write nothing at all if any line is bad.")] = False,
     kind: Annotated[
-        str | None, typer.Option(help="flat, ivf, hnsw or sq8: how a new index is searched.", show_default="flat")
+        str | None, typer.Option(help="flat or ivf: how a new index is searched.", show_default="flat")
     ] = None,
     words: Annotated[bool, typer.Option(help="Keep the words of a new index too, for BM25 and hybrid search.")] = True,
     dimension: Annotated[
@@ -91,7 +91,7 @@ def list_indexes(data_directory: DataDirectory = None) -> None:
 def describe_index(
     name: Annotated[str, typer.Argument(help="Name of the index.")], data_directory: DataDirectory = None
 ) -> None:
-    """One index, with its search snapshot and the recall of its search structure, measured on its own vectors."""
+    """One index, and of an ivf one the recall when it was trained, measured on its own vectors."""
     with _indexes(Settings.load(data_directory=data_directory)) as catalog:
         info = catalog.describe(name)
     rows = [
@@ -103,9 +103,9 @@ def describe_index(
         ("bytes", f"{info.bytes:,}"),
         ("created", info.created),
     ]
-    if info.snapshot is not None:
-        rows.append(("snapshot", f"{info.snapshot.name}, {info.snapshot.count:,} documents"))
-        rows += [(f"recall@{depth:,}", f"{recall:.4f}") for depth, recall in info.snapshot.recall.items()]
+    if info.structure is not None:
+        rows.append(("trained", f"{info.structure.count:,} documents in {info.structure.clusters:,} clusters"))
+        rows += [(f"recall@{depth:,}", f"{recall:.4f}") for depth, recall in info.structure.recall.items()]
     for label, value in rows:
         typer.echo(f"{label:<14} {value}")
 
@@ -114,10 +114,11 @@ def describe_index(
 def compact_index(
     name: Annotated[str, typer.Argument(help="Name of the index.")], data_directory: DataDirectory = None
 ) -> None:
-    """Write a search snapshot of all that is there now. Services do this by themselves as an index grows."""
+    """Rewrite the words without those of documents that are gone, empty the log, and train an ivf index anew. Services
+    do all of it by themselves, less thoroughly."""
     with _local_indexes(data_directory, "index compact") as catalog:
         done = catalog.get(name).compact()
-    console.print(f"{name} {'compacted' if done else 'is being compacted by another process'}", highlight=False)
+    console.print(f"{name} {'compacted' if done else 'is being trained by another process'}", highlight=False)
 
 
 @app.command("words")
@@ -143,7 +144,7 @@ def snapshot_index(
     data_directory: DataDirectory = None,
 ) -> None:
     """Copy a whole index, as it is at one moment, into a folder with checksums, for `index restore`. Services go on
-    reading and writing. It is not the search snapshot that `index info` shows, which is a part of the index."""
+    reading and writing."""
     with _local_indexes(data_directory, "index snapshot") as catalog:
         copy = catalog.get(name).back_up(target)
     console.print(
@@ -218,7 +219,7 @@ class _Build:
                 with terminal.ingestion(console, self.name, length) as tell:
                     report = await ingest(live, encoder, entries, strict=self.strict, on_progress=tell)
             if isinstance(live, LocalIndex):
-                await asyncio.to_thread(live.settle)  # so that services start from a search snapshot
+                await asyncio.to_thread(live.settle)  # so that services need not train an ivf index
         finally:
             with suppress(BoundaryMorphError):  # what keeps it from being removed has been reported already
                 if not existed and not live.count():
@@ -236,7 +237,7 @@ def _indexes(settings: Settings) -> Iterator[Catalog]:
             f"retriever.url is set: the indexes are at {', '.join(settings.retriever.url)}; run this command where "
             "that retriever runs, or use the routes under /indexes"
         )
-    # On this machine commands search on the CPU, whatever search_device is, and so write search snapshots.
+    # On this machine commands search on the CPU, whatever search_device is, and so train ivf indexes.
     catalog = wiring.build_catalog(settings) if settings.milvus.url is None else wiring.build_indexes(settings)
     try:
         yield catalog

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,6 @@ from numpy.typing import NDArray
 from boundarymorph.errors import IndexConflict, InvalidIndexName, UnknownIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Retrieved, Search
-
-if TYPE_CHECKING:
-    from boundarymorph.retrieval.local.segment import SnapshotInfo
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
@@ -63,11 +60,25 @@ def unknown(name: str) -> UnknownIndex:
 
 
 @dataclass(frozen=True, slots=True)
+class StructureInfo:
+    """What an index of kind ivf was trained with.
+
+    count: documents; sequence: of the store's last change before it; recall: by depth, the share of the nearest that
+    was found for a sample of its own vectors.
+    """
+
+    count: int
+    sequence: int
+    clusters: int
+    recall: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
 class IndexInfo:
     """An index at a glance.
 
-    encoder: None for own vectors; created: UTC, ISO 8601; bytes: its files on this disk; kind: of its search structure;
-    snapshot: the newest on disk, None while the index is too small for one; metric: what is nearest, the same for all.
+    encoder: None for own vectors; created: UTC, ISO 8601; bytes: its files on this disk; kind: how it is searched;
+    structure: None where it is exhaustive; metric: what is nearest, the same for all.
     """
 
     name: str
@@ -77,7 +88,7 @@ class IndexInfo:
     created: str
     bytes: int
     kind: str = "flat"
-    snapshot: SnapshotInfo | None = None
+    structure: StructureInfo | None = None
     metric: str = "cosine"
 
 

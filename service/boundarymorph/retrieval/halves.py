@@ -23,11 +23,15 @@ def unit_rows_of(halves: NDArray[np.float16]) -> UnitRows:
     These are the same bits on every machine: squares of float16 are multiples of 2**-48, which float64 adds without
     rounding for a row near unit length, in any order, and root and division round as IEEE 754 says.
     """
-    vectors = floats_from_halves(halves)
-    lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))
+    return to_unit_length(floats_from_halves(halves))
+
+
+def to_unit_length(floats: NDArray[np.float32]) -> UnitRows:
+    """The same of (n, d) halves that are float32 already, in their place."""
+    lengths = np.sqrt(np.einsum("nd,nd->n", floats, floats, dtype=np.float64))
     with np.errstate(divide="ignore", invalid="ignore"):
-        vectors /= lengths[:, None].astype(np.float32)
-    return UnitRows(vectors, lengths)
+        floats /= lengths[:, None].astype(np.float32)
+    return UnitRows(floats, lengths)
 
 
 def unit_from_halves(halves: NDArray[np.float16]) -> NDArray[np.float32]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from boundarymorph.retrieval.encoders import Encoder
     from boundarymorph.retrieval.index_retriever import IndexRetriever
     from boundarymorph.retrieval.local.catalog import LocalCatalog
-    from boundarymorph.retrieval.local.vectors import VectorIndex
+    from boundarymorph.retrieval.local.vector_index import VectorIndex
     from boundarymorph.retrieval.remote import RemoteRetriever
     from boundarymorph.retrieval.retriever import Retriever
 
@@ -340,9 +340,9 @@ def _device_index(device: str) -> Callable[[int], VectorIndex] | None:
 
             return lambda dimension: TorchIndex(dimension, device=device)
         case "faiss":
-            from boundarymorph.retrieval.local.gpu_index import GpuFlatIndex
+            from boundarymorph.retrieval.local.faiss_index import FaissIndex
 
-            return lambda dimension: GpuFlatIndex(dimension, device=int(number or 0))
+            return lambda dimension: FaissIndex(dimension, device=int(number or 0))
         case _:
             return None
 

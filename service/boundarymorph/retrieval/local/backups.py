@@ -1,7 +1,6 @@
 """A copy of a whole index in a folder of its own, to be kept elsewhere and restored from.
 
-A folder with a manifest, the store as one SQLite file, and its newest search snapshot, so that a large index need not
-build its search structure again.
+A folder with a manifest and the store as one SQLite file. What is trained from it is trained anew where it is restored.
 """
 
 from __future__ import annotations
@@ -16,13 +15,11 @@ from uuid import uuid4
 
 from boundarymorph.errors import CorruptIndex, InvalidInput
 from boundarymorph.retrieval.local import manifests
-from boundarymorph.retrieval.local.snapshots import Snapshots, rebind
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.storage import storage_errors, sync
 
 FORMAT = 1
 _STORE = "index.sqlite3"
-_SNAPSHOTS = "snapshots"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +33,7 @@ class BackupInfo:
     bytes: int
 
 
-def write(name: str, store: DocumentStore, snapshots: Snapshots, target: Path) -> BackupInfo:
+def write(name: str, store: DocumentStore, target: Path) -> BackupInfo:
     """Copy an index, as it is at one moment, into a new folder `target`, which appears whole or not at all.
 
     Writers and readers go on meanwhile. Raises InvalidInput when the target is there already, CorruptIndex when the
@@ -48,8 +45,6 @@ def write(name: str, store: DocumentStore, snapshots: Snapshots, target: Path) -
     with storage_errors(f"no snapshot of {name!r} could be written to {target}"):
         try:
             aside.mkdir(parents=True)
-            # First the search snapshot: it must not be ahead of its store.
-            snapshots.copy_newest(aside / _SNAPSHOTS)
             count = store.back_up(aside / _STORE)
             created = datetime.now(UTC).isoformat(timespec="seconds")
             manifests.seal(
@@ -73,37 +68,23 @@ def unpack(source: Path, folder: Path, store: str) -> BackupInfo:
         manifest = manifests.read(source, FORMAT)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InvalidInput(f"{source} is no snapshot of an index: there is no {manifests.MANIFEST} in it") from error
-    if "name" not in manifest:
-        raise InvalidInput(
-            f"{source} is no snapshot of an index, only the search snapshot of one; name what `index snapshot` wrote"
-        )
+    if "name" not in manifest or _STORE not in manifest["files"]:
+        raise InvalidInput(f"{source} is no snapshot of an index; name what `index snapshot` wrote")
     folder.mkdir()
     try:
-        for part in manifest["files"]:
-            _copy(source, folder, part)
+        shutil.copyfile(source / _STORE, folder / _STORE)
     except FileNotFoundError as error:
         raise CorruptIndex(f"{error.filename} is missing") from error
     try:
-        manifests.verify(folder, manifest)
+        manifests.verify(folder, {_STORE: manifest["files"][_STORE]})
     except CorruptIndex as error:
         raise CorruptIndex(str(error).replace(str(folder), str(source))) from None
     target = folder / store
     (folder / _STORE).rename(target)
-    if (folder / _SNAPSHOTS).exists():
-        for snapshot in (folder / _SNAPSHOTS).iterdir():
-            rebind(snapshot, manifest["store"], store)
-        (folder / _SNAPSHOTS).rename(Snapshots(target).folder)
     DocumentStore(target).close()
     for path in (*folder.rglob("*"), folder):
         sync(path)
     return _info(manifest)
-
-
-def _copy(source: Path, folder: Path, part: str) -> None:
-    if Path(part).is_absolute() or ".." in Path(part).parts:
-        raise CorruptIndex(f"{source / manifests.MANIFEST} names {part!r}, which is not in its folder")
-    (folder / part).parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source / part, folder / part)
 
 
 def _info(manifest: Mapping[str, Any]) -> BackupInfo:

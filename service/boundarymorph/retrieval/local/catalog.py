@@ -13,23 +13,24 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
-from boundarymorph.errors import CorruptIndex, IndexConflict, StorageUnavailable, UnknownIndex
+from boundarymorph.errors import CorruptIndex, IndexConflict, InvalidInput, StorageUnavailable, UnknownIndex
 from boundarymorph.retrieval.catalog import NAME, IndexInfo, check_name, check_same, unknown
 from boundarymorph.retrieval.local import backups
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.local.matching import REMEMBERED_BYTES
-from boundarymorph.retrieval.local.store import LOG_BYTES, DocumentStore
-from boundarymorph.retrieval.local.structures import check_kind
-from boundarymorph.retrieval.local.vectors import VectorIndex
+from boundarymorph.retrieval.local.sqlite_file import LOG_BYTES
+from boundarymorph.retrieval.local.store import DocumentStore
+from boundarymorph.retrieval.local.vector_index import VectorIndex
 from boundarymorph.retrieval.storage import exists, storage_errors, sync
 
+KINDS = ("flat", "ivf")
 _SUFFIX = ".sqlite3"
 _REPLACED = ".replaced-"
 _log = logging.getLogger(__name__)
 
 
 class LocalCatalog:
-    """The indexes of a directory: NAME/GENERATION.sqlite3, with SQLite's own files and the snapshots beside it.
+    """The indexes of a directory: NAME/GENERATION.sqlite3, with SQLite's own files and what was trained beside it.
 
     An index appears and disappears by the renaming of its folder, so that no process ever sees half of one. A
     generation is random: what is still open of a deleted index never touches a later one of the same name. Any number
@@ -71,10 +72,10 @@ class LocalCatalog:
     def ensure(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
     ) -> bool:
-        """As `Catalog.ensure`, of one of `structures.KINDS`."""
+        """As `Catalog.ensure`, of one of `KINDS`."""
         folder = self._folder(name)
-        if kind is not None:
-            check_kind(kind)
+        if kind not in (None, *KINDS):
+            raise InvalidInput(f"there is no kind of index {kind!r}; use one of {', '.join(KINDS)}")
         made = not exists(folder) and self._build(folder, encoder, dimension, kind or "flat", lexical)
         check_same(name, self.get(name).info, encoder=encoder, dimension=dimension, kind=kind)
         return made
@@ -111,7 +112,7 @@ class LocalCatalog:
             info.created,
             _size(index.path.parent),
             info.kind,
-            index.snapshot(),
+            index.structure(),
         )
 
     def list(self) -> list[IndexInfo]:
@@ -230,7 +231,9 @@ class LocalCatalog:
             yield
 
     def _tidy(self) -> None:
-        """Remove what processes that were killed have left, and put back what one was about to replace."""
+        """Remove what killed processes and earlier versions have left, and put back what was about to be replaced."""
+        for remains in self._directory.glob("*/*.snapshots"):  # of vectors, which earlier versions wrote
+            shutil.rmtree(remains, ignore_errors=True)
         for remains in self._directory.glob(".deleted-*"):
             shutil.rmtree(remains, ignore_errors=True)
         with suppress(OSError), _locked(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB):

@@ -13,18 +13,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.errors import EmptyIndex
-from boundarymorph.retrieval.catalog import IndexConfiguration
+from boundarymorph.retrieval.catalog import IndexConfiguration, StructureInfo
 from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.fusion import fuse
 from boundarymorph.retrieval.local import backups
 from boundarymorph.retrieval.local.backups import BackupInfo
-from boundarymorph.retrieval.local.compaction import CompactionPolicy, Compactor
-from boundarymorph.retrieval.local.segment import Segment, SnapshotInfo
-from boundarymorph.retrieval.local.segmented import SegmentedIndex, SegmentedView
-from boundarymorph.retrieval.local.snapshots import Snapshots
+from boundarymorph.retrieval.local.flat import FlatIndex
+from boundarymorph.retrieval.local.ivf import IvfIndex
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.local.vectors import Neighbours, VectorIndex, VectorView
+from boundarymorph.retrieval.local.training import Trainer, TrainingPolicy, trained_until
+from boundarymorph.retrieval.local.vector_index import Neighbours, VectorIndex, VectorView
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.storage import storage_errors
 from boundarymorph.retrieval.vectors import exact_scores
@@ -35,9 +34,10 @@ class LocalIndex:
     """A named index. Its store is the truth; before every search its vectors catch up with what was written there.
 
     So a search sees every upsert and deletion that was acknowledged before it began, whichever process made it. All of
-    an answer, what the filter and the words say included, is of one state of the store. A large index begins with the
-    newest snapshot instead of the whole store, and writes new ones in the background. All calls block, may come from
-    any thread, and raise UnknownIndex once the index has been deleted.
+    an answer, what the filter and the words say included, is of one state of the store. The vectors are read when they
+    are first needed; those of a large index of kind ivf from the structure that was trained last, and until there is
+    one they are searched exhaustively. All calls block, may come from any thread, and raise UnknownIndex once the index
+    has been deleted.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class LocalIndex:
         make_vectors: Callable[[int], VectorIndex] | None = None,
         *,
         warnings: Sequence[str] = (),
-        policy: CompactionPolicy | None = None,
+        policy: TrainingPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """make_vectors: what is searched in place of a `SegmentedIndex`; it reads snapshots, but makes none.
+        """make_vectors: what is searched whatever the kind, such as an index on an accelerator.
 
         warnings: what `retrieve` tells everyone.
         """
@@ -61,8 +61,7 @@ class LocalIndex:
         self._catching_up = threading.Lock()
         self._sequence = 0
         self._vectors: VectorIndex | None = None
-        self._snapshots = Snapshots(store.path)
-        self._compactor = Compactor(self._snapshots, store, self._adopt, policy or CompactionPolicy(), clock)
+        self._trainer = Trainer(store, self._fill, self._adopt, policy or TrainingPolicy(), clock)
 
     @property
     def path(self) -> Path:
@@ -72,9 +71,9 @@ class LocalIndex:
     def info(self) -> IndexConfiguration:
         return self._store.info
 
-    def snapshot(self) -> SnapshotInfo | None:
-        """The newest snapshot on disk, with the recall of its structure; None when there is none."""
-        return self._snapshots.latest()
+    def structure(self) -> StructureInfo | None:
+        """What was trained last, with its recall; None when nothing was."""
+        return self._trainer.files.info()
 
     def count(self) -> int:
         """Documents in the index."""
@@ -170,35 +169,30 @@ class LocalIndex:
         return self._store.digests(ids)
 
     def refresh(self) -> VectorIndex:
-        """Catch up with the store; the vectors as they are then. The first call reads the snapshot or the store."""
+        """Catch up with the store; the vectors as they are then."""
         with self._one_state():
             assert self._vectors is not None
             return self._vectors
 
     def settle(self) -> None:
-        """Catch up with the store, and see the snapshot through that is due then, if one is."""
+        """Catch up with the store, and wait for the training that is due then, if it is."""
         self.refresh()
-        self._compactor.wait()
+        self._trainer.wait()
 
     def compact(self) -> bool:
-        """Have a snapshot of all that is there now, however little has changed; False when another process writes one.
-
-        Raises StorageFull or StorageUnavailable. An index with vectors of another make has nothing to compact.
-        """
+        """Rewrite the words without what is gone, empty the store's log, and where the kind is ivf train it anew; False
+        when another process is training it. Raises StorageFull or StorageUnavailable."""
+        self._store.compact()
         self.refresh()
-        self._compactor.wait()
-        with self._catching_up:
-            if not isinstance(self._vectors, SegmentedIndex):
-                return False
-            view, sequence = self._vectors.view(), self._sequence
-        if view.base.info.sequence == sequence:
+        self._trainer.wait()
+        if not self._trains or not self._store.count():
             return True
-        with storage_errors(f"no snapshot of {self.name!r} could be written, and it serves on without"):
-            return self._compactor.compact(view, sequence)
+        with storage_errors(f"{self.name!r} could not be trained anew, and it serves on as it was"):
+            return self._trainer.train(after=self._store.last_sequence() - 1)
 
     def back_up(self, target: Path) -> BackupInfo:
         """Copy the index, as it is at one moment, into a new folder; see `backups.write`."""
-        return backups.write(self.name, self._store, self._snapshots, target)
+        return backups.write(self.name, self._store, target)
 
     def index_words(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> bool:
         """Index the words of an index that was made without; False where they are. See `DocumentStore.index_words`.
@@ -208,8 +202,8 @@ class LocalIndex:
         return self._store.index_words(on_progress)
 
     def close(self) -> None:
-        """Release the file, and end a compaction that is under way; later calls raise UnknownIndex."""
-        self._compactor.close()
+        """Release the file, and end a training that is under way; later calls raise UnknownIndex."""
+        self._trainer.close()
         self._store.close()
 
     @contextmanager
@@ -221,10 +215,10 @@ class LocalIndex:
         with self._store.one_state():
             with self._catching_up:  # the state begins with the first read, so it is none that the vectors have passed
                 # A failure halfway repeats these changes, which is harmless, rather than losing some.
-                sequence = self._sequence = self._caught_up(self._vectors, self._sequence)
+                self._sequence = self._caught_up(self._vectors, self._sequence)
                 view = self._vectors.view()
-            if isinstance(view, SegmentedView):
-                self._compactor.consider(view, sequence)
+            if self._trains:
+                self._trainer.consider(self._vectors)
             yield view
 
     def _search(
@@ -237,42 +231,46 @@ class LocalIndex:
         found = vectors.search(unit, depth, within=within)
         return Pool(found.ids, found.vectors, unit, found.scores), found
 
+    @property
+    def _trains(self) -> bool:
+        return self.info.kind == "ivf" and self._make_vectors is None
+
     def _begin(self) -> tuple[VectorIndex, int]:
-        """What the newest snapshot holds, and the sequence number of the store's last change that is in it."""
-        dimension = self.info.dimension
-        while (segment := self._snapshots.newest()) is not None and segment.info.sequence > self._store.last_sequence():
-            self._snapshots.refuse(segment.info.name, "it is ahead of its store, which may be an older copy")
-        index = SegmentedIndex(dimension, segment)
-        sequence = segment.info.sequence if segment is not None else 0
-        if self._make_vectors is None:
-            return index, sequence
-        vectors = self._make_vectors(dimension)
-        for ids, rows, sequences in index.view().blocks():
-            vectors.upsert(ids, rows, sequences)
-        return vectors, sequence
+        """What is searched from now on, and the store's last change that is in it.
+
+        A page of the store is read in a transaction of its own, so that a long reading does not keep its log.
+        """
+        if self._trains and (trained := self._trainer.files.newest()) is not None:
+            return trained, trained.sequence
+        if self._make_vectors is not None:
+            vectors = self._make_vectors(self.info.dimension)
+        else:
+            vectors = FlatIndex(self.info.dimension, capacity=self._store.count() * 5 // 4)
+        return vectors, self._caught_up(vectors, 0)
 
     def _caught_up(self, vectors: VectorIndex, sequence: int) -> int:
         """Bring vectors that are as the store was after its change `sequence` to its present state; the last change."""
-        with self._store.one_state():
-            forgotten = sequence > 0 and self._store.forgets(sequence)
-            complete = False
-            while not complete:
+        forgotten = complete = False
+        while not complete:
+            with self._store.one_state():
+                forgotten |= sequence > 0 and self._store.forgets(sequence)
                 changes = self._store.changes(sequence)
-                if changes.deleted:
-                    vectors.remove(changes.deleted)
-                if changes.ids:
-                    vectors.upsert(changes.ids, changes.vectors, changes.sequences)
-                sequence, complete = changes.sequence, changes.complete
-            if forgotten:
-                vectors.remove(vectors.view().strays(self._store.living()))
+            if changes.deleted:
+                vectors.remove(changes.deleted)
+            if changes.ids:
+                vectors.upsert(changes.ids, changes.vectors, changes.sequences)
+            sequence, complete = changes.sequence, changes.complete
+        if forgotten:
+            vectors.remove(vectors.view().others(self._store.living()[0]))
         return sequence
 
-    def _adopt(self, segment: Segment) -> None:
-        """Search a newer segment from now on. Most of the catching up is done while searches go on with the old one."""
-        vectors = SegmentedIndex(self.info.dimension, segment)
-        sequence = self._caught_up(vectors, segment.info.sequence)
+    def _fill(self, index: IvfIndex) -> None:
+        index.sequence = self._caught_up(index, 0)
+
+    def _adopt(self, index: IvfIndex) -> None:
+        """Search another structure from now on. Most of the catching up is done while searches use the one before."""
+        sequence = self._caught_up(index, index.sequence)
         with self._catching_up:
-            now = self._vectors
-            if isinstance(now, SegmentedIndex) and now.view().base.info.sequence < segment.info.sequence:
-                self._sequence = self._caught_up(vectors, sequence)
-                self._vectors = vectors
+            if self._vectors is not None and trained_until(self._vectors) < index.sequence:
+                self._sequence = self._caught_up(index, sequence)
+                self._vectors = index

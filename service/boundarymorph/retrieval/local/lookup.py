@@ -40,6 +40,19 @@ def ids_of(connection: sqlite3.Connection, sequences: Iterable[int]) -> dict[int
     return ids
 
 
+def embeddings_of(connection: sqlite3.Connection, sequences: Iterable[int]) -> list[bytes]:
+    """The embeddings of the documents of these sequence numbers that live, in no particular order."""
+    embeddings: list[bytes] = []
+    for part in _parts(sequences):
+        places = ",".join("?" * len(part))
+        rows = connection.execute(
+            f"SELECT embedding FROM documents WHERE {LIVING} AND sequence IN ({places})",  # noqa: S608
+            part,
+        )
+        embeddings += [embedding for (embedding,) in rows]
+    return embeddings
+
+
 def metadata_of(connection: sqlite3.Connection, sequences: Iterable[int]) -> list[tuple[int, bytes]]:
     """Sequence number and metadata of the documents of these numbers that live, in no particular order."""
     rows: list[tuple[int, bytes]] = []

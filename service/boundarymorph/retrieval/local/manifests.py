@@ -26,11 +26,7 @@ def seal(folder: Path, facts: Mapping[str, Any], checkpoint: Callable[[], None] 
         sync(path)
         if path.is_file():
             files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": _checksum(path)}
-    write(folder, {**facts, "files": files})
-
-
-def write(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Write a manifest, which says what `seal` found, in place of the one that is there."""
+    manifest = {**facts, "files": files}
     path = folder / MANIFEST
     signed = {**manifest, "sha256": hashlib.sha256(_canonical(manifest)).hexdigest()}
     path.write_bytes(orjson.dumps(signed, option=orjson.OPT_INDENT_2))
@@ -53,9 +49,9 @@ def read(folder: Path, format: int) -> dict[str, Any]:
     return manifest
 
 
-def verify(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Raises CorruptIndex, which names the file, when a folder is not what its manifest says, and OSError."""
-    for name, expected in manifest["files"].items():
+def verify(folder: Path, files: Mapping[str, Any]) -> None:
+    """Raises CorruptIndex, which names the file, when one of a folder is not what its manifest says, and OSError."""
+    for name, expected in files.items():
         path = folder / name
         if path.stat().st_size != expected["bytes"]:
             raise CorruptIndex(f"{path} has {path.stat().st_size} bytes and should have {expected['bytes']}")

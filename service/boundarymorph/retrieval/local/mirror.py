@@ -11,7 +11,8 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.retrieval.local.vectors import FlatIndex, FlatView, Neighbours
+from boundarymorph.retrieval.local.flat import FlatIndex, FlatView
+from boundarymorph.retrieval.local.vector_index import Neighbours
 from boundarymorph.retrieval.vectors import check_search
 
 _FAILURES = (RuntimeError, MemoryError)  # of PyTorch and FAISS: no memory left, or a device that is broken
@@ -64,9 +65,9 @@ class MirroredView(Generic[Reflection]):
             return _by_cpu(self.flat, query, depth, "it failed or has no memory left; the log says why")
         return self.flat.ranked(query, depth, rows)
 
-    def strays(self, living: NDArray[np.int64]) -> list[str]:
-        """As `VectorView.strays`."""
-        return self.flat.strays(living)
+    def others(self, living: NDArray[np.int64]) -> list[str]:
+        """As `VectorView.others`."""
+        return self.flat.others(living)
 
 
 class MirroredIndex(Generic[Reflection]):
@@ -125,7 +126,7 @@ class MirroredIndex(Generic[Reflection]):
             _log.warning(
                 "%d vectors of %d numbers could not be brought to the device; the CPU searches them until this index "
                 "is opened anew, and each answer has a warning: %s",
-                view.count,
+                view.rows.count,
                 self._dimension,
                 error,
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from concurrent.futures import Future
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,12 @@ MOST = 16  # queries of one product: more are hardly faster together, and all wa
 _Products = NDArray[np.float32]
 
 
+class _Waiting(NamedTuple):
+    query: NDArray[np.float32]
+    rows: int
+    products: Future[_Products]
+
+
 class SharedProducts:
     """Products with queries that wait at the same time are computed together, so that the rows are read once for all.
 
@@ -21,22 +28,25 @@ class SharedProducts:
     """
 
     def __init__(self, matrix: NDArray[np.float32], *, lanes: int) -> None:
-        """matrix: (n, d), never changed; lanes: how many products are computed at a time, each in a caller's thread."""
+        """matrix: (n, d); lanes: how many products are computed at a time, each in a caller's thread."""
         self._matrix = matrix
         self._free = lanes
         self._changed = threading.Condition()
-        self._waiting: deque[tuple[NDArray[np.float32], Future[_Products]]] = deque()
+        self._waiting: deque[_Waiting] = deque()
 
-    def __call__(self, query: NDArray[np.float32]) -> _Products:
-        """(n,) inner products with a (d,) query, summed in float32 in no particular order; the caller's to change."""
+    def __call__(self, query: NDArray[np.float32], count: int) -> _Products:
+        """(count,) inner products of the first rows with a (d,) query, summed in float32 in no particular order.
+
+        Later rows may be written meanwhile. The caller may change the result.
+        """
         mine: Future[_Products] = Future()
         with self._changed:
-            self._waiting.append((query, mine))
+            self._waiting.append(_Waiting(query, count, mine))
         while together := self._turn(mine):
             self._answer(together)
         return mine.result()
 
-    def _turn(self, mine: Future[_Products]) -> list[tuple[NDArray[np.float32], Future[_Products]]]:
+    def _turn(self, mine: Future[_Products]) -> list[_Waiting]:
         """Wait for a lane: those whose turn it is then, or none once another has taken mine along."""
         with self._changed:
             self._changed.wait_for(lambda: mine.running() or mine.done() or self._free)
@@ -44,19 +54,20 @@ class SharedProducts:
                 return []
             self._free -= 1
             together = [self._waiting.popleft() for _ in range(min(MOST, len(self._waiting)))]
-            for _, future in together:
-                future.set_running_or_notify_cancel()
+            for one in together:
+                one.products.set_running_or_notify_cancel()
             return together
 
-    def _answer(self, together: list[tuple[NDArray[np.float32], Future[_Products]]]) -> None:
+    def _answer(self, together: list[_Waiting]) -> None:
         try:
-            products = np.stack([query for query, _ in together]) @ self._matrix.T
+            most = max(one.rows for one in together)
+            products = np.stack([one.query for one in together]) @ self._matrix[:most].T
         except BaseException as error:
-            for _, future in together:
-                future.set_exception(error)
+            for one in together:
+                one.products.set_exception(error)
         else:
-            for row, (_, future) in zip(products, together, strict=True):
-                future.set_result(row)
+            for row, one in zip(products, together, strict=True):
+                one.products.set_result(row[: one.rows])
         finally:
             with self._changed:
                 self._free += 1

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.retrieval.local.flat import FlatView, rounding_error
 from boundarymorph.retrieval.local.mirror import MirroredIndex
-from boundarymorph.retrieval.local.vectors import FlatView, rounding_error
 
 _BLOCK = 65_536  # rows that are brought to float32 at a time
 
@@ -31,9 +31,9 @@ class TorchMirror:
         """As `Mirror.nominate`, at any depth: the scores of all rows fit on the device, and so does their ranking."""
         with torch.inference_mode():
             vector = torch.from_numpy(query.copy()).to(self.matrix.device)
-            scores = torch.empty(view.count, dtype=torch.float32, device=self.matrix.device)
-            for start in range(0, view.count, _BLOCK):
-                block = slice(start, min(start + _BLOCK, view.count))
+            scores = torch.empty(view.rows.count, dtype=torch.float32, device=self.matrix.device)
+            for start in range(0, view.rows.count, _BLOCK):
+                block = slice(start, min(start + _BLOCK, view.rows.count))
                 torch.mv(self.matrix[block].float(), vector, out=scores[block])
             scores.masked_fill_(~self.alive, -torch.inf)
             last = torch.topk(scores, depth, sorted=False).values.min()
@@ -74,16 +74,17 @@ class TorchIndex(MirroredIndex[TorchMirror]):
         super().__init__(dimension)
 
     def _mirrored(self, view: FlatView, before: tuple[FlatView, TorchMirror] | None) -> TorchMirror:
-        alive = torch.from_numpy(view.alive.copy()).to(self._device)
+        alive = torch.from_numpy(view.rows.alive.copy()).to(self._device)
         kept, matrix, loss = 0, torch.empty((0, self._dimension), dtype=self._type, device=self._device), 0.0
-        if before is not None and before[0].numbering == view.numbering:
-            kept, matrix, loss = before[0].count, before[1].matrix, before[1].loss
-        if view.count > len(matrix):
-            larger = torch.empty((max(view.count, 2 * kept), self._dimension), dtype=self._type, device=self._device)
+        if before is not None and before[0].rows.numbering == view.rows.numbering:
+            kept, matrix, loss = before[0].rows.count, before[1].matrix, before[1].loss
+        if view.rows.count > len(matrix):
+            room = (max(view.rows.count, 2 * kept), self._dimension)
+            larger = torch.empty(room, dtype=self._type, device=self._device)
             larger[:kept] = matrix[:kept]
             matrix = larger
-        for start in range(kept, view.count, _BLOCK):
-            rows = torch.from_numpy(view.matrix[start : min(start + _BLOCK, view.count)])
+        for start in range(kept, view.rows.count, _BLOCK):
+            rows = torch.from_numpy(view.matrix[start : min(start + _BLOCK, view.rows.count)])
             stored = rows.to(self._type)
             matrix[start : start + len(rows)] = stored.to(self._device)
             loss = max(loss, float(torch.linalg.vector_norm(rows.double() - stored.double(), dim=1).max()))

@@ -62,7 +62,7 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
+class _Statistics:
     """All parts in ascending order of sequence number, as of `version`; buried: the last number in the table `dead`."""
 
     version: tuple[int, ...]
@@ -91,13 +91,13 @@ def bury(connection: sqlite3.Connection, sequences: Sequence[int]) -> None:
     )
 
 
-def compact(connection: sqlite3.Connection) -> None:
-    """Merge segments until there are few of them and most of their documents are alive."""
+def merge_segments(connection: sqlite3.Connection, dead_share: float = 0.5) -> None:
+    """Merge segments until there are few of them, and in none of them more than this share of documents is dead."""
     while True:
         rows = connection.execute(
             "SELECT segment, first, last, documents, dead FROM segments ORDER BY first"
         ).fetchall()
-        part = to_merge([(documents, dead) for *_, documents, dead in rows])
+        part = to_merge([(documents, dead) for *_, documents, dead in rows], dead_share)
         if part is None:
             return
         old = [segment for segment, *_ in rows[part]]
@@ -121,7 +121,7 @@ class LexicalReader:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._state = _State((), 0, (), 0, 0.0)
+        self._state = _Statistics((), 0, (), 0, 0.0)
 
     def scores(self, connection: sqlite3.Connection, query: str, sequences: NDArray[np.int64]) -> NDArray[np.float64]:
         """(n,) BM25 of the documents of n sequence numbers; 0 for those that are not of a living document."""
@@ -179,7 +179,7 @@ class LexicalReader:
         return every[kept], values[kept]
 
     def _weighted(
-        self, connection: sqlite3.Connection, state: _State, query: str
+        self, connection: sqlite3.Connection, state: _Statistics, query: str
     ) -> list[tuple[float, list[Postings]]]:
         """Of each word of the query, what it counts and its postings in every part."""
         terms, times = np.unique(hashes(query), return_counts=True)
@@ -194,7 +194,7 @@ class LexicalReader:
                 weighted.append((repeated * weight(state.documents, having), lists))
         return weighted
 
-    def _current(self, connection: sqlite3.Connection) -> _State:
+    def _current(self, connection: sqlite3.Connection) -> _Statistics:
         version = tuple(
             seq for (seq,) in connection.execute("SELECT seq FROM sqlite_sequence ORDER BY name").fetchall()
         )
@@ -203,7 +203,7 @@ class LexicalReader:
                 self._state = self._load(connection, version)
             return self._state
 
-    def _load(self, connection: sqlite3.Connection, version: tuple[int, ...]) -> _State:
+    def _load(self, connection: sqlite3.Connection, version: tuple[int, ...]) -> _Statistics:
         known = {part.segment: part for part in self._state.parts}
         recent = connection.execute(
             "SELECT number, sequence FROM dead WHERE number > ? ORDER BY sequence", (self._state.buried,)
@@ -223,7 +223,7 @@ class LexicalReader:
                 part = _without(part, since)
             parts.append(part)
         living = sum(len(part.alive) - len(part.gone) for part in parts)
-        return _State(
+        return _Statistics(
             version,
             max((number for number, _ in recent), default=self._state.buried),
             parts,

@@ -129,15 +129,15 @@ def assemble(sequences: NDArray[np.int64], lengths: NDArray[np.uint32], pieces: 
     )
 
 
-def to_merge(sizes: Sequence[tuple[int, int]]) -> slice | None:
+def to_merge(sizes: Sequence[tuple[int, int]], dead_share: float = 0.5) -> slice | None:
     """Which segments should become one now, of segments with so many documents and so many dead among them.
 
     A segment is merged with its successors once eight of its size class or smaller stand at the end, so that a document
-    is written again once for every eightfold growth, and one of which half is dead is written anew, with its successor
-    if the two are small. None: all is well.
+    is written again once for every eightfold growth, and one of which more than `dead_share` is dead is written anew,
+    with its successor if the two are small. None: all is well.
     """
     for number, (documents, dead) in enumerate(sizes):
-        if 2 * dead > documents:
+        if dead > dead_share * documents:
             living = sum(size - buried for size, buried in sizes[number : number + 2])
             return slice(number, number + (2 if 2 * living <= SEGMENT_DOCUMENTS else 1))
     written = [documents for documents, _ in sizes]

@@ -1,6 +1,5 @@
-"""TorchIndex, and the GPU index of FAISS as far as a CPU can show it, against the contract and brute force."""
+"""TorchIndex, and FaissIndex as far as a CPU can show it, against the contract and brute force."""
 
-import logging
 from typing import Any
 
 import faiss
@@ -9,12 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.retrieval.local.gpu_index import CUVS_LIMIT, NATIVE_LIMIT, GpuFlatIndex, GpuMirror, limit, reaches
+from boundarymorph.retrieval.local.faiss_index import FaissIndex, FaissMirror, FaissShard, limit
+from boundarymorph.retrieval.local.flat import FlatIndex, FlatView
 from boundarymorph.retrieval.local.mirror import MirroredIndex
 from boundarymorph.retrieval.local.torch_index import TorchIndex
-from boundarymorph.retrieval.local.vectors import FlatIndex, FlatView
 from tests.contract.vector_index import Make, VectorIndexContract, names, unit
 
 
@@ -33,19 +33,40 @@ class TestTorchIndex(VectorIndexContract):
         return lambda dimension: TorchIndex(dimension, storage=request.param)
 
 
-class Simulated(MirroredIndex[GpuMirror]):
-    """What `GpuFlatIndex` is, with FAISS on the CPU in place of the GPU, and a limit of its own."""
+class Limited:
+    """FAISS on the CPU, which refuses what its kernels on a GPU refuse."""
 
-    def __init__(self, dimension: int, most: int = NATIVE_LIMIT) -> None:
+    def __init__(self, dimension: int, most: int) -> None:
+        self.index, self.most = faiss.IndexFlatIP(dimension), most
+        self.asked: list[int] = []
+
+    def add(self, vectors: NDArray[np.float32]) -> None:
+        self.index.add(vectors)
+
+    def search(self, query: NDArray[np.float32], reach: int) -> Any:
+        assert 0 < reach <= self.most
+        self.asked.append(reach)
+        return self.index.search(query, reach)
+
+
+class Simulated(MirroredIndex[FaissMirror]):
+    """What `FaissIndex` is, with FAISS on the CPU in place of the GPU, and a limit of its own."""
+
+    def __init__(self, dimension: int, most: int, shards: int = 4) -> None:
+        self.made = [Limited(dimension, most) for _ in range(shards)]
         self._most = most
         super().__init__(dimension)
 
-    def _mirrored(self, view: FlatView, before: tuple[FlatView, GpuMirror] | None) -> GpuMirror:
-        return GpuMirror.following(view, before, lambda: GpuMirror(faiss.IndexFlatIP(self._dimension), self._most))
+    def _mirrored(self, view: FlatView, before: tuple[FlatView, FaissMirror] | None) -> FaissMirror:
+        return FaissMirror.following(view, before, self._empty)
+
+    def _empty(self) -> FaissMirror:
+        self.made = [Limited(self._dimension, self._most) for _ in self.made]
+        return FaissMirror([FaissShard(shard) for shard in self.made], self._most)
 
 
-class TestSimulatedGpuIndex(VectorIndexContract):
-    @pytest.fixture(params=[100, NATIVE_LIMIT, CUVS_LIMIT])
+class TestSimulatedFaissIndex(VectorIndexContract):
+    @pytest.fixture(params=[100, 2_048])
     def make(self, request: pytest.FixtureRequest) -> Make:
         return lambda dimension: Simulated(dimension, request.param)
 
@@ -57,7 +78,7 @@ class TestSimulatedGpuIndex(VectorIndexContract):
     depth=st.integers(1, 450),
     distinct=st.integers(1, 60),
     removed=st.floats(0, 1),
-    kind=st.sampled_from(["float16", "bfloat16", "float32", "gpu"]),
+    kind=st.sampled_from(["float16", "bfloat16", "float32", "faiss"]),
     seed=st.integers(0, 2**32 - 1),
 )
 def test_they_equal_the_flat_index(
@@ -69,7 +90,7 @@ def test_they_equal_the_flat_index(
     vectors += rng.choice([0, 1e-4], (count, 1)) * rng.standard_normal((count, dimension)).astype(np.float32)
     vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
     gone = [f"d{row}" for row in np.flatnonzero(rng.random(count) < removed)]
-    index = Simulated(dimension, 150) if kind == "gpu" else TorchIndex(dimension, storage=kind)
+    index = Simulated(dimension, 40) if kind == "faiss" else TorchIndex(dimension, storage=kind)
     flat = FlatIndex(dimension)
     for each in (index, flat):
         each.upsert(names(count), vectors)
@@ -81,15 +102,38 @@ def test_they_equal_the_flat_index(
     np.testing.assert_array_equal(found.vectors, expected.vectors)
 
 
-def test_ten_thousand_of_twenty_thousand() -> None:
-    """The depth of the paper, which is beyond what FAISS returns on a GPU."""
+@pytest.mark.parametrize("device", ["torch", "faiss"])
+def test_ten_thousand_of_twenty_thousand(device: str) -> None:
+    """The depth of the paper, which is beyond what FAISS returns on a GPU at once."""
     vectors, query = unit(20_000, 32), unit(1, 32, seed=1)[0]
-    flat, index = FlatIndex(32), TorchIndex(32)
+    flat, index = FlatIndex(32), TorchIndex(32) if device == "torch" else Simulated(32, 2_048, shards=16)
     for each in (flat, index):
         each.upsert(names(20_000), vectors)
     found, expected = index.search(query, 10_000), flat.search(query, 10_000)
     assert (found.ids, found.warnings) == (expected.ids, ())
     np.testing.assert_array_equal(found.scores, expected.scores)
+
+
+def test_a_shard_that_holds_more_than_its_share_is_asked_again() -> None:
+    """All of the nearest are in one shard, and the others are asked once."""
+    vectors = unit(4000, 8)
+    vectors[:, 0] = -np.abs(vectors[:, 0])
+    near = unit(400, 8, seed=7) / 10
+    near[:, 0] += 1
+    near = (near / np.linalg.norm(near, axis=1, keepdims=True)).astype(np.float32)
+    flat, index = FlatIndex(8), Simulated(8, 2_000)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(FaissMirror, "_shards_of", lambda mirror, count: np.zeros(count, np.int64))
+        for each in (flat, index):
+            each.upsert(names(400), near)
+    for each in (flat, index):
+        each.upsert(names(4000, 400), vectors)
+    query = np.eye(8, dtype=np.float32)[0]
+    found, expected = index.search(query, 390), flat.search(query, 390)
+    assert (found.ids, found.warnings) == (expected.ids, ())
+    asked = [shard.asked for shard in index.made]
+    assert len(asked[0]) > 1 and asked[0] == sorted(asked[0])
+    assert [len(each) for each in asked[1:]] == [1, 1, 1]
 
 
 def test_storage_and_devices_that_are_not_there() -> None:
@@ -114,35 +158,22 @@ def test_the_limit_of_a_build_of_faiss() -> None:
     assert limit(object()) == 0
 
 
-@given(depth=st.integers(1, 20_000), dead=st.integers(0, 5_000), count=st.integers(1, 50_000))
-def test_a_gpu_is_asked_for_enough_and_never_beyond_its_limit(depth: int, dead: int, count: int) -> None:
-    for most in (NATIVE_LIMIT, CUVS_LIMIT):
-        asked = reaches(depth, dead, count, most)
-        assert asked == sorted(set(asked))
-        assert all(min(depth + dead, count) <= reach <= min(most, count) for reach in asked)
-        assert bool(asked) is (depth + dead + 64 <= most)
-
-
-def test_beyond_the_limit_the_cpu_answers_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-    vectors, index = unit(5000, 8), Simulated(8)
+def test_beyond_what_the_shards_return_the_cpu_answers_and_says_so() -> None:
+    vectors, index = unit(5000, 8), Simulated(8, 500)
     index.upsert(names(5000), vectors)
-    found = index.search(vectors[0], 1900)
-    assert (len(found.ids), found.warnings) == (1900, ())
-    assert not caplog.records
-    for _ in range(3):
-        found = index.search(vectors[0], 3000)
-        assert len(set(found.ids)) == 3000
-        assert ["2,048" in warning and "3,000" in warning for warning in found.warnings] == [True]
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "2048" in caplog.text
+    found = index.search(vectors[0], 1500)
+    assert (len(found.ids), found.warnings) == (1500, ())
+    found = index.search(vectors[0], 3000)
+    assert len(set(found.ids)) == 3000
+    (warning,) = found.warnings
+    assert "3,000" in warning and "500 of each of 4 shards" in warning
 
 
 def test_without_gpu_support_it_says_what_to_do() -> None:
     if limit(faiss) == 0:
-        with pytest.raises(InvalidConfiguration, match="TorchIndex"):
-            GpuFlatIndex(8)
+        with pytest.raises(InvalidConfiguration, match="faiss-gpu-cu12"):
+            FaissIndex(8)
     else:
-        index = GpuFlatIndex(8)
+        index = FaissIndex(8)
         index.upsert(names(3000), unit(3000, 8))
         assert len(index.search(unit(1, 8)[0], 2900).ids) == 2900

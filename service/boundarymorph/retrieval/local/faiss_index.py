@@ -1,0 +1,155 @@
+"""Exact search with FAISS on a GPU, beyond the number of nearest that its kernels return at once.
+
+The vectors are spread at random over shards. The nearest of a shard, as many as FAISS returns, are enough of it unless
+it ends before the last one that is wanted of all; that is seen in each search, which then looks deeper there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.retrieval.local.flat import FlatView, rounding_error
+from boundarymorph.retrieval.local.mirror import BeyondDevice, MirroredIndex
+
+SHARDS = 16
+NATIVE_LIMIT = 2_048  # nearest that FAISS's own kernels return
+CUVS_LIMIT = 16_384  # and those of cuVS
+_MARGIN = 64  # asked of a shard beyond its share, which varies
+_faiss: Any = faiss  # of whose types it tells little
+
+
+def limit(library: Any) -> int:
+    """How many nearest a build of FAISS returns on a GPU at once; 0 where it has no GPU support."""
+    if not hasattr(library, "StandardGpuResources"):
+        return 0
+    return CUVS_LIMIT if "CUVS" in str(library.get_compile_options()).upper() else NATIVE_LIMIT
+
+
+class FaissShard:
+    """Some rows in a FAISS index of inner products."""
+
+    def __init__(self, index: Any) -> None:
+        self.index = index
+        self.rows = np.empty(0, np.int64)
+
+    def add(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
+        self.index.add(vectors)
+        self.rows = np.concatenate([self.rows, rows])
+
+    def nearest(self, query: NDArray[np.float32], reach: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Rows and scores of the `reach` nearest, best first."""
+        if reach == 0:
+            return self.rows[:0], np.empty(0, np.float32)
+        (scores,), (found,) = self.index.search(query[None], reach)
+        there = found >= 0
+        return self.rows[found[there]], scores[there]
+
+
+class FaissMirror:
+    """Rows in shards that grow with them; searches and additions take turns."""
+
+    def __init__(self, shards: Sequence[FaissShard], most: int, seed: int = 0) -> None:
+        """most: nearest that a shard returns at once."""
+        self.shards = shards
+        self._most = most
+        self._rng = np.random.default_rng(seed)
+        self._using = threading.Lock()
+
+    @classmethod
+    def following(
+        cls, view: FlatView, before: tuple[FlatView, FaissMirror] | None, empty: Callable[[], FaissMirror]
+    ) -> FaissMirror:
+        """The mirror of a view: the one before with the rows that are new, or another when rows have moved."""
+        if before is not None and before[0].rows.numbering == view.rows.numbering:
+            mirror, kept = before[1], before[0].rows.count
+        else:
+            mirror, kept = empty(), 0
+        mirror._add(np.arange(kept, view.rows.count), view.matrix)
+        return mirror
+
+    def nominate(self, view: FlatView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
+        """As `Mirror.nominate`. Raises BeyondDevice where a shard may hold more of the nearest than it returns."""
+        error = 2 * rounding_error(query.size)
+        with self._using:
+            reaches = [self._first_reach(shard, view, depth) for shard in self.shards]
+            found = [shard.nearest(query, reach) for shard, reach in zip(self.shards, reaches, strict=True)]
+            while True:
+                rows = np.concatenate([rows for rows, _ in found])
+                scores = np.concatenate([scores for _, scores in found])
+                # Rows that were added after this view come between its own, as dead ones do.
+                living = (rows < view.rows.count) & view.rows.alive[np.minimum(rows, view.rows.count - 1)]
+                rows, scores = rows[living], scores[living]
+                last = np.partition(scores, len(scores) - depth)[len(scores) - depth] if len(scores) >= depth else -2
+                exhausted = [
+                    place
+                    for place, (shard, reach) in enumerate(zip(self.shards, reaches, strict=True))
+                    if reach < len(shard.rows) and found[place][1][-1] >= last - error
+                ]
+                if not exhausted:
+                    return np.sort(rows[scores >= last - error])
+                for place in exhausted:
+                    if reaches[place] == self._most:
+                        raise BeyondDevice(
+                            f"a depth of {depth:,} is beyond what FAISS, with {self._most:,} of each of "
+                            f"{len(self.shards)} shards, can show to be complete there"
+                        )
+                    reaches[place] = min(2 * reaches[place], self._most, len(self.shards[place].rows))
+                    found[place] = self.shards[place].nearest(query, reaches[place])
+
+    def _first_reach(self, shard: FaissShard, view: FlatView, depth: int) -> int:
+        """A little more than the shard's share of the nearest, dead ones included."""
+        share = depth * len(shard.rows) // max(1, view.rows.living)
+        return min(share + share // 4 + _MARGIN, self._most, len(shard.rows))
+
+    def _add(self, rows: NDArray[np.int64], matrix: NDArray[np.float32]) -> None:
+        with self._using:
+            chosen = self._shards_of(len(rows))
+            for place, shard in enumerate(self.shards):
+                if len(mine := rows[chosen == place]):
+                    shard.add(mine, matrix[mine])
+
+    def _shards_of(self, count: int) -> NDArray[np.int64]:
+        """(count,) where so many rows go to."""
+        return self._rng.integers(len(self.shards), size=count)
+
+
+class FaissIndex(MirroredIndex[FaissMirror]):
+    """A `VectorIndex` on a GPU through FAISS: exact, and complete at any depth because the CPU answers where it cannot.
+
+    4d bytes a document here, and as many on the GPU.
+    """
+
+    def __init__(self, dimension: int, *, device: int = 0) -> None:
+        """device: its number. Raises InvalidConfiguration where FAISS has no GPU support, or there is no such GPU."""
+        self._most = limit(_faiss)
+        if self._most == 0:
+            raise InvalidConfiguration(
+                "this FAISS has no GPU support; install faiss-gpu-cu12 in place of faiss-cpu, or search with PyTorch"
+            )
+        try:
+            there = _faiss.get_num_gpus()
+            self._resources = _faiss.StandardGpuResources()
+        except RuntimeError as error:
+            raise InvalidConfiguration(f"FAISS has no GPU here: {error}") from error
+        if device >= there:
+            raise InvalidConfiguration(f"FAISS has no GPU {device} here: it sees {there}")
+        self._device = device
+        super().__init__(dimension)
+
+    def _mirrored(self, view: FlatView, before: tuple[FlatView, FaissMirror] | None) -> FaissMirror:
+        return FaissMirror.following(view, before, self._empty)
+
+    def _empty(self) -> FaissMirror:
+        configuration = _faiss.GpuIndexFlatConfig()
+        configuration.device = self._device
+        shards = [
+            FaissShard(_faiss.GpuIndexFlatIP(self._resources, self._dimension, configuration)) for _ in range(SHARDS)
+        ]
+        return FaissMirror(shards, self._most)

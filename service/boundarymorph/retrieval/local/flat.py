@@ -1,0 +1,146 @@
+"""Exhaustive search, exact at any depth."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.retrieval.local.products import SharedProducts
+from boundarymorph.retrieval.local.rows import RowBook, Rows, with_room
+from boundarymorph.retrieval.local.vector_index import Neighbours, check_vectors
+from boundarymorph.retrieval.vectors import check_search
+
+_BLOCK = 16_384  # rows that are gathered at a time
+
+
+@dataclass(frozen=True, slots=True)
+class FlatView:
+    """What one search sees of a `FlatIndex`.
+
+    matrix: (capacity, d), of which the rows up to `rows.count` never change; products: of all its rows, when some
+    queries wait for theirs.
+    """
+
+    rows: Rows
+    matrix: NDArray[np.float32]
+    products: SharedProducts
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def search(self, query: NDArray[np.float32], depth: int, *, within: NDArray[np.int64] | None = None) -> Neighbours:
+        """As `VectorView.search`."""
+        check_search(query, depth, self.matrix.shape[1])
+        rows = self.rows if within is None else self.rows.among(within)
+        found = scan(self.matrix, rows, query, depth, self._scores)
+        return rows.ranked(query, depth, found, self.matrix[found])
+
+    def ranked(self, query: NDArray[np.float32], depth: int, rows: NDArray[np.int64]) -> Neighbours:
+        """The best `depth` of these rows, which ascend, by their exact scores."""
+        return self.rows.ranked(query, depth, rows, self.matrix[rows])
+
+    def others(self, living: NDArray[np.int64]) -> list[str]:
+        """As `VectorView.others`."""
+        return self.rows.others(living)
+
+    def _scores(self, query: NDArray[np.float32]) -> NDArray[np.float32]:
+        return self.products(query, self.rows.count)
+
+
+class FlatIndex:
+    """A `VectorIndex` in memory: exhaustive search, exact at any depth. 4d bytes a document, and up to twice that.
+
+    Sums in float32 come in no particular order. They therefore only nominate candidates, a little beyond the depth;
+    these are ranked by inner products in float64, equal ones in order of insertion. Searches that wait at the same time
+    read the rows together.
+    """
+
+    def __init__(self, dimension: int, capacity: int = 0) -> None:
+        """capacity: documents that there is room for before the matrix has to be copied to a larger one."""
+        self._dimension = dimension
+        self._book = RowBook()
+        self._writing = threading.Lock()
+        self._view = self._over(np.empty((capacity, dimension), np.float32))
+
+    def __len__(self) -> int:
+        return len(self._view)
+
+    def upsert(
+        self, ids: Sequence[str], vectors: NDArray[np.float32], sequences: NDArray[np.int64] | None = None
+    ) -> None:
+        check_vectors(ids, vectors, self._dimension)
+        with self._writing:
+            count = self._book.now.count
+            matrix = with_room(self._view.matrix, count, len(ids))
+            matrix[count : count + len(ids)] = vectors
+            self._book.add(ids, sequences)
+            self._publish(matrix)
+
+    def remove(self, ids: Sequence[str]) -> None:
+        with self._writing:
+            self._book.drop(ids)
+            self._publish(self._view.matrix)
+
+    def search(self, query: NDArray[np.float32], depth: int, *, within: NDArray[np.int64] | None = None) -> Neighbours:
+        return self._view.search(query, depth, within=within)
+
+    def view(self) -> FlatView:
+        """The index as it is now."""
+        return self._view
+
+    def _publish(self, matrix: NDArray[np.float32]) -> None:
+        """Let searches see a new state, without its dead rows once they are as many as the living."""
+        now = self._book.now
+        if now.count > 2 * now.living + 1024:
+            matrix = matrix[self._book.close_gaps()]
+        self._view = self._over(matrix)
+
+    def _over(self, matrix: NDArray[np.float32]) -> FlatView:
+        before: FlatView | None = getattr(self, "_view", None)
+        same = before is not None and before.matrix is matrix
+        products = before.products if before and same else SharedProducts(matrix, lanes=os.cpu_count() or 1)
+        return FlatView(self._book.now, matrix, products)
+
+
+def scan(
+    matrix: NDArray[np.float32],
+    rows: Rows,
+    query: NDArray[np.float32],
+    depth: int,
+    products: Callable[[NDArray[np.float32]], NDArray[np.float32]] | None = None,
+) -> NDArray[np.int64]:
+    """Rows, ascending, of living documents among which the nearest `depth` are for certain.
+
+    matrix: at least (rows.count, d) unit rows; products: (rows.count,) inner products with a query, where they are not
+    simply to be computed here.
+    """
+    if depth >= rows.living:
+        return np.flatnonzero(rows.alive)
+    if 4 * rows.living < rows.count:
+        alive = np.flatnonzero(rows.alive)
+        parts = [matrix[alive[start : start + _BLOCK]] @ query for start in range(0, len(alive), _BLOCK)]
+        return alive[nominated(np.concatenate(parts), depth, rounding_error(query.size))]
+    scores = matrix[: rows.count] @ query if products is None else products(query)
+    if rows.living < rows.count:
+        scores[~rows.alive] = -np.inf
+    return nominated(scores, depth, rounding_error(query.size))
+
+
+def nominated(scores: NDArray[np.float32], depth: int, error: float) -> NDArray[np.int64]:
+    """Positions, ascending, among which the best `depth` are for certain.
+
+    scores: (n,), n >= depth, each within `error` of the true one. `depth` of them score at least what the depth-th one
+    scores here, less the error; so a better one than those cannot show less than that, less the error again.
+    """
+    last = np.partition(scores, len(scores) - depth)[len(scores) - depth]
+    return np.flatnonzero(scores >= last - 2 * error)
+
+
+def rounding_error(dimension: int) -> float:
+    """Bounds the error of a float32 inner product of two unit vectors, whatever the order of summation."""
+    return dimension * float(np.finfo(np.float32).eps)

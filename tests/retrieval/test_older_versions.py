@@ -1,0 +1,77 @@
+"""A data folder and a copy of an index from when there were search snapshots, and the kinds hnsw and sq8."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from boundarymorph.errors import IndexConflict, InvalidInput
+from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.retrieval.local.index import LocalIndex
+from boundarymorph.retrieval.retriever import Search
+
+DATA = Path(__file__).parent / "older_version"
+BEFORE: dict[str, Any] = json.loads((DATA / "answers.json").read_text())
+KINDS = {"flat": "flat", "graph": "ivf", "small": "ivf"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(DATA / "indexes", tmp_path / "indexes"))
+
+
+def answers(index: LocalIndex) -> dict[str, Any]:
+    query = np.array(BEFORE["query"])
+    near = index.retrieve(Search("tram harbour", 20, query)).pool
+    hybrid = index.retrieve(Search("tram", 10, query, {"n": {"gte": 5}}, hybrid=True)).pool
+    return {
+        "count": index.count(),
+        "ids": list(near.ids),
+        "scores": list(near.scores),
+        "bm25": list(near.features["bm25"]),
+        "hybrid": list(hybrid.ids),
+    }
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_opens_and_answers_as_before(folder: Path, name: str) -> None:
+    catalog = LocalCatalog(folder)
+    index = catalog.get(name)
+    assert catalog.describe(name).kind == index.info.kind == KINDS[name]
+    assert answers(index) == BEFORE["indexes"][name]
+    assert index.delete(["d1"]) == 1
+    assert index.compact()
+    assert "d1" not in index.search(BEFORE["query"], 50).ids
+    assert (index.structure() is not None) is (KINDS[name] == "ivf")
+    catalog.close()
+
+
+def test_search_snapshots_are_removed(folder: Path) -> None:
+    assert len(list(folder.glob("*/*.snapshots"))) == 2
+    catalog = LocalCatalog(folder)
+    assert not list(folder.glob("*/*.snapshots"))
+    assert [info.count for info in catalog.list()] == [39, 39, 29]
+    catalog.close()
+
+
+def test_kinds_that_are_gone_are_not_made_anew(folder: Path) -> None:
+    catalog = LocalCatalog(folder)
+    assert not catalog.ensure("graph", encoder=None, dimension=8)
+    assert not catalog.ensure("graph", encoder=None, dimension=8, kind="ivf")
+    with pytest.raises(InvalidInput, match="use one of flat, ivf"):
+        catalog.ensure("graph", encoder=None, dimension=8, kind="hnsw")
+    with pytest.raises(IndexConflict, match="of kind 'ivf'"):
+        catalog.ensure("graph", encoder=None, dimension=8, kind="flat")
+    catalog.close()
+
+
+def test_a_copy_comes_back_without_its_search_snapshot(tmp_path: Path) -> None:
+    catalog = LocalCatalog(tmp_path)
+    info = catalog.restore("again", DATA / "copy")
+    assert (info.kind, info.count) == ("ivf", 39)
+    assert answers(catalog.get("again")) == BEFORE["indexes"]["graph"]
+    assert [path.suffix for path in (tmp_path / "again").iterdir() if "-" not in path.suffix] == [".sqlite3"]
+    catalog.close()
