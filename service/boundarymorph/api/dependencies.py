@@ -23,7 +23,7 @@ from boundarymorph.selector.selector import Selector
 
 if TYPE_CHECKING:  # a gateway loads neither FAISS nor ONNX
     from boundarymorph.retrieval.encoders import Encoder
-    from boundarymorph.retrieval.indexes import Catalog
+    from boundarymorph.retrieval.catalog import Catalog
 
 Built = TypeVar("Built", covariant=True)
 

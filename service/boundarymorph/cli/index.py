@@ -21,8 +21,8 @@ from boundarymorph.settings import Settings
 if TYPE_CHECKING:
     from boundarymorph.retrieval.catalog import Catalog
     from boundarymorph.retrieval.encoders import Encoder
-    from boundarymorph.retrieval.local.catalog import LocalCatalog
     from boundarymorph.retrieval.ingestion import IngestReport
+    from boundarymorph.retrieval.local.catalog import LocalCatalog
 
 app = typer.Typer(
     help="Build, list and delete indexes: those of this machine, or in Milvus where milvus.url is set. A running "
