@@ -18,7 +18,7 @@ from prometheus_client import REGISTRY
 
 from boundarymorph.errors import Overloaded
 from boundarymorph.inference.executors import BoundedExecutor
-from boundarymorph.retrieval import ingestion
+from boundarymorph.retrieval import ingestion, uploads
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.server.app import create_app, create_retriever_app
@@ -255,7 +255,7 @@ class TestArrays:
             return loads(text)
 
         async with filled(Settings(data_directory=tmp_path)) as client:
-            monkeypatch.setattr("boundarymorph.retrieval.ingestion.orjson.loads", noted)
+            monkeypatch.setattr("boundarymorph.retrieval.uploads.orjson.loads", noted)
             documents = [{"id": str(i), "text": "t" * 500, "embedding": [1.0, 2, 3, i]} for i in range(3_000)]
             for content, headers in (
                 (orjson.dumps(documents), {"content-type": "application/json"}),
@@ -278,9 +278,9 @@ class TestArrays:
                 steps += 1
                 return await asyncio.get_running_loop().run_in_executor(threads, function, *args)
 
-            found = [entry async for entry in ingestion.parse_array(body, 1_000, run=run)]
+            found = [entry async for entry in uploads.parse_array(body, 1_000, run=run)]
         assert len(found) == 1_500
-        assert steps > len(body) / ingestion.PIECE_BYTES
+        assert steps > len(body) / uploads.PIECE_BYTES
 
 
 class TestMemory:

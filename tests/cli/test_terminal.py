@@ -8,8 +8,9 @@ from rich.console import Console
 from rich.table import Table
 
 from boundarymorph.cli import terminal
-from boundarymorph.retrieval.ingestion import BadLine, IngestReport
+from boundarymorph.retrieval.ingestion import IngestReport
 from boundarymorph.retrieval.pace import WINDOW_SECONDS, Pace
+from boundarymorph.retrieval.uploads import BadLine
 
 
 class Clock:

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from boundarymorph.retrieval.ingestion import parse_ndjson
+from boundarymorph.retrieval.uploads import parse_ndjson
 from boundarymorph.server.app import create_app, create_retriever_app
 from boundarymorph.settings import RetrieverSettings, Settings
 from tests.api.service import NDJSON, answer, block, fake_retrieval, fake_rooms, on_socket, problem, ready, texts

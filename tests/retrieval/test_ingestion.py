@@ -12,22 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from boundarymorph.errors import InvalidInput, StorageFull, UnknownIndex
-from boundarymorph.retrieval import ingestion
+from boundarymorph.retrieval import uploads
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import OnnxEncoder
-from boundarymorph.retrieval.ingestion import (
-    MAX_PROBLEMS,
-    WRITTEN_AT_A_TIME,
-    BadLine,
-    Entry,
-    IngestReport,
-    ingest,
-    ingesting,
-    parse_array,
-    parse_ndjson,
-)
+from boundarymorph.retrieval.ingestion import MAX_PROBLEMS, WRITTEN_AT_A_TIME, IngestReport, ingest, ingesting
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.index import LocalIndex
+from boundarymorph.retrieval.uploads import BadLine, ParsedDocument, parse_array, parse_ndjson
 from tests.retrieval.fakes import SeededEncoder, vector_of
 
 
@@ -36,11 +27,11 @@ async def stream(*chunks: bytes) -> AsyncIterator[bytes]:
         yield chunk
 
 
-async def parse(*chunks: bytes, dimension: int = 2, **options: Any) -> list[Entry | BadLine]:
+async def parse(*chunks: bytes, dimension: int = 2, **options: Any) -> list[ParsedDocument | BadLine]:
     return [entry async for entry in parse_ndjson(stream(*chunks), dimension, **options)]
 
 
-def upload(*records: dict[str, Any]) -> AsyncIterator[Entry | BadLine]:
+def upload(*records: dict[str, Any]) -> AsyncIterator[ParsedDocument | BadLine]:
     return parse_ndjson(stream(b"\n".join(orjson.dumps(record) for record in records)), 32)
 
 
@@ -77,8 +68,8 @@ class TestParsing:
             b'{"id": 7, "text": "", "title": "two", "metadata": {"k": [1]}, "embedding": [3, -4.0]}'
         )
         first, second = entries
-        assert first == Entry(1, Document("a", "one"), unknown=("extra",))
-        assert isinstance(second, Entry)
+        assert first == ParsedDocument(1, Document("a", "one"), unknown=("extra",))
+        assert isinstance(second, ParsedDocument)
         assert (second.line, second.document) == (4, Document("7", "", "two", {"k": [1]}))
         assert second.embedding is not None
         np.testing.assert_allclose(second.embedding, [0.6, -0.8], rtol=1e-6)
@@ -94,7 +85,7 @@ class TestParsing:
             return
         entries = await parse(*(body[start : start + size] for start in range(0, len(body), size)))
         assert entries == [
-            Entry(number, Document(str(number - 1), text + ".")) for number, text in enumerate(texts, start=1)
+            ParsedDocument(number, Document(str(number - 1), text + ".")) for number, text in enumerate(texts, start=1)
         ]
 
     @pytest.mark.parametrize(
@@ -131,8 +122,8 @@ class TestParsing:
     async def test_bad_lines_say_what_is_wrong(self, line: bytes, reason: str) -> None:
         good = b'{"id": "g", "text": "good"}'
         before, bad, after = await parse(good + b"\n" + line + b"\n" + good)
-        assert isinstance(before, Entry)
-        assert isinstance(after, Entry)
+        assert isinstance(before, ParsedDocument)
+        assert isinstance(after, ParsedDocument)
         assert isinstance(bad, BadLine)
         assert bad.line == 2
         assert reason in bad.reason
@@ -141,11 +132,11 @@ class TestParsing:
         pieces = [b'{"id": "a", "text": "', *[b"x" * 1000] * 500, b'"}\n{"id": "b", "text": "y"}']
         bad, good = await parse(*pieces, max_line_bytes=2000)
         assert bad == BadLine(1, "longer than 2000 bytes")
-        assert good == Entry(2, Document("b", "y"))
+        assert good == ParsedDocument(2, Document("b", "y"))
 
     async def test_a_line_of_just_the_limit(self) -> None:
         line = b'{"id": "a", "text": "y"}'
-        assert await parse(line, max_line_bytes=len(line)) == [Entry(1, Document("a", "y"))]
+        assert await parse(line, max_line_bytes=len(line)) == [ParsedDocument(1, Document("a", "y"))]
         assert await parse(line, max_line_bytes=len(line) - 1) == [BadLine(1, f"longer than {len(line) - 1} bytes")]
 
     async def test_entries_tell_where_their_lines_end(self) -> None:
@@ -154,13 +145,13 @@ class TestParsing:
         for end in (b"", b"\n"):
             for size in (1, 7, 1000):
                 entries = await parse(*(body[start : start + size] for start in range(0, len(body), size)), end)
-                ends = [entry.end for entry in entries if isinstance(entry, Entry)]
+                ends = [entry.end for entry in entries if isinstance(entry, ParsedDocument)]
                 assert ends == [n + 1, 2 * n + 4, 3 * n + 4 + len(end)]
 
     async def test_arrays(self) -> None:
         body = b'[{"id": 1, "text": "one"}, 5]'
         assert [entry async for entry in parse_array(body, 2)] == [
-            Entry(1, Document("1", "one")),
+            ParsedDocument(1, Document("1", "one")),
             BadLine(2, "a document must be a JSON object"),
         ]
         for wrong in (b'{"id": 1}', b"[", b""):
@@ -300,7 +291,7 @@ class TestIngesting:
         assert own.count() == 0
 
     async def test_an_upload_that_failed_halfway_is_sent_again(self, index: LocalIndex) -> None:
-        async def broken() -> AsyncIterator[Entry | BadLine]:
+        async def broken() -> AsyncIterator[ParsedDocument | BadLine]:
             async for entry in upload(*({"id": i, "text": str(i)} for i in range(10))):
                 yield entry
             raise ConnectionResetError
@@ -354,7 +345,7 @@ class TestArrays:
     @given(values=st.lists(JSON, max_size=5), indent=st.booleans())
     async def test_elements_are_those_of_the_whole(self, values: list[object], indent: bool) -> None:
         body = orjson.dumps(values, option=orjson.OPT_INDENT_2 if indent else 0)
-        assert [orjson.loads(element) for element in ingestion._elements(body)] == values
+        assert [orjson.loads(element) for element in uploads._elements(body)] == values
 
     @settings(max_examples=1_000, deadline=None)
     @given(body=st.lists(st.sampled_from([*'[]{},:"\\ 1a', "\n", '"a"', '{"a":1}', "\\u"]), max_size=12).map("".join))

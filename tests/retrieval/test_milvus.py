@@ -21,7 +21,7 @@ from boundarymorph.errors import (
 )
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.ingestion import BadLine, Entry, ingest, parse_array
+from boundarymorph.retrieval.ingestion import ingest
 from boundarymorph.retrieval.milvus import collection as collections
 from boundarymorph.retrieval.milvus.catalog import DIMENSIONS, MilvusCatalog
 from boundarymorph.retrieval.milvus.collection import quoted
@@ -30,6 +30,7 @@ from boundarymorph.retrieval.milvus.existing import Existing
 from boundarymorph.retrieval.milvus.index import MAX_ID_BYTES, MAX_JSON_BYTES, MAX_TERMS, MAX_TEXT_BYTES, MilvusIndex
 from boundarymorph.retrieval.milvus.vectors import VectorCache
 from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.uploads import BadLine, ParsedDocument, parse_array
 from tests.contract.retriever import DOCUMENTS, RetrieverContract
 from tests.contract.vector_index import names, unit
 from tests.retrieval import milvus
@@ -178,9 +179,9 @@ def test_limits_of_milvus(catalog: MilvusCatalog, most: Document, over: Document
 
 
 async def test_what_milvus_cannot_hold_is_a_bad_line(catalog: MilvusCatalog) -> None:
-    async def upload() -> AsyncIterator[Entry | BadLine]:
+    async def upload() -> AsyncIterator[ParsedDocument | BadLine]:
         for line, length in enumerate((3, MAX_TEXT_BYTES + 1, 5), start=1):
-            yield Entry(line, Document(f"d{line}", "t" * length), unit(1, 4)[0].astype(np.float32))
+            yield ParsedDocument(line, Document(f"d{line}", "t" * length), unit(1, 4)[0].astype(np.float32))
 
     index = catalog.create("a", encoder=None, dimension=4)
     with pytest.raises(InvalidInput, match="line 2: the text of 'd2'"):

@@ -22,8 +22,8 @@ from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.selector.selector import Selector
 
 if TYPE_CHECKING:  # a gateway loads neither FAISS nor ONNX
-    from boundarymorph.retrieval.encoders import Encoder
     from boundarymorph.retrieval.catalog import Catalog
+    from boundarymorph.retrieval.encoders import Encoder
 
 Built = TypeVar("Built", covariant=True)
 

@@ -34,16 +34,9 @@ from boundarymorph.errors import BoundaryMorphError, InvalidInput, LimitExceeded
 from boundarymorph.inference.executors import Run
 from boundarymorph.retrieval.catalog import Catalog, IndexInfo
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.ingestion import (
-    BATCH_BYTES,
-    BadLine,
-    Entry,
-    IngestReport,
-    ingesting,
-    parse_array,
-    parse_ndjson,
-)
+from boundarymorph.retrieval.ingestion import BATCH_BYTES, IngestReport, ingesting
 from boundarymorph.retrieval.pace import Pace
+from boundarymorph.retrieval.uploads import BadLine, ParsedDocument, parse_array, parse_ndjson
 from boundarymorph.telemetry import metrics
 
 router = APIRouter(prefix="/indexes", tags=["indexes"])
@@ -242,7 +235,9 @@ def _finished(report: IngestReport) -> UploadReport:
     return UploadReport.model_validate(report, from_attributes=True)
 
 
-async def _entries(request: Request, dimension: int, access: Access, run: Run) -> AsyncIterator[Entry | BadLine]:
+async def _entries(
+    request: Request, dimension: int, access: Access, run: Run
+) -> AsyncIterator[ParsedDocument | BadLine]:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     longest = access.settings.limits.line_bytes
     if media_type in NDJSON:

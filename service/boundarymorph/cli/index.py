@@ -206,8 +206,9 @@ class _Build:
 
     async def _fill(self, catalog: Catalog, encoder: Encoder | None, dimension: int) -> IngestReport:
         from boundarymorph.cli import terminal
-        from boundarymorph.retrieval.ingestion import ingest, parse_ndjson
+        from boundarymorph.retrieval.ingestion import ingest
         from boundarymorph.retrieval.local.index import LocalIndex
+        from boundarymorph.retrieval.uploads import parse_ndjson
 
         made_by = None if encoder is None else encoder.name
         existed = catalog.exists(self.name)
