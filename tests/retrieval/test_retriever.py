@@ -27,7 +27,7 @@ async def catalog(tmp_path: Path) -> AsyncIterator[LocalCatalog]:
     catalog.close()
 
 
-class TestLocalRetriever(RetrieverContract):
+class TestIndexRetriever(RetrieverContract):
     @pytest.fixture
     async def retriever(self, catalog: LocalCatalog) -> AsyncIterator[IndexRetriever]:
         retriever = IndexRetriever(catalog, SeededEncoder())
