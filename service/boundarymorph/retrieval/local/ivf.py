@@ -107,7 +107,7 @@ class InvertedFile:
         wanted = min(depth, rows.living)
         probes = self.clusters if exactly or self.effort is None else min(self.effort.at(depth), self.clusters)
         error = self.loss + rounding_error(query.size)
-        reach = wanted + wanted // 16 + _MARGIN
+        reach = wanted + wanted // 64 + _MARGIN
         with self._searching():
             selected = None
             if rows.living < self.index.ntotal:
