@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from boundarymorph.retrieval import metadata_index
 from boundarymorph.retrieval import store as store_module
+from boundarymorph.retrieval.build import build_catalog
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import MAX_STRING, Filter
 from boundarymorph.retrieval.matching import MatchingReader
 from boundarymorph.retrieval.metadata_index import MOST_TERMS, SCHEMA, UNINDEXED, add, candidates, terms_of
 from boundarymorph.retrieval.store import DocumentStore
-from boundarymorph.server.composition import build_catalog
 from boundarymorph.settings import Settings
 from tests.contract.document_store import matching
 from tests.retrieval.test_filters import filters, metadata

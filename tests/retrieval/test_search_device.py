@@ -12,6 +12,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from boundarymorph.retrieval.build import build_catalog, build_indexes
 from boundarymorph.retrieval.catalog import IndexCatalog
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.gpu_index import GpuMirror
@@ -21,7 +22,6 @@ from boundarymorph.retrieval.mirror import BeyondDevice, MirroredIndex
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.retrieval.segmented import SegmentedIndex
 from boundarymorph.retrieval.torch_index import TorchIndex, TorchMirror
-from boundarymorph.server.composition import build_catalog, build_indexes
 from boundarymorph.settings import Settings
 from tests.contract.vector_index import names, unit
 
