@@ -21,7 +21,7 @@ from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.server.composition import Scoring
 from boundarymorph.settings import Limits, Settings
-from tests.api.service import answer, client_of, fake_retrieval, fake_rooms, on_socket, problem, ready, texts
+from tests.api.service import answer, client_of, fake_retrieval, fake_service, on_socket, problem, ready, texts
 from tests.scoring.fakes import SeededCrossEncoder
 
 SECONDS = 30.0  # after which a test has failed
@@ -57,7 +57,7 @@ async def until(condition: Callable[[], bool]) -> None:
 class TestTime:
     async def test_a_body_that_stops_half_way_holds_no_place(self, tmp_path: Path) -> None:
         limits = Limits(sessions=1, waiting=0)
-        app = create_app(Settings(data_directory=tmp_path, body_seconds=0.5, limits=limits), build=fake_rooms)
+        app = create_app(Settings(data_directory=tmp_path, body_seconds=0.5, limits=limits), build=fake_service)
         state = app.state.access
         async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
             await ready(client)
@@ -74,7 +74,7 @@ class TestTime:
             answer(await client.post("/select", json=SELECT))
 
     async def test_a_slow_body_that_is_in_time(self, tmp_path: Path) -> None:
-        app = create_app(Settings(data_directory=tmp_path, body_seconds=SECONDS), build=fake_rooms)
+        app = create_app(Settings(data_directory=tmp_path, body_seconds=SECONDS), build=fake_service)
         body = orjson.dumps(SELECT)
 
         async def slowly() -> AsyncIterator[bytes]:
@@ -93,7 +93,7 @@ class TestReadersWhoStop:
         pool = [{"id": f"{number:0512}", "text": f"text {number}"} for number in range(1_010)]
         request = {"query": "q", "pool": pool, "budget": 60, "batch_size": 1, "k": 1_000, "deadline_ms": 600_000}
         body = orjson.dumps(request)
-        app = create_app(Settings(data_directory=tmp_path, event_seconds=0.2), build=fake_rooms)
+        app = create_app(Settings(data_directory=tmp_path, event_seconds=0.2), build=fake_service)
         state = app.state.access
         async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
             await ready(client)
@@ -114,7 +114,7 @@ class TestReadersWhoStop:
         pool = [{"id": f"{number}", "text": "text " * 50_000} for number in range(40)]
         request = {"query": "q", "pool": pool, "budget": 0, "k": 40, "return_documents": True}
         body = orjson.dumps(request)
-        app = create_app(Settings(data_directory=tmp_path), build=fake_rooms)
+        app = create_app(Settings(data_directory=tmp_path), build=fake_service)
         state = app.state.access
         async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
             await ready(client)
@@ -203,7 +203,7 @@ class TestBytesInHand:
             assert hand.total == 0
 
     async def test_are_counted_before_they_are_read_where_their_number_is_declared(self, tmp_path: Path) -> None:
-        app = create_app(Settings(data_directory=tmp_path), build=fake_rooms)
+        app = create_app(Settings(data_directory=tmp_path), build=fake_service)
         hand: BytesInHand = app.state.access.bytes_in_hand
         read = False
 
@@ -221,7 +221,7 @@ class TestBytesInHand:
                 assert not read
 
     async def test_are_given_back_whatever_becomes_of_the_request(self, tmp_path: Path) -> None:
-        app = create_app(Settings(data_directory=tmp_path), build=fake_rooms)
+        app = create_app(Settings(data_directory=tmp_path), build=fake_service)
         hand: BytesInHand = app.state.access.bytes_in_hand
         async with client_of(app) as client:
             await ready(client)
@@ -235,7 +235,7 @@ class TestBytesInHand:
 def application(role: str, settings: Settings) -> FastAPI:
     match role:
         case "whole":
-            return create_app(settings, build=fake_rooms)
+            return create_app(settings, build=fake_service)
         case "retriever":
             return create_retriever_app(settings, build=fake_retrieval)
         case _:

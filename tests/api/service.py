@@ -20,7 +20,7 @@ from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_app
-from boundarymorph.server.composition import Retrieval, Rooms
+from boundarymorph.server.composition import AllInOne, Retrieval
 from boundarymorph.server.lifecycle import Build
 from boundarymorph.server.protocol import ProblemProtocol
 from boundarymorph.settings import Settings
@@ -30,11 +30,11 @@ from tests.scoring.fakes import SeededScorer
 NDJSON = {"content-type": "application/x-ndjson"}
 
 
-def fake_rooms(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Rooms:
+def fake_service(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> AllInOne:
     """Real indexes; encoder and scorer are cheap and deterministic."""
     catalog, encoder, scorer = LocalCatalog(settings.data_directory / "indexes"), SeededEncoder(), SeededScorer()
     retriever = IndexRetriever(catalog, encoder)
-    return Rooms(catalog, encoder, retriever, scorer, Selector(retriever, scorer))
+    return AllInOne(catalog, encoder, retriever, scorer, Selector(retriever, scorer))
 
 
 def fake_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Retrieval:
@@ -82,7 +82,7 @@ async def client_of(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @asynccontextmanager
-async def serving(settings: Settings, build: Build = fake_rooms) -> AsyncIterator[httpx.AsyncClient]:
+async def serving(settings: Settings, build: Build = fake_service) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a service that is ready."""
     async with starting(settings, build) as client:
         await ready(client)

@@ -22,7 +22,7 @@ from tests.api.service import (
     block,
     client_of,
     fake_retrieval,
-    fake_rooms,
+    fake_service,
     on_socket,
     problem,
     ready,
@@ -80,7 +80,7 @@ class TestMethods:
 
     async def test_head_on_a_socket_leaves_the_connection_in_order(self, tmp_path: Path) -> None:
         async with (
-            on_socket(create_app(Settings(data_directory=tmp_path), build=fake_rooms)) as url,
+            on_socket(create_app(Settings(data_directory=tmp_path), build=fake_service)) as url,
             httpx.AsyncClient(base_url=url, limits=httpx.Limits(max_connections=1)) as client,
         ):
             await ready(client)
@@ -94,7 +94,7 @@ class TestMethods:
 class TestMalformedHttp:
     @pytest.mark.parametrize("sent", [b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nbad header\r\n\r\n"])
     async def test_is_a_problem_too(self, tmp_path: Path, sent: bytes) -> None:
-        async with on_socket(create_app(Settings(data_directory=tmp_path), build=fake_rooms)) as url:
+        async with on_socket(create_app(Settings(data_directory=tmp_path), build=fake_service)) as url:
             parts = urlsplit(url)
             reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
             writer.write(sent)

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from boundarymorph.retrieval.encoders import OnnxEncoder
 from boundarymorph.scoring.onnx import OnnxCrossEncoder
-from boundarymorph.server import composition as wiring
+from boundarymorph.server import composition
 from boundarymorph.settings import CacheSettings, Settings
 from tests.api.service import answer, block, serving
 
@@ -33,7 +33,7 @@ DOCUMENTS: list[dict[str, Any]] = [
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
     settings = Settings(data_directory=tmp_path_factory.mktemp("data"), cache=CacheSettings(enabled=False))
-    async with serving(settings, wiring.build) as client:
+    async with serving(settings, composition.build) as client:
         answer(await client.put("/indexes/few"))
         report = answer(await client.post("/indexes/few/documents", json=DOCUMENTS))
         assert (report["added"], report["truncated"]) == (8, 1)
@@ -114,7 +114,7 @@ async def test_odd_texts_are_texts(client: httpx.AsyncClient) -> None:
 
 async def test_the_data_directory_is_where_it_was_set(tmp_path: Path) -> None:
     async with serving(
-        Settings(data_directory=tmp_path / "a" / "b", cache=CacheSettings(enabled=False)), wiring.build
+        Settings(data_directory=tmp_path / "a" / "b", cache=CacheSettings(enabled=False)), composition.build
     ) as client:
         answer(await client.put("/indexes/x"))
     assert (tmp_path / "a" / "b" / "indexes" / "x").is_dir()

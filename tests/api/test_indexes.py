@@ -21,7 +21,7 @@ from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Limits, Settings
-from tests.api.service import NDJSON, answer, client_of, fake_rooms, problem, ready, serving, texts
+from tests.api.service import NDJSON, answer, client_of, fake_service, problem, ready, serving, texts
 
 JSON = {"content-type": "application/json"}
 UNIT = {"text": "t", "embedding": [1, 0, 0, 0]}
@@ -324,7 +324,7 @@ class TestMetrics:
     async def test_of_one_whose_client_leaves(
         self, settings: Settings, counted: Callable[[], dict[str, float]], accept: bytes
     ) -> None:
-        app = create_app(settings, build=fake_rooms)
+        app = create_app(settings, build=fake_service)
         body = b"\n".join(map(orjson.dumps, texts(70))) + b"\n"
         messages = iter([{"type": "http.request", "body": body, "more_body": True}, {"type": "http.disconnect"}])
         scope = {

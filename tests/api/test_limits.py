@@ -17,9 +17,9 @@ from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_app, create_scorer_app
-from boundarymorph.server.composition import Rooms, Scoring
+from boundarymorph.server.composition import AllInOne, Scoring
 from boundarymorph.settings import Limits, Settings
-from tests.api.service import NDJSON, answer, client_of, fake_rooms, problem, ready, texts
+from tests.api.service import NDJSON, answer, client_of, fake_service, problem, ready, texts
 from tests.scoring.fakes import SeededCrossEncoder, SeededScorer
 
 Send = Callable[[httpx.AsyncClient, int], Awaitable[httpx.Response]]
@@ -157,9 +157,9 @@ async def test_of_what_an_index_gives(tmp_path: Path) -> None:
 async def client_under(settings: Settings, *, scorer: bool) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a scorer, or of a service with one document in "texts"."""
 
-    def rooms(settings: Settings, on_lost: Callable[[], None]) -> Rooms:
-        made, held = fake_rooms(settings), Held()
-        return Rooms(made.catalog, made.encoder, made.retriever, held, Selector(made.retriever, held))
+    def rooms(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
+        made, held = fake_service(settings), Held()
+        return AllInOne(made.catalog, made.encoder, made.retriever, held, Selector(made.retriever, held))
 
     def cross_encoder(settings: Settings, on_lost: Callable[[], None]) -> Scoring:
         return Scoring(BatchingScorer(SeededCrossEncoder(), queue_tokens=1_000))

@@ -13,9 +13,9 @@ from openapi_spec_validator import validate
 
 from boundarymorph.errors import ModelUnavailable
 from boundarymorph.server.app import create_app
-from boundarymorph.server.composition import Rooms
+from boundarymorph.server.composition import AllInOne
 from boundarymorph.settings import Settings
-from tests.api.service import answer, fake_rooms, problem, starting, texts
+from tests.api.service import answer, fake_service, problem, starting, texts
 from tests.retrieval.fakes import SeededEncoder
 
 
@@ -32,9 +32,9 @@ class TestStarting:
     async def test_alive_at_once_ready_when_built(self, settings: Settings) -> None:
         may_go_on = threading.Event()
 
-        def build(settings: Settings, on_lost: Callable[[], None]) -> Rooms:
+        def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
             assert may_go_on.wait(10)
-            return fake_rooms(settings)
+            return fake_service(settings)
 
         async with starting(settings, build) as client:
             assert answer(await client.get("/livez")) == {"status": "ok", "detail": None}
@@ -69,7 +69,7 @@ class TestStarting:
             return await encode_query(encoder, text)
 
         monkeypatch.setattr(SeededEncoder, "encode_query", slowly)
-        async with starting(settings, fake_rooms) as client:
+        async with starting(settings, fake_service) as client:
             await asked.wait()
             assert (await client.get("/readyz")).status_code == 503
             problem(await client.post("/select", json={"query": "q", "pool": texts(3)}), 503, "not-ready")
@@ -78,7 +78,7 @@ class TestStarting:
 
     @pytest.mark.parametrize("error", [ModelUnavailable("the weights are gone"), AssertionError(), OSError("disk")])
     async def test_a_failure_says_why(self, settings: Settings, error: Exception) -> None:
-        def build(settings: Settings, on_lost: Callable[[], None]) -> Rooms:
+        def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
             raise error
 
         async with starting(settings, build) as client:
@@ -89,7 +89,7 @@ class TestStarting:
             assert problem(await client.get("/indexes"), 503, "not-ready").endswith("its log says why")
 
     async def test_the_owner_hears_of_a_failure(self, tmp_path: Path) -> None:
-        def build(settings: Settings, on_lost: Callable[[], None]) -> Rooms:
+        def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
             raise ModelUnavailable("gone")
 
         heard = asyncio.Event()

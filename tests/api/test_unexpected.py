@@ -13,7 +13,7 @@ from fastapi.responses import StreamingResponse
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import logs
-from tests.api.service import client_of, fake_rooms, problem
+from tests.api.service import client_of, fake_service, problem
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def log() -> Iterator[io.StringIO]:
 @pytest.fixture
 def app(tmp_path: Path) -> FastAPI:
     """With a route that raises, and one that raises when its answer has begun."""
-    app = create_app(Settings(data_directory=tmp_path), build=fake_rooms)
+    app = create_app(Settings(data_directory=tmp_path), build=fake_service)
 
     async def raising() -> None:
         raise KeyError("a private matter")

@@ -15,11 +15,11 @@ from boundarymorph.errors import RetrieverUnavailable, ScorerUnavailable
 from boundarymorph.scoring.remote.client import RemoteScorer
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_app
-from boundarymorph.server.composition import Rooms, build_gateway
+from boundarymorph.server.composition import AllInOne, build_gateway
 from boundarymorph.server.readiness import Readiness
 from boundarymorph.settings import CacheSettings, RetrieverSettings, ScorerSettings, Settings
 from boundarymorph.telemetry import logs
-from tests.api.service import client_of, fake_rooms, problem, ready, serving, texts
+from tests.api.service import client_of, fake_service, problem, ready, serving, texts
 from tests.scoring.remote.servers import Behaviour, Ours, Server, answer, hang, reset, running
 
 SECRET = "what-only-the-upstream-says"
@@ -28,10 +28,10 @@ REQUEST = {"query": "q", "pool": texts(8), "k": 2, "budget": 4, "deadline_ms": 3
 
 @asynccontextmanager
 async def scored_by(server: Server, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    def build(settings: Settings, on_lost: Callable[[], None]) -> Rooms:
-        rooms = fake_rooms(settings)
+    def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
+        rooms = fake_service(settings)
         scorer = RemoteScorer([server.endpoint()])
-        return Rooms(rooms.catalog, rooms.encoder, rooms.retriever, scorer, Selector(rooms.retriever, scorer))
+        return AllInOne(rooms.catalog, rooms.encoder, rooms.retriever, scorer, Selector(rooms.retriever, scorer))
 
     async with serving(Settings(data_directory=tmp_path), build) as client:
         yield client
@@ -121,7 +121,7 @@ async def test_who_reads_what_is_wrong(tmp_path: Path) -> None:
         raise away
 
     def application(keys: tuple[str, ...]) -> Any:
-        app = create_app(Settings(data_directory=tmp_path, keys=keys), build=fake_rooms)
+        app = create_app(Settings(data_directory=tmp_path, keys=keys), build=fake_service)
         return app, app.state.lifecycle
 
     app, state = application((str(admin_key), str(reader_key)))

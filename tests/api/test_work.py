@@ -23,7 +23,7 @@ from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.server.app import create_app, create_retriever_app
 from boundarymorph.settings import Limits, Settings, WorkSettings
-from tests.api.service import NDJSON, answer, client_of, fake_retrieval, fake_rooms, problem, ready, texts
+from tests.api.service import NDJSON, answer, client_of, fake_retrieval, fake_service, problem, ready, texts
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
@@ -54,7 +54,7 @@ class Gate:
 @asynccontextmanager
 async def filled(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
     """A service with the indexes "texts" and "own" (of 4 dimensions)."""
-    async with client_of(create_app(settings, build=fake_rooms)) as client:
+    async with client_of(create_app(settings, build=fake_service)) as client:
         await ready(client)
         answer(await client.put("/indexes/texts"))
         answer(await client.put("/indexes/own", json={"dimension": 4}))
@@ -342,7 +342,7 @@ class TestBytesOfStreamedUploads:
         limits = Limits(line_bytes=2_048, body_bytes=4_096, bytes_in_hand=20 * 2**20)
         held = ingestion.BATCH_BYTES + 2_048
         settings = Settings(data_directory=tmp_path, limits=limits)
-        app = create_app(settings, build=fake_rooms)
+        app = create_app(settings, build=fake_service)
         hand = app.state.access.bytes_in_hand
         goes_on = asyncio.Event()
 

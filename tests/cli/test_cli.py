@@ -23,11 +23,11 @@ from boundarymorph.api.select_schemas import SelectResponse
 from boundarymorph.cli import common, index
 from boundarymorph.cli import main as cli
 from boundarymorph.errors import InvalidInput, UnknownIndex
+from boundarymorph.retrieval import build
 from boundarymorph.retrieval.encoders import Embeddings, OnnxEncoder
 from boundarymorph.retrieval.local import index as local_index
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.training import TrainingPolicy
-from boundarymorph.server import composition as wiring
 from boundarymorph.settings import Settings
 
 DOCUMENTS = [
@@ -381,7 +381,7 @@ class TestKeys:
 
 class TestOwnVectors:
     def test_no_encoder_is_loaded(self, run: Run, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(wiring, "build_encoder", None)
+        monkeypatch.setattr(build, "build_encoder", None)
         own = [{"id": n, "text": "t", "embedding": [1, n]} for n in range(3)]
         bad = [{"id": "none", "text": "t"}, {"id": "other", "text": "t", "embedding": [1, 2, 3]}]
         source.write_bytes(b"\n".join(map(orjson.dumps, [*own, *bad])))
@@ -488,7 +488,7 @@ class TestWhereTheIndexesAre:
             assert settings.milvus.url == "http://milvus:19530"
             return catalog
 
-        monkeypatch.setattr(wiring, "build_indexes", build_indexes)
+        monkeypatch.setattr(build, "build_indexes", build_indexes)
         monkeypatch.setenv("BOUNDARYMORPH_MILVUS__URL", "http://milvus:19530")
         return catalog
 
@@ -517,7 +517,7 @@ class TestWhereTheIndexesAre:
     @pytest.mark.usefixtures("source")
     def test_at_a_retriever(self, run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("BOUNDARYMORPH_RETRIEVER__URL", "http://retriever:8082")
-        monkeypatch.setattr(wiring, "build_encoder", None)  # it is refused before any model is loaded
+        monkeypatch.setattr(build, "build_encoder", None)  # it is refused before any model is loaded
         assert "the indexes are at http://retriever:8082" in refused(run("index", *command))
         assert not Path("data").exists()
 

@@ -19,7 +19,7 @@ from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.server.composition import Gateway, Scoring, build, build_retrieval, build_scoring
 from boundarymorph.settings import RetrieverSettings, Settings
-from tests.api.service import NDJSON, answer, fake_retrieval, fake_rooms, on_socket, ready, texts
+from tests.api.service import NDJSON, answer, fake_retrieval, fake_service, on_socket, ready, texts
 from tests.scoring.fakes import SeededCrossEncoder, SeededScorer
 
 App = Literal["whole", "gateway", "retriever", "scorer"]
@@ -46,7 +46,7 @@ async def _on_socket(app: App, directory: Path, embedded: bool) -> AsyncIterator
     async with AsyncExitStack() as stack:
         match app:
             case "whole":
-                made = create_app(settings, build=build if embedded else fake_rooms)
+                made = create_app(settings, build=build if embedded else fake_service)
             case "retriever":
                 made = create_retriever_app(settings, build=build_retrieval if embedded else fake_retrieval)
             case "scorer":

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from boundarymorph.retrieval.uploads import parse_ndjson
 from boundarymorph.server.app import create_app, create_retriever_app
 from boundarymorph.settings import RetrieverSettings, Settings
-from tests.api.service import NDJSON, answer, block, fake_retrieval, fake_rooms, on_socket, problem, ready, texts
+from tests.api.service import NDJSON, answer, block, fake_retrieval, fake_service, on_socket, problem, ready, texts
 from tests.api.test_retrieval import fake_gateway
 from tests.stateful.profile import times
 
@@ -39,7 +39,7 @@ many = settings(
 @pytest.fixture
 async def url(tmp_path: Path) -> AsyncIterator[str]:
     """A service on a socket, with the empty index "own" of dimension 4."""
-    app = create_app(Settings(data_directory=tmp_path), build=fake_rooms)
+    app = create_app(Settings(data_directory=tmp_path), build=fake_service)
     async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
         await ready(client)
         answer(await client.put("/indexes/own", json={"dimension": 4}))
@@ -254,7 +254,7 @@ class TestGrowth:
 class TestHangUps:
     async def test_leave_nothing_running(self, tmp_path: Path) -> None:
         """Whether while they send, while they wait, or in the middle of a stream."""
-        app = create_app(Settings(data_directory=tmp_path), build=fake_rooms)
+        app = create_app(Settings(data_directory=tmp_path), build=fake_service)
         async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
             await ready(client)
             body = json.dumps({"query": "q", "pool": texts(60), "budget": 60, "batch_size": 1}).encode()

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from boundarymorph.retrieval.build import build_catalog
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import MAX_STRING, Filter
 from boundarymorph.retrieval.local import metadata_index, schema
 from boundarymorph.retrieval.local.matching import MatchingReader
 from boundarymorph.retrieval.local.metadata_index import MOST_TERMS, SCHEMA, UNINDEXED, add, candidates, terms_of
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.server.composition import build_catalog
 from boundarymorph.settings import Settings
 from tests.contract.document_store import matching
 from tests.retrieval.test_filters import filters, metadata

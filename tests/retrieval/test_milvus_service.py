@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.server.composition import build_indexes
+from boundarymorph.retrieval.build import build_indexes
 from boundarymorph.settings import MilvusSettings, Settings
 from boundarymorph.settings.dump import masked
 from tests.api.service import problem
@@ -126,7 +126,7 @@ def test_pymilvus_is_loaded_for_a_url_only(tmp_path: Path) -> None:
         from pathlib import Path
         from boundarymorph.server import app
         from boundarymorph.settings import Settings
-        from boundarymorph.server.composition import build_indexes
+        from boundarymorph.retrieval.build import build_indexes
         loaded = lambda: sorted({"grpc", "pymilvus", "pandas"} & set(sys.modules))
         build_indexes(Settings(data_directory=Path(sys.argv[1]))).list()
         print(loaded())
@@ -142,7 +142,7 @@ def test_without_the_extra_its_name_is_told() -> None:
         sys.modules["pymilvus"] = None
         from boundarymorph.errors import InvalidConfiguration
         from boundarymorph.settings import Settings
-        from boundarymorph.server.composition import build_indexes
+        from boundarymorph.retrieval.build import build_indexes
         try:
             build_indexes(Settings(milvus={"url": "http://127.0.0.1:1"}))
         except InvalidConfiguration as error:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from boundarymorph.retrieval.build import build_catalog, build_indexes
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
@@ -20,7 +21,6 @@ from boundarymorph.retrieval.local.flat import FlatIndex, FlatView
 from boundarymorph.retrieval.local.mirror import BeyondDevice, MirroredIndex
 from boundarymorph.retrieval.local.torch_index import TorchIndex, TorchMirror
 from boundarymorph.retrieval.retriever import Search
-from boundarymorph.server.composition import build_catalog, build_indexes
 from boundarymorph.settings import Settings
 from tests.contract.vector_index import names, unit
 

@@ -190,10 +190,10 @@ class _Build:
     settings: Settings
 
     async def with_encoder(self) -> IngestReport:
-        from boundarymorph.server import composition
+        from boundarymorph.retrieval.build import build_encoder
 
         with _indexes(self.settings) as catalog:
-            encoder = composition.build_encoder(self.settings)
+            encoder = build_encoder(self.settings)
             try:
                 await encoder.check()
                 return await self._fill(catalog, encoder, encoder.dimension)
@@ -231,7 +231,7 @@ class _Build:
 @contextmanager
 def _indexes(settings: Settings) -> Iterator[Catalog]:
     """The indexes that a service with these settings has, open for a command. Raises InvalidConfiguration."""
-    from boundarymorph.server import composition as wiring
+    from boundarymorph.retrieval.build import build_catalog, build_indexes
 
     if settings.retriever.url:
         raise InvalidConfiguration(
@@ -239,7 +239,7 @@ def _indexes(settings: Settings) -> Iterator[Catalog]:
             "that retriever runs, or use the routes under /indexes"
         )
     # On this machine commands search on the CPU, whatever search_device is, and so train ivf indexes.
-    catalog = wiring.build_catalog(settings) if settings.milvus.url is None else wiring.build_indexes(settings)
+    catalog = build_catalog(settings) if settings.milvus.url is None else build_indexes(settings)
     try:
         yield catalog
     finally:

@@ -118,9 +118,10 @@ def evaluate(
     settings = Settings.load()
 
     def models() -> tuple[Encoder, Scorer]:
-        from boundarymorph.server import composition as wiring
+        from boundarymorph.retrieval.build import build_encoder
+        from boundarymorph.scoring.build import build_local_scorer
 
-        return wiring.build_encoder(settings), wiring.build_scorer(settings)
+        return build_encoder(settings), build_local_scorer(settings)
 
     request = evaluate_command.Request(
         tables=table or [],

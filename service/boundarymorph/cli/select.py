@@ -39,7 +39,7 @@ def select(
     from boundarymorph.api.select_schemas import SelectRequest, SelectResponse
     from boundarymorph.api.translate import response_of, task_of
     from boundarymorph.cli import terminal
-    from boundarymorph.server import composition as wiring
+    from boundarymorph.server import composition
 
     settings = Settings.load(data_directory=data_directory)
     given = {
@@ -57,12 +57,12 @@ def select(
     task_of(request, settings, time.monotonic())  # what is over a limit is told before any model is loaded
 
     async def answer() -> SelectResponse:
-        rooms = wiring.build(settings) if not settings.retriever.url else wiring.build_gateway(settings)
+        built = composition.build_gateway(settings) if settings.retriever.url else composition.build(settings)
         try:
             task = task_of(request, settings, time.monotonic())
-            return response_of(await rooms.selector.select(task), task)
+            return response_of(await built.selector.select(task), task)
         finally:
-            await rooms.close()
+            await built.close()
 
     response = asyncio.run(answer())
     if as_json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal, TypedDict, Unpack
 from urllib.parse import urlsplit
 
@@ -19,6 +20,8 @@ from boundarymorph.remote.peer import Busy, Flawed, KeyRefused, Misfit, Peer, Re
 from boundarymorph.remote.together import together
 from boundarymorph.remote.urls import Endpoint
 from boundarymorph.remote.wire import Answer, Description, Unusable
+from boundarymorph.settings import ModelSettings
+from boundarymorph.telemetry import metrics
 
 DESCRIPTION_TIMEOUT = 2.0  # seconds; no model runs for it
 CALLS = 3  # of which the first two may be lost to a change of the model
@@ -294,3 +297,15 @@ def _joined(answers: Sequence[Answer]) -> Answer:
         raise Refused("the servers give results of different lengths; let all of them serve the same model")
     values = np.concatenate([answer.values for answer in answers])
     return Answer(values, sum(answer.truncated for answer in answers), answers[0].served)
+
+
+def remote_options(chosen: ModelSettings, role: Literal["scorer", "encoder"]) -> Options:
+    """As the settings have them. role: scorer or encoder, a label of the metrics."""
+    return {
+        "api_key": None if chosen.api_key is None else chosen.api_key.get_secret_value(),
+        "timeout": chosen.timeout_seconds,
+        "attempt_timeout": chosen.attempt_seconds,
+        "connections": chosen.connections,
+        "observe": metrics.observe_attempt if role == "scorer" else metrics.observe_encoder_attempt,
+        "on_change": partial(metrics.observe_replica, role),
+    }

@@ -8,6 +8,7 @@ import torch
 
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.inference.models import available_cores
+from boundarymorph.settings import ModelSettings
 
 Precision: TypeAlias = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 
@@ -30,6 +31,18 @@ class LoadOptions(TypedDict, total=False):
     packed: bool | None
     trust_remote_code: bool
     threads: int | None
+
+
+def load_options(chosen: ModelSettings, threads: int | None) -> LoadOptions:
+    """As the settings have them."""
+    return {
+        "revision": chosen.revision,
+        "precision": chosen.precision,
+        "device": chosen.device,
+        "batch_tokens": chosen.batch_tokens,
+        "trust_remote_code": chosen.trust_remote_code,
+        "threads": threads,
+    }
 
 
 class Placement(NamedTuple):

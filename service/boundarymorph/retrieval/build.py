@@ -1,0 +1,173 @@
+"""The encoder, the indexes and the retrievers elsewhere that the settings ask for.
+
+What a process does not need is not imported.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pydantic import SecretStr
+
+from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.settings import EncoderSettings, Settings
+from boundarymorph.telemetry import metrics
+
+if TYPE_CHECKING:
+    from boundarymorph.retrieval.catalog import Catalog
+    from boundarymorph.retrieval.encoders.encoder import Encoder
+    from boundarymorph.retrieval.local.catalog import LocalCatalog
+    from boundarymorph.retrieval.local.vector_index import VectorIndex
+    from boundarymorph.retrieval.remote import RemoteRetriever
+
+_log = logging.getLogger(__name__)
+
+
+def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Encoder:
+    """The dual encoder. Its `check` comes before its name. on_lost: called when its device is gone for good.
+
+    Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load.
+    """
+    chosen = settings.encoder
+    if chosen.url:
+        return _remote_encoder(chosen)
+    if chosen.model is None:
+        from boundarymorph.retrieval.encoders import OnnxEncoder
+
+        return OnnxEncoder.embedded(max_length=chosen.max_length or settings.max_length, threads=settings.threads)
+    try:
+        from boundarymorph.inference.transformer.device import load_options
+        from boundarymorph.retrieval.encoders.transformer import TransformerEncoder
+    except ModuleNotFoundError as error:
+        raise InvalidConfiguration(f"encoder.model needs {error.name}: pip install 'boundarymorph[torch]'") from None
+    return TransformerEncoder.load(
+        chosen.model,
+        patience=chosen.timeout_seconds,
+        on_lost=on_lost,
+        max_length=chosen.max_length,
+        pooling=chosen.pooling,
+        query_prompt=chosen.query_prompt,
+        document_prompt=chosen.document_prompt,
+        instruction=chosen.instruction,
+        dimension=chosen.dimension,
+        **load_options(chosen, settings.threads),
+    )
+
+
+def is_paid(settings: EncoderSettings) -> bool:
+    """Whether a request costs money, so that none is sent without need."""
+    from boundarymorph.retrieval.encoders.remote import parse
+
+    return any(parse(url).dialect.paid for url in settings.url)
+
+
+def _remote_encoder(chosen: EncoderSettings) -> Encoder:
+    from boundarymorph.remote.model import remote_options
+    from boundarymorph.retrieval.encoders.remote import RemoteEncoder, parse
+
+    return RemoteEncoder(
+        [replace(parse(url), revision=chosen.revision) for url in chosen.url],
+        query_prompt=chosen.query_prompt,
+        document_prompt=chosen.document_prompt,
+        dimension=chosen.dimension,
+        **remote_options(chosen, "encoder"),
+    )
+
+
+def build_catalog(
+    settings: Settings, make_vectors: Callable[[int], VectorIndex] | None = None, warnings: Sequence[str] = ()
+) -> LocalCatalog:
+    """The indexes on this machine, as `LocalCatalog`. Raises InvalidConfiguration where there can be none."""
+    from boundarymorph.retrieval.local.catalog import LocalCatalog
+
+    try:
+        return LocalCatalog(
+            settings.data_directory / "indexes",
+            make_vectors,
+            warnings=warnings,
+            log_bytes=settings.index_log_bytes,
+            filter_bytes=settings.filter_bytes,
+        )
+    except OSError as error:
+        raise InvalidConfiguration(f"data_directory: {error}") from error
+
+
+def build_indexes(settings: Settings) -> Catalog:
+    """The indexes that a service has: those in Milvus if there is a url, else those on this machine.
+
+    These are searched on `search_device`, or where it cannot be used on the CPU, with a warning in every answer.
+    Raises InvalidConfiguration; a Milvus that is not there shows at the first call.
+    """
+    chosen = settings.milvus
+    if chosen.url is None:
+        return _searched_catalog(settings)
+    try:
+        from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
+        from boundarymorph.retrieval.milvus.connection import Connection
+    except ModuleNotFoundError as error:
+        raise InvalidConfiguration(f"milvus.url needs {error.name}: pip install 'boundarymorph[milvus]'") from None
+    from boundarymorph.retrieval.milvus.existing import Existing
+    from boundarymorph.retrieval.milvus.vectors import VectorCache
+
+    def cache(dimension: int) -> VectorCache:
+        return VectorCache(settings.data_directory / "vectors", dimension, chosen.vector_bytes)
+
+    return MilvusCatalog(
+        Connection(chosen.url, token=_secret(chosen.token), database=chosen.database, timeout=chosen.timeout_seconds),
+        prefix=chosen.prefix,
+        make_cache=cache if chosen.vectors == "local" else None,
+        existing={name: Existing(**described.model_dump()) for name, described in chosen.collections.items()},
+    )
+
+
+def _searched_catalog(settings: Settings) -> LocalCatalog:
+    device = settings.search_device
+    try:
+        make_vectors = _device_index(device)
+        if make_vectors is not None:
+            make_vectors(1)
+    except (ImportError, InvalidConfiguration) as error:
+        _log.warning("search_device %s cannot be used, the CPU searches in its place: %s", device, error)
+        return build_catalog(settings, warnings=[f"search_device {device} cannot be used here; the CPU searched"])
+    return build_catalog(settings, make_vectors)
+
+
+def _device_index(device: str) -> Callable[[int], VectorIndex] | None:
+    """What holds and searches the vectors on another device; None where the kinds on the CPU do. Raises ImportError."""
+    kind, _, number = device.partition(":")
+    match kind:
+        case "cuda":
+            from boundarymorph.retrieval.local.torch_index import TorchIndex
+
+            return lambda dimension: TorchIndex(dimension, device=device)
+        case "faiss":
+            from boundarymorph.retrieval.local.faiss_index import FaissIndex
+
+            return lambda dimension: FaissIndex(dimension, device=int(number or 0))
+        case _:
+            return None
+
+
+def build_remote_retriever(settings: Settings) -> RemoteRetriever:
+    """The retrievers at `retriever.url`. Raises InvalidConfiguration where there is none."""
+    from boundarymorph.retrieval.remote import RemoteRetriever
+
+    chosen = settings.retriever
+    if not chosen.url:
+        raise InvalidConfiguration("retriever.url: say where the retriever is")
+    alone = len(chosen.url) == 1
+    return RemoteRetriever(
+        *chosen.url,
+        api_key=_secret(chosen.api_key),
+        timeout=chosen.timeout_seconds if alone else min(chosen.timeout_seconds, chosen.attempt_seconds),
+        connections=chosen.connections,
+        on_change=partial(metrics.observe_replica, "retriever"),
+    )
+
+
+def _secret(value: SecretStr | None) -> str | None:
+    return None if value is None else value.get_secret_value()

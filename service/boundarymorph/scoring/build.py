@@ -1,0 +1,66 @@
+"""The scorer that the settings ask for. What a process does not need is not imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.scoring.batching import BatchingScorer
+from boundarymorph.scoring.cross_encoder import CrossEncoder
+from boundarymorph.scoring.scorer import Scorer
+from boundarymorph.settings import ScorerSettings, Settings
+
+
+def build_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Scorer:
+    """A cross-encoder elsewhere if there is a url, else one in this process. Raises as `build_local_scorer`."""
+    return _remote_scorer(settings.scorer) if settings.scorer.url else build_local_scorer(settings, on_lost)
+
+
+def build_local_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> BatchingScorer:
+    """The cross-encoder in this process, with its queue. on_lost: called when its device is gone for good.
+
+    Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load.
+    """
+    return BatchingScorer(
+        _cross_encoder(settings),
+        queue_tokens=settings.scorer.queue_tokens,
+        patience=settings.scorer.timeout_seconds,
+        on_lost=on_lost,
+    )
+
+
+def is_paid(settings: ScorerSettings) -> bool:
+    """Whether a request costs money, so that none is sent without need."""
+    from boundarymorph.scoring.remote.urls import parse
+
+    return any(parse(url).dialect.paid for url in settings.url)
+
+
+def _cross_encoder(settings: Settings) -> CrossEncoder:
+    chosen = settings.scorer
+    if chosen.model is None:
+        from boundarymorph.scoring.onnx import OnnxCrossEncoder
+
+        return OnnxCrossEncoder.embedded(max_length=chosen.max_length or settings.max_length, threads=settings.threads)
+    try:
+        from boundarymorph.inference.transformer.device import load_options
+        from boundarymorph.scoring.transformer.model import TransformerCrossEncoder
+    except ModuleNotFoundError as error:
+        raise InvalidConfiguration(f"scorer.model needs {error.name}: pip install 'boundarymorph[torch]'") from None
+    return TransformerCrossEncoder.load(
+        chosen.model,
+        max_length=chosen.max_length,
+        prompt=chosen.prompt,
+        instruction=chosen.instruction,
+        **load_options(chosen, settings.threads),
+    )
+
+
+def _remote_scorer(chosen: ScorerSettings) -> Scorer:
+    from boundarymorph.remote.model import remote_options
+    from boundarymorph.scoring.remote.client import RemoteScorer
+    from boundarymorph.scoring.remote.urls import parse
+
+    endpoints = [replace(parse(url), revision=chosen.revision) for url in chosen.url]
+    return RemoteScorer(endpoints, **remote_options(chosen, "scorer"))

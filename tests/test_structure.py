@@ -1,0 +1,45 @@
+"""The house stays in order: small files, short functions, nothing in a circle."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import grimp
+
+import boundarymorph
+
+PACKAGE = Path(boundarymorph.__file__).parent
+LINES_OF_A_FILE, LINES_OF_A_FUNCTION = 400, 60
+AT_THE_ROOT = {"__init__.py", "errors.py"}
+
+
+def test_files_are_small() -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
+    assert [path.name for path, length in lengths.items() if length > LINES_OF_A_FILE] == []
+
+
+def test_functions_are_short() -> None:
+    long = [
+        f"{path.name}: {node.name}"
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno >= LINES_OF_A_FUNCTION
+    ]
+    assert long == []
+
+
+def test_no_circle_between_files_for_typing_either() -> None:
+    graph = grimp.build_graph("boundarymorph", exclude_type_checking_imports=False)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        raise AssertionError(" -> ".join(error.args[1])) from None
+
+
+def test_everything_has_its_package() -> None:
+    assert {path.name for path in PACKAGE.glob("*.py")} == AT_THE_ROOT
