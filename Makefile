@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 
-.PHONY: help setup demo serve test compare-answers test-faults fuzz check check-deploy format bench-selection bench-select bench-scorer \
+.PHONY: help setup demo serve test compare-answers test-faults fuzz check check-deploy openapi format bench-selection bench-select bench-scorer \
 	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-overload soak-scorer soak-index soak-models soak-tests gpu-check \
 	evaluation evaluation-options clean
 
@@ -54,6 +54,9 @@ check: setup  ## ruff, mypy --strict, the import contracts
 
 check-deploy:  ## promtool over the alert rules; Debian has it in `prometheus`
 	promtool check rules deploy/prometheus/alerts.yaml
+
+openapi: setup  ## the service's description of itself -> docs/openapi.json
+	$(BIN)/boundarymorph openapi > docs/openapi.json
 
 format: setup  ## let ruff format and fix
 	$(BIN)/ruff format .

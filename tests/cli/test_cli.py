@@ -91,7 +91,7 @@ def refused(outcome: Outcome) -> str:
 @pytest.mark.parametrize(
     "command",
     [[], ["serve"], ["index"], ["index", "build"], ["index", "list"], ["index", "delete"], ["select"], ["config"],
-     ["demo"], ["version"]],
+     ["demo"], ["openapi"], ["version"]],
 )  # fmt: skip
 def test_help(run: Run, command: list[str]) -> None:
     outcome = run(*command, "--help")

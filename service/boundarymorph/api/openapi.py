@@ -16,8 +16,9 @@ from boundarymorph.api.schemas import (
     Problem,
     ScoreRequest,
     UploadedDocument,
+    UploadProgress,
 )
-from boundarymorph.api.select_schemas import SelectRequest
+from boundarymorph.api.select_schemas import RoundEvent, SelectRequest
 from boundarymorph.retrieval.catalog import NAME
 
 _SECONDS = {"Retry-After": {"description": "seconds", "schema": {"type": "integer", "minimum": 1}}}
@@ -31,11 +32,13 @@ REFUSAL_HEADERS = {
 }
 REFERENCE = "#/components/schemas/{model}"
 PARSED_BY_ROUTES = (SelectRequest, ScoreRequest, CreateIndex, DeleteDocuments, UploadedDocument)
+STREAMED = (RoundEvent, UploadProgress)
 
 
-def body(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
+def body(model: type[BaseModel], *, required: bool = True, examples: dict[str, Any] | None = None) -> dict[str, Any]:
     """The `openapi_extra` of a route that reads a JSON body of this model."""
-    return _body({"application/json": {"schema": _reference(model)}}, required)
+    content = {"schema": _reference(model)} | ({"examples": examples} if examples else {})
+    return _body({"application/json": content}, required)
 
 
 def upload() -> dict[str, Any]:
@@ -48,12 +51,14 @@ def upload() -> dict[str, Any]:
 
 def events() -> dict[str, Any]:
     """The response of a route that can also stream events."""
-    return {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
+    described = "events `round` (RoundEvent), and as the last one `selection` (SelectResponse) or `problem` (Problem)"
+    return {"content": {"text/event-stream": {"schema": {"type": "string", "description": described}}}}
 
 
 def lines() -> dict[str, Any]:
     """The response of a route that can also stream lines."""
-    return {"content": {"application/x-ndjson": {"schema": {"type": "string"}}}}
+    described = "lines `progress` (UploadProgress), and as the last one `report` (UploadReport) or `problem` (Problem)"
+    return {"content": {"application/x-ndjson": {"schema": {"type": "string", "description": described}}}}
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -71,7 +76,11 @@ def install(app: FastAPI) -> None:
         if app.openapi_schema is None:
             schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
             _, definitions = models_json_schema(
-                [(model, "validation") for model in (*PARSED_BY_ROUTES, Problem)], ref_template=REFERENCE
+                [
+                    *((model, "validation") for model in (*PARSED_BY_ROUTES, Problem)),
+                    *((model, "serialization") for model in STREAMED),
+                ],
+                ref_template=REFERENCE,
             )
             components = schema.setdefault("components", {})
             components.setdefault("schemas", {}).update(definitions["$defs"])
@@ -94,6 +103,8 @@ def _complete(operation: dict[str, Any], with_keys: bool) -> None:
     """Say of a route what all of its kind have in common: names of indexes, and what is refused to keys, if any,
     and to bodies."""
     for parameter in operation.get("parameters", ()):
+        if parameter["in"] == "path":
+            parameter["description"] = "of the index" if parameter["name"] == "name" else "of the document"
         if (parameter["in"], parameter["name"]) == ("path", "name"):
             parameter["schema"]["pattern"] = f"^{NAME.pattern}$"
     if "security" not in operation:

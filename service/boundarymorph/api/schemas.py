@@ -68,64 +68,64 @@ class StructureDescription(BaseModel):
 
     count: int = Field(description="documents")
     sequence: int = Field(description="of the last change before it")
-    clusters: int
+    clusters: int = Field(description="lists of vectors")
     recall: dict[int, float] = Field(description="by depth, measured on its own vectors")
 
 
 class IndexDescription(BaseModel):
     """An index at a glance."""
 
-    name: str
+    name: str = Field(description="in the URLs of its routes")
     count: int = Field(description="documents")
-    dimension: int
+    dimension: int = Field(description="of its vectors")
     encoder: str | None = Field(description="null for an index of own vectors")
     created: str = Field(description="UTC, ISO 8601")
     bytes: int = Field(description="on disk")
-    kind: str
-    metric: Literal["cosine"] = "cosine"
+    kind: str = Field(description="how it is searched")
+    metric: Literal["cosine"] = Field("cosine", description="vectors are brought to unit length")
     structure: StructureDescription | None = Field(None, description="null where it is searched exactly")
 
 
 class IndexList(BaseModel):
     """All indexes by name."""
 
-    indexes: list[IndexDescription]
+    indexes: list[IndexDescription] = Field(description="by name")
 
 
 class UploadedDocument(BaseModel):
     """A document as an upload takes it; other fields are counted in the report, and refused where it is strict."""
 
-    id: Annotated[str, Field(min_length=1, max_length=512)] | int
-    text: str
-    title: str | None = None
-    metadata: dict[str, Any] | None = None
+    id: Annotated[str, Field(min_length=1, max_length=512)] | int = Field(description="unique in the index")
+    text: str = Field(description="what the models read, after the title")
+    title: str | None = Field(None, description="read by the models before the text")
+    metadata: dict[str, Any] | None = Field(None, description="what filters go by")
     embedding: list[float] | None = Field(None, description="encoded by the service if absent")
 
 
 class StoredDocument(BaseModel):
     """A document as an index holds it."""
 
-    id: str
-    text: str
-    title: str | None
-    metadata: dict[str, Any]
+    id: str = Field(description="unique in the index")
+    text: str = Field(description="as it was uploaded")
+    title: str | None = Field(description="null if it has none")
+    metadata: dict[str, Any] = Field(description="as it was uploaded")
 
 
 class UploadProblem(BaseModel):
     """A line of an upload (or a position in its array), counted from 1, that was skipped, and why."""
 
-    line: int
-    reason: str
+    line: int = Field(description="counted from 1")
+    reason: str = Field(description="what is wrong with it")
 
 
 class UploadReport(BaseModel):
     """What became of an upload. All that is counted as added or updated is on disk."""
 
-    added: int
-    updated: int
-    unchanged: int
+    added: int = Field(description="documents that are new")
+    updated: int = Field(description="documents that replaced one of the same id")
+    unchanged: int = Field(description="documents that were there already")
     superseded: int = Field(description="earlier documents of an id that came again")
-    skipped: int
+    skipped: int = Field(description="lines that are no document")
     truncated: int = Field(description="documents cut to the encoder's maximum length to be embedded")
     problems: list[UploadProblem] = Field(description="the first of what was skipped")
     unknown_fields: dict[str, int] = Field(
@@ -137,10 +137,10 @@ class UploadProgress(BaseModel):
     """How an upload goes, as of its last batch, all of which is on disk."""
 
     documents: int = Field(description="dealt with, whatever became of them")
-    added: int
-    updated: int
-    unchanged: int
-    skipped: int
+    added: int = Field(description="documents that are new")
+    updated: int = Field(description="documents that replaced one of the same id")
+    unchanged: int = Field(description="documents that were there already")
+    skipped: int = Field(description="lines that are no document")
     documents_per_second: float = Field(description="over the last 30 seconds")
     seconds_left: float | None = Field(description="null where the length of the upload is not known")
 
@@ -148,20 +148,20 @@ class UploadProgress(BaseModel):
 class DeleteDocuments(Message):
     """Ids to delete; unknown ones are ignored."""
 
-    ids: list[Id]
+    ids: list[Id] = Field(description="of the documents to delete")
 
 
 class DeleteReport(BaseModel):
     """How many documents were there and are gone."""
 
-    deleted: int
+    deleted: int = Field(description="documents that were there")
 
 
 class ScoreRequest(Message):
     """Texts to be scored against one query."""
 
-    query: str
-    texts: list[str]
+    query: str = Field(description="what the texts are to be relevant to")
+    texts: list[str] = Field(description="to be scored")
     deadline_ms: float | None = Field(None, gt=0, le=86_400_000, description="from now; what is late is not begun")
     truncate: bool = Field(True, description="cut what is too long for the model; false refuses it")
 
@@ -169,16 +169,16 @@ class ScoreRequest(Message):
 class ScoreResponse(BaseModel):
     """scores: in [0, 1], in the order of the texts; truncated: how many were cut to fit."""
 
-    model: str
-    scores: list[float]
-    truncated: int
+    model: str = Field(description="with revision, precision, length and prompt")
+    scores: list[float] = Field(description="in [0, 1], in the order of the texts")
+    truncated: int = Field(description="texts that were cut to fit the model")
 
 
 class ScorerInfo(BaseModel):
     """A cross-encoder and its bounds."""
 
     model: str = Field(description="with revision, precision, length and prompt")
-    backend: str
+    backend: str = Field(description="what runs it")
     max_length: int = Field(description="tokens of a query and a text together")
     max_texts: int = Field(description="in one call")
     batch_tokens: int = Field(description="of a batch now; fewer than configured after one did not fit the device")
@@ -188,31 +188,33 @@ class ScorerInfo(BaseModel):
 class Health(BaseModel):
     """status: "ok", "starting", "unready", "draining" or "failed"."""
 
-    status: str
-    detail: str | None = None
+    status: str = Field(description="ok, starting, unready, draining or failed")
+    detail: str | None = Field(None, description="why it is not ok")
 
 
 class PartHealth(BaseModel):
     """Whether a part answered its last probe; since: when it began to answer, or ceased to."""
 
-    status: Literal["ok", "away"]
-    since: datetime
-    detail: str | None = None
+    status: Literal["ok", "away"] = Field(description="whether it answered its last probe")
+    since: datetime = Field(description="when that began")
+    detail: str | None = Field(None, description="why it is away, for those who may read it")
 
 
 class Ready(Health):
     """Whether the process can serve, and which part behind it does not answer. What is paid by the request is not
     asked, and not among the parts."""
 
-    parts: dict[str, PartHealth] = Field(default_factory=dict)
+    parts: dict[str, PartHealth] = Field(
+        default_factory=dict, description="by name, those that the process cannot work without"
+    )
 
 
 class Problem(BaseModel):
     """RFC 9457 problem details; `type` is stable, `detail` says what to do."""
 
-    type: str
-    title: str
-    status: int
-    detail: str
-    instance: str | None = None
+    type: str = Field(description="stable; urn:boundarymorph:problem: and a name")
+    title: str = Field(description="the type in words")
+    status: int = Field(description="of the HTTP answer")
+    detail: str = Field(description="what is wrong and what to do about it")
+    instance: str | None = Field(None, description="the path of the request")
     errors: list[dict[str, str]] | None = Field(None, description="where in the body, and what")

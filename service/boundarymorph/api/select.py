@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
 from boundarymorph.access import bodies
-from boundarymorph.api import openapi, problems
+from boundarymorph.api import examples, openapi, problems
 from boundarymorph.api.dependencies import AccessOf, CallerOf, SelectorOf, permitted
 from boundarymorph.api.select_schemas import SelectRequest, SelectResponse
 from boundarymorph.api.translate import event_of, response_of, task_of
@@ -34,7 +34,7 @@ EVENTS = "text/event-stream"
 @router.post(
     "/select",
     summary="Select the k best documents with B cross-encoder calls",
-    openapi_extra=openapi.body(SelectRequest),
+    openapi_extra=openapi.body(SelectRequest, examples=examples.SELECT),
     response_model=SelectResponse,
     responses={200: openapi.events(), **openapi.problems(401, 403, 404, 409, 413, 422, 429, 502, 503, 504)},
 )

@@ -53,9 +53,9 @@ Budget = Annotated[Annotated[int, Field(ge=0)] | Literal["auto"], BeforeValidato
 class PoolDocument(Message):
     """One candidate. The id is its position where it has none; an integer is taken as its decimal digits."""
 
-    id: Id | None = None
-    text: str
-    title: str | None = None
+    id: Id | None = Field(None, description="unique in the pool; the position, from 0, if absent")
+    text: str = Field(description="what the models read, after the title")
+    title: str | None = Field(None, description="read by the models before the text")
     embedding: list[float] | None = Field(None, description="encoded by the service if absent")
     score: float | None = Field(None, description="retrieval score; by default the inner product with the query")
     bm25: float | None = Field(None, ge=0, description="word overlap with the query, if you have it: improves the set")
@@ -65,13 +65,15 @@ class PoolDocument(Message):
     tokens: int | None = Field(
         None, ge=1, le=1_000_000_000, description="length for 'max_tokens'; estimated from the text if absent"
     )
-    metadata: dict[str, Any] = Field(default_factory=dict)
+    metadata: dict[str, Any] = Field(default_factory=dict, description="returned with 'return_documents'")
 
 
 class PoolBody(Message):
     """The candidates of one request."""
 
-    documents: list[PoolDocument] = Field(min_length=1)
+    documents: list[PoolDocument] = Field(
+        min_length=1, description="ranked by their scores, or by the inner product with the query"
+    )
     embeddings: VectorBlock | None = Field(None, description="of all documents at once, in their order")
 
 
@@ -159,28 +161,28 @@ class SelectRequest(Message):
 class SelectedDocument(BaseModel):
     """A document of the set. `relevance` is the cross-encoder's score where it was asked, else the posterior mean."""
 
-    id: str
+    id: str = Field(description="of the document in its index or pool")
     rank: int = Field(description="1 is the most relevant of the set")
     relevance: float = Field(description="in [0, 1]")
     std: float = Field(description="posterior standard deviation; 0 where scored")
-    source: Literal["cross_encoder", "posterior"]
-    cross_encoder_score: float | None
+    source: Literal["cross_encoder", "posterior"] = Field(description="whether 'relevance' was scored or inferred")
+    cross_encoder_score: float | None = Field(description="null where it was not scored")
     retrieval_rank: int = Field(description="1 is the first of the pool")
-    retrieval_score: float
-    text: str | None = None
-    title: str | None = None
-    metadata: dict[str, Any] | None = None
+    retrieval_score: float = Field(description="of the first stage")
+    text: str | None = Field(None, description="with 'return_documents'")
+    title: str | None = Field(None, description="with 'return_documents'")
+    metadata: dict[str, Any] | None = Field(None, description="with 'return_documents'")
 
 
 class Usage(BaseModel):
     """What was spent. Calls, cached and reused scores all count against the budget."""
 
-    budget: int
+    budget: int = Field(description="B in force")
     cross_encoder_calls: int = Field(description="pairs that the cross-encoder scored for this request")
     cached_scores: int = Field(
         description="asked for in a round and answered by the cache, or computed for another request at the same time"
     )
-    rounds: int
+    rounds: int = Field(description="trips to the scorer")
     reused_scores: int = Field(description="known from earlier requests; they took the place of as many calls")
     truncated_documents: int = Field(description="scored documents that were cut to fit the cross-encoder")
 
@@ -188,48 +190,50 @@ class Usage(BaseModel):
 class ExplainedCall(BaseModel):
     """One call: which document was asked and why, and what it scored."""
 
-    id: str
-    retrieval_rank: int
+    id: str = Field(description="of the document that was scored")
+    retrieval_rank: int = Field(description="1 is the first of the pool")
     rival: str | None = Field(description="the other side of the contested pair; null where one document was weighed")
     gap: float | None = Field(description="standardized boundary gap to the rival")
     value: float | None = Field(description="what the rule maximised, without a rival; null for the first looks")
-    score: float
+    score: float = Field(description="in [0, 1]")
 
 
 class ExplainedRound(BaseModel):
     """The calls of one trip to the scorer."""
 
-    round: int
-    calls: list[ExplainedCall]
+    round: int = Field(description="counted from 1")
+    calls: list[ExplainedCall] = Field(description="in the order in which they were chosen")
 
 
 class SelectResponse(BaseModel):
     """The chosen set, most relevant first, and what is known about it."""
 
-    id: str
-    documents: list[SelectedDocument]
+    id: str = Field(description="of this answer")
+    documents: list[SelectedDocument] = Field(description="the set, most relevant first")
     pool_size: int = Field(description="N")
     k: int | None = Field(description="null where 'max_tokens' was given")
-    max_tokens: int | None
-    method: str
-    usage: Usage
+    max_tokens: int | None = Field(description="null where 'k' counts")
+    method: str = Field(description="in force")
+    usage: Usage = Field(description="what it cost")
     status: Literal[*map(str, Status)] = Field(  # type: ignore[valid-type]
         description="partial: as of the scores that there were time or a scorer for; retrieval_only: there were none"
     )
-    stop_reason: Literal[*map(str, (*StopReason, *Interruption))]  # type: ignore[valid-type]
+    stop_reason: Literal[*map(str, (*StopReason, *Interruption))] = Field(  # type: ignore[valid-type]
+        description="why no more calls were made"
+    )
     expected_loss: float = Field(description="share of the set's relevance that more calls may have brought")
     timings_ms: dict[str, float] = Field(description="by stage, and in total")
-    warnings: list[str]
+    warnings: list[str] = Field(description="what a caller should know, in words")
     rounds: list[ExplainedRound] | None = Field(None, description="with 'explain'")
 
 
 class RoundEvent(BaseModel):
     """Of a streamed selection, before each round: what was spent, and the set if it ended now."""
 
-    rounds: int
-    cross_encoder_calls: int
+    rounds: int = Field(description="made so far")
+    cross_encoder_calls: int = Field(description="made so far")
     cached_scores: int = Field(description="asked for and answered by the cache, or computed for another request")
     reused_scores: int = Field(description="known from earlier requests; they take the place of as many calls")
-    budget: int
+    budget: int = Field(description="B in force")
     expected_loss: float = Field(description="share of the set's relevance that more calls may bring")
     ids: list[str] = Field(description="the set as believed now, most relevant first")

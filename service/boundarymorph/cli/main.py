@@ -65,6 +65,18 @@ def config() -> None:
 
 
 @app.command()
+def openapi() -> None:
+    """Print the OpenAPI document of the service, as it is with API keys."""
+    import json
+
+    from boundarymorph.access import keys
+    from boundarymorph.server.app import create_app
+
+    _, key = keys.make("anyone", list(keys.Scope))
+    typer.echo(json.dumps(create_app(Settings.load(keys=(str(key),))).openapi(), indent=2, ensure_ascii=False))
+
+
+@app.command()
 def demo(
     query: Annotated[str, typer.Option(help="What to look for.")] = "work with dates, times and time zones",
     budget: Annotated[int, typer.Option("--budget", "-B", help="Cross-encoder calls.")] = 50,

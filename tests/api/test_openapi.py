@@ -1,0 +1,54 @@
+"""docs/openapi.json: what the service says of itself, whole and up to date, with examples that work."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from boundarymorph.api import examples
+from boundarymorph.cli import main
+from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
+from boundarymorph.settings import Settings
+from tests.api.service import answer
+
+FILE = Path(__file__).parents[2] / "docs" / "openapi.json"
+
+
+def test_the_file_has_not_drifted(capsys: pytest.CaptureFixture[str]) -> None:
+    main.openapi()
+    assert capsys.readouterr().out == FILE.read_text(), "`make openapi` writes it anew"
+
+
+@pytest.mark.parametrize("create", [create_app, create_retriever_app, create_scorer_app])
+def test_every_field_and_parameter_is_described(create: Any, settings: Settings) -> None:
+    document = create(settings).openapi()
+    undescribed = [
+        f"{name}.{field}"
+        for name, model in document["components"]["schemas"].items()
+        for field, schema in model.get("properties", {}).items()
+        if not schema.get("description")
+    ]
+    undescribed += [
+        f"{path}?{parameter['name']}"
+        for path, operations in document["paths"].items()
+        for operation in operations.values()
+        for parameter in operation.get("parameters", ())
+        if not parameter.get("description")
+    ]
+    assert undescribed == []
+
+
+@pytest.mark.parametrize("name", examples.SELECT)
+async def test_examples_are_answered(client: httpx.AsyncClient, name: str) -> None:
+    kinds = ("trial", "review", "essay")
+    papers = [
+        {"id": f"p{number}", "text": f"paper {number}", "metadata": {"year": 2000 + number, "kind": kinds[number % 3]}}
+        for number in range(30)
+    ]
+    answer(await client.put(f"/indexes/{examples.INDEX}"))
+    answer(await client.post(f"/indexes/{examples.INDEX}/documents", json=papers))
+    request = examples.SELECT[name]["value"]
+    body = answer(await client.post("/select", json=request))
+    assert body["status"] == "complete"
+    assert 0 < len(body["documents"]) <= request.get("k", 30)
