@@ -21,8 +21,8 @@ $(SERVICE): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	touch $(SERVICE)
 
-$(DEVELOPMENT): pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+$(DEVELOPMENT): pyproject.toml clients/python/pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' -e clients/python
 	touch $(SERVICE) $(DEVELOPMENT)
 
 demo: $(SERVICE)  ## install, start the service, index the standard library's docstrings, select

@@ -15,7 +15,8 @@ from boundarymorph.errors import InvalidConfiguration
 
 PREFIX = "BOUNDARYMORPH_"
 CONFIG_VARIABLE = "BOUNDARYMORPH_CONFIG"
-OTHER_VARIABLES = (CONFIG_VARIABLE, "BOUNDARYMORPH_CHAT_KEY")  # which are no settings
+CLIENT_VARIABLES = ("BOUNDARYMORPH_URL", "BOUNDARYMORPH_API_KEY")
+OTHER_VARIABLES = (CONFIG_VARIABLE, "BOUNDARYMORPH_CHAT_KEY", *CLIENT_VARIABLES)  # which are no settings
 # Kubernetes sets these in every pod for a Service whose name begins with "boundarymorph".
 SERVICE_LINK = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)", re.IGNORECASE)
 SERVICE_LINK_URL = re.compile(r"(tcp|udp|sctp)://")

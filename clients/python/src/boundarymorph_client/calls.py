@@ -1,0 +1,150 @@
+"""The calls of the service as values: what is sent, how the answer is read, and what may be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from boundarymorph_client import bodies, errors
+from boundarymorph_client.models import (
+    DeleteReport,
+    IndexDescription,
+    IndexList,
+    Ready,
+    Selection,
+    SelectOptions,
+    StoredDocument,
+    UploadReport,
+)
+
+Result = TypeVar("Result")
+Parsed = TypeVar("Parsed", bound=BaseModel)
+EVENTS = "text/event-stream"
+NDJSON = "application/x-ndjson"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call(Generic[Result]):
+    """One call.
+
+    seconds: for the whole of it, by default the client's timeout; where it is `unbounded`, for each wait only.
+    timed: the body says by `deadline_ms` how much of that is left. idempotent: may be sent again when it is not known
+    whether it was received. accepted: statuses, besides those of success, whose answer `read` takes.
+    """
+
+    method: str
+    path: str
+    read: Callable[[httpx.Response], Result]
+    body: Mapping[str, Any] | None = None
+    lines: bodies.Lines | bodies.AsyncLines | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    accept: str = "application/json"
+    seconds: float | None = None
+    unbounded: bool = False
+    timed: bool = False
+    idempotent: bool = True
+    accepted: tuple[int, ...] = ()
+
+    def answered_by(self, response: httpx.Response) -> bool:
+        return response.is_success or response.status_code in self.accepted
+
+
+def select(query: str, options: SelectOptions, *, accept: str = "application/json") -> Call[Selection]:
+    body = bodies.selection(query, options)
+    milliseconds = body.pop("deadline_ms", None)
+    return Call(
+        method="POST",
+        path="/select",
+        read=_reading(Selection),
+        body=body,
+        accept=accept,
+        seconds=None if milliseconds is None else milliseconds / 1e3,
+        timed=True,
+    )
+
+
+def list_indexes() -> Call[list[IndexDescription]]:
+    return Call(method="GET", path="/indexes", read=lambda response: _reading(IndexList)(response).indexes)
+
+
+def create_index(
+    name: str, *, dimension: int | None, encoder: str | None, kind: str | None, lexical: bool
+) -> Call[IndexDescription]:
+    given = {"dimension": dimension, "encoder": encoder, "kind": kind}
+    body = {field: value for field, value in given.items() if value is not None} | {"lexical": lexical}
+    return Call(method="PUT", path=_path(name), read=_reading(IndexDescription), body=body)
+
+
+def describe_index(name: str) -> Call[IndexDescription]:
+    return Call(method="GET", path=_path(name), read=_reading(IndexDescription))
+
+
+def delete_index(name: str) -> Call[None]:
+    return Call(method="DELETE", path=_path(name), read=lambda _: None, idempotent=False)
+
+
+def upload(
+    name: str, lines: bodies.Lines | bodies.AsyncLines, *, strict: bool, stall_seconds: float
+) -> Call[UploadReport]:
+    return Call(
+        method="POST",
+        path=_path(name, "documents"),
+        read=_reading(UploadReport),
+        lines=lines,
+        parameters={"strict": "true"} if strict else {},
+        seconds=stall_seconds,
+        unbounded=True,
+    )
+
+
+def get_document(index: str, id: str) -> Call[StoredDocument]:
+    return Call(method="GET", path=_path(index, "documents", id), read=_reading(StoredDocument))
+
+
+def delete_document(index: str, id: str) -> Call[None]:
+    return Call(method="DELETE", path=_path(index, "documents", id), read=lambda _: None, idempotent=False)
+
+
+def delete_documents(index: str, ids: Sequence[str]) -> Call[DeleteReport]:
+    return Call(
+        method="DELETE",
+        path=_path(index, "documents"),
+        read=_reading(DeleteReport),
+        body={"ids": list(ids)},
+        idempotent=False,
+    )
+
+
+def ready() -> Call[Ready]:
+    return Call(method="GET", path="/readyz", read=_read_ready, accepted=(503,))
+
+
+def _read_ready(response: httpx.Response) -> Ready:
+    if response.headers.get("content-type", "").startswith("application/json"):
+        return _reading(Ready)(response)
+    raise errors.of_response(response)
+
+
+def _reading(model: type[Parsed]) -> Callable[[httpx.Response], Parsed]:
+    def read(response: httpx.Response) -> Parsed:
+        return parsed(model, response.content)
+
+    return read
+
+
+def parsed(model: type[Parsed], content: bytes) -> Parsed:
+    """Raises UnexpectedAnswer."""
+    try:
+        return model.model_validate_json(content)
+    except ValidationError as error:
+        raise errors.UnexpectedAnswer(f"the answer is no {model.__name__}: {error}") from error
+
+
+def _path(index: str, *parts: str) -> str:
+    """Dots are escaped, as otherwise `..` would lead to another route."""
+    return "/".join(["/indexes", *(quote(part, safe="").replace(".", "%2E") for part in (index, *parts))])

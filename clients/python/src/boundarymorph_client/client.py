@@ -1,0 +1,151 @@
+"""The client that blocks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterable, Sequence
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
+
+import httpx
+
+from boundarymorph_client import bodies, calls, errors
+from boundarymorph_client.attempts import Attempts, Connection
+from boundarymorph_client.calls import Call
+from boundarymorph_client.events import Events
+from boundarymorph_client.models import (
+    DeleteReport,
+    IndexDescription,
+    Ready,
+    Round,
+    Selection,
+    SelectOptions,
+    StoredDocument,
+    UploadReport,
+)
+
+Result = TypeVar("Result")
+
+
+class Client:
+    """A BoundaryMORPH service. Several threads may use it. As a context manager it closes itself.
+
+    base_url: by default BOUNDARYMORPH_URL of the environment, else http://127.0.0.1:8080.
+    api_key: by default BOUNDARYMORPH_API_KEY, else none.
+    timeout: seconds for a call, with all its attempts and the pauses between them.
+    retries: attempts after the first, at most: of what was refused with 429 or 503, after its `Retry-After`, and where
+        the connection failed, unless something might be done twice by it.
+    http: an httpx client of yours, with proxies or certificates of its own, which you close.
+
+    Every call raises a ProblemError for what the service refuses, and ConnectionFailed, TimedOut or UnexpectedAnswer.
+    """
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        *,
+        api_key: str | None = None,
+        timeout: float = 60.0,
+        retries: int = 3,
+        http: httpx.Client | None = None,
+    ) -> None:
+        self._connection = Connection.of(base_url, api_key, timeout, retries)
+        self._own = http is None
+        self._http = httpx.Client() if http is None else http
+
+    def select(self, query: str, **options: Unpack[SelectOptions]) -> Selection:
+        """The best documents of an `index` or a `pool`. See SelectOptions."""
+        return self._result(calls.select(query, options))
+
+    def stream(self, query: str, **options: Unpack[SelectOptions]) -> Generator[Round | Selection, None, None]:
+        """As `select`, but a Round before each round, and the Selection last. Closing it ends the service's work."""
+        response = self._answer(calls.select(query, options, accept=calls.EVENTS), stream=True)
+        events = Events(response)
+        try:
+            for received in response.iter_bytes():
+                yield from events.feed(received)
+        except httpx.RequestError as error:
+            raise errors.of_transport(error) from error
+        finally:
+            response.close()
+        events.end()
+
+    def list_indexes(self) -> list[IndexDescription]:
+        """Those that the key is for."""
+        return self._result(calls.list_indexes())
+
+    def create_index(
+        self,
+        name: str,
+        *,
+        dimension: int | None = None,
+        encoder: str | None = None,
+        kind: str | None = None,
+        lexical: bool = True,
+    ) -> IndexDescription:
+        """Create it if it is not there. With a `dimension` it is for your own vectors, else the service's encoder makes
+        them. Raises IndexConflict if it is there and different."""
+        return self._result(calls.create_index(name, dimension=dimension, encoder=encoder, kind=kind, lexical=lexical))
+
+    def describe_index(self, name: str) -> IndexDescription:
+        """Raises UnknownIndex."""
+        return self._result(calls.describe_index(name))
+
+    def delete_index(self, name: str) -> None:
+        """With all its documents. Raises UnknownIndex."""
+        self._result(calls.delete_index(name))
+
+    def upload(
+        self, index: str, documents: Iterable[bodies.Uploaded], *, strict: bool = False, stall_seconds: float = 600.0
+    ) -> UploadReport:
+        """Add or replace documents, in one request, which reads them as it sends them.
+
+        strict: write nothing if any document is bad or has an unknown field. stall_seconds: that nothing may move.
+        """
+        lines = bodies.Lines(documents)
+        return self._result(calls.upload(index, lines, strict=strict, stall_seconds=stall_seconds))
+
+    def get_document(self, index: str, id: str) -> StoredDocument:
+        """Raises UnknownIndex or UnknownDocument."""
+        return self._result(calls.get_document(index, id))
+
+    def delete_document(self, index: str, id: str) -> None:
+        """Raises UnknownIndex or UnknownDocument."""
+        self._result(calls.delete_document(index, id))
+
+    def delete_documents(self, index: str, ids: Sequence[str]) -> DeleteReport:
+        """Those that are there. Raises UnknownIndex."""
+        return self._result(calls.delete_documents(index, ids))
+
+    def ready(self) -> Ready:
+        """Whether the service can serve: its `status` is then `ok`."""
+        return self._result(calls.ready())
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._own:
+            self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _result(self, call: Call[Result]) -> Result:
+        return call.read(self._answer(call))
+
+    def _answer(self, call: Call[Result], *, stream: bool = False) -> httpx.Response:
+        attempts = Attempts(call, self._connection)
+        while True:
+            try:
+                response = self._http.send(self._http.build_request(**attempts.request()), stream=stream)
+                if call.answered_by(response):
+                    return response
+                response.read()
+                pause = attempts.after_answer(response)
+            except httpx.RequestError as error:
+                pause = attempts.after_failure(error)
+            time.sleep(pause)

@@ -1,0 +1,213 @@
+"""What a call raises. A class for each type of problem that a caller may want to tell from others; every other type is
+a plain `ProblemError`, or the nearest class above it."""
+
+from __future__ import annotations
+
+import time
+from email.utils import parsedate_to_datetime
+
+import httpx
+from pydantic import ValidationError
+
+from boundarymorph_client.models import Problem
+
+TYPE = "urn:boundarymorph:problem:"
+MAX_CHARACTERS = 200  # of an error that is no problem document, from a proxy perhaps
+
+
+class BoundaryMorphError(Exception):
+    """Base of everything that a call raises because of the service or the way to it."""
+
+
+class ConnectionFailed(BoundaryMorphError):
+    """The service cannot be reached, or the connection broke. `__cause__` is httpx's error."""
+
+
+class TimedOut(BoundaryMorphError, TimeoutError):
+    """The time of the call was over, here or at the service."""
+
+
+class UnexpectedAnswer(BoundaryMorphError):
+    """What answered is no BoundaryMORPH."""
+
+
+class ProblemError(BoundaryMorphError):
+    """The service refused the request, or failed.
+
+    type: stable, such as `urn:boundarymorph:problem:unknown-index`. status: of the HTTP answer.
+    detail: what is wrong and what to do about it. errors: where in the body, and what.
+    request_id: by which the service's log knows the request.
+    retry_after: seconds, where the service says when to try again.
+    """
+
+    def __init__(self, problem: Problem, *, request_id: str | None = None, retry_after: float | None = None) -> None:
+        super().__init__(f"{problem.detail} ({problem.status} {problem.type.removeprefix(TYPE)})")
+        self.type = problem.type
+        self.status = problem.status
+        self.detail = problem.detail
+        self.errors = problem.errors or []
+        self.request_id = request_id
+        self.retry_after = retry_after
+
+    def __reduce__(self) -> tuple[object, ...]:  # for pickle, which has the message only
+        problem = Problem(type=self.type, title="", status=self.status, detail=self.detail, errors=self.errors)
+        return _again, (type(self), problem, self.request_id, self.retry_after)
+
+
+class InvalidInput(ProblemError, ValueError):
+    """The request cannot be used as it stands: a field, a size, embeddings, ids or a name."""
+
+
+class NotFound(ProblemError, LookupError):
+    pass
+
+
+class UnknownIndex(NotFound):
+    pass
+
+
+class UnknownDocument(NotFound):
+    pass
+
+
+class Conflict(ProblemError):
+    pass
+
+
+class IndexConflict(Conflict):
+    """The index exists with another encoder, dimension or kind."""
+
+
+class EmptyIndex(Conflict):
+    """The index holds no documents yet."""
+
+
+class Unauthenticated(ProblemError):
+    """There is no key, or none that the service knows."""
+
+
+class Forbidden(ProblemError):
+    """The key is not for this."""
+
+
+class TooManyRequests(ProblemError):
+    """Not now; `retry_after` says when."""
+
+
+class Overloaded(TooManyRequests):
+    """The service has more work in hand than may wait."""
+
+
+class RateLimited(TooManyRequests):
+    """The key has made as many requests as it may for now."""
+
+
+class Unavailable(ProblemError):
+    """The service, or a part that the request needs, does not work now."""
+
+
+class NotReady(Unavailable):
+    """The service is starting or stopping."""
+
+
+class ScorerUnavailable(Unavailable):
+    pass
+
+
+class RetrieverUnavailable(Unavailable):
+    pass
+
+
+class EncoderUnavailable(Unavailable):
+    pass
+
+
+class StorageUnavailable(Unavailable):
+    pass
+
+
+class UpstreamFailed(ProblemError):
+    """A scorer, retriever or encoder behind the service gives what makes no sense: for its operator."""
+
+
+class DeadlineExceeded(ProblemError, TimedOut):
+    """The deadline came before the service had anything to answer."""
+
+
+KINDS: dict[str, type[ProblemError]] = {
+    "invalid-input": InvalidInput,
+    "limit-exceeded": InvalidInput,
+    "invalid-embeddings": InvalidInput,
+    "duplicate-ids": InvalidInput,
+    "invalid-index-name": InvalidInput,
+    "text-too-long": InvalidInput,
+    "body-too-large": InvalidInput,
+    "unsupported-media-type": InvalidInput,
+    "not-found": NotFound,
+    "unknown-index": UnknownIndex,
+    "unknown-document": UnknownDocument,
+    "index-conflict": IndexConflict,
+    "empty-index": EmptyIndex,
+    "unauthenticated": Unauthenticated,
+    "forbidden": Forbidden,
+    "overloaded": Overloaded,
+    "rate-limited": RateLimited,
+    "not-ready": NotReady,
+    "model-unavailable": Unavailable,
+    "storage-unavailable": StorageUnavailable,
+    "storage-full": StorageUnavailable,
+    "scorer-unavailable": ScorerUnavailable,
+    "retriever-unavailable": RetrieverUnavailable,
+    "encoder-unavailable": EncoderUnavailable,
+    "scorer-failed": UpstreamFailed,
+    "retriever-failed": UpstreamFailed,
+    "encoder-failed": UpstreamFailed,
+    "malformed-frame": UpstreamFailed,
+    "deadline-exceeded": DeadlineExceeded,
+}
+BY_STATUS: dict[int, type[ProblemError]] = {429: TooManyRequests, 503: Unavailable}  # of what a proxy says
+
+
+def of_response(response: httpx.Response) -> ProblemError:
+    """The error that an unsuccessful answer, which has been read, stands for."""
+    try:
+        problem = Problem.model_validate_json(response.content)
+    except ValidationError:
+        said = response.text[:MAX_CHARACTERS].strip() or response.reason_phrase
+        problem = Problem(
+            type="about:blank", title=response.reason_phrase, status=response.status_code, detail=said or "no detail"
+        )
+    return of_problem(problem, response)
+
+
+def of_problem(problem: Problem, response: httpx.Response) -> ProblemError:
+    """The error of a problem that came with this answer, or in the middle of it."""
+    kind = KINDS.get(problem.type.removeprefix(TYPE)) or BY_STATUS.get(problem.status, ProblemError)
+    request_id = response.headers.get("x-request-id")
+    return kind(problem, request_id=request_id, retry_after=_seconds(response.headers.get("retry-after")))
+
+
+def of_transport(error: httpx.RequestError) -> BoundaryMorphError:
+    """The error of a request that was not answered."""
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return TimedOut(said) if isinstance(error, httpx.TimeoutException) else ConnectionFailed(said)
+
+
+def _seconds(header: str | None) -> float | None:
+    """A Retry-After: a number of seconds or a date; None where it is missing or neither."""
+    if header is None:
+        return None
+    try:
+        return max(0.0, float(header))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
+    except ValueError:
+        return None
+
+
+def _again(
+    kind: type[ProblemError], problem: Problem, request_id: str | None, retry_after: float | None
+) -> ProblemError:
+    return kind(problem, request_id=request_id, retry_after=retry_after)

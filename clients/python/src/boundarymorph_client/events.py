@@ -1,0 +1,55 @@
+"""The events of a streamed selection, read from its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+
+from boundarymorph_client.calls import parsed
+from boundarymorph_client.errors import ConnectionFailed, of_problem
+from boundarymorph_client.models import Problem, Round, Selection
+
+
+class Events:
+    """Takes the bytes as they come, and gives what is complete."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._response = response
+        self._begun: list[bytes] = []  # of the line that is not complete
+        self._name = ""
+        self._data: list[bytes] = []
+        self._ended = False
+
+    def feed(self, received: bytes) -> Iterator[Round | Selection]:
+        """Raises ProblemError for an event that is one, UnexpectedAnswer for one that is neither."""
+        self._begun.append(received)
+        if b"\n" not in received:
+            return
+        *lines, rest = b"".join(self._begun).split(b"\n")
+        self._begun = [rest]
+        for line in lines:
+            field, _, value = line.removesuffix(b"\r").partition(b":")
+            match field:
+                case b"event":
+                    self._name = value.decode().strip()
+                case b"data":
+                    self._data.append(value)
+                case b"" if not line.strip() and self._data:
+                    yield from self._event(self._name, b"\n".join(self._data))
+                    self._name, self._data = "", []
+
+    def end(self) -> None:
+        """All bytes have come. Raises ConnectionFailed if the selection is not among them."""
+        if not self._ended:
+            raise ConnectionFailed("the stream ended before the selection")
+
+    def _event(self, name: str, data: bytes) -> Iterator[Round | Selection]:
+        match name:
+            case "round":
+                yield parsed(Round, data)
+            case "selection":
+                self._ended = True
+                yield parsed(Selection, data)
+            case "problem":
+                raise of_problem(parsed(Problem, data), self._response)

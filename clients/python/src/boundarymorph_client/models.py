@@ -1,0 +1,250 @@
+"""What is sent and what comes back: the service's own models, whose fields docs/api.md and docs/openapi.json describe.
+
+What comes back keeps fields that it does not know, so that a newer service can be used. Values like those of `status`
+are plain strings for the same reason.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal, Protocol, Required, TypeAlias, TypedDict
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Array(Protocol):
+    """A numpy array, or anything that numpy makes one of, such as a tensor on the CPU."""
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+Vector: TypeAlias = Sequence[float] | Array
+Vectors: TypeAlias = Sequence[Sequence[float]] | Array
+
+
+class PoolDocument(TypedDict, total=False):
+    """A candidate of one request."""
+
+    id: str | int
+    text: Required[str]
+    title: str | None
+    embedding: Vector
+    score: float
+    bm25: float
+    cross_encoder_score: float
+    tokens: int
+    metadata: Mapping[str, Any]
+
+
+class UploadedDocument(TypedDict, total=False):
+    """A document for an index."""
+
+    id: Required[str | int]
+    text: Required[str]
+    title: str | None
+    metadata: Mapping[str, Any] | None
+    embedding: Vector
+
+
+class SelectOptions(TypedDict, total=False):
+    """Options of a selection. Exactly one of `index` and `pool` is needed; what is left out is the service's to choose.
+
+    index: take the candidates from this index.
+    pool: or take these, as texts or documents, in the order of your retriever.
+    embeddings: of the pool's documents [N, d]; arrays are sent as a block of float16 if they are that, else float32.
+    query_embedding: [d], used instead of encoding the query.
+    budget: cross-encoder calls at most; "auto" stops when little is expected to be lost by it.
+    k: documents to return; max_tokens: return what fits into so many tokens, instead of k.
+    method: `trend` or `boundarymorph`. depth: candidates taken from the index. batch_size: documents scored a round.
+    filter: only documents of the index whose metadata pass it. hybrid: candidates by vectors and words.
+    return_documents: with text, title and metadata. explain: with every round.
+    deadline_ms: milliseconds for the whole call, retries included; the client's `timeout` by default.
+    reuse: let scores of earlier requests take the place of calls. priority: -9 to 9, among your own requests.
+    on_failure: `degrade` (the default) to what is known when the scorer fails, or `error`.
+    """
+
+    index: str
+    pool: Sequence[str | PoolDocument | Mapping[str, object]]
+    embeddings: Vectors
+    query_embedding: Vector
+    budget: int | Literal["auto"]
+    k: int
+    max_tokens: int
+    method: str
+    depth: int
+    filter: Mapping[str, Any]
+    hybrid: bool
+    batch_size: int
+    return_documents: bool
+    explain: bool
+    deadline_ms: float
+    reuse: bool
+    priority: int
+    on_failure: Literal["degrade", "error"]
+
+
+class Answer(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class SelectedDocument(Answer):
+    """A document of the set. `relevance` is the cross-encoder's score where it was asked, else what was inferred."""
+
+    id: str
+    rank: int
+    relevance: float
+    std: float
+    source: str
+    cross_encoder_score: float | None
+    retrieval_rank: int
+    retrieval_score: float
+    text: str | None = None
+    title: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class Usage(Answer):
+    """What was spent."""
+
+    budget: int
+    cross_encoder_calls: int
+    cached_scores: int
+    rounds: int
+    reused_scores: int
+    truncated_documents: int
+
+
+class ExplainedCall(Answer):
+    """Which document was asked and why, and what it scored."""
+
+    id: str
+    retrieval_rank: int
+    rival: str | None
+    gap: float | None
+    value: float | None
+    score: float
+
+
+class ExplainedRound(Answer):
+    """The calls of one trip to the scorer."""
+
+    round: int
+    calls: list[ExplainedCall]
+
+
+class Selection(Answer):
+    """The chosen set, most relevant first. `status` is `complete`, `partial` or `retrieval_only`."""
+
+    id: str
+    documents: list[SelectedDocument]
+    pool_size: int
+    k: int | None
+    max_tokens: int | None
+    method: str
+    usage: Usage
+    status: str
+    stop_reason: str
+    expected_loss: float
+    timings_ms: dict[str, float]
+    warnings: list[str]
+    rounds: list[ExplainedRound] | None = None
+
+
+class Round(Answer):
+    """Of a streamed selection, before each round: what was spent, and the ids of the set if it ended now."""
+
+    rounds: int
+    cross_encoder_calls: int
+    cached_scores: int
+    reused_scores: int
+    budget: int
+    expected_loss: float
+    ids: list[str]
+
+
+class StructureDescription(Answer):
+    """What an index of kind ivf was trained with."""
+
+    count: int
+    sequence: int
+    clusters: int
+    recall: dict[str, float]
+
+
+class IndexDescription(Answer):
+    """An index at a glance."""
+
+    name: str
+    count: int
+    dimension: int
+    encoder: str | None
+    created: str
+    bytes: int
+    kind: str
+    metric: str = "cosine"
+    structure: StructureDescription | None = None
+
+
+class IndexList(Answer):
+    indexes: list[IndexDescription]
+
+
+class StoredDocument(Answer):
+    """A document as an index holds it."""
+
+    id: str
+    text: str
+    title: str | None
+    metadata: dict[str, Any]
+
+
+class UploadProblem(Answer):
+    """A document of an upload, counted from 1, that was skipped, and why."""
+
+    line: int
+    reason: str
+
+
+class UploadReport(Answer):
+    """What became of an upload. All that is counted as added or updated is on disk."""
+
+    added: int
+    updated: int
+    unchanged: int
+    superseded: int
+    skipped: int
+    truncated: int
+    problems: list[UploadProblem]
+    unknown_fields: dict[str, int]
+
+
+class DeleteReport(Answer):
+    """How many documents were there and are gone."""
+
+    deleted: int
+
+
+class PartHealth(Answer):
+    """Whether a part of the service answered its last probe, and since when."""
+
+    status: str
+    since: datetime
+    detail: str | None = None
+
+
+class Ready(Answer):
+    """Whether the service can serve: `status` is `ok`, or else says why not, with `detail` and `parts`."""
+
+    status: str
+    detail: str | None = None
+    parts: dict[str, PartHealth] = {}
+
+
+class Problem(Answer):
+    """RFC 9457 problem details."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str | None = None
+    errors: list[dict[str, str]] | None = None

@@ -1,0 +1,182 @@
+"""When a call is tried again, in virtual time; and events from bytes however they are cut."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import time
+from email.utils import formatdate
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boundarymorph_client import (
+    ConnectionFailed,
+    Overloaded,
+    ProblemError,
+    Round,
+    Selection,
+    TimedOut,
+    Unavailable,
+    UnexpectedAnswer,
+    bodies,
+    calls,
+)
+from boundarymorph_client.attempts import FIRST_PAUSE, LONGEST_PAUSE, Attempts, Connection
+from boundarymorph_client.calls import Call
+from boundarymorph_client.errors import TYPE, of_response
+from boundarymorph_client.events import Events
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def attempts(call: Call[Any], *, clock: Clock, chance: float = 0.5, timeout: float = 60, retries: int = 3) -> Attempts:
+    connection = Connection.of("http://service", None, timeout, retries)
+    return Attempts(call, connection, clock=clock, chance=lambda: chance)
+
+
+def refusal(status: int = 429, retry_after: str | None = "2", slug: str = "overloaded") -> httpx.Response:
+    problem = {"type": TYPE + slug, "title": "t", "status": status, "detail": "too much"}
+    headers = {} if retry_after is None else {"retry-after": retry_after}
+    return httpx.Response(status, json=problem, headers=headers)
+
+
+SELECT = calls.select("q", {"index": "i"})
+
+
+class TestPauses:
+    def test_are_what_is_asked_for_and_a_growing_chance_more(self) -> None:
+        tried = attempts(SELECT, clock=Clock())
+        assert [tried.after_answer(refusal()) for _ in range(3)] == [2 + FIRST_PAUSE * 2**n / 2 for n in range(3)]
+        with pytest.raises(Overloaded):
+            tried.after_answer(refusal())
+
+    def test_do_not_grow_for_ever(self) -> None:
+        tried = attempts(SELECT, clock=Clock(), chance=1, timeout=1e6, retries=50)
+        pauses = [tried.after_answer(refusal(503, None, "not-ready")) for _ in range(50)]
+        assert pauses[0] == FIRST_PAUSE
+        assert max(pauses) == LONGEST_PAUSE
+
+    def test_end_before_the_deadline(self) -> None:
+        clock = Clock()
+        tried = attempts(SELECT, clock=clock, timeout=10)
+        assert tried.after_answer(refusal()) < 10
+        clock.now = 8.0
+        with pytest.raises(Overloaded) as raised:
+            tried.after_answer(refusal())
+        assert raised.value.retry_after == 2
+
+    def test_only_for_what_was_not_begun(self) -> None:
+        for status in (422, 500, 502, 504):
+            with pytest.raises(ProblemError):
+                attempts(SELECT, clock=Clock()).after_answer(refusal(status))
+
+    def test_of_failures(self) -> None:
+        deletion = calls.delete_index("i")
+        for error, call, kind in (
+            (httpx.ConnectError("refused"), deletion, None),
+            (httpx.ConnectTimeout("lost"), deletion, None),
+            (httpx.ReadError("reset"), SELECT, None),
+            (httpx.RemoteProtocolError("closed"), SELECT, None),
+            (httpx.ReadError("reset"), deletion, ConnectionFailed),
+            (httpx.RemoteProtocolError("closed"), deletion, ConnectionFailed),
+            (httpx.ReadTimeout("late"), SELECT, TimedOut),
+            (httpx.UnsupportedProtocol("odd"), SELECT, ConnectionFailed),
+        ):
+            if kind is None:
+                assert attempts(call, clock=Clock()).after_failure(error) > 0
+                continue
+            with pytest.raises(kind) as raised:
+                attempts(call, clock=Clock()).after_failure(error)
+            assert raised.value.__cause__ is error
+
+    def test_what_was_read_cannot_be_sent_again(self) -> None:
+        documents = [{"id": "a", "text": "t"}]
+        for lines, repeatable in ((bodies.Lines(documents), True), (bodies.Lines(iter(documents)), False)):
+            call = calls.upload("i", lines, strict=False, stall_seconds=60)
+            tried = attempts(call, clock=Clock())
+            tried.after_failure(httpx.ConnectError("refused"))
+            assert b"".join(lines) == b'{"id":"a","text":"t"}\n'
+            if repeatable:
+                tried.after_answer(refusal())
+            else:
+                with pytest.raises(Overloaded):
+                    tried.after_answer(refusal())
+
+
+class TestRequests:
+    def test_say_how_much_time_is_left(self) -> None:
+        clock = Clock()
+        tried = attempts(calls.select("q", {"index": "i", "deadline_ms": 3_000}), clock=clock)
+        clock.now = 1.0
+        request = tried.request()
+        assert json.loads(request["content"]) == {"query": "q", "index": "i", "deadline_ms": 2_000}
+        assert 2 <= request["timeout"].read <= 2.5
+        assert request["timeout"].connect == request["timeout"].read
+
+    def test_of_uploads_have_time_for_each_wait(self) -> None:
+        clock = Clock()
+        call = calls.upload("i", bodies.Lines([]), strict=True, stall_seconds=600)
+        tried = attempts(call, clock=clock)
+        clock.now = 10_000.0
+        assert tried.request()["timeout"].read >= 600
+        assert tried.request()["params"] == {"strict": "true"}
+
+    def test_nothing_that_is_no_json(self) -> None:
+        with pytest.raises(ValueError, match="JSON"):
+            bodies.encoded({"score": float("nan")})
+        with pytest.raises(TypeError, match="set"):
+            bodies.encoded({"ids": {1}})
+
+
+class TestErrors:
+    def test_dates(self) -> None:
+        error = of_response(refusal(503, formatdate(time.time() + 100, usegmt=True)))
+        assert error.retry_after is not None
+        assert 90 < error.retry_after <= 100
+        assert of_response(refusal(503, "soon")).retry_after is None
+
+    def test_unknown_types(self) -> None:
+        error = of_response(refusal(418, None, "teapot"))
+        assert type(error) is ProblemError
+        assert (error.type, error.status, error.detail) == (f"{TYPE}teapot", 418, "too much")
+        assert type(of_response(refusal(503, None, "teapot"))) is Unavailable
+        assert type(of_response(httpx.Response(500))) is ProblemError
+
+    def test_survive_pickling(self) -> None:
+        error = pickle.loads(pickle.dumps(of_response(refusal())))
+        assert type(error) is Overloaded
+        assert (error.detail, error.retry_after) == ("too much", 2)
+
+
+ROUND = Round(
+    rounds=1, cross_encoder_calls=5, cached_scores=0, reused_scores=0, budget=9, expected_loss=0.5, ids=["a\u2028b"]
+)
+STREAM = (
+    f": hello\r\n\r\nevent: round\ndata: {ROUND.model_dump_json()}\n\nevent:round\ndata:{ROUND.model_dump_json()}\n\n"
+)
+
+
+class TestEvents:
+    @given(st.lists(st.integers(0, len(STREAM.encode())), max_size=20).map(sorted))
+    def test_however_they_are_cut(self, cuts: list[int]) -> None:
+        raw, events = STREAM.encode(), Events(httpx.Response(200))
+        pieces = [raw[start:end] for start, end in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
+        found: list[Round | Selection] = [event for piece in pieces for event in events.feed(piece)]
+        assert found == [ROUND, ROUND]
+        with pytest.raises(ConnectionFailed):
+            events.end()
+
+    def test_that_are_none(self) -> None:
+        with pytest.raises(UnexpectedAnswer):
+            list(Events(httpx.Response(200)).feed(b"event: round\ndata: {}\n\n"))
+        assert list(Events(httpx.Response(200)).feed(b"event: other\ndata: 1\n\n")) == []

@@ -1,0 +1,115 @@
+"""What the client sends and reads, beside what docs/openapi.json says, and its errors beside docs/api.md."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any, is_typeddict
+
+import pytest
+from pydantic import BaseModel, TypeAdapter
+
+import boundarymorph_client
+from boundarymorph_client import Client, models
+from boundarymorph_client.errors import KINDS, ProblemError
+
+DOCS = Path(__file__).parents[2] / "docs"
+DOCUMENT: dict[str, Any] = json.loads((DOCS / "openapi.json").read_text())
+SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
+CALLED = ("/select", "/indexes", "/readyz")  # what the paths begin with that the client calls
+NAMES = {"Round": "RoundEvent", "Selection": "SelectResponse"}  # where the client's are others
+DEFINED = [found for found in vars(models).values() if isinstance(found, type) and found.__module__ == models.__name__]
+ANSWERS = [found for found in DEFINED if issubclass(found, models.Answer) and found is not models.Answer]
+# No problems that an answer of the service to a client could be, or none to be told from others.
+OTHERS = {
+    "malformed-http",
+    "method-not-allowed",
+    "body-too-slow",
+    "corrupt-index",
+    "internal-error",
+    "client-disconnected",
+}
+
+
+def schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    return SCHEMAS[NAMES.get(model.__name__, model.__name__)]  # type: ignore[no-any-return]
+
+
+def shape(schema: Any) -> Any:
+    """The types of a JSON schema, without its words, values and bounds."""
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return NAMES.get(name, name)
+    if "anyOf" in schema:
+        return sorted(str(shape(choice)) for choice in schema["anyOf"])
+    kept = {"type", "items", "additionalProperties", "format"}
+    return {key: shape(value) for key, value in schema.items() if key in kept}
+
+
+@pytest.mark.parametrize("model", ANSWERS)
+def test_answers_have_the_fields_of_the_service(model: type[BaseModel]) -> None:
+    theirs, ours = schema_of(model), model.model_json_schema(mode="serialization")
+    assert ours["properties"].keys() == theirs["properties"].keys()
+    assert set(ours.get("required", ())) == set(theirs.get("required", ()))
+    for field, schema in theirs["properties"].items():
+        assert shape(ours["properties"][field]) == shape(schema), field
+
+
+def named_in(schema: Any) -> set[str]:
+    """The models that a part of the document refers to, and those that they do."""
+    names = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(schema)))
+    return names.union(*(named_in(SCHEMAS[name]) for name in names))
+
+
+def test_every_answer_has_a_model() -> None:
+    operations = [item.values() for path, item in DOCUMENT["paths"].items() if path.startswith(CALLED)]
+    answered = named_in([operation["responses"] for item in operations for operation in item])
+    assert {NAMES.get(model.__name__, model.__name__) for model in ANSWERS} == answered | {"RoundEvent"}
+
+
+@pytest.mark.parametrize("model", [models.PoolDocument, models.UploadedDocument])
+def test_documents_have_the_fields_of_the_service(model: Any) -> None:
+    assert is_typeddict(model)
+    schema = SCHEMAS[model.__name__]
+    assert model.__annotations__.keys() == schema["properties"].keys()
+    assert model.__required_keys__ == set(schema["required"])
+
+
+def test_options_are_those_of_the_service() -> None:
+    ours = models.SelectOptions.__annotations__.keys()
+    theirs = SCHEMAS["SelectRequest"]["properties"]
+    assert ours - {"embeddings"} == theirs.keys() - {"query"}
+    assert "embeddings" in SCHEMAS["PoolBody"]["properties"]
+    described = inspect.getdoc(models.SelectOptions)
+    assert described is not None
+    for option in ours:
+        assert f"{option}:" in described
+
+
+def test_an_index_can_be_made_in_every_way() -> None:
+    ours = inspect.signature(Client.create_index).parameters.keys() - {"self", "name"}
+    assert ours == SCHEMAS["CreateIndex"]["properties"].keys() - {"metric"}  # which can be cosine only
+
+
+def test_unknown_fields_are_kept() -> None:
+    report = TypeAdapter(models.DeleteReport).validate_json('{"deleted": 1, "seconds": 2}')
+    assert report.model_extra == {"seconds": 2}
+
+
+def test_every_type_of_problem_has_a_class() -> None:
+    """And no class is for a type that is not."""
+    rows = re.findall(r"^\| (`[a-z-]+`(?:, `[a-z-]+`)*) \| \d{3}", (DOCS / "api.md").read_text(), re.MULTILINE)
+    types = {name for row in rows for name in re.findall(r"[a-z-]+", row)}
+    assert len(types) > 30
+    assert KINDS.keys() == types - OTHERS
+
+
+def test_all_that_is_public_is_named() -> None:
+    public = boundarymorph_client.__all__
+    assert {kind.__name__ for kind in KINDS.values()} <= {*public}
+    assert all(hasattr(boundarymorph_client, name) for name in public)
+    assert issubclass(boundarymorph_client.DeadlineExceeded, ProblemError | TimeoutError)
