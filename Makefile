@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 
-.PHONY: help setup demo serve test compare-answers test-faults fuzz check check-deploy openapi format bench-selection bench-select bench-scorer \
+.PHONY: help setup demo serve test compare-answers test-faults fuzz check check-deploy wheels check-wheels openapi format bench-selection bench-select bench-scorer \
 	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-overload soak-scorer soak-index soak-models soak-tests gpu-check \
 	evaluation evaluation-options clean
 
@@ -54,6 +54,15 @@ check: setup  ## ruff, mypy --strict, the import contracts
 
 check-deploy:  ## promtool over the alert rules; Debian has it in `prometheus`
 	promtool check rules deploy/prometheus/alerts.yaml
+
+wheels: | $(BIN)/python  ## the service and its client as wheels -> dist/
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist . clients/python
+	@ls dist/*.whl
+
+check-wheels: wheels  ## install the client's wheel in a fresh environment, with what it needs, and import it
+	rm -rf build/wheels && $(PYTHON) -m venv build/wheels
+	build/wheels/bin/python -m pip install --quiet --disable-pip-version-check dist/boundarymorph_client-*.whl
+	cd build/wheels && bin/python -I -c "import boundarymorph_client as client; print(client.__version__, client.Client())"
 
 openapi: setup  ## the service's description of itself -> docs/openapi.json
 	$(BIN)/boundarymorph openapi > docs/openapi.json
