@@ -1,0 +1,142 @@
+"""The compressor and the retriever in LangChain's own chains, with its callbacks and serialisation."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.documents import Document
+from langchain_core.load import dumps, loads
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from pydantic import SecretStr
+
+from boundarymorph_client import AsyncClient, Client, InvalidInput, UnknownIndex
+from boundarymorph_client.langchain import BoundaryMorphRerank, BoundaryMorphRetriever
+from tests.clients.flavours import Flavour
+from tests.clients.way import Recorder
+
+QUERY = "what is asked"
+FOUND = [Document(f"text {number}", id=f"d{number}", metadata={"n": number, "t": f"T{number}"}) for number in range(30)]
+
+
+async def invoked(flavour: Flavour, runnable: Any, given: Any, config: Any = None) -> Any:
+    if flavour is Flavour.ASYNC:
+        return await runnable.ainvoke(given, config)
+    return await asyncio.to_thread(runnable.invoke, given, config)
+
+
+def chain(rerank: BoundaryMorphRerank) -> Any:
+    """Documents are found, whatever the query, and reranked."""
+
+    async def acompress(given: dict[str, Any]) -> Any:
+        return await rerank.acompress_documents(given["found"], given["query"])
+
+    found: RunnableLambda[str, list[Document]] = RunnableLambda(lambda _: FOUND)
+    return {"found": found, "query": RunnablePassthrough()} | RunnableLambda(
+        lambda given: rerank.compress_documents(given["found"], given["query"]), afunc=acompress
+    )
+
+
+class TestRerank:
+    async def test_in_a_chain(self, flavour: Flavour, url: str, recorder: Recorder) -> None:
+        rerank = BoundaryMorphRerank(base_url=url, k=4, budget=10, title_field="t", options={"batch_size": 2})
+        chosen = await invoked(flavour, chain(rerank), QUERY)
+        assert len(chosen) == 4
+        relevances = [document.metadata["relevance_score"] for document in chosen]
+        assert relevances == sorted(relevances, reverse=True)
+        for document in chosen:
+            original = FOUND[document.metadata["n"]]
+            assert (document.id, document.page_content) == (original.id, original.page_content)
+            assert set(document.metadata) == {
+                *original.metadata,
+                *(f"relevance_{name}" for name in ("score", "std", "source")),
+            }
+            assert "relevance_score" not in original.metadata
+        body = recorder.seen[-1].body
+        assert (body["k"], body["budget"], body["batch_size"]) == (4, 10, 2)
+        assert body["pool"]["documents"][7] == {"id": 7, "text": "text 7", "title": "T7", "score": -7}
+
+    async def test_documents_come_in_the_order_of_their_retriever(self, flavour: Flavour, url: str) -> None:
+        for score_field, expected in ((None, [0, 1, 2]), ("n", [29, 28, 27])):
+            rerank = BoundaryMorphRerank(base_url=url, k=3, budget=0, score_field=score_field)
+            chosen = await invoked(flavour, chain(rerank), QUERY)
+            assert [document.metadata["n"] for document in chosen] == expected
+
+    async def test_nothing_found(self) -> None:
+        rerank = BoundaryMorphRerank(base_url="http://nowhere")
+        assert rerank.compress_documents([], QUERY) == []
+        assert await rerank.acompress_documents([], QUERY) == []
+
+    async def test_a_client_of_ones_own(self, url: str) -> None:
+        async with AsyncClient(url) as client:
+            rerank = BoundaryMorphRerank(base_url="http://nowhere", async_client=client, k=2)
+            assert len(await rerank.acompress_documents(FOUND, QUERY)) == 2
+
+    def test_misspelt_options(self) -> None:
+        with pytest.raises(ValueError, match="bugdet"):
+            BoundaryMorphRerank(bugdet=3)  # type: ignore[call-arg]
+
+
+class Seen(BaseCallbackHandler):
+    def __init__(self) -> None:
+        self.events: list[tuple[str, Any]] = []
+
+    def on_retriever_start(self, serialized: Any, query: str, **more: Any) -> None:
+        self.events.append(("start", (query, more["tags"])))
+
+    def on_retriever_end(self, documents: Any, **more: Any) -> None:
+        self.events.append(("end", len(documents)))
+
+    def on_retriever_error(self, error: BaseException, **more: Any) -> None:
+        self.events.append(("error", type(error)))
+
+
+class TestRetriever:
+    async def test_is_seen_by_callbacks(self, flavour: Flavour, url: str) -> None:
+        document = {"id": "x", "text": "of its own", "title": "Title", "metadata": {"year": 2020}}
+        with Client(url) as client:
+            await asyncio.to_thread(client.upload, "texts", [document])
+        seen = Seen()
+        retriever = BoundaryMorphRetriever(base_url=url, index="texts", k=41, budget=3, tags=["ours"])
+        found = await invoked(flavour, retriever, QUERY, {"callbacks": [seen]})
+        assert seen.events == [("start", (QUERY, ["ours"])), ("end", 41)]
+        (ours,) = (document for document in found if document.id == "x")
+        assert ours.page_content == "of its own"
+        assert (ours.metadata["title"], ours.metadata["year"]) == ("Title", 2020)
+        assert 0 <= ours.metadata["relevance_score"] <= 1
+
+    async def test_errors(self, flavour: Flavour, url: str) -> None:
+        seen = Seen()
+        with pytest.raises(UnknownIndex):
+            await invoked(flavour, BoundaryMorphRetriever(base_url=url, index="none"), QUERY, {"callbacks": [seen]})
+        assert seen.events[-1] == ("error", UnknownIndex)
+        with pytest.raises(InvalidInput):
+            await invoked(flavour, BoundaryMorphRetriever(base_url=url, index="texts", options={"bugdet": 1}), QUERY)
+
+    async def test_batches(self, flavour: Flavour, url: str) -> None:
+        retriever = BoundaryMorphRetriever(base_url=url, index="texts", k=2, budget=1)
+        queries = ["a", "b", "c"]
+        if flavour is Flavour.ASYNC:
+            found = await retriever.abatch(queries)
+        else:
+            found = await asyncio.to_thread(retriever.batch, queries)
+        assert [len(documents) for documents in found] == [2, 2, 2]
+
+    @pytest.mark.filterwarnings("ignore:The function `loads` is in beta")
+    def test_is_written_down_without_its_key(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made = BoundaryMorphRetriever(
+            base_url="http://a", api_key=SecretStr("bm_secret"), index="i", k=3, options={"depth": 9}
+        )
+        text = dumps(made)
+        assert "bm_secret" not in text
+        assert "bm_secret" not in repr(made)
+        monkeypatch.setenv("BOUNDARYMORPH_API_KEY", "bm_secret")
+        again = loads(
+            text,
+            allowed_objects=[BoundaryMorphRetriever],
+            valid_namespaces=["boundarymorph_client"],
+            secrets_from_env=True,
+        )
+        assert (again.index, again.k, again.options, again.api_key) == ("i", 3, {"depth": 9}, SecretStr("bm_secret"))
