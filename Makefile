@@ -108,7 +108,8 @@ soak-models: setup  ## the state machines for an hour, with random seeds; OPTION
 	$(BIN)/python -m tests.stateful.soak $(OPTIONS)
 
 soak-tests: setup  ## the tests that `make test` has in short: more kills, more damaged input; ten minutes
-	$(BIN)/python -m pytest -n auto --dist loadfile --timeout 0 --hypothesis-profile soak tests/system/test_kill.py tests/fuzz/test_streams.py
+	$(BIN)/python -m pytest -n auto --dist loadfile --timeout 0 --hypothesis-profile soak \
+		tests/system/test_kill.py tests/fuzz/test_streams.py tests/retrieval tests/selection tests/api/test_fuzz.py
 
 bench-retrieval: setup  ## a million vectors over HTTP, every kind, beside plain FAISS and milvus-lite -> build/bench/retrieval.json
 	$(BIN)/python -m load_tests.bench_retrieval $(OPTIONS)

@@ -8,6 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from tests.stateful.profile import times
+
 TEXT = st.text(st.characters(exclude_categories=()), max_size=12)  # lone surrogates among them
 NUMBERS = st.integers() | st.floats() | st.integers(2**63, 2**80) | st.sampled_from([0, 1, 2, -1, 1e308, 1e39, 1e-320])
 JSON = st.recursive(
@@ -58,7 +60,9 @@ REQUEST = st.fixed_dictionaries(
 RECORD = st.fixed_dictionaries({"id": mostly(TEXT | NUMBERS), "text": mostly(TEXT)}, optional={"embedding": VECTOR})
 
 many = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=times(80, 2_000),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

@@ -10,6 +10,7 @@ import asyncio
 import sys
 from asyncio.subprocess import PIPE, STDOUT
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,17 +22,20 @@ CONFIGURATION = Path(__file__).with_name("schemathesis.toml")
 MAIN = "from schemathesis.cli import schemathesis; schemathesis()"
 
 
-async def examine(app: App, directory: Path, *, embedded: bool, examples: int, seed: int) -> tuple[int, str]:
+async def examine(
+    app: App, directory: Path, *, embedded: bool, examples: int, seed: int, phases: Sequence[str] = ()
+) -> tuple[int, str]:
     """The exit code, 0 where all is well, and the report.
 
     embedded: with the embedded models, or with cheap ones; examples: drawn for each operation, and as many walks from
-    operation to operation, beside the cases that follow from the schema alone.
+    operation to operation, beside the cases that follow from the schema alone; phases: only these, of schemathesis.
     """
     async with serving(app, directory / "data", embedded=embedded) as client:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", MAIN, "--config-file", str(CONFIGURATION), "--no-color"),
             *("run", str(client.base_url.join("/openapi.json")), "--header", f"Authorization: Bearer {SECRET}"),
             *("--max-examples", str(examples), "--seed", str(seed), "--generation-database", "none"),
+            *(("--phases", ",".join(phases)) if phases else ()),
             *("--request-timeout", "60", "--continue-on-failure", "--suppress-health-check", "all"),
             cwd=directory,
             stdout=PIPE,

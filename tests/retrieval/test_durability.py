@@ -14,6 +14,7 @@ from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.words.lexical import bm25
 from tests.retrieval.fakes import vector_of
 from tests.retrieval.writer import BATCH, DIMENSION, KNOWN, document_of
+from tests.stateful.profile import times
 
 ROOT = Path(__file__).parents[2]
 
@@ -73,7 +74,7 @@ def words_agree(directory: Path, stored: dict[int, int]) -> None:
 
 def test_first_builds(tmp_path: Path) -> None:
     rng = random.Random(1)
-    for kill in range(10):
+    for kill in range(times(5, 50)):
         directory = tmp_path / str(kill)
         acknowledged = killed_after(rng.uniform(0, 0.25), directory, "build")
         stored = read_all(directory)
@@ -93,7 +94,7 @@ def test_updates_of_existing_documents(tmp_path: Path) -> None:
 
     rng = random.Random(2)
     expected = dict.fromkeys(range(KNOWN), 0)
-    for _ in range(10):
+    for _ in range(times(5, 50)):
         first = max(expected.values()) + 1
         for version, *numbers in killed_after(rng.uniform(0, 0.25), tmp_path, "update", str(first)):
             expected |= dict.fromkeys(numbers, version)

@@ -18,6 +18,7 @@ from boundarymorph.retrieval.filters import MAX_DEPTH, MAX_VALUES, Filter
 from boundarymorph.retrieval.local.store import DocumentStore
 from tests.contract.document_store import matching
 from tests.contract.vector_index import unit
+from tests.stateful.profile import times
 
 METADATA: dict[str, dict[str, Any]] = {
     "tram": {"year": 1999, "lang": "de", "tags": ["rail", "city"], "open": True, "by": {"name": "Ada", "age": 36}},
@@ -166,7 +167,7 @@ filters = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=times(150, 4_000), deadline=None)
 @given(filters, st.lists(metadata, min_size=1, max_size=8))
 def test_sql_and_predicate_agree(filter: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     assert by_sql(Filter(filter), rows) == by_predicate(Filter(filter), rows)

@@ -29,6 +29,7 @@ from boundarymorph.retrieval.frame import (
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.retriever import Retrieved
 from boundarymorph.selection.pool import Pool, unit_rows
+from tests.stateful.profile import times
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
@@ -245,7 +246,7 @@ def test_cut_off_anywhere(tensors: dict[str, NDArray[Any]]) -> None:
         decode_pool(frame + b"\0")
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=times(150, 4_000))
 @given(data=st.data())
 def test_damaged_anywhere(tensors: dict[str, NDArray[Any]], data: st.DataObject) -> None:
     """Either it is refused, or what comes out is a pool that could have been sent."""

@@ -20,6 +20,7 @@ from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.uploads import BadLine, ParsedDocument, parse_array, parse_ndjson
 from tests.retrieval.fakes import SeededEncoder, vector_of
+from tests.stateful.profile import times
 
 
 async def stream(*chunks: bytes) -> AsyncIterator[bytes]:
@@ -347,7 +348,7 @@ class TestArrays:
         body = orjson.dumps(values, option=orjson.OPT_INDENT_2 if indent else 0)
         assert [orjson.loads(element) for element in uploads._elements(body)] == values
 
-    @settings(max_examples=1_000, deadline=None)
+    @settings(max_examples=times(300, 10_000), deadline=None)
     @given(body=st.lists(st.sampled_from([*'[]{},:"\\ 1a', "\n", '"a"', '{"a":1}', "\\u"]), max_size=12).map("".join))
     async def test_what_is_refused_is_what_orjson_refuses(self, body: str) -> None:
         given = f"[{body}".encode()

@@ -23,6 +23,7 @@ from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.settings import Settings
 from tests.contract.document_store import matching
 from tests.retrieval.test_filters import filters, metadata
+from tests.stateful.profile import times
 
 ALL = 10**9
 
@@ -46,7 +47,7 @@ def indexed(rows: list[dict[str, Any]]) -> sqlite3.Connection:
     return connection
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=times(120, 3_000), deadline=None)
 @given(filters, st.lists(metadata, min_size=1, max_size=8))
 def test_whatever_meets_a_filter_is_a_candidate(filter: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     asked = Filter(filter)

@@ -8,6 +8,7 @@ from scipy.stats import norm
 from boundarymorph.selection import Acquisition, Belief, BoundaryGap, Explore, UpperConfidenceBound, ValueAtCutoff
 from boundarymorph.selection.acquisition import expected_excess
 from boundarymorph.selection.capacity import top_k
+from tests.stateful.profile import times
 
 COARSE = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])  # many ties
 FINE = st.floats(-1, 2, width=32)
@@ -23,7 +24,7 @@ def beliefs(draw: st.DrawFn) -> tuple[Belief, int]:
     return Belief(mean, std, scored), draw(st.integers(1, n - 1))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=times(250, 6_000), deadline=None)
 @given(beliefs())
 def test_boundary_gap_equals_brute_force(case: tuple[Belief, int]) -> None:
     belief, k = case

@@ -311,4 +311,4 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 TestIndex = IndexMachine.TestCase
-TestIndex.settings = draws(30, 40)
+TestIndex.settings = draws(15, 40)

@@ -172,4 +172,4 @@ class RemoteModelMachine(RuleBasedStateMachine):
 
 
 TestRemoteModel = RemoteModelMachine.TestCase
-TestRemoteModel.settings = draws(40, 20)
+TestRemoteModel.settings = draws(20, 20)
