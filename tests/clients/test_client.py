@@ -285,7 +285,7 @@ class TestErrors:
 class TestKeys:
     @pytest.fixture
     def settings(self, tmp_path: Path) -> Settings:
-        rates = RateLimitSettings(keys={"client": "1/3second", "rare": "1/hour"})
+        rates = RateLimitSettings(keys={"client": "1/3second", "rare": "1/year"})
         return Settings(data_directory=tmp_path, keys=(str(KEY), str(RARE_KEY)), rate_limits=rates)
 
     async def test_from_the_environment(self, connect: Connect, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +317,7 @@ class TestKeys:
         with pytest.raises(bm.RateLimited) as raised:
             await client.list_indexes()
         assert raised.value.retry_after is not None
-        assert raised.value.retry_after > 1_000
+        assert raised.value.retry_after > 30
         assert [seen.status for seen in recorder.seen] == [200, 429]
 
 
