@@ -137,7 +137,7 @@ def test_a_client_leaves(front: Service, rogue: Server, table: Table) -> None:
     rogue.behaviour = well
     recovery = watch.until(lambda: completes(front))
     assert front.metric('boundarymorph_http_request_duration_seconds_count{method="POST",route="/select",status="400"}')
-    table.add("client gone", "nobody looks; the scorer is told, and is free", recovery)
+    table.add("client gone", "the work is cancelled, and the scorer is free again", recovery)
 
 
 @contextmanager
