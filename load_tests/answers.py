@@ -172,7 +172,7 @@ def stable(value: Any) -> Any:
 def compare(before: Path, after: Path) -> int:
     """Print every request that is answered differently; their number."""
     old, new = (orjson.loads(path.read_bytes()) for path in (before, after))
-    different = 0 if len(old) == len(new) else abs(len(old) - len(new))
+    different = abs(len(old) - len(new))
     for first, second in zip(old, new, strict=False):
         if first != second:
             different += 1
@@ -194,6 +194,7 @@ def main() -> None:
     comparing.add_argument("after", type=Path)
     options = parser.parse_args()
     if options.command == "record":
+        options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_bytes(orjson.dumps(record(options.data), option=orjson.OPT_INDENT_2))
     else:
         sys.exit(bool(compare(options.before, options.after)))

@@ -54,6 +54,19 @@ def test_the_recall_that_is_measured_is_what_other_queries_see() -> None:
         assert found / (depth * 50) > recall - 0.03
 
 
+def test_the_recall_holds_after_half_of_the_documents_were_removed() -> None:
+    vectors = clustered(8_000, 16)
+    index = IvfIndex(InvertedFile(trained(vectors[::3], clusters_of(len(vectors)), 0, lambda: None)))
+    index.upsert(names(len(vectors)), vectors)
+    index.file.measure(vectors[::160])
+    index.remove([f"d{row}" for row in range(0, len(vectors), 2)])
+    living, found, depth = vectors[1::2], 0, 2_000
+    for query in vectors[5::160]:
+        best = 2 * np.argsort(-(living @ query))[:depth] + 1
+        found += len(set(index.search(query, depth).ids) & {f"d{row}" for row in best})
+    assert found / (depth * 50) > TARGET - 0.01
+
+
 @pytest.mark.parametrize("count", [1, 2, 9])
 def test_very_few_vectors(count: int) -> None:
     vectors = unit(count, 4)

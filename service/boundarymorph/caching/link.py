@@ -64,7 +64,7 @@ class RedisLink:
         Nothing is connected yet. Raises InvalidConfiguration.
         """
         self._timeout = timeout
-        self._lanes = asyncio.Semaphore(connections)
+        self._slots = asyncio.Semaphore(connections)
         self._circuit: Callable[[], CircuitBreaker] = lambda: CircuitBreaker(
             failures=failures, pause=pause, longest_pause=longest_pause, clock=clock
         )
@@ -98,7 +98,7 @@ class RedisLink:
         started = loop.time()
         asked: float | None = None
         try:
-            async with asyncio.timeout(self._timeout), self._lanes:
+            async with asyncio.timeout(self._timeout), self._slots:
                 asked = loop.time()
                 answer = await self._ask(command, key, *arguments)
             circuit.succeeded(ticket)

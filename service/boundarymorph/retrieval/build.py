@@ -58,7 +58,7 @@ def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None
     )
 
 
-def is_paid(settings: EncoderSettings) -> bool:
+def encoder_is_paid(settings: EncoderSettings) -> bool:
     """Whether a request costs money, so that none is sent without need."""
     from boundarymorph.retrieval.encoders.remote import parse
 

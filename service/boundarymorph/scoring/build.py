@@ -30,7 +30,7 @@ def build_local_scorer(settings: Settings, on_lost: Callable[[], None] = lambda:
     )
 
 
-def is_paid(settings: ScorerSettings) -> bool:
+def scorer_is_paid(settings: ScorerSettings) -> bool:
     """Whether a request costs money, so that none is sent without need."""
     from boundarymorph.scoring.remote.urls import parse
 

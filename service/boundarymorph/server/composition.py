@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -12,12 +11,10 @@ from threadpoolctl import threadpool_limits
 
 from boundarymorph.caching.build import build_caches
 from boundarymorph.caching.caches import Caches
-from boundarymorph.retrieval.build import build_encoder, build_indexes, build_remote_retriever
-from boundarymorph.retrieval.build import is_paid as encoder_is_paid
+from boundarymorph.retrieval.build import build_encoder, build_indexes, build_remote_retriever, encoder_is_paid
 from boundarymorph.retrieval.observed import ObservedRetriever
 from boundarymorph.scoring.batching import BatchingScorer
-from boundarymorph.scoring.build import build_local_scorer, build_scorer
-from boundarymorph.scoring.build import is_paid as scorer_is_paid
+from boundarymorph.scoring.build import build_local_scorer, build_scorer, scorer_is_paid
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings
@@ -32,8 +29,7 @@ if TYPE_CHECKING:
 
 PROBE = "probe"
 LOCAL_THREADS = 16  # that search the indexes of this machine: what waits at the same time is searched together
-Probe = Callable[[float], Awaitable[object]]  # asks a part for a trifle, before a moment on `time.monotonic()`
-_log = logging.getLogger(__name__)
+Probe = Callable[[float], Awaitable[object]]  # a small call of a part, with its deadline on `time.monotonic()`
 
 
 @dataclass(frozen=True)
@@ -67,7 +63,7 @@ class AllInOne(Retrieval):
     selector: Selector
 
     async def check(self) -> None:
-        """Besides, warm the cross-encoder up."""
+        """As `Retrieval.check`, and warm the cross-encoder up."""
         await super().check()
         await self.scorer.check()
 
@@ -186,17 +182,17 @@ def probe_of_scorer(scorer: Scorer) -> Probe:
 
 
 def probe_of_indexes(catalog: Catalog) -> Probe:
-    """Looks for the indexes in a thread. Who gives up leaves the look to the next, so that none runs beside another."""
-    look: asyncio.Task[None] | None = None
+    """Checks the indexes in a thread. The next probe awaits a check that is still running: none run side by side."""
+    check: asyncio.Task[None] | None = None
 
     async def probe(deadline: float) -> None:
-        nonlocal look
-        look = current = look or asyncio.create_task(asyncio.to_thread(catalog.check))
+        nonlocal check
+        check = current = check or asyncio.create_task(asyncio.to_thread(catalog.check))
         try:
             await asyncio.shield(current)
         finally:
             if current.done():
-                look = None
+                check = None
 
     return probe
 

@@ -1,4 +1,4 @@
-"""A process from its start to its end: the settings and, once it stands, what is behind its routes."""
+"""A process from its start to its end: what it serves, and whether it can."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Lifecycle:
 
     built: what it serves, once that is there; ready: its parts have answered a first probe, and nothing broke since;
     readiness: of the parts behind it, from then on; waiting: for what, as callers read it; trouble: the same for
-    operators; failure: why there is nothing to wait for; draining: it was told to stop; listen_when_ready: it accepts
+    operators; failure: why there is nothing to wait for; draining: it is to stop; listen_when_ready: it accepts
     no connection before.
     """
 
@@ -113,7 +113,7 @@ class Lifecycle:
         return self.built
 
     async def may_listen(self) -> None:
-        """Wait until its door may be opened: at once, or when it is ready, has failed or is told to stop."""
+        """Wait until it may accept connections: at once, or once it is ready, has failed or is to stop."""
         while self.listen_when_ready and not (self.ready or self.failure or self.draining):  # noqa: ASYNC110
             await asyncio.sleep(TICK)  # the signal handler, for one, has no event to set
 

@@ -105,7 +105,10 @@ class InvertedFile:
         exactly: they are there for certain.
         """
         wanted = min(depth, rows.living)
-        probes = self.clusters if exactly or self.effort is None else min(self.effort.at(depth), self.clusters)
+        probes = self.clusters
+        if wanted and not exactly and self.effort is not None:
+            nominal = -(-wanted * int(self.index.ntotal) // rows.living)  # removed rows thin the clusters out
+            probes = min(self.effort.at(nominal), self.clusters)
         error = self.loss + rounding_error(query.size)
         reach = wanted + wanted // 64 + _MARGIN
         with self._searching():
