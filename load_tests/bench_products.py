@@ -48,7 +48,7 @@ def main() -> None:
     arguments = parser.parse_args()
     threadpool_limits(1, user_api="blas")  # as in the service
     matrix = np.random.default_rng(0).standard_normal((arguments.documents, arguments.dimension), dtype=np.float32)
-    together = SharedProducts(matrix, lanes=available_cores())
+    together = SharedProducts(matrix, slots=available_cores())
     rows = report.Rows("products")
     for threads in arguments.threads:
         alone, shared = (

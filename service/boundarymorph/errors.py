@@ -17,7 +17,7 @@ class BoundaryMorphError(Exception):
 
     slug: ClassVar[str] = "internal-error"
     summary: ClassVar[str | None] = None
-    """In place of the message, for callers, where messages tell of other servers."""
+    """Shown to callers in place of the message, where that names other servers."""
 
     def __init__(self, message: str = "", *, public: str | None = None) -> None:
         super().__init__(message)

@@ -57,10 +57,10 @@ def waiting(products: SharedProducts, count: int) -> None:
     pytest.fail("they never came")
 
 
-@pytest.mark.parametrize("lanes", [1, 3])
-def test_every_query_gets_its_own(lanes: int) -> None:
+@pytest.mark.parametrize("slots", [1, 3])
+def test_every_query_gets_its_own(slots: int) -> None:
     matrix = np.random.default_rng(0).standard_normal((500, 8), dtype=np.float32)
-    products = SharedProducts(matrix, lanes=lanes)
+    products = SharedProducts(matrix, slots=slots)
     asked, counts = queries(400), np.random.default_rng(2).integers(0, 501, 400).tolist()
     with ThreadPoolExecutor(24) as threads:
         for query, count, found in zip(asked, counts, threads.map(products, asked, counts), strict=True):
@@ -69,7 +69,7 @@ def test_every_query_gets_its_own(lanes: int) -> None:
 
 
 def test_those_that_wait_go_together(held: Held) -> None:
-    products = SharedProducts(held, lanes=2)  # type: ignore[arg-type]
+    products = SharedProducts(held, slots=2)  # type: ignore[arg-type]
     asked = queries(2 + MOST + 3)
     with ThreadPoolExecutor(len(asked)) as threads:
         first = [threads.submit(products, query, 300) for query in asked[:2]]
@@ -84,7 +84,7 @@ def test_those_that_wait_go_together(held: Held) -> None:
 
 
 def test_what_goes_wrong_is_told_to_all_that_went_together(held: Held) -> None:
-    products = SharedProducts(held, lanes=1)  # type: ignore[arg-type]
+    products = SharedProducts(held, slots=1)  # type: ignore[arg-type]
     asked = queries(4)
     asked[2] = np.nan
     with ThreadPoolExecutor(4) as threads:

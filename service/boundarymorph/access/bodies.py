@@ -65,7 +65,7 @@ def bound(field: str, value: int, limit: int, unit: str) -> None:
 def check_lists(body: bytes, limit: int) -> None:
     """Raises LimitExceeded for a JSON body with a list of more than so many numbers: unparsed, it is a tenth as large.
 
-    Small bodies pass: what is wrong with them is told better once they are parsed.
+    Small bodies pass: the parser has a better message for what is wrong with them.
     """
     if len(body) < LARGE or not any(
         body.count(b",", *found.span()) >= limit for found in _numbers(2 * limit + 1).finditer(body)

@@ -89,7 +89,7 @@ class Caller:
         return not self.keys or any(key.is_for(index) for key in self.keys)
 
     def require(self, index: str) -> None:
-        """Raises UnknownIndex for an index that it may not use, and so does not tell whether there is one."""
+        """Raises UnknownIndex for an index that it may not use, which does not reveal whether there is one."""
         if not self.sees(index):
             raise UnknownIndex(f"there is no index {index!r} for the API key of {self.name}")
 
@@ -113,7 +113,7 @@ def parse(text: str) -> Key:
 
 
 def make(name: str, scopes: Collection[Scope], indexes: Sequence[str] = ()) -> tuple[str, Key]:
-    """A new secret, to be told once, and the key to be configured. Raises InvalidConfiguration."""
+    """A new secret, to be shown once, and the key to be configured. Raises InvalidConfiguration."""
     secret = f"bm_{secrets.token_urlsafe(32)}"
     return secret, parse(str(Key(name, frozenset(scopes), _sha256(secret), tuple(indexes))))
 
@@ -141,7 +141,7 @@ class KeyRing:
         if kind.lower() != "bearer" or not secret:
             raise Unauthenticated("this service wants an API key: Authorization: Bearer KEY")
         given = _sha256(secret.strip())
-        # All are compared, whatever comes out, so that the time tells nothing.
+        # All are compared, whatever the result, so that the time reveals nothing.
         matches = [key for key in self._keys if hmac.compare_digest(key.sha256, given)]
         if not matches:
             raise Unauthenticated("this API key is not known here")

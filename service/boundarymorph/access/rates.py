@@ -144,7 +144,7 @@ class RateLimits:
         except asyncio.CancelledError:
             self._circuit.abandoned(ticket)
             raise
-        except Exception as error:  # redis-py fails in many ways on a server that speaks nonsense
+        except Exception as error:  # redis-py fails in many ways on a malformed reply
             self._note_failure(ticket, error)
             return None
         self._circuit.succeeded(ticket)

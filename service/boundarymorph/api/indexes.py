@@ -195,15 +195,15 @@ async def _lines(
     """`progress` once a second, more rarely in a long upload: not all clients read before all is sent. Then `report`,
     or `problem`."""
     length = request.headers.get("content-length", "")
-    begun = told = time.monotonic()
+    begun = reported = time.monotonic()
     pace = Pace(int(length) if length.isdecimal() else None)
     try:
         async with aclosing(reports):
             async for report in reports:
                 pace.observe(report.documents, report.position)
                 now = time.monotonic()
-                if now - told >= max(PROGRESS_SECONDS, PROGRESS_SHARE * (now - begun)):
-                    told = now
+                if now - reported >= max(PROGRESS_SECONDS, PROGRESS_SHARE * (now - begun)):
+                    reported = now
                     yield _line("progress", _progress(report, pace))
         yield _line("report", _finished(report))
     except ClientDisconnect:

@@ -24,7 +24,7 @@ async def livez() -> Health:
 @router.get("/readyz", summary="Can it serve?", responses={503: {"model": Ready, "description": "Not now"}})
 async def readyz(request: Request, service: ServiceOf, access: AccessOf, response: Response) -> Ready:
     """200 once the models are loaded, as long as each part behind the process answers its probes, and until it is
-    told to stop. A gateway whose scorer is unavailable says so here, and goes on answering with what it has.
+    asked to stop. A gateway whose scorer is unavailable says so here, and goes on answering with what it has.
 
     Anyone may ask. What is wrong in detail, which names hosts and paths, is for a key of scope `admin`, or where there
     are no keys for callers on the same machine."""

@@ -23,7 +23,7 @@ from boundarymorph.api.schemas import Problem
 
 MEDIA_TYPE = "application/problem+json"
 MAX_DETAILS = 20
-TAGS = ("numbers", "block")  # by which pydantic tells the forms of a vector apart
+TAGS = ("numbers", "block")  # by which pydantic distinguishes the forms of a vector
 MAX_CHARACTERS = 1_000  # of a message, which may quote what a caller sent
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Cross-encoder scores and embeddings that were computed before, in Redis, or in this process where there is none.
 
-A score and an embedding are pure functions of the model (its name tells revision, precision, maximum length and prompt)
+A score and an embedding are pure functions of the model (whose name contains revision, precision, length and prompt)
 and of the texts. So nothing here goes stale, and a cache may lose anything at any time: what is not there is
 computed again.
 

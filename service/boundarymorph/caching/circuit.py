@@ -46,7 +46,7 @@ class CircuitBreaker:
         return State.HALF_OPEN if self._trying or self._clock() >= self._until else State.OPEN
 
     def admit(self) -> int | None:
-        """A ticket for whoever may ask, to be given back once, to `succeeded`, `failed` or `abandoned`; or None."""
+        """A ticket for one call, to be given back once, to `succeeded`, `failed` or `abandoned`; or None."""
         if self._until is not None:
             if self._trying or self._clock() < self._until:
                 return None

@@ -21,7 +21,7 @@ _Key = tuple[str, str, bytes]
 class KnownScores:
     """A scorer behind a cache: it is asked only for what neither the cache nor another request has.
 
-    Without a cache it is asked for everything. Of a call in which some pairs were cut, the scorer tells how many and
+    Without a cache it is asked for everything. Of a call in which some pairs were cut, the scorer says how many and
     not which: the longest texts are taken to be those, so that the number is exact for the same texts, and near for
     others.
     """

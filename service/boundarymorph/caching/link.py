@@ -109,7 +109,7 @@ class RedisLink:
         except ForeignKey:
             circuit.succeeded(ticket)
             raise
-        except Exception as error:  # redis-py fails in many ways on a server that speaks nonsense
+        except Exception as error:  # redis-py fails in many ways on a malformed reply
             if asked is None or (isinstance(error, TimeoutError) and not self._is_fair(loop.time() - asked)):
                 circuit.abandoned(ticket)
             else:

@@ -51,7 +51,7 @@ class Source(Generic[Key, Value]):
 class ReadThrough(Generic[Key, Value]):
     """Values by key, each read and computed for one request at a time (single flight), and written behind its back.
 
-    A flight stays until its value has been written, so that whoever comes meanwhile finds it there or in the cache.
+    A flight stays until its value has been written, so that a later request finds it there or in the cache.
     For one event loop.
     """
 
@@ -138,7 +138,7 @@ class ReadThrough(Generic[Key, Value]):
         values: Mapping[Key, Value],
         otherwise: _Outcome = _Outcome.ABANDONED,
     ) -> None:
-        """Tell those who follow, and be in nobody's way any more."""
+        """Give the value to those who wait for it, and end the flight."""
         for key, flight in flights.items():
             if not flight.landed.done():
                 flight.landed.set_result(values.get(key, otherwise))

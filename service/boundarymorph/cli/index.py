@@ -217,8 +217,8 @@ class _Build:
             with sources.opened(self.source) as (stream, length):
                 chunks = sources.chunks(stream, self.source)
                 entries = parse_ndjson(chunks, dimension, max_line_bytes=self.settings.limits.line_bytes)
-                with terminal.ingestion(console, self.name, length) as tell:
-                    report = await ingest(live, encoder, entries, strict=self.strict, on_progress=tell)
+                with terminal.ingestion(console, self.name, length) as show:
+                    report = await ingest(live, encoder, entries, strict=self.strict, on_progress=show)
             if isinstance(live, LocalIndex):
                 await asyncio.to_thread(live.settle)  # so that services need not train an ivf index
         finally:

@@ -54,7 +54,7 @@ def select(
     }
     request = SelectRequest.model_validate({"query": query, "index": index, "return_documents": not as_json, **given})
 
-    task_of(request, settings, time.monotonic())  # what is over a limit is told before any model is loaded
+    task_of(request, settings, time.monotonic())  # a limit that is exceeded is reported before any model is loaded
 
     async def answer() -> SelectResponse:
         built = composition.build_gateway(settings) if settings.retriever.url else composition.build(settings)

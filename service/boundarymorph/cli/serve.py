@@ -74,9 +74,11 @@ def scorer(
     ] = None,
     max_length: Annotated[int | None, typer.Option(help="Tokens of a pair.", show_default="the model's own")] = None,
     prompt: Annotated[
-        str | None, typer.Option(help="Template of a causal reranker, where its name does not tell.")
+        str | None, typer.Option(help="Template of a causal reranker, where its name does not imply one.")
     ] = None,
-    instruction: Annotated[str | None, typer.Option(help="What a causal reranker is told to judge by.")] = None,
+    instruction: Annotated[
+        str | None, typer.Option(help="Instruction for a causal reranker: by what to judge.")
+    ] = None,
     batch_tokens: Annotated[int | None, typer.Option(help="Tokens of a batch.", show_default="by the device")] = None,
     queue_tokens: Annotated[int | None, typer.Option(help="Tokens that may wait.", show_default="1000000")] = None,
     log_level: LogLevel = None,

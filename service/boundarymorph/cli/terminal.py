@@ -46,13 +46,18 @@ def ingestion(
     """
     pace = Pace(total, clock)
     if console.is_terminal:
-        columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[told]}")
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[status]}"),
+        )
         with Progress(*columns, console=console) as bar:
-            task = bar.add_task(f"indexing {name}", total=total, told="")
+            task = bar.add_task(f"indexing {name}", total=total, status="")
 
             def draw(report: IngestReport) -> None:
                 pace.observe(report.documents, report.position)
-                bar.update(task, completed=report.position, told=_told(report, pace))
+                bar.update(task, completed=report.position, status=_status(report, pace))
 
             yield draw
             bar.update(task, total=total or 1, completed=total or 1)
@@ -65,7 +70,7 @@ def ingestion(
         if clock() - last >= LINE_SECONDS:
             last = clock()
             share = "" if total is None else f"{report.position / max(1, total):.0%}, "
-            console.print(f"indexing {name}: {share}{_told(report, pace)}", highlight=False, soft_wrap=True)
+            console.print(f"indexing {name}: {share}{_status(report, pace)}", highlight=False, soft_wrap=True)
 
     yield write
 
@@ -137,7 +142,7 @@ def print_selection(console: Console, query: str, answer: Mapping[str, Any]) -> 
         console.print(f"[yellow]note:[/yellow] {escape(warning)}", highlight=False)
 
 
-def _told(report: IngestReport, pace: Pace) -> str:
+def _status(report: IngestReport, pace: Pace) -> str:
     left = "" if pace.seconds_left is None else f", {timedelta(seconds=round(pace.seconds_left))} left"
     there = f" ({report.unchanged:,} were there)" if report.unchanged else ""
     return f"{report.documents:,} documents{there}, {pace.documents_per_second:,.0f}/s{left}"

@@ -158,6 +158,6 @@ def _embedded(model: str, folder: str, sha256: str) -> Weights:
 
 @lru_cache(maxsize=32)
 def _sha256(path: Path, size: int, modified_ns: int) -> str:
-    """Hash of a file; size and modification time only tell a changed file from one that was hashed before."""
+    """Hash of a file; size and modification time only say whether a file changed since it was hashed."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

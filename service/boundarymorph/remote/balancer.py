@@ -13,12 +13,12 @@ from typing import Generic, TypeVar
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration, Overloaded
 from boundarymorph.remote.deadline import Deadline
-from boundarymorph.remote.peer import Busy, Flawed, Misfit, Peer, Refused, Relayed, Unavailable
+from boundarymorph.remote.peer import Busy, Flawed, Mismatch, Peer, Refused, Relayed, Unavailable
 from boundarymorph.remote.replicas import Replicas, Ticket
 from boundarymorph.remote.together import together
 
 ATTEMPTS = 3  # of a call, and one more for each server: repetition must not add much to an overload
-PAUSES = 3  # that are waited out before the caller hears of the overload
+PAUSES = 3  # that are waited out before the overload reaches the caller
 OnChange = Callable[[str, bool], None]
 P = TypeVar("P", bound=Peer)
 Answer = TypeVar("Answer")
@@ -41,20 +41,20 @@ class Role:
     results: str = "answers"
 
 
-class OtherModel(Misfit):
+class OtherModel(Mismatch):
     """The server serves another model than most."""
 
 
 @dataclass(slots=True, eq=False)
 class _Member(Generic[P]):
     """fault: what is wrong with it, as callers hear it; model: that it served when it last answered; proven: whether it
-    has shown since that it works; misfit: whether it is ejected for its model; probe: under way."""
+    has shown since that it works; mismatched: whether it is ejected for its model; probe: under way."""
 
     peer: P
     fault: BoundaryMorphError | None = None
     model: str | None = None
     proven: bool = False
-    misfit: bool = False
+    mismatched: bool = False
     probe: asyncio.Task[None] | None = None
 
 
@@ -153,7 +153,7 @@ class Balancer(Generic[P]):
                     raise self._as_error(flaw) from flaw
                 flaws[index] = flaw
                 tried.add(index)
-            except (Unavailable, Misfit) as failure:
+            except (Unavailable, Mismatch) as failure:
                 self._eject(index, failure)
                 tried.add(index)
                 if isinstance(failure, Unavailable) and failure.carried_out and peer.paid:
@@ -291,9 +291,9 @@ class Balancer(Generic[P]):
         self._replicas.failed(index)
         member.peer.forget()
         if isinstance(cause, OtherModel):
-            member.misfit = True
+            member.mismatched = True
         else:
-            member.model, member.proven, member.misfit = None, False, False
+            member.model, member.proven, member.mismatched = None, False, False
             self._elect()
 
     def _probe_doubtful(self) -> None:
@@ -372,11 +372,11 @@ class Balancer(Generic[P]):
             return
         log.warning("the %ss serve another model from now on: %s, no longer %s", self._role.name, self.model, before)
         for index, member in enumerate(self._members):
-            if member.model == self.model and member.misfit:
-                member.misfit = False
+            if member.model == self.model and member.mismatched:
+                member.mismatched = False
                 self._replicas.readmit(index)
                 self._note(member, None)
-            elif member.model not in (None, self.model) and not member.misfit:
+            elif member.model not in (None, self.model) and not member.mismatched:
                 self._eject(index, self._other_model(member))
 
     def _other_model(self, member: _Member[P]) -> OtherModel:

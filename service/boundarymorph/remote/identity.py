@@ -15,11 +15,11 @@ _ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")  # OWNER/NAME, which no 
 def identified(description: Description, endpoint: Endpoint, address: str) -> Description:
     """The description, with a name under which results may be kept.
 
-    A name that any server may give to any model says too little. Unless the server tells a revision, or its model is
+    A name that any server may give to any model says too little. Unless the server names a revision, or its model is
     one of the hub or of a hosted service, the operator's revision completes the name, or else a hash of `address`, the
     base URL of the first of all servers of the model.
 
-    Raises Unusable for a server that tells another revision than the operator wants.
+    Raises Unusable for a server with another revision than the operator wants.
     """
     named, wanted = description.revision, endpoint.revision
     if named is not None:

@@ -16,7 +16,7 @@ from boundarymorph.remote.balancer import Balancer, OnChange, OtherModel, Role, 
 from boundarymorph.remote.chunks import chunks, encoded
 from boundarymorph.remote.deadline import Deadline
 from boundarymorph.remote.identity import identified
-from boundarymorph.remote.peer import Busy, Flawed, KeyRefused, Misfit, Peer, Refused, TimedOut, Unavailable
+from boundarymorph.remote.peer import Busy, Flawed, KeyRefused, Mismatch, Peer, Refused, TimedOut, Unavailable
 from boundarymorph.remote.together import together
 from boundarymorph.remote.urls import Endpoint
 from boundarymorph.remote.wire import Answer, Description, Unusable
@@ -27,7 +27,7 @@ DESCRIPTION_TIMEOUT = 2.0  # seconds; no model runs for it
 CALLS = 3  # of which the first two may be lost to a change of the model
 PROBE = "probe"
 SHARE = 4  # a call may take one in so many of all connections
-GRACE = 0.05  # seconds after the deadline in which a request's own timer tells which server it waited for
+GRACE = 0.05  # seconds after the deadline in which a request's own timer says which server it waited for
 
 Outcome = Literal["ok", "overloaded", "unavailable", "timeout", "failed", "cancelled"]
 Observer = Callable[[str, Outcome, float], None]
@@ -40,7 +40,7 @@ OUTCOMES: dict[type[BaseException], Outcome] = {
 }
 
 
-class Exchanged(Misfit):
+class Exchanged(Mismatch):
     """The server serves another model than it said."""
 
 
@@ -222,7 +222,7 @@ class RemoteModel:
         return True
 
     async def _describe(self, server: _Server, deadline: Deadline, *, confirm: bool = False) -> Description:
-        """What a server says of itself, asked where it is not known. Raises as `Peer.fetch` does, and Misfit.
+        """What a server says of itself, asked where it is not known. Raises as `Peer.fetch` does, and Mismatch.
 
         confirm: ask too where a connection was opened since it was asked, behind which there may be another model.
         """
@@ -237,9 +237,9 @@ class RemoteModel:
                 except KeyRefused:
                     raise
                 except Refused as failure:
-                    raise Misfit(f"{failure}; {kind}") from failure
+                    raise Mismatch(f"{failure}; {kind}") from failure
                 except Unusable as flaw:
-                    raise Misfit(f"{server.base}{path} does not fit: {flaw}; {kind}") from flaw
+                    raise Mismatch(f"{server.base}{path} does not fit: {flaw}; {kind}") from flaw
                 server.description, server.asked_at = known, server.opened
             assert known is not None, "what does not describe itself is described by its configuration"
             self._balancer.serves(server, known.name, texts=known.concurrent_texts)

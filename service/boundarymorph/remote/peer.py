@@ -21,7 +21,7 @@ CONNECT_TIMEOUT = 1.0  # seconds; a server that is up accepts at once
 # Less than the five seconds after which common servers close an idle connection, perhaps just when it is used again.
 KEEPALIVE = 4.0
 EXCERPT = 200  # characters of a server's own message
-FAILED_DEPENDENCY = 424  # with which TEI tells that its backend is gone
+FAILED_DEPENDENCY = 424  # TEI's status when its backend is gone
 JSON = {"Content-Type": "application/json", "Accept": "application/json"}
 
 
@@ -56,7 +56,7 @@ class KeyRefused(Refused):
     """The server does not take the key, or wants one."""
 
 
-class Misfit(Refused):
+class Mismatch(Refused):
     """The server is not the one that was expected: another model, or another kind of server."""
 
 
@@ -149,7 +149,7 @@ class Peer:
                     return await once()
         except TimeoutError as timeout:
             if budget is None:
-                raise  # of whoever gives the body
+                raise  # an error of the body's own source
             if budget.last:
                 raise self._too_late(f"{self.base} had not answered when the time was over") from timeout
             raise TimedOut(f"{self.base} did not answer within {budget.seconds:.3g} s") from timeout
@@ -199,7 +199,7 @@ class Peer:
 
 
 def tells_of_server(response: httpx.Response) -> bool:
-    """Whether it tells of the server rather than of what was asked for."""
+    """Whether it is about the server rather than about the request."""
     return response.status_code == HTTPStatus.TOO_MANY_REQUESTS or response.is_server_error
 
 

@@ -43,7 +43,7 @@ class Description:
 
     name: model and precision, as far as they are named; model: what requests call the model; texts: most a request;
     concurrent_texts: how many it takes at a time before it refuses any, None where it does not say; revision: of the
-    model, weights: their name on the hub or their folder, None where the server does not tell them.
+    model, weights: their name on the hub or their folder, None where the server does not say.
     """
 
     name: str

@@ -51,7 +51,7 @@ class Sql:
 class Filter:
     """A checked filter. Equal ones are those that read the same, whatever the order of their fields.
 
-    condition: what it says, for whoever puts it into another language.
+    condition: the expression, for translation into another query language.
     """
 
     def __init__(self, filter: object) -> None:

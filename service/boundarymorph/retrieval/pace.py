@@ -27,13 +27,13 @@ class Pace:
 
     @property
     def documents_per_second(self) -> float:
-        """Over the last WINDOW_SECONDS; 0 before there is anything to tell."""
+        """Over the last WINDOW_SECONDS; 0 before anything was measured."""
         (start, before, _), (end, after, _) = self._seen[0], self._seen[-1]
         return (after - before) / (end - start) if end > start else 0.0
 
     @property
     def seconds_left(self) -> float | None:
-        """If the rest goes on at that speed; None where that cannot be told."""
+        """If the rest goes on at that speed; None where that is unknown."""
         (start, _, before), (end, _, after) = self._seen[0], self._seen[-1]
         if self._total is None or after <= before:
             return None

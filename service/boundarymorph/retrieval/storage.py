@@ -24,7 +24,7 @@ def storage_errors(trouble: str) -> Iterator[None]:
 
 
 def exists(path: Path) -> bool:
-    """Whether there is a file or folder. Raises StorageUnavailable where that cannot be told."""
+    """Whether there is a file or folder. Raises StorageUnavailable where that cannot be determined."""
     with storage_errors(str(path)):
         return path.exists()
 

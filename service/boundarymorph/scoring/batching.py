@@ -27,7 +27,7 @@ SCORER = Role(
 
 
 class BatchingScorer(Served[CrossEncoder, Pair]):
-    """A `Scorer` whose cross-encoder serves all requests in common batches; see `Batcher` for the order and the door.
+    """A `Scorer` whose cross-encoder serves all requests in common batches; see `Batcher` for the order and the limits.
 
     queue_tokens: what may wait; patience: seconds after which a request without a deadline is due; on_lost: called when
     the device is gone for good.

@@ -71,7 +71,7 @@ class Observed:
 
 
 class RateLimitHeaders:
-    """ASGI middleware: tells in every answer how its caller stands, in the fields RateLimit-Policy and RateLimit."""
+    """ASGI middleware: puts the caller's rate limit into every answer, as the fields RateLimit-Policy and RateLimit."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""A process that serves an application until it is told to stop, and then ends in order; or several of them."""
+"""A process that serves an application until it is asked to stop and then shuts down gracefully; or several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several worker processes: started, told to stop, and replaced when they are killed."""
+"""Several worker processes: started, stopped, and replaced when they are killed."""
 
 from __future__ import annotations
 

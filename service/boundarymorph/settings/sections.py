@@ -11,7 +11,7 @@ from pydantic_settings import NoDecode
 
 
 class Limits(BaseModel, extra="forbid"):
-    """Bounds on one request. What is over one is refused at the door, whole."""
+    """Bounds on one request. A request that exceeds one is refused on arrival."""
 
     body_bytes: int = Field(256 * 2**20, ge=1024, description="HTTP body, except of a streamed upload")
     line_bytes: int = Field(4 * 2**20, ge=1024, description="one line of an NDJSON upload")
@@ -89,11 +89,11 @@ class ModelSettings(BaseModel, extra="forbid"):
     revision: str | None = Field(
         None,
         pattern=r"^[\w./-]{1,128}$",
-        description="commit, branch or tag of a model with a name; of a url, what tells its model from others",
+        description="commit, branch or tag of a model with a name; of a url, what distinguishes its model from others",
     )
     precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = Field("auto", description="of a model with a name")
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="where a model with a name runs")
-    instruction: str | None = Field(None, description="what a model that is told its task is told")
+    instruction: str | None = Field(None, description="for models that are given their task as an instruction")
     trust_remote_code: bool = Field(False, description="run Python code that comes with the model")
     batch_tokens: int | None = Field(None, ge=1, description="tokens of a batch; by the device if unset")
 
@@ -122,7 +122,7 @@ class ScorerSettings(ModelSettings):
     url: Urls = Field((), description="http://, tei://, vllm://, infinity://, cohere:// or jina:// servers")
     model: str | None = Field(None, description="Hugging Face name or folder; the embedded cross-encoder if unset")
     max_length: int | None = Field(None, ge=8, description="tokens of a pair; the model's own limit if unset")
-    prompt: str | None = Field(None, description="template of a causal reranker, where its name does not tell")
+    prompt: str | None = Field(None, description="template of a causal reranker, where its name does not imply one")
     queue_tokens: int = Field(1_000_000, ge=1, description="tokens that may wait; what is over it is refused")
 
 

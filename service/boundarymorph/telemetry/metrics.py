@@ -155,7 +155,7 @@ class BatchFamily:
         )
         self.truncated = Counter(f"{prefix}_truncated_{items}_total", f"{title}s cut to fit the model.", _MODEL)
         self.out_of_memory = Counter(f"{prefix}_out_of_memory_total", "Batches halved for memory.", _MODEL)
-        self.refused = Counter(f"{prefix}_refused_requests_total", "Requests refused at the door.", _MODEL)
+        self.refused = Counter(f"{prefix}_refused_requests_total", "Requests refused on arrival.", _MODEL)
         self.dropped = Counter(
             f"{prefix}_dropped_{items}_total", f"{title}s dropped before they were {done}.", [*_MODEL, "reason"]
         )
@@ -178,7 +178,7 @@ encoder_attempt_seconds = Histogram(
 
 
 class BatchMetrics:
-    """Those of one model in this process. `waiting` tells, at each scrape, the items and tokens that wait."""
+    """Those of one model in this process. `waiting` gives, at each scrape, the items and tokens in the queue."""
 
     def __init__(self, family: BatchFamily, model: str, backend: str, waiting: Callable[[], tuple[int, int]]) -> None:
         self._family = family

@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry, in a process that is told where to send them. In others nothing of it is imported.
+"""Spans of OpenTelemetry, in a process that is configured to export them. Others import nothing of it.
 
 The context of a trace comes and goes in the W3C header traceparent. No span carries a query, a text or an id of a
 document. What OTEL_* variables say of sampling, batching, headers and resources is the SDK's to follow.

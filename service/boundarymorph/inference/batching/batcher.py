@@ -111,7 +111,7 @@ class Batcher(Generic[Item]):
 
     @property
     def idle(self) -> int:
-        """Lanes that wait for something to do."""
+        """Workers that wait for something to do."""
         return self._idle
 
     def full_batch(self) -> int:
@@ -265,7 +265,7 @@ class Batcher(Generic[Item]):
                     self._metrics.wait_seconds.observe(now - entry.owner.arrival)
                 self._run(batch)
         except BaseException as error:
-            # Without this worker requests would wait for ever, so all are told, and the process ends.
+            # Without this worker requests would wait for ever, so all of them fail, and the process ends.
             log.critical("a thread of the %s has ended", self._role.name, exc_info=error)
             self._lose(f"a thread of the {self._role.name} has ended ({type(error).__name__})", batch)
 

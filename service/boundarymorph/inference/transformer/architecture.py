@@ -21,7 +21,7 @@ def causal(model: PreTrainedModel) -> bool:
 
 
 def caches(model: PreTrainedModel) -> bool:
-    """Whether the model keeps its keys and values unless told not to; only of models that pack."""
+    """Whether the model keeps its keys and values by default; only of models that pack."""
     return model.config.model_type in _CAUSAL
 
 
@@ -80,6 +80,6 @@ def padding_token(repository: Repository) -> int:
 
 
 def typed(repository: Repository) -> bool:
-    """Whether the model tells segments apart by type ids."""
+    """Whether the model distinguishes segments by type ids."""
     named = "token_type_ids" in repository.tokenizer.model_input_names
     return named and getattr(repository.config, "type_vocab_size", 0) > 1

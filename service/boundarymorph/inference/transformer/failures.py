@@ -21,10 +21,10 @@ def on_device(work: Callable[[], Result]) -> Result:
     try:
         return work()
     except RuntimeError as error:
-        told = _translated(error)
-        if told is None:
+        translated = _translated(error)
+        if translated is None:
             raise
-        failure = told
+        failure = translated
     # Not in the except clause, where the traceback still holds the tensors of the batch.
     if isinstance(failure, OutOfMemory) and torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -25,7 +25,7 @@ class PackedBody:
     pooling: Pooling
     device: torch.device
     first_position: int
-    cached: bool = False  # whether the model would keep its keys and values unless told not to
+    cached: bool = False  # whether the model keeps its keys and values by default
 
     def __call__(self, items: Sequence[TokenSequence], groups: Sequence[Hashable] | None = None) -> torch.Tensor:
         """(n, d) pooled states in float32, on the device. groups: as of `pack`."""

@@ -34,13 +34,13 @@ SLICES = 2  # of a call at a time, so that one is tokenised while another is enc
 
 
 class BatchingEncoder(Served[DualEncoder, TokenSequence]):
-    """An `Encoder` whose model serves all requests in common batches; see `Batcher` for the order and the door.
+    """An `Encoder` whose model serves all requests in common batches; see `Batcher` for the order and the limits.
 
     Queries go first. A call with many documents lets no more than two slices of them wait, so that calls take turns,
     and one that is cancelled, or fails on a text, spends no more than these.
 
     queue_tokens: what may wait; patience: seconds after which documents are due, and that a query may wait before it is
-    refused at the door; on_lost: called when the device is gone for good.
+    refused on arrival; on_lost: called when the device is gone for good.
     """
 
     def __init__(

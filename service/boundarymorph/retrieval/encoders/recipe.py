@@ -36,7 +36,7 @@ _INSTRUCTED = re.compile(r"Instruct: .*\nQuery:")
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """query, document: what is put before the text; pooling: which tokens' last states make the vector; dense: the
-    folders of layers that it then goes through; max_length: tokens, None where nobody tells; lower_case: whether texts
+    folders of layers that it then goes through; max_length: tokens, None where unknown; lower_case: whether texts
     are."""
 
     pooling: Pooling = "mean"
@@ -102,11 +102,11 @@ def described_recipe(name: str, read: ReadJson, pooling: Pooling | None = None) 
 
 def _modules(read: ReadJson) -> list[tuple[str, str]]:
     """Kind and folder of each, in order: a transformer, its pooling, perhaps layers, perhaps the unit length."""
-    told = [
+    modules = [
         (str(module.get("type", "")).rpartition(".")[2], str(module.get("path") or ""))
         for module in read("modules.json") or ()
     ]
-    for (kind, folder), (before, _) in zip(told, [("", ""), *told], strict=False):
+    for (kind, folder), (before, _) in zip(modules, [("", ""), *modules], strict=False):
         if kind == "Transformer" and folder:
             raise InvalidConfiguration(
                 f"the transformer of this model is in its folder {folder}: give that as the model"
@@ -116,7 +116,7 @@ def _modules(read: ReadJson) -> list[tuple[str, str]]:
                 f"this model has a {kind} module after {before or 'nothing'}, which is not computed here: "
                 "serve it elsewhere"
             )
-    return told
+    return modules
 
 
 def _mode(config: Mapping[str, Any]) -> Pooling:

@@ -80,7 +80,7 @@ class RemoteEncoder:
 
     @property
     def identity(self) -> str | None:
-        """The name, or None where a server is yet to tell what it is, and after the servers changed their model."""
+        """The name, or None before a server has said what it is, and after the servers changed their model."""
         return None if self._known is None or self._known[0] != self._model.identity else self.name
 
     @property

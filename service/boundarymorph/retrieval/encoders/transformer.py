@@ -204,5 +204,5 @@ def _recipe(
 
 def _digest(recipe: Recipe, dimension: int) -> str:
     """Of what makes vectors, besides the weights, their precision and the length."""
-    told = asdict(replace(recipe, max_length=None)) | {"dimension": dimension}
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
+    description = asdict(replace(recipe, max_length=None)) | {"dimension": dimension}
+    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:8]

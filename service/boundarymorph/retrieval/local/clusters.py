@@ -10,7 +10,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-_faiss: Any = faiss  # of whose types it tells little
+_faiss: Any = faiss  # which has few type hints
 _SAMPLE = 40  # vectors a cluster that its centre is learned from
 _ROUNDS = 6
 _BLOCK = 4_096

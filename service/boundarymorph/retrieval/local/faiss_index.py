@@ -22,7 +22,7 @@ SHARDS = 16
 NATIVE_LIMIT = 2_048  # nearest that FAISS's own kernels return
 CUVS_LIMIT = 16_384  # and those of cuVS
 _MARGIN = 64  # asked of a shard beyond its share, which varies
-_faiss: Any = faiss  # of whose types it tells little
+_faiss: Any = faiss  # which has few type hints
 
 
 def limit(library: Any) -> int:

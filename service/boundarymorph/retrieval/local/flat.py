@@ -103,7 +103,7 @@ class FlatIndex:
     def _over(self, matrix: NDArray[np.float32]) -> FlatView:
         before: FlatView | None = getattr(self, "_view", None)
         same = before is not None and before.matrix is matrix
-        products = before.products if before and same else SharedProducts(matrix, lanes=os.cpu_count() or 1)
+        products = before.products if before and same else SharedProducts(matrix, slots=os.cpu_count() or 1)
         return FlatView(self._book.now, matrix, products)
 
 

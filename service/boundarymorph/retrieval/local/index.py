@@ -52,7 +52,7 @@ class LocalIndex:
     ) -> None:
         """make_vectors: what is searched whatever the kind, such as an index on an accelerator.
 
-        warnings: what `retrieve` tells everyone.
+        warnings: what every answer of `retrieve` carries.
         """
         self.name = name
         self._store = store
@@ -224,7 +224,7 @@ class LocalIndex:
     def _search(
         self, vectors: VectorView, query: ArrayLike, depth: int, within: NDArray[np.int64] | None
     ) -> tuple[Pool, Neighbours]:
-        """The nearest as a pool, and as the vectors told of them."""
+        """The nearest as a pool, and the vectors as found."""
         unit = unit_rows(np.reshape(query, (1, -1)), ["the query"])[0].astype(np.float32)
         if len(vectors) == 0:
             raise EmptyIndex(f"the index {self.name!r} holds no documents yet")

@@ -22,7 +22,7 @@ from boundarymorph.retrieval.vectors import check_search
 DEPTHS = (10, 30, 100, 300, 1_000, 3_000, 10_000)  # at which the recall is measured
 TARGET = 0.99  # share of the nearest that is to be found, on average over a sample
 _MARGIN = 64  # nominated beyond the depth: half precision may order the last ones otherwise
-_faiss: Any = faiss  # of whose types it tells little
+_faiss: Any = faiss  # which has few type hints
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class Mirror(Protocol):
     def nominate(self, view: FlatView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
         """Rows, ascending and alive, among which the nearest `depth` are for certain.
 
-        depth: less than the view's living. Raises BeyondDevice where it cannot tell.
+        depth: less than the view's living. Raises BeyondDevice where the device cannot find that many.
         """
 
 

@@ -24,13 +24,13 @@ class _Waiting(NamedTuple):
 class SharedProducts:
     """Products with queries that wait at the same time are computed together, so that the rows are read once for all.
 
-    A query that finds one of `lanes` free does not wait for others. Safe to share between threads; calls block.
+    A query that finds a free slot does not wait for others. Safe to share between threads; calls block.
     """
 
-    def __init__(self, matrix: NDArray[np.float32], *, lanes: int) -> None:
-        """matrix: (n, d); lanes: how many products are computed at a time, each in a caller's thread."""
+    def __init__(self, matrix: NDArray[np.float32], *, slots: int) -> None:
+        """matrix: (n, d); slots: how many products are computed at a time, each in a caller's thread."""
         self._matrix = matrix
-        self._free = lanes
+        self._free = slots
         self._changed = threading.Condition()
         self._waiting: deque[_Waiting] = deque()
 
@@ -47,7 +47,7 @@ class SharedProducts:
         return mine.result()
 
     def _turn(self, mine: Future[_Products]) -> list[_Waiting]:
-        """Wait for a lane: those whose turn it is then, or none once another has taken mine along."""
+        """Wait for a slot: those whose turn it is then, or none once another has taken mine along."""
         with self._changed:
             self._changed.wait_for(lambda: mine.running() or mine.done() or self._free)
             if mine.running() or mine.done():

@@ -50,7 +50,7 @@ def create(path: Path, *, encoder: str | None, dimension: int, kind: str, lexica
         "kind": kind,
         "words": WORDS_VERSION if lexical else None,
     }
-    path.touch(exist_ok=False)  # what keeps it from being made is told by the system better than by SQLite
+    path.touch(exist_ok=False)  # the system's error says better than SQLite's why it cannot be made
     with storage_trouble(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.executescript(_SCHEMA + LOOKUP_SCHEMA + LEXICAL_SCHEMA + metadata_index.SCHEMA)

@@ -64,7 +64,7 @@ class DocumentStore(SqliteFile):
     ) -> None:
         """Open an existing store, and bring one of an older version up to date first, a batch of documents at a time.
 
-        tombstones_kept: deletions that readers can still be told of one by one; page: how many `changes` tells at a
+        tombstones_kept: deletions that `changes` still lists one by one; page: how many `changes` returns at a
         time; log_bytes: size of SQLite's write-ahead log from which on a write empties it; remembered_bytes: for the
         documents that match the filters asked for last. Raises UnknownIndex, CorruptIndex, StorageFull or
         StorageUnavailable.
@@ -188,7 +188,7 @@ class DocumentStore(SqliteFile):
         )
 
     def forgets(self, after: int) -> bool:
-        """Whether `changes` no longer tells of every deletion after this number; then `living` tells what is left."""
+        """Whether `changes` no longer lists every deletion after this number; then `living` says what is left."""
         with self.transaction() as connection:
             return after < purged(connection)
 

@@ -17,7 +17,7 @@ class Neighbours:
     """n documents, best first.
 
     vectors: (n, d) float32 unit rows; scores: (n,) float64 inner products with the query; sequences: (n,) int64, what
-    the store's `changes` told with each, 0 where it was not told; warnings: what to know of how they were found.
+    the store's sequence number of each, 0 where unknown; warnings: what to know of how they were found.
     """
 
     ids: list[str]

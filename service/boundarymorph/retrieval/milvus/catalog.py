@@ -157,9 +157,9 @@ class MilvusCatalog:
         except UnknownIndex as error:
             raise unknown(name) from error
         try:
-            told = orjson.loads(collection.properties[PROPERTY])
+            stored = orjson.loads(collection.properties[PROPERTY])
             return collection, IndexConfiguration(
-                told["encoder"], collection.dimension, told["created"], told["kind"], lexical=False
+                stored["encoder"], collection.dimension, stored["created"], stored["kind"], lexical=False
             )
         except (KeyError, TypeError, orjson.JSONDecodeError) as error:
             raise CorruptIndex(
@@ -170,14 +170,14 @@ class MilvusCatalog:
     def _build(self, name: str, encoder: str | None, dimension: int, kind: str) -> str:
         """Make the collection, unless another process is there first; when it was created if it is this one."""
         created = datetime.now(UTC).isoformat()
-        told = {"encoder": encoder, "created": created, "kind": kind}
+        description = {"encoder": encoder, "created": created, "kind": kind}
         try:
             self._connection.call(
                 "create_collection",
                 self._collection_of(name),
                 schema=_schema(dimension),
                 consistency_level="Strong",
-                properties={PROPERTY: orjson.dumps(told).decode()},
+                properties={PROPERTY: orjson.dumps(description).decode()},
             )
         except RetrieverUnavailable:
             if not self.exists(name):

@@ -14,7 +14,7 @@ from boundarymorph.retrieval.milvus.connection import Connection, NotLoaded
 SEARCH_LIMIT = 16_384  # documents in one answer of Milvus; milvus-lite gives more, which is not relied on
 IDS_AT_A_TIME = 1_000
 TEXTS_AT_A_TIME = 256
-ANSWER_BYTES = 64 * 2**20  # of vectors; a server sends 100 MB at most unless told otherwise
+ANSWER_BYTES = 64 * 2**20  # of vectors; a server sends 100 MB at most by default
 REQUEST_BYTES = 32 * 2**20  # of rows; a server takes 64 MB
 ROW_BYTES = 5 * 2**16  # of a document without its vector, at most: four strings and objects, and an array
 

@@ -35,7 +35,7 @@ class MilvusIndex(SearchedCollection):
     def __init__(
         self, name: str, info: IndexConfiguration, collection: Collection, cache: VectorCache | None = None
     ) -> None:
-        """cache: where vectors are kept, so that Milvus tells only their versions."""
+        """cache: where vectors are kept, so that Milvus sends only their versions."""
         super().__init__(name, info, collection)
         self._cache = cache
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-SEGMENT_DOCUMENTS = 65_536  # what a row of 16 bits can tell apart
+SEGMENT_DOCUMENTS = 65_536  # what a row number of 16 bits can address
 _FANOUT = 8
 _CHUNK_POSTINGS = 8_192
 _HEADER = struct.Struct("<II")

@@ -31,7 +31,7 @@ from boundarymorph.remote.wire import (
 )
 
 TOLERANCE = 1e-6  # by which a score may leave [0, 1]: the rounding of a server
-DEADLINE_SHARE = 0.95  # of the time that is waited, so that the scorer's own timeout is the first to be heard
+DEADLINE_SHARE = 0.95  # of the time that is waited, so that the scorer's own timeout comes first
 
 
 class BoundaryMorph(Dialect):

@@ -62,7 +62,7 @@ TEMPLATES: Mapping[str, Template] = {template.name: template for template in (QW
 
 
 def template_of_name(name: str) -> Template | None:
-    """The template of a well-known family, where a model's name or path tells it."""
+    """The template of a well-known family, where a model's name or path implies one."""
     lowered = name.lower()
     if "zerank" in lowered:
         return ZERANK
@@ -81,7 +81,7 @@ class Prompt(Protocol):
 class SequencePairs:
     """The query, the document, and the special tokens that the tokenizer puts around two sequences.
 
-    types: whether the model tells the two apart by type ids. Special tokens that a text spells out are plain text.
+    types: whether the model distinguishes the two by type ids. Special tokens that a text spells out are plain text.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, max_length: int, types: bool) -> None:
