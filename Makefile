@@ -22,7 +22,7 @@ $(SERVICE): pyproject.toml constraints.txt | $(BIN)/python
 	touch $(SERVICE)
 
 $(DEVELOPMENT): pyproject.toml clients/python/pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' -e 'clients/python[langchain]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' -e 'clients/python[haystack,langchain,llamaindex]'
 	touch $(SERVICE) $(DEVELOPMENT)
 
 demo: $(SERVICE)  ## install, start the service, index the standard library's docstrings, select

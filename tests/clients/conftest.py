@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from boundarymorph.settings import Settings
 from tests.api.service import NDJSON, answer, fake_service, on_socket, ready
 from tests.clients.flavours import Connect, Flavour, connecting
 from tests.clients.way import Recorder, Way
+
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # read when it is imported
 
 
 @pytest.fixture(params=Flavour)

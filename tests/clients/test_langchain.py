@@ -6,10 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from langchain_classic.retrievers import ContextualCompressionRetriever
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.load import dumps, loads
-from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import ConfigurableField
 from pydantic import SecretStr
 
 from boundarymorph_client import AsyncClient, Client, InvalidInput, UnknownIndex
@@ -27,16 +29,15 @@ async def invoked(flavour: Flavour, runnable: Any, given: Any, config: Any = Non
     return await asyncio.to_thread(runnable.invoke, given, config)
 
 
-def chain(rerank: BoundaryMorphRerank) -> Any:
-    """Documents are found, whatever the query, and reranked."""
+class Found(BaseRetriever):
+    """Finds the same whatever the query."""
 
-    async def acompress(given: dict[str, Any]) -> Any:
-        return await rerank.acompress_documents(given["found"], given["query"])
+    def _get_relevant_documents(self, query: str, **_: Any) -> list[Document]:
+        return FOUND
 
-    found: RunnableLambda[str, list[Document]] = RunnableLambda(lambda _: FOUND)
-    return {"found": found, "query": RunnablePassthrough()} | RunnableLambda(
-        lambda given: rerank.compress_documents(given["found"], given["query"]), afunc=acompress
-    )
+
+def chain(rerank: BoundaryMorphRerank) -> ContextualCompressionRetriever:
+    return ContextualCompressionRetriever(base_retriever=Found(), base_compressor=rerank)
 
 
 class TestRerank:
@@ -55,7 +56,7 @@ class TestRerank:
             }
             assert "relevance_score" not in original.metadata
         body = recorder.seen[-1].body
-        assert (body["k"], body["budget"], body["batch_size"]) == (4, 10, 2)
+        assert (body["query"], body["k"], body["budget"], body["batch_size"]) == (QUERY, 4, 10, 2)
         assert body["pool"]["documents"][7] == {"id": 7, "text": "text 7", "title": "T7", "score": -7}
 
     async def test_documents_come_in_the_order_of_their_retriever(self, flavour: Flavour, url: str) -> None:
@@ -84,7 +85,7 @@ class Seen(BaseCallbackHandler):
         self.events: list[tuple[str, Any]] = []
 
     def on_retriever_start(self, serialized: Any, query: str, **more: Any) -> None:
-        self.events.append(("start", (query, more["tags"])))
+        self.events.append(("start", (query, more["tags"], more["name"], more["metadata"]["ls_retriever_name"])))
 
     def on_retriever_end(self, documents: Any, **more: Any) -> None:
         self.events.append(("end", len(documents)))
@@ -100,12 +101,27 @@ class TestRetriever:
             await asyncio.to_thread(client.upload, "texts", [document])
         seen = Seen()
         retriever = BoundaryMorphRetriever(base_url=url, index="texts", k=41, budget=3, tags=["ours"])
-        found = await invoked(flavour, retriever, QUERY, {"callbacks": [seen]})
-        assert seen.events == [("start", (QUERY, ["ours"])), ("end", 41)]
+        config = {"callbacks": [seen], "run_name": "a search", "tags": ["theirs"]}
+        found = await invoked(flavour, retriever, QUERY, config)
+        start = (QUERY, ["theirs", "ours"], "a search", "boundarymorph")
+        assert seen.events == [("start", start), ("end", 41)]
         (ours,) = (document for document in found if document.id == "x")
         assert ours.page_content == "of its own"
         assert (ours.metadata["title"], ours.metadata["year"]) == ("Title", 2020)
         assert 0 <= ours.metadata["relevance_score"] <= 1
+
+    async def test_options_of_one_call(self, flavour: Flavour, url: str, recorder: Recorder) -> None:
+        """As arguments, bound to it, and as configurable fields."""
+        retriever = BoundaryMorphRetriever(base_url=url, index="texts", k=9, options={"depth": 20})
+        configurable = retriever.configurable_fields(k=ConfigurableField("chosen"))
+        for runnable, config, k in (
+            (retriever.bind(k=2, budget=1), None, 2),
+            (configurable, {"configurable": {"chosen": 3}}, 3),
+            (retriever.with_config(run_name="ours"), None, 9),
+        ):
+            assert len(await invoked(flavour, runnable, QUERY, config)) == k
+            assert (recorder.seen[-1].body["k"], recorder.seen[-1].body["depth"]) == (k, 20)
+        assert recorder.seen[-3].body["budget"] == 1
 
     async def test_errors(self, flavour: Flavour, url: str) -> None:
         seen = Seen()

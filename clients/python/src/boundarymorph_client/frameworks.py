@@ -1,0 +1,78 @@
+"""What the components for LangChain, LlamaIndex and Haystack have in common."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
+
+from boundarymorph_client.async_client import AsyncClient
+from boundarymorph_client.client import Client
+from boundarymorph_client.models import SelectedDocument, SelectOptions
+
+
+class Service(BaseModel):
+    """The service and what is asked of it.
+
+    base_url, api_key, timeout, retries: as for `Client`.
+    budget: cross-encoder calls at most.
+    options: further options of `Client.select`.
+    async_client: used by the asynchronous methods, where one connection is to serve several calls in one event loop;
+        without it each call makes its own.
+    """
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+
+    base_url: str | None = None
+    api_key: SecretStr | None = None
+    timeout: float = 60.0
+    retries: int = 3
+    budget: int | str | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+    async_client: AsyncClient | None = Field(None, exclude=True, repr=False)
+    _client: Client | None = PrivateAttr(None)
+
+    def selected(self, query: str, **more: Any) -> list[SelectedDocument]:
+        """The documents that the service chooses, most relevant first. more: options, None for those not given."""
+        if self._client is None:
+            self._client = Client(**self.connection())
+        return self._client.select(query, **self._options(more)).documents
+
+    async def aselected(self, query: str, **more: Any) -> list[SelectedDocument]:
+        """As `selected`."""
+        if self.async_client is not None:
+            return (await self.async_client.select(query, **self._options(more))).documents
+        async with AsyncClient(**self.connection()) as client:
+            return (await client.select(query, **self._options(more))).documents
+
+    def close(self) -> None:
+        """Close the connections of the synchronous methods; the next call makes new ones."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def connection(self) -> dict[str, Any]:
+        """Arguments of a client."""
+        key = None if self.api_key is None else self.api_key.get_secret_value()
+        return {"base_url": self.base_url, "api_key": key, "timeout": self.timeout, "retries": self.retries}
+
+    def _options(self, more: dict[str, Any]) -> SelectOptions:
+        given = {"budget": self.budget, **more}
+        kept = {name: value for name, value in given.items() if value is not None}
+        return cast(SelectOptions, {**self.options, **kept})
+
+
+def candidate(position: int, text: str, title: object = None, score: float | None = None) -> dict[str, Any]:
+    """A document of a pool, known by its position. Where it has no score, the position says its rank."""
+    entry = {"id": position, "text": text, "score": -position if score is None else score}
+    return entry if title is None else {**entry, "title": str(title)}
+
+
+def found_metadata(chosen: SelectedDocument) -> dict[str, Any]:
+    """The metadata of a document of an index, with its title."""
+    return {**(chosen.metadata or {}), **({} if chosen.title is None else {"title": chosen.title})}
+
+
+def certainty(chosen: SelectedDocument) -> dict[str, Any]:
+    """What goes with a relevance: its standard deviation and where it comes from."""
+    return {"relevance_std": chosen.std, "relevance_source": chosen.source}

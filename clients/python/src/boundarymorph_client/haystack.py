@@ -1,0 +1,244 @@
+"""For Haystack: a ranker of what any retriever found, and a retriever over an index, for pipelines of either kind.
+
+Both need `haystack-ai` (the extra `haystack`). The score of a document that they return is its relevance in [0, 1]; its
+`meta` get `relevance_std`, which is 0 where the cross-encoder scored it, and `relevance_source`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from haystack import Document, component, default_from_dict, default_to_dict
+from haystack.errors import FilterError
+from haystack.utils import Secret
+from pydantic import SecretStr
+
+from boundarymorph_client.async_client import AsyncClient
+from boundarymorph_client.frameworks import Service, candidate, certainty, found_metadata
+from boundarymorph_client.models import SelectedDocument
+
+KEY = Secret.from_env_var("BOUNDARYMORPH_API_KEY", strict=False)
+OPERATORS = {"==": "eq", "!=": "ne", ">": "gt", ">=": "gte", "<": "lt", "<=": "lte", "in": "in", "not in": "nin"}
+
+
+class _Component:
+    """What both have: the service, its clients, and how they are written down. Public attributes are parameters."""
+
+    top_k: int | None
+    budget: int | str | None
+    options: dict[str, Any] | None
+    base_url: str | None
+    api_key: Secret
+    timeout: float
+    retries: int
+    _service: Service | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    def warm_up(self) -> None:
+        """Resolve the key."""
+        if self._service is None:
+            key = self.api_key.resolve_value()
+            self._service = Service(
+                base_url=self.base_url,
+                api_key=None if key is None else SecretStr(key),
+                timeout=self.timeout,
+                retries=self.retries,
+                budget=self.budget,
+                options=self.options or {},
+            )
+
+    async def warm_up_async(self) -> None:
+        """Resolve the key, and make the client for this event loop."""
+        self.warm_up()
+        if self._loop is not asyncio.get_running_loop():
+            self._loop = asyncio.get_running_loop()
+            self._warm.async_client = AsyncClient(**self._warm.connection())
+
+    def close(self) -> None:
+        """Close the connections of `run`."""
+        if self._service is not None:
+            self._service.close()
+
+    async def close_async(self) -> None:
+        """Close the connections of `run_async`, and of `run`."""
+        if self._service is not None and self._service.async_client is not None:
+            await self._service.async_client.close()
+            self._service.async_client, self._loop = None, None
+        self.close()
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `Pipeline.to_dict`. A key given as a token, and not by its variable, cannot be written down."""
+        return default_to_dict(self, **{name: given for name, given in vars(self).items() if not name.startswith("_")})
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Any:
+        """What `to_dict` wrote."""
+        return default_from_dict(cls, data)
+
+    @property
+    def _warm(self) -> Service:
+        assert self._service is not None
+        return self._service
+
+
+@component
+class BoundaryMorphRanker(_Component):
+    """Chooses the best `top_k` of the documents that a retriever found, which come in its order, best first.
+
+    title_field: of `meta`, for a title that the models read before the text. The other parameters are described at
+    `boundarymorph_client.frameworks.Service`.
+    """
+
+    def __init__(
+        self,
+        *,
+        top_k: int | None = None,
+        budget: int | str | None = None,
+        options: dict[str, Any] | None = None,
+        title_field: str | None = None,
+        base_url: str | None = None,
+        api_key: Secret = KEY,
+        timeout: float = 60.0,
+        retries: int = 3,
+    ) -> None:
+        self.top_k = top_k
+        self.budget = budget
+        self.options = options
+        self.title_field = title_field
+        self.base_url = base_url
+        self.api_key = api_key
+        self.timeout = timeout
+        self.retries = retries
+
+    @component.output_types(documents=list[Document])
+    def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, list[Document]]:
+        """The chosen ones, most relevant first, as copies. Of documents with the same id the first one counts."""
+        candidates = _unique(documents)
+        if not candidates:
+            return {"documents": []}
+        self.warm_up()
+        return _chosen(candidates, self._warm.selected(query, **self._asked(candidates, top_k)))
+
+    @component.output_types(documents=list[Document])
+    async def run_async(
+        self, query: str, documents: list[Document], top_k: int | None = None
+    ) -> dict[str, list[Document]]:
+        """As `run`."""
+        candidates = _unique(documents)
+        if not candidates:
+            return {"documents": []}
+        await self.warm_up_async()
+        return _chosen(candidates, await self._warm.aselected(query, **self._asked(candidates, top_k)))
+
+    def _asked(self, documents: list[Document], top_k: int | None) -> dict[str, Any]:
+        field = self.title_field
+        pool = [
+            candidate(position, document.content or "", None if field is None else document.meta.get(field))
+            for position, document in enumerate(documents)
+        ]
+        return {"pool": pool, "k": self.top_k if top_k is None else top_k}
+
+
+@component
+class BoundaryMorphRetriever(_Component):
+    """The best `top_k` documents of an index of the service, out of those whose `meta` pass the filters of Haystack.
+
+    The other parameters are described at `boundarymorph_client.frameworks.Service`.
+    """
+
+    def __init__(
+        self,
+        index: str,
+        *,
+        top_k: int | None = None,
+        filters: dict[str, Any] | None = None,
+        budget: int | str | None = None,
+        options: dict[str, Any] | None = None,
+        base_url: str | None = None,
+        api_key: Secret = KEY,
+        timeout: float = 60.0,
+        retries: int = 3,
+    ) -> None:
+        self.index = index
+        self.top_k = top_k
+        self.filters = filters
+        self.budget = budget
+        self.options = options
+        self.base_url = base_url
+        self.api_key = api_key
+        self.timeout = timeout
+        self.retries = retries
+
+    @component.output_types(documents=list[Document])
+    def run(
+        self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
+    ) -> dict[str, list[Document]]:
+        """The best of the index, most relevant first. filters, top_k: in place of those that it was made with."""
+        self.warm_up()
+        return _found(self._warm.selected(query, **self._asked(filters, top_k)))
+
+    @component.output_types(documents=list[Document])
+    async def run_async(
+        self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
+    ) -> dict[str, list[Document]]:
+        """As `run`."""
+        await self.warm_up_async()
+        return _found(await self._warm.aselected(query, **self._asked(filters, top_k)))
+
+    def _asked(self, filters: dict[str, Any] | None, top_k: int | None) -> dict[str, Any]:
+        given = filters or self.filters
+        return {
+            "index": self.index,
+            "k": self.top_k if top_k is None else top_k,
+            "filter": _filter(given) if given else None,
+            "return_documents": True,
+        }
+
+
+def _unique(documents: list[Document]) -> list[Document]:
+    """Joined pipelines bring some twice."""
+    first: dict[str, Document] = {}
+    for document in documents:
+        first.setdefault(document.id, document)
+    return list(first.values())
+
+
+def _chosen(documents: list[Document], selected: list[SelectedDocument]) -> dict[str, list[Document]]:
+    found = ((documents[int(chosen.id)], chosen) for chosen in selected)
+    return {
+        "documents": [
+            replace(document, score=chosen.relevance, meta={**document.meta, **certainty(chosen)})
+            for document, chosen in found
+        ]
+    }
+
+
+def _found(selected: list[SelectedDocument]) -> dict[str, list[Document]]:
+    return {
+        "documents": [
+            Document(
+                id=chosen.id,
+                content=chosen.text or "",
+                score=chosen.relevance,
+                meta={**found_metadata(chosen), **certainty(chosen)},
+            )
+            for chosen in selected
+        ]
+    }
+
+
+def _filter(given: Mapping[str, Any]) -> dict[str, Any]:
+    """In the service's own words. Raises FilterError."""
+    operator = given.get("operator")
+    if "field" in given and operator in OPERATORS and "value" in given:
+        return {given["field"].removeprefix("meta."): {OPERATORS[operator]: given["value"]}}
+    if operator in ("AND", "OR", "NOT") and "conditions" in given:
+        conditions = [_filter(condition) for condition in given["conditions"]]
+        return {"not": {"and": conditions}} if operator == "NOT" else {operator.lower(): conditions}
+    raise FilterError(
+        f"{dict(given)} is neither a comparison (field, operator out of {', '.join(OPERATORS)}, value) "
+        "nor AND, OR or NOT with conditions"
+    )

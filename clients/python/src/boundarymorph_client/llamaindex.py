@@ -1,0 +1,185 @@
+"""For LlamaIndex: a node postprocessor, which reranks what any retriever found, and a retriever over an index.
+
+Both need `llama-index-core` (the extra `llamaindex`). The score of a node that they return is its relevance in [0, 1].
+Its metadata get `relevance_std`, which is 0 where the cross-encoder scored it, and `relevance_source`; neither language
+models nor embedding models are shown these.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayload
+from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle, TextNode
+from llama_index.core.vector_stores import FilterCondition, FilterOperator, MetadataFilters
+from llama_index_instrumentation import get_dispatcher
+from pydantic import Field, SecretStr
+
+from boundarymorph_client.async_client import AsyncClient
+from boundarymorph_client.frameworks import Service, candidate, certainty, found_metadata
+from boundarymorph_client.models import SelectedDocument
+
+MODEL_NAME = "boundarymorph"  # as events name it; which cross-encoder it is, the service knows
+OPERATORS = {
+    FilterOperator.EQ: "eq",
+    FilterOperator.NE: "ne",
+    FilterOperator.GT: "gt",
+    FilterOperator.GTE: "gte",
+    FilterOperator.LT: "lt",
+    FilterOperator.LTE: "lte",
+    FilterOperator.IN: "in",
+    FilterOperator.NIN: "nin",
+    FilterOperator.ANY: "in",  # of a list in the metadata one element has to pass
+    FilterOperator.CONTAINS: "eq",
+}
+dispatcher = get_dispatcher(__name__)
+
+
+class BoundaryMorphRerank(Service, BaseNodePostprocessor):
+    """Chooses the best `top_n` of the nodes that a retriever found, which come in its order.
+
+    The cross-encoder reads them with the metadata that an embedding model would see. The key is not serialised: where
+    none is given it is in BOUNDARYMORPH_API_KEY. The rest is described at `Service`.
+    """
+
+    top_n: int | None = None
+    api_key: SecretStr | None = Field(None, exclude=True)
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "BoundaryMorphRerank"
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        query = _query(query_bundle)
+        if not nodes:
+            return []
+        with self.callback_manager.event(CBEventType.RERANKING, payload=self._started(nodes, query)) as event:
+            chosen = _chosen(nodes, self.selected(query, pool=_pool(nodes), k=self.top_n))
+            event.on_end(payload={EventPayload.NODES: chosen})
+        dispatcher.event(ReRankEndEvent(nodes=chosen))
+        return chosen
+
+    @dispatcher.span
+    async def _apostprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        query = _query(query_bundle)
+        if not nodes:
+            return []
+        with self.callback_manager.event(CBEventType.RERANKING, payload=self._started(nodes, query)) as event:
+            chosen = _chosen(nodes, await self.aselected(query, pool=_pool(nodes), k=self.top_n))
+            event.on_end(payload={EventPayload.NODES: chosen})
+        dispatcher.event(ReRankEndEvent(nodes=chosen))
+        return chosen
+
+    def _started(self, nodes: list[NodeWithScore], query: str) -> dict[str, Any]:
+        """Say that it begins; what a callback gets to know of it."""
+        top_n = len(nodes) if self.top_n is None else self.top_n
+        dispatcher.event(ReRankStartEvent(query=query, nodes=nodes, top_n=top_n, model_name=MODEL_NAME))
+        return {
+            EventPayload.NODES: nodes,
+            EventPayload.MODEL_NAME: MODEL_NAME,
+            EventPayload.QUERY_STR: query,
+            EventPayload.TOP_K: top_n,
+        }
+
+
+class BoundaryMorphRetriever(BaseRetriever):
+    """The best `similarity_top_k` nodes of an index of the service, out of those whose metadata pass the filters.
+
+    Filters that the service does not have (substrings, all of a list, an empty field) raise a ValueError. The other
+    arguments are described at `Service`.
+    """
+
+    def __init__(
+        self,
+        index: str,
+        *,
+        similarity_top_k: int | None = None,
+        filters: MetadataFilters | None = None,
+        budget: int | str | None = None,
+        options: dict[str, Any] | None = None,
+        base_url: str | None = None,
+        api_key: str | SecretStr | None = None,
+        timeout: float = 60.0,
+        retries: int = 3,
+        async_client: AsyncClient | None = None,
+        callback_manager: CallbackManager | None = None,
+        verbose: bool = False,
+    ) -> None:
+        super().__init__(callback_manager=callback_manager, verbose=verbose)
+        self.similarity_top_k = similarity_top_k
+        self._index = index
+        self._filter = None if filters is None else _filter(filters)
+        self._service = Service(
+            base_url=base_url,
+            api_key=SecretStr(api_key) if isinstance(api_key, str) else api_key,
+            timeout=timeout,
+            retries=retries,
+            budget=budget,
+            options=options or {},
+            async_client=async_client,
+        )
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return _nodes(self._service.selected(query_bundle.query_str, **self._asked()))
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return _nodes(await self._service.aselected(query_bundle.query_str, **self._asked()))
+
+    def _asked(self) -> dict[str, Any]:
+        return {"index": self._index, "k": self.similarity_top_k, "filter": self._filter, "return_documents": True}
+
+
+def _query(bundle: QueryBundle | None) -> str:
+    if bundle is None:
+        raise ValueError("reranking needs the query: pass query_bundle or query_str")
+    return bundle.query_str
+
+
+def _pool(nodes: list[NodeWithScore]) -> list[dict[str, Any]]:
+    return [candidate(position, node.get_content(MetadataMode.EMBED)) for position, node in enumerate(nodes)]
+
+
+def _chosen(nodes: list[NodeWithScore], selected: list[SelectedDocument]) -> list[NodeWithScore]:
+    return [_scored(nodes[int(chosen.id)].node, chosen) for chosen in selected]
+
+
+def _nodes(selected: list[SelectedDocument]) -> list[NodeWithScore]:
+    return [
+        _scored(TextNode(id_=chosen.id, text=chosen.text or "", metadata=found_metadata(chosen)), chosen)
+        for chosen in selected
+    ]
+
+
+def _scored(node: BaseNode, chosen: SelectedDocument) -> NodeWithScore:
+    """A copy of the node."""
+    more = certainty(chosen)
+    copy = node.model_copy(
+        update={
+            "metadata": {**node.metadata, **more},
+            "excluded_llm_metadata_keys": [*node.excluded_llm_metadata_keys, *more],
+            "excluded_embed_metadata_keys": [*node.excluded_embed_metadata_keys, *more],
+        }
+    )
+    return NodeWithScore(node=copy, score=chosen.relevance)
+
+
+def _filter(filters: MetadataFilters) -> dict[str, Any]:
+    """In the service's own words."""
+    conditions = []
+    for given in filters.filters:
+        if isinstance(given, MetadataFilters):
+            conditions.append(_filter(given))
+        elif given.operator in OPERATORS:
+            conditions.append({given.key: {OPERATORS[given.operator]: given.value}})
+        else:
+            raise ValueError(f"the service has no filter like {given.operator.value!r}; it has {', '.join(OPERATORS)}")
+    if filters.condition is FilterCondition.NOT:
+        return {"not": {"or": conditions}}
+    return {"or" if filters.condition is FilterCondition.OR else "and": conditions}
