@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import cache
 from typing import Any, TypeVar
 
@@ -51,9 +51,17 @@ async def read(request: Request, access: Access) -> bytes:
 async def parsed(request: Request, access: Access, model: type[Model]) -> Model:
     """The body as a model. Raises what `read` does, LimitExceeded, Overloaded, and pydantic's ValidationError."""
     body = await read(request, access)
-    if len(body) < LARGE:
+
+    def parse() -> Model:
+        check_lists(body, access.settings.limits.dimension)
         return model.model_validate_json(body)
-    return await access.work.parsing.run(_parse, model, body, access.settings.limits.dimension)
+
+    return await off_loop(access, body, parse)
+
+
+async def off_loop(access: Access, body: bytes, parse: Callable[[], Result]) -> Result:
+    """What parsing the body gives: in a thread, if it is large. Raises what `parse` does, and Overloaded."""
+    return parse() if len(body) < LARGE else await access.work.parsing.run(parse)
 
 
 def bound(field: str, value: int, limit: int, unit: str) -> None:
@@ -121,11 +129,6 @@ async def hang_up(receive: Receive) -> None:
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def _parse(model: type[Model], body: bytes, dimension: int) -> Model:
-    check_lists(body, dimension)
-    return model.model_validate_json(body)
 
 
 @cache

@@ -19,6 +19,7 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.observed import ObservedRetriever
 from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.scoring.batching import BatchingScorer
+from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.selector.selector import Selector
 
 if TYPE_CHECKING:  # a gateway loads neither FAISS nor ONNX
@@ -40,6 +41,8 @@ class Selecting(Protocol):
 
     @property
     def selector(self) -> Selector: ...
+    @property
+    def scorer(self) -> Scorer: ...
 
 
 class Indexes(Protocol):
@@ -132,6 +135,11 @@ async def selector(request: Request) -> Selector:
     return found.require().selector
 
 
+async def selecting(request: Request) -> Selecting:
+    found: Service[Selecting] = await service(request)
+    return found.require()
+
+
 async def indexes(request: Request) -> Indexes:
     found: Service[Indexes] = await service(request)
     return found.require()
@@ -154,6 +162,7 @@ async def forwarder(request: Request) -> Forwarder:
 AccessOf = Annotated[Access, Depends(access)]
 ServiceOf = Annotated[Service[Any], Depends(service)]
 CallerOf = Annotated[str, Depends(allowed(Scope.SELECT))]
+SelectingOf = Annotated[Selecting, Depends(selecting)]
 SelectorOf = Annotated[Selector, Depends(selector)]
 IndexesOf = Annotated[Indexes, Depends(indexes)]
 ScorerOf = Annotated[BatchingScorer, Depends(scorer)]

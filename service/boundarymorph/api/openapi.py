@@ -10,6 +10,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from boundarymorph.api.problems import MEDIA_TYPE
+from boundarymorph.api.rerank.documents import CohereV2Request, DocumentsRequest, InfinityRequest
+from boundarymorph.api.rerank.nim import NimRequest
+from boundarymorph.api.rerank.tei import TeiRequest
 from boundarymorph.api.schemas import (
     CreateIndex,
     DeleteDocuments,
@@ -31,13 +34,16 @@ REFUSAL_HEADERS = {
     503: _SECONDS,
 }
 REFERENCE = "#/components/schemas/{model}"
-PARSED_BY_ROUTES = (SelectRequest, ScoreRequest, CreateIndex, DeleteDocuments, UploadedDocument)
+RERANKING = (DocumentsRequest, CohereV2Request, InfinityRequest, TeiRequest, NimRequest)
+PARSED_BY_ROUTES = (SelectRequest, ScoreRequest, CreateIndex, DeleteDocuments, UploadedDocument, *RERANKING)
 STREAMED = (RoundEvent, UploadProgress)
 
 
-def body(model: type[BaseModel], *, required: bool = True, examples: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The `openapi_extra` of a route that reads a JSON body of this model."""
-    content = {"schema": _reference(model)} | ({"examples": examples} if examples else {})
+def body(*models: type[BaseModel], required: bool = True, examples: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The `openapi_extra` of a route that reads a JSON body of this model, or of one of several."""
+    references = [_reference(model) for model in models]
+    schema = references[0] if len(references) == 1 else {"anyOf": references}
+    content = {"schema": schema} | ({"examples": examples} if examples else {})
     return _body({"application/json": content}, required)
 
 

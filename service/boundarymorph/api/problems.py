@@ -25,6 +25,7 @@ MEDIA_TYPE = "application/problem+json"
 MAX_DETAILS = 20
 TAGS = ("numbers", "block")  # by which pydantic distinguishes the forms of a vector
 MAX_CHARACTERS = 1_000  # of a message, which may quote what a caller sent
+REFUSAL = "refusal"  # of a request's state: makes status and body of a Problem
 log = logging.getLogger(__name__)
 
 
@@ -96,8 +97,12 @@ def respond(
     where: list[dict[str, str]] | None = None,
     headers: dict[str, str] | None = None,
 ) -> JSONResponse:
-    """One problem response."""
+    """One problem response, or what takes its place: `request.state.refusal`, where a route speaks another dialect."""
     problem = _problem(request, status, slug, detail, where)
+    refusal = getattr(request.state, REFUSAL, None)
+    if refusal is not None:
+        status, body = refusal(problem)
+        return JSONResponse(body, status_code=status, headers=headers)
     return JSONResponse(
         problem.model_dump(exclude_none=True), status_code=status, headers=headers, media_type=MEDIA_TYPE
     )

@@ -62,14 +62,15 @@ async def select(
             events = _events(request, first, steps, kept, answer)
             return _Events(events, kept, access.settings.event_seconds)
 
-        result = await bodies.while_connected(request, _selected(selector, task, watch, turn))
+        result = await bodies.while_connected(request, selected(selector, task, watch, turn))
     response.headers[STATUS_HEADER] = result.status.value
     return answer(result)
 
 
-async def _selected(
+async def selected(
     selector: Selector, task: SelectionTask, watch: Stopwatch, turn: AbstractAsyncContextManager[None]
 ) -> SelectionResult:
+    """The result of a task, once it is its turn."""
     async with AsyncExitStack() as stack:
         with watch.stage("wait"):
             await stack.enter_async_context(turn)

@@ -16,12 +16,14 @@ import orjson
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration
 from boundarymorph.remote.deadline import Budget
+from boundarymorph.telemetry import logs
 
 CONNECT_TIMEOUT = 1.0  # seconds; a server that is up accepts at once
 # Less than the five seconds after which common servers close an idle connection, perhaps just when it is used again.
 KEEPALIVE = 4.0
 EXCERPT = 200  # characters of a server's own message
 FAILED_DEPENDENCY = 424  # TEI's status when its backend is gone
+REQUEST_ID = "X-Request-ID"  # of the request that is answered here, so that logs of both sides name the same
 JSON = {"Content-Type": "application/json", "Accept": "application/json"}
 
 
@@ -132,6 +134,8 @@ class Peer:
         else:
             url = httpx.URL(self.base + path)
         request = self._client.build_request(method, url, content=content, headers=headers, extensions=extensions)
+        if (request_id := logs.request_id.get()) is not None:
+            request.headers[REQUEST_ID] = request_id
 
         async def once() -> httpx.Response:
             response = await self._client.send(request, stream=stream)

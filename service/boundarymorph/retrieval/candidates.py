@@ -72,7 +72,8 @@ class GivenCandidates:
     embeddings: (N, d), or one (d,) or None a document; what is missing is encoded here, and so is the query.
     scores: (N,) retrieval scores, by default the inner product with the query. features: further (N,) signals; bm25 is
     computed over the pool where it is not among them and `words` are wanted.
-    tokens: (N,) lengths, None where not known. known: cross-encoder scores by id.
+    tokens: (N,) lengths, None where not known. known: cross-encoder scores by id. listed: nothing is encoded, and the
+    pool is that of `Pool.listed`.
     """
 
     texts_at_hand: ClassVar[bool] = True
@@ -86,9 +87,12 @@ class GivenCandidates:
     tokens: Sequence[int | None] | None = None
     known: Mapping[str, float] = field(default_factory=dict)
     words: bool = False
+    listed: bool = False
 
     async def retrieve(self) -> Retrieved:
         ids = [document.id for document in self.given]
+        if self.listed:
+            return Retrieved(Pool.listed(ids))
         warnings = []
         embeddings = self.embeddings
         if not isinstance(embeddings, np.ndarray):

@@ -4,6 +4,7 @@ from boundarymorph.selection.acquisition import Acquisition, BoundaryGap, Explor
 from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.capacity import Capacity, DocumentCapacity, TokenCapacity, capacity_of
 from boundarymorph.selection.config import Config, SelectionConfig, TrendConfig
+from boundarymorph.selection.exhaustive import ExhaustiveSession
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.session import Observation, Selection, SelectionSession, StopReason
 from boundarymorph.selection.speculation import SpeculativeSession
@@ -15,6 +16,7 @@ __all__ = [
     "Capacity",
     "Config",
     "DocumentCapacity",
+    "ExhaustiveSession",
     "Explore",
     "Observation",
     "Pool",

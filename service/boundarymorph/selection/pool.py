@@ -77,6 +77,17 @@ class Pool:
             {name: signal[order] for name, signal in signals.items()},
         )
 
+    @classmethod
+    def listed(cls, ids: Sequence[str]) -> Pool:
+        """Candidates of which nothing is known but their order: without vectors, and with equal scores.
+
+        Raises InvalidInput or DuplicateIds.
+        """
+        if not ids:
+            raise InvalidInput("the pool is empty; give at least one document")
+        _refuse_duplicates(ids)
+        return cls(ids, np.empty((len(ids), 0), dtype=np.float32), np.empty(0, dtype=np.float32), np.zeros(len(ids)))
+
 
 def unit_rows(embeddings: ArrayLike, names: Sequence[str]) -> NDArray[np.floating]:
     """Rows of an (n, d) array divided by their length; `names` says whose row is at fault in an InvalidEmbeddings."""

@@ -206,13 +206,11 @@ class SelectionSession:
         if chosen.size:
             inside = self.capacity.margin(gain)[1]
             chosen = chosen[self.capacity.fill(self._config.worth(gain, inside, self._of_left(self.belief.scored)))]
-        documents = chosen[np.argsort(-relevance[chosen], kind="stable")]
-        return Selection(
-            documents,
-            np.clip(relevance[documents], 0.0, 1.0),
-            self._posterior.deviation(documents),
-            self.belief.scored[documents],
-        )
+        return self._ranked(chosen, relevance)
+
+    def ranking(self) -> Selection:
+        """All documents that were not given up, as believed now; valid at any moment."""
+        return self._ranked(self._left, self._posterior.relevance())
 
     def shortlist(self, n: int) -> NDArray[np.intp]:
         """At most n unscored documents that are likely to be asked soon, likeliest first. Asks nothing."""
@@ -220,6 +218,15 @@ class SelectionSession:
             return np.empty(0, dtype=np.intp)
         likely = self._config.acquisition.shortlist(*self._contested(self.belief), n)
         return self._left[likely]
+
+    def _ranked(self, chosen: NDArray[np.intp], relevance: NDArray[np.float64]) -> Selection:
+        documents = chosen[np.argsort(-relevance[chosen], kind="stable")]
+        return Selection(
+            documents,
+            np.clip(relevance[documents], 0.0, 1.0),
+            self._posterior.deviation(documents),
+            self.belief.scored[documents],
+        )
 
     def _choose(self, belief: Belief) -> None:
         contested, incumbents = self._contested(belief)

@@ -15,7 +15,7 @@ from boundarymorph.caching.known import TaskScores
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document
-from boundarymorph.selection import Pool, Selection, SelectionSession, StopReason, capacity_of
+from boundarymorph.selection import ExhaustiveSession, Pool, Selection, SelectionSession, StopReason, capacity_of
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.selector.observer import Observer
 from boundarymorph.selector.result import INTERRUPTING, Interruption, Progress, SelectionResult, Status
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 Arguments = TypeVarTuple("Arguments")
 Outcome = TypeVar("Outcome")
 NOTHING = np.empty(0, dtype=np.intp)
+Session = SelectionSession | ExhaustiveSession
 EMPTY = Selection(NOTHING, np.empty(0), np.empty(0), np.empty(0, np.bool_))
 
 
@@ -37,7 +38,7 @@ class SelectionRun:
 
     pool: Pool
     batch: NDArray[np.intp] = NOTHING
-    _session: SelectionSession | None = None
+    _session: Session | None = None
     _interruption: Interruption | None = None
 
     def __init__(
@@ -107,7 +108,7 @@ class SelectionRun:
     async def progress(self) -> Progress:
         """Where it stands."""
         assert self._session is not None
-        selection, expected_loss = await self._in_thread(_believed, self._session)
+        selection, expected_loss = await self._in_thread(_believed, self._session, self._task.rank_all)
         return Progress(
             self._session.rounds,
             self._scores.calls,
@@ -173,25 +174,28 @@ class SelectionRun:
         self._scores.reused = await self._in_thread(self._scores.reusable, there)
         return [position for position in positions if ids[position] not in self._documents]
 
-    def _begin(
-        self, lengths: NDArray[np.float64] | None, deleted: Sequence[int]
-    ) -> tuple[SelectionSession, NDArray[np.intp]]:
+    def _begin(self, lengths: NDArray[np.float64] | None, deleted: Sequence[int]) -> tuple[Session, NDArray[np.intp]]:
         task, reused, brought = self._task, self._scores.reused, self._candidates.known_scores()
         if lengths is not None:
             deleted = [*deleted, *np.flatnonzero(np.isnan(lengths)).tolist()]
             lengths = np.nan_to_num(lengths, nan=1.0)
-        session = SelectionSession(
-            self.pool,
-            budget=max(0, task.budget - len(reused)),
-            k=capacity_of(k=task.k, lengths=lengths, max_tokens=task.max_tokens),
-            config=METHODS[task.method],
-            known={**reused, **{place: brought[id] for place, id in enumerate(self.pool.ids) if id in brought}},
-            settle=task.settle,
-        )
+        known = {**reused, **{place: brought[id] for place, id in enumerate(self.pool.ids) if id in brought}}
+        session: Session
+        if task.exhaustive:
+            session = ExhaustiveSession(self.pool, known)
+        else:
+            session = SelectionSession(
+                self.pool,
+                budget=max(0, task.budget - len(reused)),
+                k=capacity_of(k=task.k, lengths=lengths, max_tokens=task.max_tokens),
+                config=METHODS[task.method],
+                known=known,
+                settle=task.settle,
+            )
         session.give_up(deleted)
         return session, session.ask(task.batch_size)
 
-    async def _read(self, session: SelectionSession, positions: NDArray[np.intp]) -> NDArray[np.intp]:
+    async def _read(self, session: Session, positions: NDArray[np.intp]) -> NDArray[np.intp]:
         """Fetch the documents at these positions and give up those that were deleted; the positions of the others."""
         ids = [self.pool.ids[position] for position in positions]
         await self._fetch(ids)
@@ -214,12 +218,12 @@ class SelectionRun:
         texts = [document.content for document in documents]
         return await self._scores.score(texts, documents=ids, deadline=deadline.moment)
 
-    async def _selection(self, session: SelectionSession) -> tuple[Selection, float]:
+    async def _selection(self, session: Session) -> tuple[Selection, float]:
         """The selection and its expected loss. What turns out to have been deleted makes room for others."""
         deadline = self._task.deadline.of_texts
         while True:
             with self._observer.stage("select"):
-                selection, expected_loss = await self._in_thread(_believed, session)
+                selection, expected_loss = await self._in_thread(_believed, session, self._task.rank_all)
             if not self._task.return_documents:
                 return selection, expected_loss
             try:
@@ -251,13 +255,14 @@ class SelectionRun:
 
 
 def _advance(
-    session: SelectionSession, asked: NDArray[np.intp], scores: NDArray[np.float64], batch_size: int
+    session: Session, asked: NDArray[np.intp], scores: NDArray[np.float64], batch_size: int
 ) -> NDArray[np.intp]:
     session.tell(asked, scores)
     return session.ask(batch_size)
 
 
-def _believed(session: SelectionSession) -> tuple[Selection, float]:
+def _believed(session: Session, rank_all: bool) -> tuple[Selection, float]:
     """The selection and its expected loss, which is at most 1: before the first scores, next to nothing may be believed
     relevant, and any loss is many times that."""
-    return session.selection(), min(1.0, session.expected_loss())
+    selection = session.ranking() if rank_all else session.selection()
+    return selection, min(1.0, session.expected_loss())

@@ -18,7 +18,8 @@ class SelectionTask:
     candidates: made of the retriever. k: documents to return, or None for as many as fit into max_tokens. settle: stop
     when no more than this share of the set's relevance is expected to be lost by it. method: a name in
     `methods.METHODS`. deadline: when the set is wanted as it is then. degrade: whether it is wanted too when the scorer
-    fails. reuse: whether scores known from earlier tasks are evidence that takes the place of calls.
+    fails. reuse: whether scores known from earlier tasks are evidence that takes the place of calls. rank_all: whether
+    the result has all candidates in order, and not k. exhaustive: whether all of them are scored, whatever is believed.
     """
 
     query: str
@@ -33,3 +34,5 @@ class SelectionTask:
     deadline: Deadline = NEVER
     degrade: bool = True
     reuse: bool = True
+    rank_all: bool = False
+    exhaustive: bool = False

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from boundarymorph import __version__
 from boundarymorph.access.access import Access
 from boundarymorph.api import forward, openapi, operations, problems, retrieval, score, select
+from boundarymorph.api.rerank import routes as rerank
 from boundarymorph.server import composition
 from boundarymorph.server.lifecycle import Build, Lifecycle
 from boundarymorph.server.middleware import HeadAsGet, Observed, RateLimitHeaders, Unexpected, UntilEnd
@@ -33,11 +34,11 @@ def create_app(
     """
     description = "Budgeted reranking: spend B cross-encoder calls where they change which k documents are returned."
     if settings.retriever.url:
-        routes = (select, forward, operations)
+        routes = (select, rerank, forward, operations)
         return _application(settings, build or composition.build_gateway, on_failure, routes, description)
     from boundarymorph.api import indexes  # which loads FAISS
 
-    routes = (select, indexes, operations)
+    routes = (select, rerank, indexes, operations)
     return _application(settings, build or composition.build, on_failure, routes, description)
 
 

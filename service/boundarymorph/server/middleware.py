@@ -18,9 +18,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from boundarymorph.access.rates import Decision
 from boundarymorph.api import problems
+from boundarymorph.remote.peer import REQUEST_ID
 from boundarymorph.telemetry import logs, metrics, timing, tracing
 
-REQUEST_ID = "X-Request-ID"
 SERVER_TIMING = "Server-Timing"
 SECURITY = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")

@@ -141,6 +141,14 @@ class EncoderSettings(ModelSettings):
     dimension: int | None = Field(None, ge=1, description="leading numbers kept, of a model made for that")
 
 
+class RerankSettings(BaseModel, extra="forbid"):
+    """The rerank routes of others, where a request does not name a budget."""
+
+    full_documents: int = Field(1_000, ge=0, description="documents of a request up to which all are scored")
+    share: float = Field(0.2, gt=0, le=1, description="of more documents than that, how many are scored")
+    batch_size: int = Field(16, ge=1, description="documents a round, where not all are scored at once")
+
+
 class CacheSettings(BaseModel, extra="forbid"):
     """What is known already: in Redis if there is a url, else in this process."""
 

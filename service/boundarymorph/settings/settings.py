@@ -20,6 +20,7 @@ from boundarymorph.settings.sections import (
     Limits,
     MilvusSettings,
     RateLimitSettings,
+    RerankSettings,
     RetrieverSettings,
     ScorerSettings,
     TraceSettings,
@@ -77,6 +78,7 @@ class Settings(BaseSettings):
     retriever: RetrieverSettings = Field(default_factory=RetrieverSettings)
     milvus: MilvusSettings = Field(default_factory=MilvusSettings)
     scorer: ScorerSettings = Field(default_factory=ScorerSettings)
+    rerank: RerankSettings = Field(default_factory=RerankSettings)
     keys: Keys = Field(
         (), description="NAME:SCOPES:SHA256 or NAME:SCOPES:SHA256:INDEXES, as `boundarymorph key` prints"
     )

@@ -80,6 +80,11 @@ select_refused = Counter(
 )
 cross_encoder_calls = Counter("boundarymorph_cross_encoder_calls_total", "Pairs scored for selections.")
 select_calls = Histogram("boundarymorph_select_calls", "Cross-encoder calls of a selection.", buckets=COUNTS)
+rerank_documents = Counter(
+    "boundarymorph_rerank_documents_total",
+    "Documents of answered rerank requests, by route and by whether the cross-encoder scored them.",
+    ["route", "outcome"],
+)
 select_rounds = Histogram("boundarymorph_select_rounds", "Trips to the scorer of a selection.", buckets=COUNTS)
 rate_limited = Counter(
     "boundarymorph_rate_limited_requests_total",

@@ -203,8 +203,9 @@ class Jina(_Results):
 class Server:
     """A wire behind a port of this machine.
 
-    asked: the bodies of requests for scores; described: how often it told of itself; left: how many clients were gone
-    before they were answered; script: what it does with the next requests for scores, after which it does `behaviour`.
+    asked, request_ids: bodies and X-Request-ID of requests for scores; described: how often it told of itself; left:
+    how many clients were gone before they were answered; script: what it does with the next requests for scores, after
+    which it does `behaviour`.
     """
 
     def __init__(self, wire: Wire, *, key: str | None = None) -> None:
@@ -213,6 +214,7 @@ class Server:
         self.description: Behaviour = well
         self.script: list[Behaviour] = []
         self.asked: list[dict[str, Any]] = []
+        self.request_ids: list[str | None] = []
         self.described = self.connections = self.left = 0
         self.arrived, self.gone = asyncio.Event(), asyncio.Event()
         self.port = 0
@@ -305,6 +307,7 @@ class Server:
             return Reply({"detail": "Not Found"}, 404)
         parsed = orjson.loads(body)
         self.asked.append(parsed)
+        self.request_ids.append(headers.get("x-request-id"))
         self.arrived.set()
         behaviour = self.script.pop(0) if self.script else self.behaviour
         return await behaviour(self.wire.reply(parsed))

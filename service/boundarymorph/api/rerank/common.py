@@ -1,0 +1,141 @@
+"""What all rerank dialects have in common: what is asked for, the ranking that answers it, and our diagnostics."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from boundarymorph.api.schemas import Problem
+from boundarymorph.api.select_schemas import Budget
+from boundarymorph.errors import InvalidInput
+from boundarymorph.selection import StopReason
+from boundarymorph.selector.result import Interruption, Status
+
+CERTAIN = 1e-15  # how near to 0 and 1 scores come at most before their log-odds are taken
+CHARACTERS_PER_TOKEN = 4  # of English text under the usual tokenizers
+
+
+class NoDocuments(InvalidInput):
+    """There is nothing to rank."""
+
+    slug = "no-documents"
+
+
+class RerankRequest(BaseModel):
+    """The fields of ours that every dialect takes. Unknown fields are ignored, as rerank servers do."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    budget: Budget | None = Field(
+        None,
+        description='B: cross-encoder calls at most, or "auto"; by default one for every document, up to '
+        "rerank.full_documents of them, and for rerank.share of longer lists",
+    )
+    k: int | None = Field(None, ge=1, description="how many of the best the calls are to find; top_n if there is one")
+    deadline_ms: float | None = Field(None, gt=0, le=86_400_000, description="from the arrival of the request")
+    on_failure: Literal["error", "degrade"] = Field(
+        "error", description="when not all scores can be had: an error, or expected scores in their place"
+    )
+
+    @abstractmethod
+    def wanted(self) -> Wanted:
+        """The request in the terms of all dialects. Raises InvalidInput."""
+
+    @abstractmethod
+    def answer(self, ranking: Ranking) -> BaseModel:
+        """The answer to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """A wire format.
+
+    documents: the field that has them, by which dialects of one path are told apart. answer, error: models of what it
+    answers. refusal: status and body of its answer to a request that has a problem.
+    """
+
+    documents: str
+    request: type[RerankRequest]
+    answer: type[BaseModel]
+    error: type[BaseModel]
+    refusal: Callable[[Problem], tuple[int, Mapping[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """texts: of the documents, in their order. top_n: results, None or 0 for all. cut: whether texts that are too long
+    for the model are cut, and not refused. ignored: what a warning says of fields that have no effect here."""
+
+    query: str
+    texts: Sequence[str]
+    top_n: int | None = None
+    cut: bool = True
+    ignored: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A document by its position in the request, and its score in [0, 1]."""
+
+    index: int
+    score: float
+
+    @property
+    def log_odds(self) -> float:
+        """What the sigmoid makes the score of: the raw score of a model whose scores are sigmoids."""
+        score = min(max(self.score, CERTAIN), 1 - CERTAIN)
+        return math.log(score / (1 - score))
+
+
+class Diagnostics(BaseModel):
+    """How a ranking came about."""
+
+    status: Literal[*map(str, Status)] = Field(  # type: ignore[valid-type]
+        description='partial and retrieval_only: with "on_failure": "degrade", not all scores could be had'
+    )
+    stop_reason: Literal[*map(str, (*StopReason, *Interruption))] = Field(  # type: ignore[valid-type]
+        description="why no more calls were made"
+    )
+    documents: int = Field(description="in the request")
+    budget: int = Field(description="B in force")
+    cross_encoder_calls: int = Field(description="documents that the cross-encoder scored for this request")
+    cached_scores: int = Field(description="answered by the cache, or computed for another request at the same time")
+    reused_scores: int = Field(description="known from earlier requests; they took the place of as many calls")
+    inferred: list[int] = Field(description="indexes of the results whose score is expected, not the cross-encoder's")
+    expected_loss: float = Field(description="share of the relevance of the best k that more calls may have brought")
+    timings_ms: dict[str, float] = Field(description="by stage, and in total")
+    warnings: list[str] = Field(description="what a caller should know, in words")
+
+
+class TokenUsage(BaseModel):
+    """Tokens of what the cross-encoder read, estimated at four characters each."""
+
+    prompt_tokens: int = Field(description="of queries and documents")
+    total_tokens: int = Field(description="the same")
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The results that are wanted, best first. model: that scored them; tokens: estimated, that it read."""
+
+    id: str
+    model: str
+    results: Sequence[Ranked]
+    tokens: int
+    diagnostics: Diagnostics
+
+    @property
+    def usage(self) -> TokenUsage:
+        """The tokens as most dialects report them."""
+        return TokenUsage(prompt_tokens=self.tokens, total_tokens=self.tokens)
+
+
+def tokens_of(query: str, texts: Sequence[str]) -> int:
+    """An estimate of what the cross-encoder reads, the query with each text."""
+    characters = len(texts) * len(query) + sum(map(len, texts))
+    return math.ceil(characters / CHARACTERS_PER_TOKEN)

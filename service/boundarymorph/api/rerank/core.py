@@ -1,0 +1,129 @@
+"""From a rerank request to a selection task, and from its result to a ranking of all documents."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from uuid import uuid4
+
+from boundarymorph.access.bodies import bound
+from boundarymorph.api.rerank.common import (
+    Diagnostics,
+    NoDocuments,
+    Ranked,
+    Ranking,
+    RerankRequest,
+    Wanted,
+    tokens_of,
+)
+from boundarymorph.errors import DeadlineExceeded, TextTooLong
+from boundarymorph.inference.deadline import Deadline
+from boundarymorph.retrieval.candidates import GivenCandidates
+from boundarymorph.retrieval.document import Document
+from boundarymorph.selection import methods
+from boundarymorph.selector.result import SelectionResult, Status
+from boundarymorph.selector.task import SelectionTask
+from boundarymorph.settings import Limits, Settings
+
+
+def task_of(request: RerankRequest, wanted: Wanted, settings: Settings, arrival: float) -> SelectionTask:
+    """The task of ranking all documents. Raises NoDocuments and LimitExceeded.
+
+    arrival: when the request came, on `time.monotonic()`.
+    """
+    _check(request, wanted, settings.limits)
+    count = len(wanted.texts)
+    budget = _budget(request, count, settings)
+    degrade = request.on_failure == "degrade"
+    exhaustive = budget >= count and not degrade  # whose answer needs nothing but the scores
+    head = request.k or wanted.top_n or settings.k
+    seconds = settings.deadline_seconds if request.deadline_ms is None else request.deadline_ms / 1e3
+    return SelectionTask(
+        query=wanted.query,
+        candidates=partial(
+            GivenCandidates,
+            query=wanted.query,
+            given=[Document(str(number), text) for number, text in enumerate(wanted.texts)],
+            words=settings.method in methods.BY_WORDS,
+            listed=exhaustive,
+        ),
+        budget=budget,
+        k=max(1, min(head, count - 1)),  # of all of them there would be nothing to choose
+        settle=settings.auto_settle if request.budget == "auto" else None,
+        method=settings.method,
+        batch_size=count if exhaustive else settings.rerank.batch_size,
+        deadline=Deadline.of_request(arrival, seconds),
+        degrade=degrade,
+        rank_all=True,
+        exhaustive=exhaustive,
+    )
+
+
+def ranking_of(
+    result: SelectionResult, wanted: Wanted, task: SelectionTask, request: RerankRequest, model: str
+) -> Ranking:
+    """The results that are wanted, and what is to be said of them. Raises TextTooLong and
+    DeadlineExceeded."""
+    if result.status is not Status.COMPLETE and not task.degrade:
+        raise DeadlineExceeded("the deadline came before the documents were scored; give more time, or less to do")
+    if result.truncated and not wanted.cut:
+        raise TextTooLong(
+            f"{result.truncated} texts are longer than the model reads; let them be truncated, or split them"
+        )
+    selection, count = result.selection, len(wanted.texts)
+    index = [int(result.pool.ids[position]) for position in selection.documents.tolist()]
+    returned = min(wanted.top_n or count, count)
+    results = [Ranked(*of) for of in zip(index[:returned], selection.relevance.tolist(), strict=False)]
+    scored = [number for number, by_model in zip(index, selection.scored.tolist(), strict=True) if by_model]
+    warnings = [*result.warnings, *wanted.ignored]
+    if request.budget is None and task.budget < count:
+        warnings.append(
+            f"{task.budget} of the {count} documents were scored and the scores of the others are expected ones, as a "
+            "list of this length is by default (rerank.full_documents, rerank.share); 'budget' chooses another number"
+        )
+    return Ranking(
+        id=uuid4().hex,
+        model=model,
+        results=results,
+        tokens=tokens_of(wanted.query, [wanted.texts[number] for number in scored]),
+        diagnostics=Diagnostics(
+            status=result.status.value,
+            stop_reason=result.stop_reason.value,
+            documents=count,
+            budget=task.budget,
+            cross_encoder_calls=result.calls,
+            cached_scores=result.cached,
+            reused_scores=result.reused,
+            inferred=sorted({ranked.index for ranked in results} - set(scored)),
+            expected_loss=result.expected_loss,
+            timings_ms={stage: round(seconds * 1e3, 3) for stage, seconds in result.seconds.items()},
+            warnings=warnings,
+        ),
+    )
+
+
+def _check(request: RerankRequest, wanted: Wanted, limits: Limits) -> None:
+    if not wanted.texts:
+        raise NoDocuments("the list of documents is empty; give at least one")
+    bound("documents", len(wanted.texts), limits.pool, "documents")
+    bound("query", len(wanted.query), limits.query_characters, "characters")
+    longest = max(map(len, wanted.texts))
+    bound("documents", longest, limits.text_characters, "characters each")
+    bound("k", request.k or 0, limits.k, "documents")
+    longest_deadline = math.floor(1e3 * limits.deadline_seconds)
+    bound("deadline_ms", math.ceil(request.deadline_ms or 0), longest_deadline, "ms (limits.deadline_seconds)")
+    if isinstance(request.budget, int):
+        bound("budget", request.budget, limits.budget, "calls")
+
+
+def _budget(request: RerankRequest, count: int, settings: Settings) -> int:
+    rerank, most = settings.rerank, settings.limits.budget
+    match request.budget:
+        case None if count <= min(rerank.full_documents, most):
+            return count
+        case None:
+            return min(math.ceil(rerank.share * count), most)
+        case "auto":
+            return min(settings.auto_budget, most, count)
+        case budget:
+            return min(int(budget), count)

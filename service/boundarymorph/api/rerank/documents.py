@@ -1,0 +1,208 @@
+"""The dialect of Cohere, and of Jina, Infinity and vLLM, which share its paths: `documents` to `results`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Annotated, Any, ClassVar, Literal
+
+import orjson
+from pydantic import BaseModel, Field
+
+from boundarymorph.api.rerank.common import (
+    CHARACTERS_PER_TOKEN,
+    Diagnostics,
+    Dialect,
+    Ranked,
+    Ranking,
+    RerankRequest,
+    TokenUsage,
+    Wanted,
+)
+from boundarymorph.api.schemas import Problem
+from boundarymorph.errors import InvalidInput
+
+TEXT = "text"  # the field that is read of a document that is an object
+DOCUMENTS_A_UNIT = 100  # of Cohere's search units
+LaxBool = Annotated[bool, Field(strict=False)]  # some clients send "true"
+
+
+class DocumentsRequest(RerankRequest):
+    """A request of Cohere (v1 and v2), Jina, Infinity, vLLM or of what is compatible with one of them."""
+
+    query: str = Field(min_length=1, pattern=r"\S", description="the information need, in plain words")
+    documents: list[str | dict[str, Any]] = Field(
+        description="one or more texts, or objects with a 'text' or with the rank_fields"
+    )
+    model: str | None = Field(None, description="ignored: there is one model here, which the answer names")
+    top_n: int | None = Field(None, ge=0, description="how many results to return; all without it, and with 0")
+    return_documents: LaxBool | None = Field(None, description="return each document with its result")
+    rank_fields: list[str] | None = Field(
+        None, description="of documents that are objects: what is read, in this order"
+    )
+    max_tokens_per_doc: int | None = Field(
+        None, ge=1, description="read no more of a document, estimated at four characters a token"
+    )
+    max_chunks_per_doc: int | None = Field(None, ge=1, description="ignored: the beginning of a document is read")
+    raw_scores: bool | None = Field(None, description="log-odds in place of scores in [0, 1]")
+    use_activation: bool | None = Field(None, description="vLLM's word: false is the same as raw_scores true")
+
+    api_version: ClassVar[str] = "1"
+    _bare: ClassVar[bool] = (
+        False  # Infinity returns documents as strings; its clients send raw_scores with each request
+    )
+
+    def wanted(self) -> Wanted:
+        longest = None if self.max_tokens_per_doc is None else CHARACTERS_PER_TOKEN * self.max_tokens_per_doc
+        fields = self.rank_fields or [TEXT]
+        return Wanted(
+            self.query,
+            [_text(document, number, fields)[:longest] for number, document in enumerate(self.documents)],
+            top_n=self.top_n,
+            ignored=self._ignored(),
+        )
+
+    def answer(self, ranking: Ranking) -> RerankAnswer:
+        return RerankAnswer(
+            id=ranking.id,
+            model=ranking.model,
+            created=int(time.time()),
+            results=[self._result(ranked) for ranked in ranking.results],
+            meta=Meta(
+                api_version=ApiVersion(version=self.api_version),
+                billed_units=BilledUnits(search_units=math.ceil(len(self.documents) / DOCUMENTS_A_UNIT)),
+                tokens=Tokens(input_tokens=ranking.tokens, output_tokens=0),
+                warnings=ranking.diagnostics.warnings or None,
+            ),
+            usage=ranking.usage,
+            boundarymorph=ranking.diagnostics,
+        )
+
+    def _result(self, ranked: Ranked) -> RerankResult:
+        raw = self.raw_scores or self.use_activation is False
+        document = self._document(ranked.index) if self.return_documents else None
+        score = ranked.log_odds if raw else ranked.score
+        return RerankResult(index=ranked.index, relevance_score=score, document=document)
+
+    def _document(self, index: int) -> dict[str, Any] | str:
+        document = self.documents[index]
+        if self._bare or self.raw_scores is not None:
+            return document if isinstance(document, str) else _text(document, index, self.rank_fields or [TEXT])
+        return {TEXT: document} if isinstance(document, str) else document
+
+    def _ignored(self) -> Sequence[str]:
+        if (self.max_chunks_per_doc or 1) > 1:
+            return ["max_chunks_per_doc has no effect: the beginning of each document is read"]
+        return ()
+
+
+class CohereV2Request(DocumentsRequest):
+    """A request of version 2 of Cohere's API."""
+
+    relevant_spans: dict[str, Any] | None = Field(None, description="ignored: no spans are found here")
+
+    api_version: ClassVar[str] = "2"
+
+    def _ignored(self) -> Sequence[str]:
+        spans = ["relevant_spans has no effect: no spans are found here"] if self.relevant_spans else []
+        return [*super()._ignored(), *spans]
+
+
+class InfinityRequest(DocumentsRequest):
+    """A request of Infinity, whatever fields it has."""
+
+    _bare: ClassVar[bool] = True
+
+
+class RerankResult(BaseModel):
+    """One document."""
+
+    index: int = Field(description="of the document in the request, from 0")
+    relevance_score: float = Field(description="in [0, 1], the cross-encoder's or expected; log-odds with raw_scores")
+    document: dict[str, Any] | str | None = Field(
+        None, description="with return_documents; Infinity's is the bare text"
+    )
+
+
+class ApiVersion(BaseModel):
+    """Of Cohere's API."""
+
+    version: str = Field(description="1 or 2")
+
+
+class BilledUnits(BaseModel):
+    """What Cohere would count."""
+
+    search_units: int = Field(description="one for each hundred documents")
+
+
+class Tokens(BaseModel):
+    """What was read and written, estimated at four characters a token."""
+
+    input_tokens: int = Field(description="that the cross-encoder read")
+    output_tokens: int = Field(description="none")
+
+
+class Meta(BaseModel):
+    """What Cohere's clients read of an answer beside its results."""
+
+    api_version: ApiVersion = Field(description="of the path")
+    billed_units: BilledUnits = Field(description="by Cohere's rule; nothing is billed")
+    tokens: Tokens = Field(description="estimated")
+    warnings: list[str] | None = Field(None, description="what a caller should know, in words")
+
+
+class RerankAnswer(BaseModel):
+    """The results, best first, with what clients of each of the dialects look for."""
+
+    id: str = Field(description="of this answer")
+    object: Literal["rerank"] = Field("rerank", description="rerank")
+    model: str = Field(description="the cross-encoder, with everything that its scores depend on")
+    created: int = Field(description="seconds since 1970")
+    results: list[RerankResult] = Field(description="best first; equal scores in the order of the request")
+    meta: Meta = Field(description="for clients of Cohere")
+    usage: TokenUsage = Field(description="for clients of Jina, Infinity and vLLM")
+    boundarymorph: Diagnostics = Field(description="how the ranking came about")
+
+
+class RerankError(BaseModel):
+    """An error in the words of each of these dialects: `message` is Cohere's, `detail` Jina's, `error` vLLM's and
+    Infinity's."""
+
+    message: str = Field(description="what is wrong and what to do about it")
+    detail: str = Field(description="the same")
+    error: dict[str, Any] = Field(description="message, type, param, and code: the status")
+    type: str = Field(description="stable; urn:boundarymorph:problem: and a name")
+
+
+def refusal(problem: Problem) -> tuple[int, Mapping[str, Any]]:
+    """Status and body; what is wrong with a request is 400 in these dialects."""
+    status = HTTPStatus.BAD_REQUEST if problem.status == HTTPStatus.UNPROCESSABLE_ENTITY else HTTPStatus(problem.status)
+    kind = status.phrase.title().replace(" ", "").removesuffix("Error") + "Error"
+    error = {"message": problem.detail, "type": kind, "param": None, "code": status.value}
+    body = RerankError(message=problem.detail, detail=problem.detail, error=error, type=problem.type)
+    return status, body.model_dump()
+
+
+COHERE_V1 = Dialect("documents", DocumentsRequest, RerankAnswer, RerankError, refusal)
+COHERE_V2 = Dialect("documents", CohereV2Request, RerankAnswer, RerankError, refusal)
+INFINITY = Dialect("documents", InfinityRequest, RerankAnswer, RerankError, refusal)
+
+
+def _text(document: str | Mapping[str, Any], number: int, fields: Sequence[str]) -> str:
+    """What is read of a document: of an object its fields, one a line."""
+    if isinstance(document, str):
+        return document
+    found = [_plain(document[field]) for field in fields if document.get(field) is not None]
+    if not found:
+        raise InvalidInput(
+            f"documents.{number}: the object has no {' or '.join(map(repr, fields))}; name what is to be read of it in "
+            "'rank_fields'"
+        )
+    return "\n".join(found)
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()

@@ -1,0 +1,149 @@
+"""The rerank routes of others, so that their clients need another URL and nothing else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import reduce
+from operator import or_
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic_core import from_json
+
+from boundarymorph.access import bodies
+from boundarymorph.access.access import Access
+from boundarymorph.api import openapi, problems
+from boundarymorph.api.dependencies import AccessOf, CallerOf, SelectingOf
+from boundarymorph.api.rerank import documents, nim, tei
+from boundarymorph.api.rerank.common import Dialect, RerankRequest, Wanted
+from boundarymorph.api.rerank.core import ranking_of, task_of
+from boundarymorph.api.select import STATUS_HEADER, selected
+from boundarymorph.errors import InvalidInput
+from boundarymorph.selector.task import SelectionTask
+from boundarymorph.telemetry import metrics
+from boundarymorph.telemetry.timing import Stopwatch
+
+ROUTES: Mapping[str, tuple[Dialect, ...]] = {
+    "/v1/rerank": (documents.COHERE_V1,),
+    "/v2/rerank": (documents.COHERE_V2,),
+    "/rerank": (documents.COHERE_V1, tei.TEI),
+    "/infinity/rerank": (documents.INFINITY,),
+    "/v1/ranking": (nim.NIM,),
+    "/reranking": (documents.COHERE_V1, nim.NIM),
+    "/v1/reranking": (documents.COHERE_V1, nim.NIM),
+}
+ALIASES = {"/reranking", "/v1/reranking"}  # of routes that are described
+REFUSED = (400, 401, 403, 408, 413, 422, 424, 429, 500, 502, 503, 504)
+router = APIRouter(tags=["reranking"])
+
+
+def speaking(*dialects: Dialect) -> Callable[[Request], Awaitable[None]]:
+    """The dependency of a route whose problems are the first dialect's, until the body says that it is another."""
+
+    async def speak(request: Request) -> None:
+        setattr(request.state, problems.REFUSAL, dialects[0].refusal)
+
+    return speak
+
+
+async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: SelectingOf) -> Response:
+    """All documents, best first, each with a score in [0, 1]: the cross-encoder's, or the one expected of it where a
+    budget is smaller than the list. A caller that goes away ends the work."""
+    watch, arrival = Stopwatch(), time.monotonic()
+    path: str = request.scope["route"].path
+    with access.admission.enter(caller) as visit:
+        with watch.stage("receive"):
+            body = await bodies.read(request, access)
+        with watch.stage("parse"):
+            wanted, task, asked = await _read(request, access, body, ROUTES[path], arrival)
+        turn = access.admission.turn(visit, deadline=task.deadline.moment)
+        result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
+    ranking = ranking_of(result, wanted, task, asked, parts.scorer.name)
+    count = int(result.selection.scored.sum())
+    metrics.rerank_documents.labels(path, "scored").inc(count)
+    metrics.rerank_documents.labels(path, "inferred").inc(len(wanted.texts) - count)
+    return Response(
+        asked.answer(ranking).model_dump_json(exclude_none=True),
+        media_type="application/json",
+        headers={STATUS_HEADER: result.status.value},
+    )
+
+
+@router.get(
+    "/info",
+    summary="What clients of text-embeddings-inference want to know first",
+    dependencies=[Depends(speaking(tei.TEI))],
+    responses={status: {"model": tei.TeiError} for status in (401, 403, 429, 503)},
+)
+async def info(access: AccessOf, caller: CallerOf, parts: SelectingOf) -> tei.TeiInfo:
+    """The cross-encoder and how much of it one request may ask for."""
+    settings, scorer = access.settings, parts.scorer
+    model = getattr(scorer, "model", None)  # of one in this process
+    longest = settings.max_length if model is None else model.max_length
+    return tei.TeiInfo(
+        model_id=scorer.name,
+        model_type=tei.RERANKER,
+        max_concurrent_requests=settings.sessions + settings.limits.waiting,
+        max_input_length=longest,
+        max_batch_tokens=longest if model is None else model.batch_tokens,
+        max_client_batch_size=settings.limits.pool,
+    )
+
+
+async def _read(
+    request: Request, access: Access, body: bytes, dialects: tuple[Dialect, ...], arrival: float
+) -> tuple[Wanted, SelectionTask, RerankRequest]:
+    """What is wanted, in whichever of the dialects. Raises InvalidInput and pydantic's ValidationError."""
+
+    def load() -> tuple[Dialect, Any]:
+        bodies.check_lists(body, access.settings.limits.dimension)
+        try:
+            data = from_json(body)
+        except ValueError as error:
+            raise InvalidInput(f"the body is no JSON: {error}") from None
+        return _dialect(data, dialects), data
+
+    def read() -> tuple[Wanted, SelectionTask, RerankRequest]:
+        asked = dialect.request.model_validate(data)
+        wanted = asked.wanted()
+        return wanted, task_of(asked, wanted, access.settings, arrival), asked
+
+    dialect, data = await bodies.off_loop(access, body, load)
+    setattr(request.state, problems.REFUSAL, dialect.refusal)
+    return await bodies.off_loop(access, body, read)
+
+
+def _dialect(data: object, dialects: tuple[Dialect, ...]) -> Dialect:
+    """The one whose field for documents is there. Raises InvalidInput, which names where another's belongs."""
+    if not isinstance(data, dict):
+        raise InvalidInput("the body is no JSON object")
+    for dialect in dialects:
+        if data.get(dialect.documents) is not None:
+            return dialect
+    missing = f"there is no {' or '.join(repr(dialect.documents) for dialect in dialects)}"
+    for path, others in ROUTES.items():
+        for other in others:
+            if data.get(other.documents) is not None:
+                raise InvalidInput(f"{missing}; a list of {other.documents!r} goes to {path}")
+    return dialects[0]  # whose model says what is missing
+
+
+def _responses(dialects: Sequence[Dialect]) -> dict[int | str, dict[str, Any]]:
+    """What a route may answer, in the words of each of its dialects."""
+    answers = {200: reduce(or_, (dialect.answer for dialect in dialects))}
+    errors = dict.fromkeys(REFUSED, reduce(or_, (dialect.error for dialect in dialects)))
+    return {status: {"model": model} for status, model in (answers | errors).items()}
+
+
+for _path, _dialects in ROUTES.items():
+    router.add_api_route(
+        _path,
+        rerank,
+        methods=["POST"],
+        summary=f"Rerank: {', '.join(dict.fromkeys(dialect.documents for dialect in _dialects))}",
+        dependencies=[Depends(speaking(*_dialects))],
+        openapi_extra=openapi.body(*(dialect.request for dialect in _dialects)),
+        responses=_responses(_dialects),
+        include_in_schema=_path not in ALIASES,
+    )

@@ -1,0 +1,105 @@
+"""The dialect of text-embeddings-inference (TEI): `texts` to a bare array, and `/info`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, RootModel
+
+from boundarymorph import __version__, errors
+from boundarymorph.api.rerank.common import Dialect, NoDocuments, Ranking, RerankRequest, Wanted
+from boundarymorph.api.schemas import Problem
+
+ErrorType = Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"]
+ERROR_TYPES: dict[int, ErrorType] = {
+    HTTPStatus.BAD_REQUEST: "Empty",
+    HTTPStatus.SERVICE_UNAVAILABLE: "Unhealthy",
+    HTTPStatus.TOO_MANY_REQUESTS: "Overloaded",
+    HTTPStatus.UNPROCESSABLE_ENTITY: "Validation",
+    HTTPStatus.FAILED_DEPENDENCY: "Backend",
+}
+STATUS = {
+    HTTPStatus.BAD_GATEWAY: HTTPStatus.FAILED_DEPENDENCY,
+    HTTPStatus.GATEWAY_TIMEOUT: HTTPStatus.FAILED_DEPENDENCY,
+}
+
+
+class TeiRequest(RerankRequest):
+    """A request of TEI."""
+
+    query: str = Field(min_length=1, pattern=r"\S", description="the information need, in plain words")
+    texts: list[str] = Field(description="one or more, to be ranked")
+    raw_scores: bool = Field(False, description="log-odds in place of scores in [0, 1]")
+    return_text: bool = Field(False, description="return each text with its score")
+    truncate: bool | None = Field(None, description="false: texts that are too long for the model are an error")
+    truncation_direction: Literal["Right", "right"] = Field("Right", description="texts lose their end")
+    top_n: int | None = Field(None, ge=0, description="not of TEI: how many to return; all without it, and with 0")
+
+    def wanted(self) -> Wanted:
+        return Wanted(self.query, self.texts, top_n=self.top_n, cut=self.truncate is not False)
+
+    def answer(self, ranking: Ranking) -> TeiAnswer:
+        return TeiAnswer(
+            [
+                TeiRank(
+                    index=ranked.index,
+                    score=ranked.log_odds if self.raw_scores else ranked.score,
+                    text=self.texts[ranked.index] if self.return_text else None,
+                )
+                for ranked in ranking.results
+            ]
+        )
+
+
+class TeiRank(BaseModel):
+    """One text."""
+
+    index: int = Field(description="of the text in the request, from 0")
+    score: float = Field(description="in [0, 1], the cross-encoder's or expected; log-odds with raw_scores")
+    text: str | None = Field(None, description="with return_text")
+
+
+class TeiAnswer(RootModel[list[TeiRank]]):
+    """All texts, best first; equal scores in the order of the request."""
+
+
+class TeiError(BaseModel):
+    """An error in TEI's words."""
+
+    error: str = Field(description="what is wrong and what to do about it")
+    error_type: ErrorType = Field(description="as TEI has it")
+
+
+class TeiInfo(BaseModel):
+    """What clients of TEI want to know before they send anything."""
+
+    model_id: str = Field(description="the cross-encoder, with everything that its scores depend on")
+    model_sha: str | None = Field(None, description="in model_id, where it is known")
+    model_dtype: str = Field("unknown", description="in model_id, where it is known")
+    model_type: dict[str, dict[str, Any]] = Field(description="reranker, with its only label")
+    max_concurrent_requests: int = Field(description="that may run or wait")
+    max_input_length: int = Field(description="tokens of a query and a text together")
+    max_batch_tokens: int = Field(description="tokens of a full batch of pairs")
+    max_batch_requests: int | None = Field(None, description="no limit of its own")
+    max_client_batch_size: int = Field(description="texts in one request")
+    auto_truncate: bool = Field(True, description="texts that are too long are cut")
+    tokenization_workers: int = Field(1, description="one")
+    version: str = Field(__version__, description="of this service")
+
+
+RERANKER: dict[str, dict[str, Any]] = {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}}
+
+
+def refusal(problem: Problem) -> tuple[int, Mapping[str, Any]]:
+    """Status and body. No texts are 400 in this dialect; what the cross-encoder did not do, or not in time, is 424."""
+    status = HTTPStatus(problem.status)
+    if problem.type == errors.PROBLEM_TYPE + NoDocuments.slug:
+        status = HTTPStatus.BAD_REQUEST
+    status = STATUS.get(status, status)
+    kind = ERROR_TYPES.get(status, "Backend" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "Validation")
+    return status, TeiError(error=problem.detail, error_type=kind).model_dump()
+
+
+TEI = Dialect("texts", TeiRequest, TeiAnswer, TeiError, refusal)

@@ -1,0 +1,287 @@
+"""The rerank routes of others: what they answer."""
+
+import math
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import pytest_asyncio
+from numpy.typing import NDArray
+from prometheus_client import REGISTRY
+
+from boundarymorph.errors import ScorerUnavailable
+from boundarymorph.retrieval.index_retriever import IndexRetriever
+from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.scoring.remote.client import RemoteScorer
+from boundarymorph.selector.selector import Selector
+from boundarymorph.server.composition import AllInOne
+from boundarymorph.settings import Limits, Settings
+from boundarymorph.settings.sections import RerankSettings
+from tests.api.service import answer, fake_service, serving
+from tests.retrieval.fakes import SeededEncoder
+from tests.scoring.fakes import SeededScorer, score_of
+from tests.scoring.remote.servers import Ours, running
+from tests.selector.fakes import Trouble
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+QUERY = "what is asked"
+TEXTS = [f"text {number}" for number in range(12)]
+SCORES = {index: score_of(QUERY, text) for index, text in enumerate(TEXTS)}
+ORDER = sorted(SCORES, key=lambda index: -SCORES[index])
+FAMILY = ("/v1/rerank", "/v2/rerank", "/rerank", "/infinity/rerank", "/reranking", "/v1/reranking")
+
+
+class Noting(SeededEncoder):
+    """An encoder that keeps the queries too."""
+
+    async def encode_query(self, text: str) -> NDArray[np.float32]:
+        self.encoded.append(text)
+        return await super().encode_query(text)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
+    """Lists of more than 20 documents are scored by a fifth."""
+    rerank = RerankSettings(full_documents=20, share=0.2, batch_size=4)
+    settings = Settings(data_directory=tmp_path_factory.mktemp("rerank"), rerank=rerank)
+    async with serving(settings) as client:
+        yield client
+
+
+async def post(client: httpx.AsyncClient, path: str = "/v1/rerank", **fields: Any) -> Any:
+    return (await client.post(path, json={"query": QUERY, "documents": TEXTS, **fields})).raise_for_status().json()
+
+
+def indexes(body: dict[str, Any]) -> list[int]:
+    return [result["index"] for result in body["results"]]
+
+
+@pytest.mark.parametrize("path", FAMILY)
+async def test_documents_to_results(client: httpx.AsyncClient, path: str) -> None:
+    body = await post(client, path, model="rerank-v3.5")
+    assert indexes(body) == ORDER
+    assert {result["index"]: result["relevance_score"] for result in body["results"]} == SCORES
+    assert all("document" not in result for result in body["results"])
+    assert (len(body["id"]), body["object"], body["model"]) == (32, "rerank", "seeded")
+    assert body["created"] > 1_700_000_000
+    assert body["meta"]["api_version"] == {"version": "2" if path == "/v2/rerank" else "1"}
+    assert body["meta"]["billed_units"] == {"search_units": 1}
+    tokens = math.ceil(sum(len(QUERY) + len(text) for text in TEXTS) / 4)
+    assert body["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+    assert body["meta"]["tokens"] == {"input_tokens": tokens, "output_tokens": 0}
+    ours = body["boundarymorph"]
+    assert (ours["status"], ours["stop_reason"]) == ("complete", "pool_exhausted")
+    assert (ours["documents"], ours["budget"], ours["cross_encoder_calls"]) == (12, 12, 12)
+    assert (ours["inferred"], ours["warnings"], ours["expected_loss"]) == ([], [], 0)
+    assert ours["timings_ms"]["total"] > 0
+
+
+async def test_all_are_scored_in_one_trip_and_nothing_else_is_done(tmp_path: Path) -> None:
+    scorer, encoder = SeededScorer(), Noting()
+
+    def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
+        catalog = LocalCatalog(settings.data_directory / "indexes")
+        retriever = IndexRetriever(catalog, encoder)
+        return AllInOne(catalog, encoder, retriever, scorer, Selector(retriever, scorer))
+
+    async with serving(Settings(data_directory=tmp_path), build) as client:
+        encoder.encoded.clear()
+        await post(client)
+        assert (scorer.rounds, encoder.encoded) == ([TEXTS], [])
+
+
+async def test_the_id_of_a_request_goes_to_the_scorer(tmp_path: Path) -> None:
+    async with running(Ours()) as [server]:
+
+        def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
+            scorer = RemoteScorer([server.endpoint()])
+            parts = fake_service(settings)
+            return replace(parts, scorer=scorer, selector=Selector(parts.retriever, scorer))
+
+        async with serving(Settings(data_directory=tmp_path), build) as client:
+            server.request_ids.clear()
+            request = {"query": QUERY, "documents": TEXTS}
+            answered = await client.post("/v2/rerank", json=request, headers={"X-Request-ID": "of-the-caller"})
+            unnamed = await client.post("/rerank", json={"query": QUERY, "texts": TEXTS})
+            given = [response.headers["x-request-id"] for response in (answered, unnamed)]
+            assert server.request_ids == given
+            assert given[0] == "of-the-caller"
+
+
+@pytest.mark.parametrize(("top_n", "count"), [(None, 12), (0, 12), (1, 1), (5, 5), (12, 12), (99, 12)])
+async def test_top_n(client: httpx.AsyncClient, top_n: int | None, count: int) -> None:
+    assert indexes(await post(client, top_n=top_n)) == ORDER[:count]
+    ranks = await post(client, "/rerank", documents=None, texts=TEXTS, top_n=top_n)
+    assert [rank["index"] for rank in ranks] == ORDER[:count]
+
+
+@pytest.mark.parametrize("asked", [True, "true"])  # RAGFlow sends the latter
+async def test_documents_come_back_as_they_were_sent(client: httpx.AsyncClient, asked: object) -> None:
+    documents = ["plain", {"text": "an object", "url": "x"}]
+    body = await post(client, documents=documents, return_documents=asked)
+    returned = {result["index"]: result["document"] for result in body["results"]}
+    assert returned == {0: {"text": "plain"}, 1: {"text": "an object", "url": "x"}}
+    assert {result["relevance_score"] for result in body["results"]} == {
+        score_of(QUERY, "plain"),
+        score_of(QUERY, "an object"),
+    }
+
+
+@pytest.mark.parametrize(("path", "fields"), [("/infinity/rerank", {}), ("/rerank", {"raw_scores": False})])
+async def test_infinity_s_documents_are_strings(client: httpx.AsyncClient, path: str, fields: dict[str, Any]) -> None:
+    body = await post(client, path, documents=["plain", {"text": "an object"}], return_documents=True, **fields)
+    assert {result["index"]: result["document"] for result in body["results"]} == {0: "plain", 1: "an object"}
+
+
+async def test_rank_fields(client: httpx.AsyncClient) -> None:
+    documents = [{"title": "one", "text": "first", "year": 2001}, {"title": "two", "text": "second"}, "plain"]
+    body = await post(client, documents=documents, rank_fields=["title", "year", "text"])
+    read = ["one\n2001\nfirst", "two\nsecond", "plain"]
+    assert {result["index"]: result["relevance_score"] for result in body["results"]} == {
+        index: score_of(QUERY, text) for index, text in enumerate(read)
+    }
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank"])
+async def test_max_tokens_per_doc(client: httpx.AsyncClient, path: str) -> None:
+    body = await post(client, path, documents=["abcdefghijkl", "xyz"], max_tokens_per_doc=2, return_documents=True)
+    found = {result["document"]["text"]: result["relevance_score"] for result in body["results"]}
+    assert found == {"abcdefghijkl": score_of(QUERY, "abcdefgh"), "xyz": score_of(QUERY, "xyz")}
+
+
+async def test_fields_without_effect_are_told(client: httpx.AsyncClient) -> None:
+    body = await post(client, "/v2/rerank", max_chunks_per_doc=3, relevant_spans={"mode": "enabled"}, priority=3)
+    warnings = body["meta"]["warnings"]
+    assert warnings == body["boundarymorph"]["warnings"]
+    assert [warning.partition(" ")[0] for warning in warnings] == ["max_chunks_per_doc", "relevant_spans"]
+    assert not (await post(client, max_chunks_per_doc=1))["boundarymorph"]["warnings"]
+
+
+@pytest.mark.parametrize("field", [{"raw_scores": True}, {"use_activation": False}])
+async def test_raw_scores_are_log_odds(client: httpx.AsyncClient, field: dict[str, Any]) -> None:
+    body = await post(client, "/rerank", **field)
+    assert indexes(body) == ORDER
+    for result in body["results"]:
+        assert 1 / (1 + math.exp(-result["relevance_score"])) == pytest.approx(SCORES[result["index"]])
+
+
+async def test_texts_to_a_bare_array(client: httpx.AsyncClient) -> None:
+    body = await post(client, "/rerank", documents=None, texts=TEXTS, truncate=None)
+    assert body == [{"index": index, "score": SCORES[index]} for index in ORDER]
+    body = await post(client, "/rerank", documents=None, texts=TEXTS, return_text=True, raw_scores=True)
+    assert [rank["text"] for rank in body] == [TEXTS[index] for index in ORDER]
+    assert body[0]["score"] == pytest.approx(math.log(SCORES[ORDER[0]] / (1 - SCORES[ORDER[0]])))
+
+
+async def test_passages_to_rankings(client: httpx.AsyncClient) -> None:
+    request = {"model": "nvidia/x", "query": {"text": QUERY}, "passages": [{"text": text} for text in TEXTS]}
+    for path in ("/v1/ranking", "/reranking", "/v1/reranking"):
+        body = (await client.post(path, json=request | {"truncate": "END"})).raise_for_status().json()
+        assert [ranking["index"] for ranking in body["rankings"]] == ORDER
+        sigmoids = [1 / (1 + math.exp(-ranking["logit"])) for ranking in body["rankings"]]
+        assert sigmoids == pytest.approx([SCORES[index] for index in ORDER])
+        assert body["usage"]["total_tokens"] > 0
+        assert body["boundarymorph"]["status"] == "complete"
+
+
+async def test_what_clients_of_tei_ask_first(client: httpx.AsyncClient) -> None:
+    info = answer(await client.get("/info"))
+    assert list(info["model_type"]) == ["reranker"]
+    assert (info["model_id"], info["max_input_length"], info["max_client_batch_size"]) == ("seeded", 512, 20_000)
+
+
+async def test_duplicates_and_ties_keep_their_order(client: httpx.AsyncClient) -> None:
+    body = await post(client, documents=["same", "other", "same", "same", "other"])
+    places = [index for index in indexes(body) if index in (0, 2, 3)]
+    assert places == [0, 2, 3]
+    assert sorted(indexes(body)) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("extra", [{}, {"k": 7}, {"top_n": 3}])
+async def test_a_budget_scores_some_and_expects_of_the_others(client: httpx.AsyncClient, extra: dict[str, Any]) -> None:
+    body = await post(client, budget=5, **extra)
+    ours = body["boundarymorph"]
+    assert (ours["budget"], ours["cross_encoder_calls"], ours["stop_reason"]) == (5, 5, "budget")
+    assert not ours["warnings"]
+    scores = [result["relevance_score"] for result in body["results"]]
+    assert scores == sorted(scores, reverse=True)
+    assert all(0 <= score <= 1 for score in scores)
+    for result in body["results"]:
+        by_model = result["relevance_score"] == SCORES[result["index"]]
+        assert by_model == (result["index"] not in ours["inferred"])
+    if "top_n" not in extra:
+        assert sorted(indexes(body)) == list(range(12))
+        assert len(ours["inferred"]) == 7
+        tokens = math.ceil(sum(len(QUERY) + len(TEXTS[i]) for i in range(12) if i not in ours["inferred"]) / 4)
+        assert body["usage"]["total_tokens"] == tokens
+
+
+async def test_a_long_list_is_scored_in_part(client: httpx.AsyncClient) -> None:
+    texts = [f"text {number}" for number in range(21)]
+    body = await post(client, documents=texts[:20])
+    assert (body["boundarymorph"]["budget"], body["boundarymorph"]["warnings"]) == (20, [])
+    body = await post(client, documents=texts)
+    ours = body["boundarymorph"]
+    assert (ours["budget"], ours["cross_encoder_calls"], len(ours["inferred"])) == (5, 5, 16)
+    assert "5 of the 21 documents were scored" in ours["warnings"][0]
+    assert body["meta"]["warnings"] == ours["warnings"]
+    body = await post(client, documents=texts, budget=21)
+    assert (body["boundarymorph"]["cross_encoder_calls"], body["boundarymorph"]["warnings"]) == (21, [])
+
+
+async def test_budgets_at_their_edges(client: httpx.AsyncClient) -> None:
+    body = await post(client, budget=0)
+    assert (body["boundarymorph"]["cross_encoder_calls"], len(body["boundarymorph"]["inferred"])) == (0, 12)
+    body = await post(client, budget=500)
+    assert (body["boundarymorph"]["budget"], body["boundarymorph"]["cross_encoder_calls"]) == (12, 12)
+    body = await post(client, budget="auto")
+    assert sorted(indexes(body)) == list(range(12))
+    assert indexes(await post(client, documents=["alone"], budget=0)) == [0]
+
+
+async def test_documents_are_counted_by_route(client: httpx.AsyncClient) -> None:
+    def counted(outcome: str) -> float:
+        labels = {"route": "/v2/rerank", "outcome": outcome}
+        return REGISTRY.get_sample_value("boundarymorph_rerank_documents_total", labels) or 0.0
+
+    before = counted("scored"), counted("inferred")
+    await post(client, "/v2/rerank", budget=5, top_n=2)
+    assert (counted("scored") - before[0], counted("inferred") - before[1]) == (5, 7)
+
+
+async def test_a_key_that_nobody_asked_for_is_ignored(client: httpx.AsyncClient) -> None:
+    for key in ("Bearer ", "Bearer", "Bearer None"):
+        response = await client.post("/rerank", json={"query": "q", "texts": ["a"]}, headers={"authorization": key})
+        assert response.status_code == 200
+
+
+@pytest.mark.parametrize("on_failure", ["degrade", "error"])
+async def test_degrading_gives_every_document_its_expected_score(tmp_path: Path, on_failure: str) -> None:
+    def build(*given: Any) -> Any:
+        parts = fake_service(*given)
+        parts.selector._known.scorer = Trouble(ScorerUnavailable("gone"), 0)
+        return parts
+
+    async with serving(Settings(data_directory=tmp_path), build) as client:
+        response = await client.post("/v1/rerank", json={"query": QUERY, "documents": TEXTS, "on_failure": on_failure})
+    if on_failure == "error":
+        assert response.status_code == 503
+        return
+    body = response.json()
+    assert (response.headers["x-boundarymorph-status"], body["boundarymorph"]["status"]) == ("retrieval_only",) * 2
+    assert sorted(indexes(body)) == body["boundarymorph"]["inferred"] == list(range(12))
+    assert body["meta"]["warnings"]
+
+
+async def test_no_list_is_scored_beyond_the_limit(tmp_path: Path) -> None:
+    settings = Settings(data_directory=tmp_path, limits=Limits(budget=3), budget=3, rerank=RerankSettings(share=1.0))
+    async with serving(settings) as client:
+        assert (await post(client, documents=TEXTS[:3]))["boundarymorph"]["budget"] == 3
+        body = await post(client)
+    assert (body["boundarymorph"]["budget"], len(body["boundarymorph"]["inferred"])) == (3, 9)
+    assert body["meta"]["warnings"]

@@ -1,0 +1,243 @@
+"""The rerank routes of others: what they refuse, each in the words of its dialect."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from boundarymorph.access import keys
+from boundarymorph.access.keys import Scope
+from boundarymorph.api.rerank.routes import ROUTES
+from boundarymorph.errors import DeadlineExceeded, Overloaded, ScorerFailed, ScorerUnavailable
+from boundarymorph.scoring.scorer import Scores
+from boundarymorph.settings import Limits, Settings
+from tests.api.service import fake_service, serving
+from tests.scoring.fakes import SeededScorer
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+LIMITS = Limits(pool=5, query_characters=50, text_characters=200, budget=4, body_bytes=10_000, deadline_seconds=10)
+QUERY = {"documents": "q", "texts": "q", "passages": {"text": "q"}}
+PATHS = {"documents": ("/v1/rerank", "/v2/rerank", "/rerank"), "texts": ("/rerank",), "passages": ("/v1/ranking",)}
+EACH = [(field, path) for field, paths in PATHS.items() for path in paths]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
+    settings = {"budget": 2, "k": 3, "depth": 5, "rerank": {"full_documents": 4}, "deadline_seconds": 10}
+    async with serving(Settings(data_directory=tmp_path_factory.mktemp("r"), limits=LIMITS, **settings)) as client:  # type: ignore[arg-type]
+        yield client
+
+
+def request(field: str, texts: Sequence[Any], **fields: Any) -> dict[str, Any]:
+    """In a dialect that is named by its field of documents."""
+    given = [{"text": text} for text in texts] if field == "passages" else list(texts)
+    return {"query": QUERY[field], field: given, **fields}
+
+
+def said(response: httpx.Response, field: str, status: int) -> str:
+    """Check that a refusal has status and shape of its dialect; what it says."""
+    body = response.json()
+    assert response.headers["content-type"] == "application/json"
+    assert "Traceback" not in response.text
+    match field:
+        case "documents":
+            status = 400 if status == 422 else status
+            assert body.keys() == {"message", "detail", "error", "type"}
+            assert body["message"] == body["detail"] == body["error"]["message"]
+            assert (body["error"]["code"], body["error"]["param"]) == (status, None)
+            assert body["error"]["type"].endswith("Error") and " " not in body["error"]["type"]
+            assert body["type"].startswith("urn:boundarymorph:problem:")
+            message = body["message"]
+        case "texts":
+            status = {502: 424, 504: 424}.get(status, status)
+            kinds = {400: "Empty", 424: "Backend", 429: "Overloaded", 500: "Backend", 503: "Unhealthy"}
+            assert body.keys() == {"error", "error_type"}
+            assert body["error_type"] == kinds.get(status, "Validation")
+            message = body["error"]
+        case _:
+            assert body.keys() == {"object", "message", "detail", "type"}
+            assert (body["object"], body["detail"]) == ("error", body["message"])
+            message = body["message"]
+    assert response.status_code == status, response.text
+    assert isinstance(message, str)
+    return message
+
+
+@pytest.mark.parametrize(("field", "path"), EACH)
+async def test_nothing_to_rank(client: httpx.AsyncClient, field: str, path: str) -> None:
+    response = await client.post(path, json=request(field, []))
+    assert "is empty" in said(response, field, 400 if field == "texts" else 422)
+
+
+@pytest.mark.parametrize(("field", "path"), EACH)
+@pytest.mark.parametrize(
+    ("wrong", "name"),
+    [
+        ({"query": 5}, "query"),
+        ({"query": ["q"]}, "query"),
+        ({"query": ""}, "query"),
+        ({"query": " "}, "query"),
+        ({"top_n": "3"}, "top_n"),
+        ({"top_n": -1}, "top_n"),
+        ({"top_n": 1.5}, "top_n"),
+        ({"top_n": True}, "top_n"),
+        ({"budget": -1}, "budget"),
+        ({"budget": "all"}, "budget"),
+        ({"budget": 2.0}, "budget"),
+        ({"k": 0}, "k"),
+        ({"deadline_ms": 0}, "deadline_ms"),
+        ({"deadline_ms": "soon"}, "deadline_ms"),
+        ({"on_failure": "ignore"}, "on_failure"),
+    ],
+)
+async def test_wrong_types(client: httpx.AsyncClient, field: str, path: str, wrong: dict[str, Any], name: str) -> None:
+    if field == "passages" and "query" in wrong:
+        wrong = {"query": {"text": wrong["query"]}}
+    assert name in said(await client.post(path, json=request(field, ["a", "b"], **wrong)), field, 422)
+
+
+@pytest.mark.parametrize(("field", "path"), EACH)
+@pytest.mark.parametrize("documents", ["a text", {"text": "a"}, [1], [None], [["a"]]])
+async def test_what_are_no_documents(client: httpx.AsyncClient, field: str, path: str, documents: object) -> None:
+    message = said(await client.post(path, json={"query": QUERY[field], field: documents}), field, 422)
+    assert message.startswith(field)
+
+
+async def test_objects_without_a_text(client: httpx.AsyncClient) -> None:
+    for documents, fields in (([{"title": "t"}], {}), ([{"text": "t"}], {"rank_fields": ["title", "body"]})):
+        response = await client.post("/v1/rerank", json=request("documents", documents, **fields))
+        assert "documents.0" in said(response, "documents", 422)
+    response = await client.post("/v1/ranking", json={"query": {"text": "q"}, "passages": [{"image": "..."}]})
+    assert "passages.0.text" in said(response, "passages", 422)
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("field", ["documents", "texts", "passages"])
+async def test_another_dialect_is_shown_where_it_belongs(client: httpx.AsyncClient, path: str, field: str) -> None:
+    response = await client.post(path, json=request(field, ["a"]))
+    if any(dialect.documents == field for dialect in ROUTES[path]):
+        assert response.is_success
+        return
+    message = said(response, ROUTES[path][0].documents, 422)
+    home = {"documents": "/v1/rerank", "texts": "/rerank", "passages": "/v1/ranking"}[field]
+    assert f"{field!r} goes to {home}" in message
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"null", b'{"query": "q"}', b'{"query": "\\ud800", "documents": []}']
+)
+@pytest.mark.parametrize("path", ROUTES)
+async def test_bodies_that_ask_for_nothing(client: httpx.AsyncClient, path: str, body: bytes) -> None:
+    assert said(await client.post(path, content=body), ROUTES[path][0].documents, 422)
+
+
+@pytest.mark.parametrize(("field", "path"), EACH)
+async def test_limits(client: httpx.AsyncClient, field: str, path: str) -> None:
+    for most, over in (
+        (request(field, ["a"] * 5), request(field, ["a"] * 6)),
+        (request(field, ["a" * 200]), request(field, ["a" * 201])),
+        (request(field, ["a"], budget=4), request(field, ["a"], budget=5)),
+        (request(field, ["a"], deadline_ms=10_000), request(field, ["a"], deadline_ms=10_001)),
+    ):
+        assert (await client.post(path, json=most)).is_success
+        assert "over this service's limit" in said(await client.post(path, json=over), field, 422)
+    long = {"text": "q" * 51} if field == "passages" else "q" * 51
+    assert "query" in said(await client.post(path, json=request(field, ["a"]) | {"query": long}), field, 422)
+    response = await client.post(path, content=b" " * 10_001)
+    assert "10,000 bytes" in said(response, ROUTES[path][0].documents, 413)
+
+
+async def test_texts_that_are_not_to_be_cut(client: httpx.AsyncClient) -> None:
+    for field, path, refuse, cut in (
+        ("texts", "/rerank", {"truncate": False}, {"truncate": True}),
+        ("passages", "/v1/ranking", {"truncate": "NONE"}, {"truncate": "END"}),
+    ):
+        assert "longer than the model reads" in said(
+            await client.post(path, json=request(field, ["a" * 101], **refuse)), field, 422
+        )
+        assert (await client.post(path, json=request(field, ["a" * 100], **refuse))).is_success
+        assert (await client.post(path, json=request(field, ["a" * 101], **cut))).is_success
+
+
+class Broken(SeededScorer):
+    """A scorer that raises, or that takes longer than any deadline."""
+
+    trouble: Exception | None = None
+
+    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+        if self.trouble is not None:
+            raise self.trouble
+        assert deadline is not None
+        await asyncio.sleep(deadline - time.monotonic())
+        raise DeadlineExceeded("too late")
+
+
+@asynccontextmanager
+async def broken(directory: Path, trouble: Exception | None) -> AsyncIterator[httpx.AsyncClient]:
+    scorer = Broken()
+    scorer.trouble = trouble
+
+    def build(*given: Any) -> Any:
+        parts = fake_service(*given)
+        parts.selector._known.scorer = scorer
+        return parts
+
+    async with serving(Settings(data_directory=directory), build) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("trouble", "status", "again"),
+    [
+        (ScorerUnavailable("10.0.0.1 is gone"), 503, True),
+        (ScorerFailed("10.0.0.1 refuses"), 502, False),
+        (Overloaded("10.0.0.1 is full", public="full"), 429, True),
+        (ZeroDivisionError("a bug"), 500, False),
+    ],
+)
+async def test_a_scorer_in_trouble(tmp_path: Path, trouble: Exception, status: int, again: bool) -> None:
+    async with broken(tmp_path, trouble) as client:
+        for field, path in EACH:
+            for extra in ({}, {"budget": 1}):
+                response = await client.post(path, json=request(field, ["a", "b"], **extra))
+                assert "10.0.0.1" not in said(response, field, status)
+                assert ("retry-after" in response.headers) == again
+
+
+async def test_a_deadline(tmp_path: Path) -> None:
+    async with broken(tmp_path, None) as client:
+        for field, path in EACH:
+            for extra in ({}, {"budget": 1}):
+                response = await client.post(path, json=request(field, ["a", "b"], deadline_ms=80, **extra))
+                assert said(response, field, 504)
+
+
+async def test_keys(tmp_path: Path) -> None:
+    secrets = {scope: keys.make(scope, [scope]) for scope in (Scope.SELECT, Scope.WRITE)}
+    settings = Settings(data_directory=tmp_path, keys=tuple(str(key) for _, key in secrets.values()))
+    async with serving(settings) as client:
+        for field, path in EACH:
+            at_first = ROUTES[path][0].documents  # before the body is read
+            missing = await client.post(path, json=request(field, ["a"]))
+            assert said(missing, at_first, 401)
+            assert missing.headers["www-authenticate"] == "Bearer"
+            for scope, status in ((Scope.WRITE, 403), (Scope.SELECT, 200)):
+                headers = {"authorization": f"Bearer {secrets[scope][0]}"}
+                response = await client.post(path, json=request(field, ["a"]), headers=headers)
+                assert response.status_code == status
+        assert said(await client.get("/info"), "texts", 401)
+
+
+async def test_before_it_is_ready(tmp_path: Path) -> None:
+    async with serving(Settings(data_directory=tmp_path)) as client:
+        client._transport.app.state.lifecycle.ready = False  # type: ignore[attr-defined]
+        for field, path in EACH:
+            response = await client.post(path, json=request(field, ["a"]))
+            assert said(response, ROUTES[path][0].documents, 503)
