@@ -680,6 +680,8 @@ class TestSeveralServers:
                     models.append((await scorer.score(QUERY, TEXTS)).model)
                     clock.now += 3
                     await asyncio.sleep(0.005)
+                probes = [task for task in asyncio.all_tasks() if "probe" in str(task.get_coro())]
+                await asyncio.gather(*probes)  # whose last answer may be on its way
             models.append((await scorer.score(QUERY, TEXTS)).model)
             assert scorer.identity == models[-1]
             changes = [model for model, before in zip(models[1:], models, strict=False) if model != before]
