@@ -1,4 +1,4 @@
-"""The tests, each process of which computes in one thread: they run side by side, and spinning threads halve the speed."""
+"""Tests compute in one thread a process: many processes run side by side, and threads that spin would slow all."""
 
 import os
 
