@@ -29,7 +29,9 @@ def ids(body: dict[str, Any]) -> list[str]:
     return [document["id"] for document in body["documents"]]
 
 
-def check(body: dict[str, Any], texts_by_id: dict[str, str], budget: int, k: int, batch_size: int = 1) -> None:
+def check(
+    body: dict[str, Any], texts_by_id: dict[str, str], budget: int, k: int, batch_size: int = 1, spend: str = "order"
+) -> None:
     """Everything that holds of any answer of the fake rooms, where `retrieval_rank` goes by the encoder's vectors."""
     chosen, usage = body["documents"], body["usage"]
     count = len(texts_by_id)
@@ -39,12 +41,13 @@ def check(body: dict[str, Any], texts_by_id: dict[str, str], budget: int, k: int
     assert len(chosen) == min(k, count) == len(set(ids(body)))
     assert [document["rank"] for document in chosen] == list(range(1, len(chosen) + 1))
 
-    calls = 0 if k >= count else min(budget, count)
+    fits = spend == "set" and k >= count
+    calls = 0 if fits else min(budget, count)
     assert usage["budget"] == budget
     assert usage["cross_encoder_calls"] == calls
-    assert usage["rounds"] == -(-calls // batch_size)
-    reason = "nothing_to_decide" if k >= count else "budget" if calls == budget else "pool_exhausted"
-    assert body["stop_reason"] == reason
+    assert usage["rounds"] == (1 if spend == "order" and calls == count else -(-calls // batch_size))
+    assert body["stop_reason"] == ("nothing_to_decide" if fits else "budget" if calls == budget else "pool_exhausted")
+    assert (body["warnings"] != []) == (budget > calls == 0)
 
     retrieval = {id: float(vector_of(text) @ vector_of(QUERY)) for id, text in texts_by_id.items()}
     order = sorted(retrieval, key=lambda id: -retrieval[id])
@@ -70,12 +73,14 @@ def check(body: dict[str, Any], texts_by_id: dict[str, str], budget: int, k: int
     assert sum(timings.values()) <= total + 0.01
 
 
+@pytest.mark.parametrize("spend", ["order", "set"])
 @pytest.mark.parametrize("batch_size", [1, 4])
-@pytest.mark.parametrize(("budget", "k"), [(0, 5), (7, 5), (7, 39), (60, 5), (7, 40), (7, 60), (39, 1)])
-async def test_from_an_index(client: httpx.AsyncClient, budget: int, k: int, batch_size: int) -> None:
-    body = await select(client, index="texts", budget=budget, k=k, batch_size=batch_size)
-    check(body, {document["id"]: document["text"] for document in texts(40)}, budget, k, batch_size)
-    assert body["warnings"] == []
+@pytest.mark.parametrize(
+    ("budget", "k"), [(0, 5), (7, 5), (7, 39), (60, 5), (7, 40), (0, 60), (7, 60), (40, 60), (39, 1)]
+)
+async def test_from_an_index(client: httpx.AsyncClient, budget: int, k: int, batch_size: int, spend: str) -> None:
+    body = await select(client, index="texts", budget=budget, k=k, batch_size=batch_size, spend=spend)
+    check(body, {document["id"]: document["text"] for document in texts(40)}, budget, k, batch_size, spend)
     assert body["rounds"] is None
     assert all(document[field] is None for document in body["documents"] for field in ("text", "title", "metadata"))
 
@@ -243,7 +248,7 @@ async def test_as_many_as_fit_into_the_tokens(client: httpx.AsyncClient) -> None
     assert 200 - left_out < spent <= 200  # nothing more would fit
 
     everything = await select(client, pool=pool, max_tokens=sum(tokens.values()), budget=20)
-    assert everything["stop_reason"] == "nothing_to_decide" and len(everything["documents"]) == 40
+    assert everything["stop_reason"] == "budget" and len(everything["documents"]) == 40
 
 
 async def test_equal_lengths_are_a_count(client: httpx.AsyncClient) -> None:
@@ -306,7 +311,31 @@ async def test_what_is_cut_is_counted_and_said(client: httpx.AsyncClient) -> Non
 async def test_a_pool_of_one(client: httpx.AsyncClient) -> None:
     body = await select(client, pool=[{"text": "alone"}], k=1, budget=1)
     assert ids(body) == ["0"]
-    assert body["stop_reason"] == "nothing_to_decide"
+    assert (body["documents"][0]["relevance"], body["usage"]["cross_encoder_calls"]) == (score_of(QUERY, "alone"), 1)
+
+
+async def test_it_reranks(client: httpx.AsyncClient) -> None:
+    """What a client of any reranker sends: documents, and neither k nor anything else that is particular to us."""
+    body = await select(client, pool=texts(20), budget=30)
+    scores = {document["id"]: score_of(QUERY, document["text"]) for document in texts(20)}
+    assert ids(body) == sorted(scores, key=lambda id: -scores[id])
+    assert {document["id"]: document["cross_encoder_score"] for document in body["documents"]} == scores
+    assert (body["status"], body["stop_reason"], body["warnings"]) == ("complete", "pool_exhausted", [])
+    assert (body["usage"]["cross_encoder_calls"], body["usage"]["rounds"]) == (20, 1)
+
+
+async def test_why_no_call_was_made_is_said(client: httpx.AsyncClient) -> None:
+    known = [document | {"cross_encoder_score": 0.5} for document in texts(9)]
+    for request, why in (
+        ({"pool": texts(9), "spend": "set"}, "every document fits"),
+        ({"pool": known}, "known already"),
+        ({"pool": known, "k": 3, "budget": "auto"}, "known already"),
+    ):
+        body = await select(client, **request)
+        assert body["usage"]["rounds"] == 0
+        (warning,) = body["warnings"]
+        assert warning.startswith("no call was made: ") and why in warning
+    assert (await select(client, pool=texts(9), budget=0))["warnings"] == []
 
 
 async def test_at_each_limit(tmp_path: Path) -> None:

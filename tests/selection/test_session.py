@@ -38,15 +38,16 @@ sessions = st.tuples(
     st.integers(1, 9),
     st.integers(0, 3),
     st.sampled_from(CONFIGS),
+    st.booleans(),
 )
 
 
 @settings(max_examples=150, deadline=None)
 @given(sessions)
-def test_invariants(case: tuple[str, int, int, int, int, int, Config]) -> None:
-    family, n, budget, k, round_size, seed, config = case
+def test_invariants(case: tuple[str, int, int, int, int, int, Config, bool]) -> None:
+    family, n, budget, k, round_size, seed, config, order = case
     pool, scores = FAMILIES[family](n, 6, seed, np.float32)
-    session = SelectionSession(pool, budget=budget, k=k, config=config)
+    session = SelectionSession(pool, budget=budget, k=k, config=config, order=order)
     asked_before: set[int] = set()
     while (asked := session.ask(round_size)).size:
         assert 1 <= asked.size <= round_size
@@ -59,7 +60,7 @@ def test_invariants(case: tuple[str, int, int, int, int, int, Config]) -> None:
         assert (belief.std >= 0).all() and np.isfinite(belief.mean).all()
         assert (belief.std[belief.scored] == 0).all() and (belief.std[~belief.scored] > 0).all()
 
-    assert session.spent == len(asked_before) == (0 if k >= n else min(budget, n))
+    assert session.spent == len(asked_before) == (0 if k >= n and not order else min(budget, n))
     assert session.stop_reason is not None
     selection = session.selection()
     assert len(selection.documents) == len(set(selection.documents.tolist())) == min(k, n)
@@ -203,6 +204,53 @@ def test_stop_reasons() -> None:
         while (asked := session.ask()).size:
             session.tell(asked, scores[asked])
         assert session.stop_reason is reason
+
+
+@pytest.mark.parametrize("config", [SelectionConfig(), TrendConfig()])
+def test_where_everything_fits_calls_go_to_the_order(config: Config) -> None:
+    """What is believed best is scored next, whether by number or by tokens; the answer is in the order of belief."""
+    pool, scores = clustered(60, 8, 3)
+    histories = []
+    for capacity in (60, TokenCapacity(np.arange(60.0) + 1, 1e6)):
+        session = SelectionSession(pool, budget=15, k=capacity, config=config, order=True)
+        while (asked := session.ask()).size:
+            assert not session.covered and session.expected_loss() == 0
+            open = ~session.belief.scored
+            assert session.belief.mean[asked[0]] == session.belief.mean[open].max()
+            session.tell(asked, scores[asked])
+        assert (session.stop_reason, session.spent) == (StopReason.BUDGET, 15)
+        selection = session.selection()
+        assert len(selection.documents) == 60 and selection.scored.sum() == 15
+        histories.append([observation.document for observation in session.history])
+    assert histories[0] == histories[1]
+    assert scores[histories[0]].sum() > scores[:15].sum()  # than in the order of the retrieval
+
+
+@pytest.mark.parametrize(("k", "settle"), [(60, None), (60, 0.9), (5, None)])
+def test_a_budget_that_covers_the_pool_is_spent_at_once(k: int, settle: float | None) -> None:
+    pool, scores = clustered(60, 8, 3)
+    known = {7: float(scores[7])}
+    session = SelectionSession(pool, budget=60, k=k, known=known, settle=settle, order=True)
+    asked = session.ask(100)
+    assert sorted(asked) == [document for document in range(60) if document != 7]
+    session.tell(asked[:20], scores[asked[:20]])  # as far as there was time
+    assert session.covered
+    rest = session.ask(100)
+    assert sorted(rest) == sorted(asked[20:])
+    assert (np.diff(session.belief.mean[rest]) <= 0).all()
+    session.tell(rest, scores[rest])
+    assert (session.stop_reason, session.rounds) == (StopReason.POOL_EXHAUSTED, 2)
+    np.testing.assert_array_equal(session.selection().documents, np.argsort(-scores, kind="stable")[:k])
+
+
+def test_where_less_is_to_be_scored_than_the_pool_something_is_chosen() -> None:
+    pool, _ = clustered(60, 8, 3)
+    assert not SelectionSession(pool, budget=59, k=5, order=True).covered
+    assert not SelectionSession(pool, budget=60, k=5, settle=0.1, order=True).covered
+    assert not SelectionSession(pool, budget=60, k=5).covered
+    session = SelectionSession(pool, budget=59, k=5, order=True)
+    session.give_up([3])
+    assert session.covered
 
 
 def test_looking_ahead_changes_no_pick(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.errors import DeadlineExceeded
 from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, IndexedCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
@@ -69,6 +70,22 @@ class SlowScorer(SeededScorer):
 
     async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
         self.clock.now += 2
+        return await super().score(query, texts)
+
+
+class SteadyScorer(SeededScorer):
+    """Each document takes so many seconds of the clock; all of a round are lost if the deadline comes before."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        super().__init__()
+        self.clock = clock
+        self.seconds = seconds
+
+    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+        done = self.clock.now + self.seconds * len(texts)
+        self.clock.now = done if deadline is None else min(done, deadline)
+        if self.clock.now < done:
+            raise DeadlineExceeded("late")
         return await super().score(query, texts)
 
 

@@ -25,7 +25,7 @@ from boundarymorph.retrieval.retriever import Retrieved
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selector.selector import Selector
 from tests.scoring.fakes import SeededScorer
-from tests.selector.fakes import IDS, Clock, FakeRetriever, SlowScorer, Trouble, own_pool, task
+from tests.selector.fakes import IDS, Clock, FakeRetriever, SlowScorer, SteadyScorer, Trouble, own_pool, task
 
 
 class TestLessThanWanted:
@@ -53,11 +53,10 @@ class TestLessThanWanted:
             assert result.selection.documents.tolist() == [0, 1, 2, 3]
 
     async def test_an_error_where_that_was_asked_for(self, selector_of: Callable[..., Selector]) -> None:
-        selector = selector_of(FakeRetriever(), Trouble(ScorerUnavailable("gone"), 2))
-        with pytest.raises(ScorerUnavailable):
-            await selector.select(replace(task(budget=20), degrade=False))
-        late = selector_of(FakeRetriever(), Trouble(DeadlineExceeded("late"), 2))
-        assert (await late.select(replace(task(budget=20), degrade=False))).status == "partial"
+        for error in (ScorerUnavailable("gone"), DeadlineExceeded("late"), Overloaded("busy"), ScorerFailed("broken")):
+            selector = selector_of(FakeRetriever(), Trouble(error, 2))
+            with pytest.raises(type(error)):
+                await selector.select(replace(task(budget=20), degrade=False))
 
     async def test_what_was_known_before_is_partial_too(self, selector_of: Callable[..., Selector]) -> None:
         documents = [Document(id, id) for id in IDS]
@@ -135,7 +134,7 @@ class TestLessThanWanted:
 
     async def test_nothing_to_decide_is_complete_without_a_scorer(self, selector_of: Callable[..., Selector]) -> None:
         selector = selector_of(FakeRetriever(), Trouble(ScorerUnavailable("gone"), 0))
-        assert (await selector.select(task(k=30))).status == "complete"
+        assert (await selector.select(replace(task(k=30), order=False))).status == "complete"
         assert (await selector.select(task(budget=0))).status == "complete"
 
 
@@ -151,6 +150,43 @@ class TestDeadline:
         chosen = {result.pool.ids[position] for position in result.selection.documents}
         assert len(chosen) == 9
         assert chosen <= set(result.documents)  # there is a little time left to read them
+
+    async def test_a_round_has_what_can_be_scored_in_time(self, selector_of: Callable[..., Selector]) -> None:
+        """Of a scorer that takes a second a document, two of which would be late: a round of five scores nothing."""
+        clock = Clock()
+        scorer = SteadyScorer(clock, seconds=1.0)
+        selector = selector_of(FakeRetriever(clock), scorer, clock=clock)
+        await selector.select(replace(task(budget=20, batch_size=4), deadline=Deadline(1e6, clock)))  # it is measured
+        for left in (1.5, 4.5, 9.0):
+            deadline = Deadline(clock.now + 3 + 0.5 + left, clock)
+            result = await selector.select(replace(task(budget=20, k=9, batch_size=5), deadline=deadline))
+            assert (result.status, result.stop_reason) == ("partial", "deadline")
+            assert result.calls >= left / 3
+
+    async def test_one_trip_where_nothing_is_chosen(self, selector_of: Callable[..., Selector]) -> None:
+        clock = Clock()
+        scorer = SteadyScorer(clock, seconds=1e-3)
+        selector = selector_of(FakeRetriever(clock), scorer, clock=clock)
+        for k in (7, 30):
+            scorer.rounds.clear()
+            deadline = Deadline(clock.now + 60, clock)
+            result = await selector.select(replace(task(budget=31, k=k, batch_size=5), deadline=deadline))
+            assert [len(texts) for texts in scorer.rounds] == [30]
+            assert (result.status, result.stop_reason, result.calls) == ("complete", "pool_exhausted", 30)
+
+    async def test_what_a_deadline_leaves_of_the_whole_pool(self, selector_of: Callable[..., Selector]) -> None:
+        """Trips get smaller as it comes near, and what came back is kept."""
+        clock = Clock()
+        scorer = SteadyScorer(clock, seconds=1.0)
+        selector = selector_of(FakeRetriever(clock), scorer, clock=clock)
+        await selector.select(replace(task(budget=20, batch_size=4), deadline=Deadline(1e6, clock)))
+        scorer.rounds.clear()
+        deadline = Deadline(clock.now + 3 + 0.5 + 16, clock)
+        result = await selector.select(replace(task(budget=30, k=30, batch_size=5), deadline=deadline))
+        assert (result.status, result.stop_reason) == ("partial", "deadline")
+        assert result.selection.scored.sum() == result.calls >= 13
+        assert len(result.selection.documents) == 30
+        assert 2 <= len(scorer.rounds) <= 6
 
     async def test_the_scorer_hears_of_it(self, selector_of: Callable[..., Selector]) -> None:
         class Listening(SeededScorer):

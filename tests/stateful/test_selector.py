@@ -168,7 +168,7 @@ class SelectorMachine(RuleBasedStateMachine):
         batch_size=st.integers(1, 5),
         method=st.sampled_from(sorted(METHODS)),
         seconds=st.none() | st.floats(0.05, 5),
-        flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+        flags=st.tuples(st.booleans(), st.booleans(), st.booleans(), st.booleans()),
     )
     def select(
         self,
@@ -180,11 +180,11 @@ class SelectorMachine(RuleBasedStateMachine):
         batch_size: int,
         method: str,
         seconds: float | None,
-        flags: tuple[bool, bool, bool],
+        flags: tuple[bool, bool, bool, bool],
     ) -> None:
         if not self.retriever.texts:
             return
-        return_documents, reuse, degrade = flags
+        return_documents, reuse, degrade, order = flags
         candidates: Callable[[Retriever], Candidates] = partial(
             IndexedCandidates, index="index", search=Search(query, len(IDS))
         )
@@ -202,6 +202,7 @@ class SelectorMachine(RuleBasedStateMachine):
             deadline=NEVER if seconds is None else Deadline(self.loop.now + seconds, self.loop.time),
             reuse=reuse,
             degrade=degrade,
+            order=order,
         )
         quick = st.sampled_from([0.0, 0.1]) if seconds is None else LATENCIES
         deletions = st.sets(st.sampled_from(IDS), max_size=6)
@@ -271,7 +272,9 @@ class SelectorMachine(RuleBasedStateMachine):
         assert result.calls + result.cached == len(result.history) <= max(0, task.budget - result.reused)
         if result.stop_reason == StopReason.BUDGET:
             assert len(result.history) == max(0, task.budget - result.reused)
-        assert complete or result.warnings
+        assert complete or (task.degrade and result.warnings)
+        if task.budget and len(ids) and not result.history:
+            assert result.warnings
         if not task.reuse:
             assert result.reused == 0
         text_of = {id: texts[id.removeprefix("own ")] for id in ids}
@@ -284,7 +287,7 @@ class SelectorMachine(RuleBasedStateMachine):
 
 
 RETRIEVER_ERRORS = Overloaded | RetrieverUnavailable | RetrieverFailed
-TROUBLE = {type(error) for error in (*RETRIEVER_TROUBLE, *SCORER_TROUBLE)}
+TROUBLE = {DeadlineExceeded, *(type(error) for error in (*RETRIEVER_TROUBLE, *SCORER_TROUBLE))}
 
 TestSelector = SelectorMachine.TestCase
 TestSelector.settings = draws(40, 8)

@@ -61,6 +61,7 @@ class SessionMachine(RuleBasedStateMachine):
             "config": config,
             "known": {document: float(self.scores[document]) for document in known},
             "settle": data.draw(st.sampled_from([None, 0.3])),
+            "order": data.draw(st.booleans()),
         }
         self.session = SelectionSession(self.pool, **self.options)
         self.known, self.paid, self.left = set(known), 0, set(range(count))
@@ -77,14 +78,15 @@ class SessionMachine(RuleBasedStateMachine):
         assert set(self.asked) <= self.left - self.known
         assert bool(self.asked) == (reason is None)
         fits = self.lengths[list(self.left)]
-        if fits.sum() <= self.limit or not (fits <= self.limit).any():
+        orders = self.options["order"] and self.left and fits.sum() <= self.limit
+        if not orders and (fits.sum() <= self.limit or not (fits <= self.limit).any()):
             assert reason is StopReason.NOTHING_TO_DECIDE
         elif self.paid == budget:
             assert reason is StopReason.BUDGET
         elif self.left <= self.known:
             assert reason is StopReason.POOL_EXHAUSTED
         else:
-            assert reason in ({None} if self.options["settle"] is None else {None, StopReason.SETTLED})
+            assert reason in ({None} if orders or self.options["settle"] is None else {None, StopReason.SETTLED})
         if reason is None:
             assert len(self.asked) == min(n, budget - self.paid, len(self.left - self.known))
 

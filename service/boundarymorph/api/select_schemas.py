@@ -127,8 +127,16 @@ class SelectRequest(Message):
         None, description="only documents of the index whose metadata pass it; docs/api.md has the language"
     )
     hybrid: bool = Field(False, description="candidates by the vectors and by the words, ranked together")
+    spend: Literal["order", "set"] = Field(
+        "order",
+        description="where every document fits: 'order' makes calls for the order of the answer, 'set', the paper's "
+        "rule, none, as none can change the set",
+    )
     batch_size: int | None = Field(
-        None, ge=1, description="documents scored a round; with 1 each call knows all before it"
+        None,
+        ge=1,
+        description="documents scored a round, fewer where the deadline is near; with 1 each call knows all before it. "
+        "Where the budget covers the pool nothing is chosen, and a round has as many as can be scored in time",
     )
     query_embedding: Vector | None = Field(None, description="used instead of encoding the query")
     return_documents: bool = Field(False, description="return text, title and metadata too")
@@ -142,7 +150,9 @@ class SelectRequest(Message):
     )
     priority: int = Field(0, ge=-9, le=9, description="whose turn is next where requests wait: the highest first")
     on_failure: Literal["degrade", "error"] = Field(
-        "degrade", description="when the scorer fails: the set as far as it is known, or a problem"
+        "degrade",
+        description="when the scorer fails or the deadline comes: the set as far as it is known, or, for any answer "
+        "that would not be 'complete', a problem",
     )
 
     @model_validator(mode="after")
@@ -194,7 +204,7 @@ class ExplainedCall(BaseModel):
     retrieval_rank: int = Field(description="1 is the first of the pool")
     rival: str | None = Field(description="the other side of the contested pair; null where one document was weighed")
     gap: float | None = Field(description="standardized boundary gap to the rival")
-    value: float | None = Field(description="what the rule maximised, without a rival; null for the first looks")
+    value: float | None = Field(description="what the rule maximised, without a rival; null where nothing was weighed")
     score: float = Field(description="in [0, 1]")
 
 
@@ -221,7 +231,9 @@ class SelectResponse(BaseModel):
     stop_reason: Literal[*map(str, (*StopReason, *Interruption))] = Field(  # type: ignore[valid-type]
         description="why no more calls were made"
     )
-    expected_loss: float = Field(description="share of the set's relevance that more calls may have brought")
+    expected_loss: float = Field(
+        description="share of the set's relevance that more calls may have brought; 0 where every document fits"
+    )
     timings_ms: dict[str, float] = Field(description="by stage, and in total")
     warnings: list[str] = Field(description="what a caller should know, in words")
     rounds: list[ExplainedRound] | None = Field(None, description="with 'explain'")

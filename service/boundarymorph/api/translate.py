@@ -56,6 +56,7 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
         settle=settings.auto_settle if request.budget == "auto" else None,
         method=request.method or settings.method,
         batch_size=settings.batch_size if request.batch_size is None else request.batch_size,
+        order=request.spend == "order",
         return_documents=request.return_documents,
         deadline=Deadline.of_request(arrival, seconds),
         degrade=request.on_failure == "degrade",

@@ -25,6 +25,9 @@ def select(
     method: Annotated[
         str | None, typer.Option(help="trend, or boundarymorph: the paper's.", show_default="trend")
     ] = None,
+    spend: Annotated[
+        str, typer.Option(help="Where every document fits: order makes calls for their order, set makes none.")
+    ] = "order",
     filter: Annotated[
         str | None,
         typer.Option(help='Only documents whose metadata pass it, as JSON: {"year": {"gte": 2020}}.'),
@@ -49,6 +52,7 @@ def select(
         "depth": depth,
         "batch_size": batch_size,
         "method": method,
+        "spend": spend,
         "filter": None if filter is None else _json_object("--filter", filter),
         "hybrid": hybrid,
     }

@@ -16,6 +16,9 @@ LEAST_WORTH = 1e-6  # of a document under a token limit, so that one believed wo
 class Capacity(Protocol):
     """How much may be returned of N documents."""
 
+    def holds_all(self, count: int) -> bool:
+        """Whether all `count` documents fit."""
+
     def nothing_to_decide(self, count: int) -> bool:
         """Whether there is nothing to decide: all `count` documents fit, or none of them."""
 
@@ -35,8 +38,11 @@ class DocumentCapacity:
 
     k: int
 
-    def nothing_to_decide(self, count: int) -> bool:
+    def holds_all(self, count: int) -> bool:
         return self.k >= count
+
+    def nothing_to_decide(self, count: int) -> bool:
+        return self.holds_all(count)
 
     def among(self, stay: NDArray[np.bool_]) -> DocumentCapacity:
         return self
@@ -60,8 +66,11 @@ class TokenCapacity:
     lengths: NDArray[np.float64]
     limit: float
 
+    def holds_all(self, count: int) -> bool:
+        return float(self.lengths.sum()) <= self.limit
+
     def nothing_to_decide(self, count: int) -> bool:
-        return float(self.lengths.sum()) <= self.limit or bool((self.lengths > self.limit).all())
+        return self.holds_all(count) or bool((self.lengths > self.limit).all())
 
     def among(self, stay: NDArray[np.bool_]) -> TokenCapacity:
         return TokenCapacity(self.lengths[stay], self.limit)

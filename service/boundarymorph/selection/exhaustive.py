@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,8 @@ from boundarymorph.selection.session import Observation, Selection, StopReason, 
 
 class ExhaustiveSession:
     """Asks for all documents in their order, and ranks them by their scores. It reads no vectors: see `Pool.listed`."""
+
+    covered: ClassVar[bool] = True  # as of `SelectionSession`
 
     def __init__(self, pool: Pool, known: dict[int, float] | None = None) -> None:
         """known: scores of some documents (positions) that cost nothing."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.selection.acquisition import cutoff, expected_excess
+from boundarymorph.selection.acquisition import Acquisition, UpperConfidenceBound, cutoff, expected_excess
 from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.capacity import Capacity, DocumentCapacity, capacity_of
 from boundarymorph.selection.config import Config, SelectionConfig
@@ -20,6 +20,7 @@ from boundarymorph.selection.pool import Pool
 Value = TypeVar("Value", bound=np.generic)
 LOOK_AHEAD = 16  # rows of likely next picks that are computed in one pass
 FEWEST_TO_SETTLE = 15  # scores below which the expected loss was often far off
+BEST_FIRST = UpperConfidenceBound(0.0)  # for an order: what is believed best is scored next (docs/evaluation.md)
 LOOK_AHEAD_FROM = 100  # known scores: before, a pass over what was computed of them costs too little to be shared
 
 
@@ -77,12 +78,15 @@ class SelectionSession:
         config: Config | None = None,
         known: Mapping[int, float] | None = None,
         settle: float | None = None,
+        order: bool = False,
     ) -> None:
         """budget: B >= 0 calls. k: documents to return, or another capacity.
 
         known: scores of some documents (positions) that cost nothing and are believed from the start.
         settle: stop when no more than this share of the set's relevance is expected to be lost (`expected_loss`),
         once enough scores are known to tell (`informed`).
+        order: spend the budget on the order of the set where every document fits into it, instead of not at all, and
+        choose nothing where the budget pays for every score (`covered`).
         Raises InvalidInput.
         """
         if budget < 0:
@@ -96,6 +100,7 @@ class SelectionSession:
         self.rounds = 0
         self._config = config or SelectionConfig()
         self._settle = settle
+        self._order = order
         self._asked: dict[int, tuple[int | None, float | None]] = {}
         self._left = np.arange(len(pool))  # positions of what was not given up
         calls = 0 if self._decided else min(budget, len(pool) - len(known))
@@ -121,11 +126,19 @@ class SelectionSession:
             return StopReason.NOTHING_TO_DECIDE
         if self.spent >= self.budget:
             return StopReason.BUDGET
-        if self._of_left(self.belief.scored).all():
+        if not self._unscored.size:
             return StopReason.POOL_EXHAUSTED
-        if self._settle is not None and self.informed and self.expected_loss() <= self._settle:
+        settle = None if self._orders else self._settle
+        if settle is not None and self.informed and self.expected_loss() <= settle:
             return StopReason.SETTLED
         return None
+
+    @property
+    def covered(self) -> bool:
+        """Whether the budget pays for every score that is missing, and all of them are wanted, for the order or the
+        set: what is asked first then matters only if the rest is never told."""
+        settles = self._settle is not None and not self._orders
+        return self._order and not settles and self.budget - self.spent >= len(self._unscored)
 
     @property
     def informed(self) -> bool:
@@ -140,9 +153,9 @@ class SelectionSession:
         """What the set is expected to miss, as a share of its expected relevance, by not knowing every score.
 
         Each document's score is taken as normal and on its own: the sum of what each may turn out to matter against
-        the cut, were it known exactly. 0 once everything is scored.
+        the cut, were it known exactly. 0 once everything is scored, and where everything fits.
         """
-        if self._decided:
+        if self._decided or self._orders:
             return 0.0
         relevance = self._gain()
         margin, inside = self.capacity.margin(relevance)
@@ -160,8 +173,12 @@ class SelectionSession:
         self._asked.clear()
         if self.stop_reason is not None:
             return np.empty(0, dtype=np.intp)
-        n = min(n, self.budget - self.spent, int(np.count_nonzero(~self._of_left(self.belief.scored))))
-        belief = self.belief
+        belief, unscored = self.belief, self._unscored
+        n = min(n, self.budget - self.spent, len(unscored))
+        if self.covered:
+            best_first = unscored[np.argsort(-belief.mean[unscored], kind="stable")]
+            self._asked = dict.fromkeys(best_first[:n].tolist(), (None, None))
+            return best_first[:n]
         self._choose(belief)
         if n > 1:
             self._posterior.checkpoint()
@@ -216,7 +233,7 @@ class SelectionSession:
         """At most n unscored documents that are likely to be asked soon, likeliest first. Asks nothing."""
         if self.stop_reason is not None:
             return np.empty(0, dtype=np.intp)
-        likely = self._config.acquisition.shortlist(*self._contested(self.belief), n)
+        likely = self._rule.shortlist(*self._contested(self.belief), n)
         return self._left[likely]
 
     def _ranked(self, chosen: NDArray[np.intp], relevance: NDArray[np.float64]) -> Selection:
@@ -230,7 +247,7 @@ class SelectionSession:
 
     def _choose(self, belief: Belief) -> None:
         contested, incumbents = self._contested(belief)
-        rule = self._config.acquisition
+        rule = self._rule
         choice = rule.choose(contested, incumbents, int(np.count_nonzero(contested.scored)))
         document = int(self._left[choice.document])
         self._asked[document] = (None if choice.rival is None else int(self._left[choice.rival]), choice.value)
@@ -242,9 +259,10 @@ class SelectionSession:
     def _contested(self, belief: Belief) -> tuple[Belief, NDArray[np.bool_]]:
         """The belief on the scale on which the capacity decides, and the mask of the incumbents, of what is left."""
         scored = self._of_left(belief.scored)
-        if isinstance(self.capacity, DocumentCapacity):
+        if self._orders or isinstance(self.capacity, DocumentCapacity):
             mean = self._of_left(belief.mean)
-            return Belief(mean, self._of_left(belief.std), scored), self.capacity.margin(mean)[1]
+            inside = np.ones_like(scored) if self._orders else self.capacity.margin(mean)[1]
+            return Belief(mean, self._of_left(belief.std), scored), inside
         margin, incumbents = self.capacity.margin(self._gain())
         return Belief(margin, self._posterior.deviation(self._left), scored), incumbents
 
@@ -259,8 +277,22 @@ class SelectionSession:
         return values if len(self._left) == len(values) else values[self._left]
 
     @property
+    def _unscored(self) -> NDArray[np.intp]:
+        """Positions of what was neither scored nor given up."""
+        return self._left[~self._of_left(self.belief.scored)]
+
+    @property
+    def _rule(self) -> Acquisition:
+        return BEST_FIRST if self._orders else self._config.acquisition
+
+    @property
+    def _orders(self) -> bool:
+        """Whether calls go to the order, because the set is everything."""
+        return self._order and bool(self._left.size) and self.capacity.holds_all(len(self._left))
+
+    @property
     def _decided(self) -> bool:
-        return self.capacity.nothing_to_decide(len(self._left))
+        return not self._orders and self.capacity.nothing_to_decide(len(self._left))
 
 
 def scores_of_asked(

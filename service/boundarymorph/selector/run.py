@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import TypeVar, TypeVarTuple
@@ -12,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.caching.known import TaskScores
-from boundarymorph.errors import BoundaryMorphError
+from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.selection import ExhaustiveSession, Pool, Selection, SelectionSession, StopReason, capacity_of
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.selector.observer import Observer
+from boundarymorph.selector.pace import Pace
 from boundarymorph.selector.result import INTERRUPTING, Interruption, Progress, SelectionResult, Status
 from boundarymorph.selector.task import SelectionTask
 
@@ -46,12 +48,14 @@ class SelectionRun:
         task: SelectionTask,
         candidates: Candidates,
         scores: TaskScores,
+        pace: Pace,
         observer: Observer,
         executor: Executor,
     ) -> None:
         self._task = task
         self._candidates = candidates
         self._scores = scores
+        self._pace = pace
         self._observer = observer
         self._executor = executor
         self._documents: dict[str, Document] = {}
@@ -97,13 +101,14 @@ class SelectionRun:
                 async with self._task.deadline.enforced():
                     asked = await self._read(session, self.batch)
             with self._observer.stage("score"):
-                scores = await self._score(asked)
+                asked, scores = await self._score(asked)
         except INTERRUPTING as error:
             self.batch = NOTHING
-            self._interrupt("not all of the budget was spent", error)
+            scored = session.belief.scored.any()
+            self._interrupt("not all of the budget was spent" if scored else "nothing was scored", error)
             return
         with self._observer.stage("select"):
-            self.batch = await self._in_thread(_advance, session, asked, scores, self._task.batch_size)
+            self.batch = await self._in_thread(self._advance, session, asked, scores)
 
     async def progress(self) -> Progress:
         """Where it stands."""
@@ -132,6 +137,8 @@ class SelectionRun:
                 self._warnings.append(deleted)
             if self._interruption is not None:
                 status = Status.PARTIAL if session.belief.scored.any() else Status.RETRIEVAL_ONLY
+            elif self._task.budget and not session.history:
+                self._warnings.append(self._no_call(session, len(selection.documents)))
         if scores.truncated:
             cut = f"{scores.truncated} scored documents were cut to the cross-encoder's maximum length"
             self._warnings.append(cut)
@@ -153,6 +160,21 @@ class SelectionRun:
         )
         self._observer.finished(result, self._task.budget)
         return result
+
+    def _no_call(self, session: Session, returned: int) -> str:
+        """Why no call was made though some were allowed."""
+        match session.stop_reason:
+            case StopReason.BUDGET:
+                why = f"{len(self._scores.reused)} scores known from earlier requests took the place of the budget"
+            case StopReason.POOL_EXHAUSTED:
+                why = "all scores were known already"
+            case StopReason.SETTLED:
+                why = "by the scores known already, little is expected to be lost"
+            case _ if returned:
+                why = 'every document fits, and none can change that; with "spend": "order" calls go to the order'
+            case _:
+                why = "no document is left that fits"
+        return f"no call was made: {why}"
 
     async def _reuse(self) -> Sequence[int]:
         """Take the scores of earlier tasks, of the documents that still read as they did then and bring none; the
@@ -191,9 +213,25 @@ class SelectionRun:
                 config=METHODS[task.method],
                 known=known,
                 settle=task.settle,
+                order=task.order,
             )
         session.give_up(deleted)
-        return session, session.ask(task.batch_size)
+        return session, self._ask(session)
+
+    def _advance(self, session: Session, asked: NDArray[np.intp], scores: NDArray[np.float64]) -> NDArray[np.intp]:
+        session.tell(asked, scores)
+        return self._ask(session)
+
+    def _ask(self, session: Session) -> NDArray[np.intp]:
+        """The next batch: all at once where nothing is chosen, but no more than is likely to be scored in time."""
+        most = len(self.pool) if session.covered else self._task.batch_size
+        return session.ask(self._pace.at_most(most, self._seconds))
+
+    @property
+    def _seconds(self) -> float:
+        """Until scores are of no use; without end where all or nothing is wanted, and so no part is to be saved."""
+        deadline = self._task.deadline.of_scores
+        return deadline.at - deadline.clock() if self._task.degrade else math.inf
 
     async def _read(self, session: Session, positions: NDArray[np.intp]) -> NDArray[np.intp]:
         """Fetch the documents at these positions and give up those that were deleted; the positions of the others."""
@@ -208,15 +246,25 @@ class SelectionRun:
         if missing:
             self._documents.update(await self._candidates.documents(missing))
 
-    async def _score(self, positions: NDArray[np.intp]) -> NDArray[np.float64]:
+    async def _score(self, positions: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+        """The first of these positions, as many as are likely to be scored in time, and their scores."""
         deadline = self._task.deadline.of_scores
         deadline.remaining()
         if not positions.size:
-            return np.empty(0)
-        documents = [self._documents[self.pool.ids[position]] for position in positions]
-        ids = None if self._candidates.texts_at_hand else [document.id for document in documents]
-        texts = [document.content for document in documents]
-        return await self._scores.score(texts, documents=ids, deadline=deadline.moment)
+            return positions, np.empty(0)
+        texts = [self._documents[self.pool.ids[position]].content for position in positions]
+        positions = positions[: self._pace.fitting(texts, self._seconds)]
+        texts = texts[: len(positions)]
+        ids = None if self._candidates.texts_at_hand else [self.pool.ids[position] for position in positions]
+        begin, calls = deadline.clock(), self._scores.calls
+        try:
+            scores = await self._scores.score(texts, documents=ids, deadline=deadline.moment)
+        except DeadlineExceeded:
+            self._pace.exceeded(texts, deadline.clock() - begin)
+            raise
+        if self._scores.calls - calls == len(texts):
+            self._pace.took(texts, deadline.clock() - begin)
+        return positions, scores
 
     async def _selection(self, session: Session) -> tuple[Selection, float]:
         """The selection and its expected loss. What turns out to have been deleted makes room for others."""
@@ -238,10 +286,9 @@ class SelectionRun:
 
     def _interrupt(self, shortfall: str, error: BoundaryMorphError) -> None:
         """Note why less came of it than was wanted. Raises the error unless the task is content with that."""
-        interruption = Interruption.of(error)
-        if not self._task.degrade and interruption != Interruption.DEADLINE:
+        if not self._task.degrade:
             raise error
-        self._interruption = self._interruption or interruption
+        self._interruption = self._interruption or Interruption.of(error)
         self._warn(shortfall, error)
 
     def _warn(self, shortfall: str, error: BoundaryMorphError) -> None:
@@ -252,13 +299,6 @@ class SelectionRun:
 
     async def _in_thread(self, function: Callable[[*Arguments], Outcome], *args: *Arguments) -> Outcome:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
-
-
-def _advance(
-    session: Session, asked: NDArray[np.intp], scores: NDArray[np.float64], batch_size: int
-) -> NDArray[np.intp]:
-    session.tell(asked, scores)
-    return session.ask(batch_size)
 
 
 def _believed(session: Session, rank_all: bool) -> tuple[Selection, float]:

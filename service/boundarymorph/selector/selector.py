@@ -12,6 +12,7 @@ from boundarymorph.caching.scores import ScoreCache
 from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.selector.observer import Observer
+from boundarymorph.selector.pace import Pace
 from boundarymorph.selector.result import Progress, SelectionResult
 from boundarymorph.selector.run import SelectionRun
 from boundarymorph.selector.task import SelectionTask
@@ -37,6 +38,7 @@ class Selector:
         """cache: of scores; identity: what they are kept under there, as of `KnownScores`."""
         self._retriever = retriever
         self._known = KnownScores(scorer, cache, identity=identity, clock=clock)
+        self._pace = Pace()
         self._clock = clock
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="selector")
 
@@ -57,7 +59,7 @@ class Selector:
         """As `select`, with the progress before each round; the result comes last."""
         observer = Observer(watch or Stopwatch(self._clock))
         candidates = task.candidates(self._retriever)
-        run = SelectionRun(task, candidates, self._known.of_task(task.query), observer, self._executor)
+        run = SelectionRun(task, candidates, self._known.of_task(task.query), self._pace, observer, self._executor)
         await run.retrieve()
         await run.recall()
         while run.batch.size:

@@ -17,8 +17,9 @@ class SelectionTask:
 
     candidates: made of the retriever. k: documents to return, or None for as many as fit into max_tokens. settle: stop
     when no more than this share of the set's relevance is expected to be lost by it. method: a name in
-    `methods.METHODS`. deadline: when the set is wanted as it is then. degrade: whether it is wanted too when the scorer
-    fails. reuse: whether scores known from earlier tasks are evidence that takes the place of calls. rank_all: whether
+    `methods.METHODS`. order: whether calls go to the order of the set where every document fits into it. deadline: when
+    the set is wanted as it is then. degrade: whether it is wanted though the deadline came, or scorer or retriever
+    failed. reuse: whether scores known from earlier tasks are evidence that takes the place of calls. rank_all: whether
     the result has all candidates in order, and not k. exhaustive: whether all of them are scored, whatever is believed.
     """
 
@@ -30,6 +31,7 @@ class SelectionTask:
     batch_size: int = 1
     settle: float | None = None
     method: str = DEFAULT
+    order: bool = True
     return_documents: bool = False
     deadline: Deadline = NEVER
     degrade: bool = True

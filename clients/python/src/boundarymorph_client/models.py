@@ -54,12 +54,13 @@ class SelectOptions(TypedDict, total=False):
     query_embedding: [d], used instead of encoding the query.
     budget: cross-encoder calls at most; "auto" stops when little is expected to be lost by it.
     k: documents to return; max_tokens: return what fits into so many tokens, instead of k.
+    spend: where every document fits, `order` (the default) makes calls for the order, `set` makes none.
     method: `trend` or `boundarymorph`. depth: candidates taken from the index. batch_size: documents scored a round.
     filter: only documents of the index whose metadata pass it. hybrid: candidates by vectors and words.
     return_documents: with text, title and metadata. explain: with every round.
     deadline_ms: milliseconds for the whole call, retries included; the client's `timeout` by default.
     reuse: let scores of earlier requests take the place of calls. priority: -9 to 9, among your own requests.
-    on_failure: `degrade` (the default) to what is known when the scorer fails, or `error`.
+    on_failure: `degrade` (the default) to what is known when the scorer fails or the deadline comes, or `error`.
     """
 
     index: str
@@ -74,6 +75,7 @@ class SelectOptions(TypedDict, total=False):
     filter: Mapping[str, Any]
     hybrid: bool
     batch_size: int
+    spend: Literal["order", "set"]
     return_documents: bool
     explain: bool
     deadline_ms: float
