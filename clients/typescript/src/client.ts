@@ -1,0 +1,178 @@
+import { type Answer, answered, type Call, type Connection } from "./attempts.ts";
+import { line, lines, selection, type SelectOptions, type Uploaded } from "./bodies.ts";
+import { ofResponse } from "./errors.ts";
+import { events, parsed } from "./events.ts";
+import type {
+  CreateIndex,
+  DeleteReport,
+  IndexDescription,
+  IndexList,
+  Ready,
+  RoundEvent,
+  SelectResponse,
+  StoredDocument,
+  UploadReport,
+} from "./schema.ts";
+
+export interface ClientOptions {
+  /** By default http://127.0.0.1:8080. */
+  baseUrl?: string;
+  apiKey?: string;
+  /** Milliseconds for a call, with all its attempts and the pauses between them; 60,000 by default. */
+  timeout?: number;
+  /** Attempts after the first, at most, 3 by default: of what was refused with 429 or 503, after its `Retry-After`, and
+   * where the connection failed, unless something might be done twice by it. */
+  retries?: number;
+  /** In place of the global one. */
+  fetch?: typeof globalThis.fetch;
+}
+
+export interface CallOptions {
+  /** Ends the call, and the service's work for it, when it is aborted; its reason is thrown. */
+  signal?: AbortSignal;
+}
+
+export interface UploadOptions extends CallOptions {
+  /** Write nothing if any document is bad or has an unknown field. */
+  strict?: boolean;
+}
+
+/** A BoundaryMORPH service.
+ *
+ * Every call throws a ProblemError for what the service refuses, and ConnectionFailed, TimedOut or UnexpectedAnswer. */
+export class Client {
+  readonly #connection: Connection;
+
+  constructor(options: ClientOptions = {}) {
+    const url = options.baseUrl ?? "http://127.0.0.1:8080";
+    if (!/^https?:\/\//.test(url)) throw new TypeError(`${JSON.stringify(url)} is no http:// or https:// URL`);
+    this.#connection = {
+      url: url.replace(/\/+$/, ""),
+      headers: options.apiKey === undefined ? {} : { authorization: `Bearer ${options.apiKey}` },
+      timeout: options.timeout ?? 60_000,
+      retries: options.retries ?? 3,
+      fetch: options.fetch ?? ((input, init) => globalThis.fetch(input, init)),
+    };
+  }
+
+  /** The best documents of an `index` or a `pool`. */
+  async select(query: string, options: SelectOptions, { signal }: CallOptions = {}): Promise<SelectResponse> {
+    return parsed((await this.#send(selected(query, options, signal))).text) as SelectResponse;
+  }
+
+  /** As `select`, but a round before each round, and the selection, which has `documents`, last. Leaving the loop ends the
+   * service's work. */
+  async *stream(
+    query: string,
+    options: SelectOptions,
+    { signal }: CallOptions = {},
+  ): AsyncGenerator<RoundEvent | SelectResponse, void, undefined> {
+    const call = selected(query, options, signal);
+    const headers = { ...call.headers, accept: "text/event-stream" };
+    yield* events((await this.#send({ ...call, headers, streamed: true })).response, signal);
+  }
+
+  /** Those that the key is for. */
+  async listIndexes(options: CallOptions = {}): Promise<IndexDescription[]> {
+    return (await this.#json<IndexList>({ method: "GET", path: "/indexes", ...options })).indexes;
+  }
+
+  /** Create it if it is not there. With a `dimension` it is for your own vectors, else the service's encoder makes them.
+   * Throws IndexConflict if it is there and different. */
+  async createIndex(name: string, index: CreateIndex = {}, options: CallOptions = {}): Promise<IndexDescription> {
+    return this.#json({ method: "PUT", path: path(name), ...json(index), ...options });
+  }
+
+  /** Throws UnknownIndex. */
+  async describeIndex(name: string, options: CallOptions = {}): Promise<IndexDescription> {
+    return this.#json({ method: "GET", path: path(name), ...options });
+  }
+
+  /** With all its documents. Throws UnknownIndex. */
+  async deleteIndex(name: string, options: CallOptions = {}): Promise<void> {
+    await this.#send({ method: "DELETE", path: path(name), idempotent: false, ...options });
+  }
+
+  /** Add or replace documents, in one request. Those that are no array are read as they are sent, and so only once. There
+   * is no limit to its time but that of the `signal`. */
+  async upload(
+    index: string,
+    documents: Iterable<Uploaded> | AsyncIterable<Uploaded>,
+    { strict = false, signal }: UploadOptions = {},
+  ): Promise<UploadReport> {
+    const repeatable = Array.isArray(documents);
+    let failure: { error: unknown } | undefined;
+    const body = () =>
+      repeatable ? documents.map(line).join("") : lines(documents, (error) => (failure = { error }));
+    const call: Call = {
+      method: "POST",
+      path: `${path(index, "documents")}${strict ? "?strict=true" : ""}`,
+      headers: { "content-type": "application/x-ndjson" },
+      body,
+      repeatable,
+      time: Infinity,
+      signal,
+    };
+    try {
+      return await this.#json<UploadReport>(call);
+    } catch (error) {
+      throw failure === undefined ? error : failure.error;
+    }
+  }
+
+  /** Throws UnknownIndex or UnknownDocument. */
+  async getDocument(index: string, id: string, options: CallOptions = {}): Promise<StoredDocument> {
+    return this.#json({ method: "GET", path: path(index, "documents", id), ...options });
+  }
+
+  /** Throws UnknownIndex or UnknownDocument. */
+  async deleteDocument(index: string, id: string, options: CallOptions = {}): Promise<void> {
+    await this.#send({ method: "DELETE", path: path(index, "documents", id), idempotent: false, ...options });
+  }
+
+  /** Those that are there. Throws UnknownIndex. */
+  async deleteDocuments(index: string, ids: readonly string[], options: CallOptions = {}): Promise<DeleteReport> {
+    const call = { method: "DELETE", path: path(index, "documents"), idempotent: false };
+    return this.#json({ ...call, ...json({ ids }), ...options });
+  }
+
+  /** Whether the service can serve: its `status` is then `ok`. */
+  async ready(options: CallOptions = {}): Promise<Ready> {
+    const { response, text } = await this.#send({ method: "GET", path: "/readyz", accepted: 503, ...options });
+    if (!response.ok && response.headers.get("content-type") !== "application/json") throw ofResponse(response, text);
+    return parsed(text) as Ready;
+  }
+
+  async #json<Result extends object>(call: Call): Promise<Result> {
+    return parsed((await this.#send(call)).text) as Result;
+  }
+
+  #send(call: Call): Promise<Answer> {
+    return answered(this.#connection, call);
+  }
+}
+
+function selected(query: string, options: SelectOptions, signal: AbortSignal | undefined): Call {
+  const { deadline_ms, ...body } = selection(query, options);
+  return {
+    method: "POST",
+    path: "/select",
+    headers: { "content-type": "application/json" },
+    // The service gets what is left of the time.
+    body: (left) => JSON.stringify({ ...body, deadline_ms: Math.max(1, Math.round(left)) }),
+    time: typeof deadline_ms === "number" ? deadline_ms : undefined,
+    signal,
+  };
+}
+
+function json(body: object): Pick<Call, "headers" | "body"> {
+  return { headers: { "content-type": "application/json" }, body: () => JSON.stringify(body) };
+}
+
+/** Throws a RangeError for an id that no URL can carry: a path of dots leads to another route, escaped or not. */
+function path(index: string, ...parts: string[]): string {
+  const names = [index, ...parts];
+  const dots = names.find((name) => name === "." || name === "..");
+  if (dots !== undefined) throw new RangeError(`${JSON.stringify(dots)} cannot be in a URL; deleteDocuments takes it`);
+  return ["/indexes", ...names.map(encodeURIComponent)].join("/");
+}

@@ -1,0 +1,46 @@
+/** Client of BoundaryMORPH: `Client`, what it returns, and what it throws. */
+
+export type { Candidate, SelectOptions, Uploaded, Vector } from "./bodies.ts";
+export { type CallOptions, Client, type ClientOptions, type UploadOptions } from "./client.ts";
+export {
+  BoundaryMorphError,
+  Conflict,
+  ConnectionFailed,
+  DeadlineExceeded,
+  EmptyIndex,
+  EncoderUnavailable,
+  Forbidden,
+  IndexConflict,
+  InvalidInput,
+  NotFound,
+  NotReady,
+  Overloaded,
+  ProblemError,
+  RateLimited,
+  RetrieverUnavailable,
+  ScorerUnavailable,
+  StorageUnavailable,
+  TimedOut,
+  TooManyRequests,
+  Unauthenticated,
+  Unavailable,
+  UnexpectedAnswer,
+  UnknownDocument,
+  UnknownIndex,
+  UpstreamFailed,
+} from "./errors.ts";
+export type {
+  CreateIndex,
+  DeleteReport,
+  IndexDescription,
+  PoolDocument,
+  Problem,
+  Ready,
+  RoundEvent as Round,
+  SelectedDocument,
+  SelectResponse as Selection,
+  StoredDocument,
+  UploadedDocument,
+  UploadReport,
+  Usage,
+} from "./schema.ts";

@@ -1,0 +1,352 @@
+/** Against a running service at BOUNDARYMORPH_URL that has an index "texts", of the documents d0 to d39, and no keys. */
+
+import assert from "node:assert/strict";
+import { setTimeout as sleep } from "node:timers/promises";
+import { suite, test } from "node:test";
+
+import * as bm from "../src/index.ts";
+import { answer, wayTo } from "./way.ts";
+
+const url = process.env["BOUNDARYMORPH_URL"];
+assert(url, "set BOUNDARYMORPH_URL to that of a service");
+const QUERY = "what is asked";
+const client = new bm.Client({ baseUrl: url });
+
+/** But for the id and the times. */
+function same(one: bm.Selection, other: bm.Selection): void {
+  const kept = { id: "", timings_ms: {} };
+  assert.deepEqual({ ...one, ...kept }, { ...other, ...kept });
+}
+
+async function collected<Item>(items: AsyncIterable<Item>): Promise<Item[]> {
+  const all: Item[] = [];
+  for await (const item of items) all.push(item);
+  return all;
+}
+
+suite("select", () => {
+  test("is what the service answers", async () => {
+    const pool = Array.from({ length: 30 }, (_, n) => ({ id: `d${n}`, text: `text ${n}` }));
+    const options: bm.SelectOptions = {
+      pool, budget: 7, k: 5, batch_size: 2, method: "boundarymorph", reuse: false, return_documents: true,
+      explain: true, priority: 3, on_failure: "error",
+    };
+    const selection = await client.select(QUERY, options);
+    const response = await fetch(`${url}/select`, { method: "POST", body: JSON.stringify({ query: QUERY, ...options }) });
+    same(selection, (await response.json()) as bm.Selection);
+    assert.equal(selection.documents.length, 5);
+    assert.equal(selection.usage.cross_encoder_calls, 7);
+    assert.equal(selection.rounds?.length, 4);
+  });
+
+  test("from an index", async () => {
+    const options = { index: "texts", depth: 20, budget: 0, k: 3, filter: {}, hybrid: true };
+    const selection = await client.select(QUERY, options);
+    assert.deepEqual([selection.pool_size, selection.status], [20, "complete"]);
+  });
+
+  test("a pool of texts", async () => {
+    const pool = ["one", "two", "three"];
+    const selection = await client.select(QUERY, { pool, budget: 2, k: 2, return_documents: true });
+    for (const document of selection.documents) assert.equal(document.text, pool[Number(document.id)]);
+  });
+
+  test("typed arrays are what lists are", async () => {
+    const vectors = Array.from({ length: 20 }, (_, row) =>
+      Float32Array.from({ length: 8 }, (_, column) => Math.sin(1 + row * 8 + column)),
+    );
+    const pool = vectors.map((_, n) => `text ${n}`);
+    const common = { budget: 6, k: 4, reuse: false };
+    await using way = await wayTo(url);
+    const passing = new bm.Client({ baseUrl: way.url });
+    const block = await passing.select(QUERY, { ...common, pool, embeddings: vectors, query_embedding: vectors[0]! });
+    const sent = JSON.parse(way.seen[0]!.body).pool.embeddings;
+    assert.deepEqual([sent.shape, sent.dtype], [[20, 8], "float32"]);
+    const inside = await passing.select(QUERY, {
+      ...common,
+      pool: pool.map((text, n) => ({ text, embedding: vectors[n]! })),
+      query_embedding: Array.from(vectors[0]!),
+    });
+    assert.deepEqual(block.documents.map(({ id }) => id), inside.documents.map(({ id }) => id));
+    for (const [n, document] of block.documents.entries()) {
+      assert(Math.abs(document.relevance - inside.documents[n]!.relevance) < 1e-3);
+    }
+  });
+
+  test("a wrong number of embeddings is not sent", async () => {
+    await using way = await wayTo(url);
+    const call = new bm.Client({ baseUrl: way.url }).select(QUERY, { pool: ["a", "b"], embeddings: [[1, 2]] });
+    await assert.rejects(call, { name: "RangeError", message: "there are 1 embeddings for 2 documents" });
+    assert.equal(way.seen.length, 0);
+  });
+});
+
+suite("stream", () => {
+  test("rounds, and the selection last", async () => {
+    const options = { index: "texts", budget: 6, batch_size: 2, k: 5, reuse: false };
+    const steps = await collected(client.stream(QUERY, options));
+    const last = steps.pop();
+    assert(last !== undefined && "documents" in last);
+    assert.deepEqual(steps.map((step) => "cross_encoder_calls" in step && step.cross_encoder_calls), [0, 2, 4]);
+    same(last, await client.select(QUERY, options));
+  });
+
+  test("pieces that end anywhere", async () => {
+    /** The bytes one by one. */
+    const slowly: typeof fetch = async (input, init) => {
+      const response = await fetch(input, init);
+      const split = new TransformStream<Uint8Array, Uint8Array>({
+        transform(piece, controller) {
+          for (const byte of piece) controller.enqueue(Uint8Array.of(byte));
+        },
+      });
+      return new Response(response.body!.pipeThrough(split), response);
+    };
+    const text = "ä\u2028b\r\n\n€";
+    const options = { pool: [text, "e"], budget: 1, k: 2, return_documents: true, reuse: false };
+    const steps = await collected(new bm.Client({ baseUrl: url, fetch: slowly }).stream(QUERY, options));
+    const last = steps.at(-1);
+    assert(last !== undefined && "documents" in last);
+    assert.deepEqual(new Set(last.documents.map((document) => document.text)), new Set([text, "e"]));
+  });
+
+  test("what cannot begin", async () => {
+    await assert.rejects(collected(client.stream(QUERY, { index: "none" })), bm.UnknownIndex);
+  });
+
+  test("one that breaks off", async () => {
+    const round = 'event: round\r\ndata: {"rounds": 1,\r\ndata: "ids": ["a"]}\r\n\r\n';
+    await using way = await wayTo(url, [answer(200, { "content-type": "text/event-stream" }, round)]);
+    const stream = new bm.Client({ baseUrl: way.url }).stream(QUERY, { index: "texts" });
+    assert.deepEqual((await stream.next()).value, { rounds: 1, ids: ["a"] });
+    await assert.rejects(stream.next(), bm.ConnectionFailed);
+  });
+
+  test("a problem in the middle", async () => {
+    const problem = { type: "urn:boundarymorph:problem:scorer-unavailable", title: "", status: 503, detail: "nobody" };
+    const headers = { "content-type": "text/event-stream", "x-request-id": "r1" };
+    const event = `event: problem\ndata: ${JSON.stringify(problem)}\n\n`;
+    await using way = await wayTo(url, [answer(200, headers, event)]);
+    const steps = collected(new bm.Client({ baseUrl: way.url }).stream(QUERY, { index: "texts" }));
+    await assert.rejects(steps, (error) => error instanceof bm.ScorerUnavailable && error.requestId === "r1");
+  });
+
+  for (const how of ["leaving the loop", "a signal"]) {
+    test(`${how} ends the work of the service`, async () => {
+      const controller = new AbortController();
+      const pool = Array.from({ length: 2_000 }, (_, n) => `text ${how} ${n}`);
+      const options = { pool, budget: 1_500, batch_size: 1, k: 3 };
+      let rounds = 0;
+      const reading = (async () => {
+        for await (const step of client.stream(QUERY, options, { signal: controller.signal })) {
+          if (!("ids" in step) || ++rounds < 3) continue;
+          if (how === "a signal") controller.abort(new Error("enough"));
+          else break;
+        }
+      })();
+      if (how === "a signal") await assert.rejects(reading, /enough/);
+      else await reading;
+      assert.equal(rounds, 3);
+      while (!(await metric("boundarymorph_select_running")).endsWith(" 0.0")) await sleep(10);
+    });
+  }
+});
+
+async function metric(name: string): Promise<string> {
+  const text = await (await fetch(`${url}/metrics`)).text();
+  return text.split("\n").find((line) => line.startsWith(name)) ?? "";
+}
+
+suite("indexes", () => {
+  test("from creation to deletion", async () => {
+    const name = "own-typescript";
+    const made = await client.createIndex(name, { dimension: 4, kind: "flat", lexical: false });
+    assert.deepEqual([made.name, made.dimension, made.encoder, made.count], [name, 4, null, 0]);
+    assert((await client.listIndexes()).some((index) => index.name === name));
+    await assert.rejects(client.createIndex(name, { dimension: 5 }), bm.IndexConflict);
+    await assert.rejects(client.select(QUERY, { index: name, query_embedding: [1, 0, 0, 0] }), bm.EmptyIndex);
+    const ids = ["..", "a/b", "ä ?#%41", "e"];
+    const documents = ids.map((id, n) => ({
+      id, text: `unit ${id}`, metadata: { n }, embedding: Float32Array.from([0, 1, 2, 3], (i) => Number(i === n)),
+    }));
+    assert.equal((await client.upload(name, documents)).added, 4);
+    for (const [n, id] of ids.entries()) {
+      if (id === "..") continue;
+      const document = await client.getDocument(name, id);
+      assert.deepEqual([document.id, document.text, document.metadata], [id, `unit ${id}`, { n }]);
+    }
+    // In a URL it would lead to the index itself.
+    await assert.rejects(client.deleteDocument(name, ".."), RangeError);
+    assert.equal((await client.describeIndex(name)).count, 4);
+    await client.deleteDocument(name, "a/b");
+    await assert.rejects(client.deleteDocument(name, "a/b"), bm.UnknownDocument);
+    assert.equal((await client.deleteDocuments(name, ["..", "e", "never"])).deleted, 2);
+    await client.deleteIndex(name);
+    await assert.rejects(client.describeIndex(name), bm.UnknownIndex);
+  });
+
+  test("an upload from a generator, read as it is sent", async () => {
+    await using way = await wayTo(url);
+    const begun = new Set<number>();
+    async function* documents() {
+      for (let n = 0; n < 3_000; n++) {
+        if (n % 100 === 0) await sleep(1);
+        begun.add(way.seen.length);
+        yield { id: `g${n}`, text: `${n} ${"x".repeat(1_000)}` };
+      }
+    }
+    const name = "generated-typescript";
+    await client.createIndex(name);
+    const report = await new bm.Client({ baseUrl: way.url }).upload(name, documents());
+    assert.deepEqual([report.added, report.skipped], [3_000, 0]);
+    assert(begun.has(1), "all of it was read before it was sent");
+    await client.deleteIndex(name);
+  });
+
+  test("bad documents", async () => {
+    const name = "bad-typescript";
+    await client.createIndex(name);
+    const documents = [{ id: "a", text: "t", titel: "x" }, { id: "b" }] as unknown as bm.Uploaded[];
+    const report = await client.upload(name, documents);
+    assert.deepEqual([report.added, report.skipped, report.unknown_fields], [1, 1, { titel: 1 }]);
+    assert.deepEqual(report.problems.map(({ line }) => line), [2]);
+    await assert.rejects(client.upload(name, documents, { strict: true }), bm.InvalidInput);
+    await client.deleteIndex(name);
+  });
+
+  test("documents that end in an error, which is thrown as it is", async () => {
+    function* documents() {
+      yield { id: "a", text: "t" };
+      throw new SyntaxError("no more");
+    }
+    await assert.rejects(client.upload("texts", documents()), { name: "SyntaxError", message: "no more" });
+    assert.equal((await client.ready()).status, "ok");
+  });
+});
+
+suite("errors", () => {
+  const cases: [string, object, typeof bm.ProblemError, string, number][] = [
+    ["a bad value", { index: "texts", k: 0 }, bm.InvalidInput, "invalid-input", 422],
+    ["too much", { index: "texts", k: 10 ** 6 }, bm.InvalidInput, "limit-exceeded", 422],
+    ["no such index", { index: "none" }, bm.UnknownIndex, "unknown-index", 404],
+    ["ids that are not unique", { pool: [{ id: "a", text: "t" }, { id: "a", text: "u" }] }, bm.InvalidInput, "duplicate-ids", 422],
+    ["vectors of zeros", { pool: ["a"], embeddings: [[0, 0]] }, bm.InvalidInput, "invalid-embeddings", 422],
+    ["a misspelt option", { index: "texts", bugdet: 3 }, bm.InvalidInput, "invalid-input", 422],
+  ];
+  for (const [what, options, kind, slug, status] of cases) {
+    test(what, async () => {
+      await assert.rejects(client.select(QUERY, options as bm.SelectOptions), (error) => {
+        assert(error instanceof kind);
+        assert.equal(error.name, kind.name);
+        assert.deepEqual([error.type, error.status], [`urn:boundarymorph:problem:${slug}`, status]);
+        assert(error.message.includes(error.detail) && error.requestId);
+        if (what === "a misspelt option") assert.equal(error.errors[0]?.["field"], "bugdet");
+        return true;
+      });
+    });
+  }
+
+  test("of something else", async () => {
+    const html = { "content-type": "text/html" };
+    await using way = await wayTo(url, [answer(200, html, "<h1>Hello</h1>"), answer(502, html, "<h1>Hello</h1>")]);
+    const passing = new bm.Client({ baseUrl: way.url });
+    await assert.rejects(passing.listIndexes(), bm.UnexpectedAnswer);
+    await assert.rejects(passing.select(QUERY, { index: "texts" }), (error) => {
+      assert(error instanceof bm.ProblemError);
+      return error.type === "about:blank" && error.status === 502 && error.message.includes("Hello");
+    });
+  });
+
+  test("no URL", () => {
+    assert.throws(() => new bm.Client({ baseUrl: "localhost:8080" }), /localhost:8080/);
+  });
+});
+
+suite("attempts", () => {
+  const busy = answer(429, { "retry-after": "1" });
+
+  test("after what is asked for, with what is left of the time", async () => {
+    await using way = await wayTo(url, [busy, answer(503, { "retry-after": "0" })]);
+    const began = performance.now();
+    const passing = new bm.Client({ baseUrl: way.url, apiKey: "bm_key" });
+    const selection = await passing.select(QUERY, { index: "texts", k: 2, deadline_ms: 30_000 });
+    assert.equal(selection.documents.length, 2);
+    assert(performance.now() - began >= 1_000);
+    const left = way.seen.map(({ body }) => JSON.parse(body).deadline_ms);
+    assert.equal(left.length, 3);
+    assert(left[0] > 29_000 && left[0] <= 30_000 && left[1] <= left[0] - 1_000 && left[2] <= left[1]);
+    assert.equal(way.seen[2]?.authorization, "Bearer bm_key");
+  });
+
+  test("none that the time does not suffice for", async () => {
+    await using way = await wayTo(url, [busy, busy]);
+    const passing = new bm.Client({ baseUrl: way.url });
+    await assert.rejects(passing.select(QUERY, { index: "texts", deadline_ms: 900 }), (error) => {
+      return error instanceof bm.TooManyRequests && error.retryAfter === 1;
+    });
+    assert.equal(way.seen.length, 1);
+  });
+
+  test("a date to come back at", async () => {
+    const date = new Date(Date.now() + 3_600_000).toUTCString();
+    await using way = await wayTo(url, [answer(503, { "retry-after": date })]);
+    await assert.rejects(new bm.Client({ baseUrl: way.url }).listIndexes(), (error) => {
+      return error instanceof bm.Unavailable && error.retryAfter! > 3_500;
+    });
+  });
+
+  test("connections that break", async () => {
+    await using way = await wayTo(url, ["reset"]);
+    assert.equal((await new bm.Client({ baseUrl: way.url }).select(QUERY, { index: "texts", k: 1 })).k, 1);
+    assert.equal(way.seen.length, 2);
+  });
+
+  test("connections that break again and again", async () => {
+    await using way = await wayTo(url, ["reset", "reset", "reset", "reset"]);
+    await assert.rejects(new bm.Client({ baseUrl: way.url, retries: 2 }).listIndexes(), bm.ConnectionFailed);
+    assert.equal(way.seen.length, 3);
+  });
+
+  test("what may have been done is not repeated", async () => {
+    await using way = await wayTo(url, ["reset", "reset"]);
+    const passing = new bm.Client({ baseUrl: way.url });
+    await assert.rejects(passing.deleteIndex("texts"), bm.ConnectionFailed);
+    await assert.rejects(passing.upload("texts", [{ id: "a", text: "t" }].values()), bm.ConnectionFailed);
+    assert.equal(way.seen.length, 2);
+  });
+
+  test("time that is over", async () => {
+    await using way = await wayTo(url, ["hang", "hang", "hang"]);
+    const passing = new bm.Client({ baseUrl: way.url, timeout: 50 });
+    await assert.rejects(passing.select(QUERY, { index: "texts" }), bm.TimedOut);
+    await assert.rejects(collected(passing.stream(QUERY, { index: "texts" })), bm.TimedOut);
+    assert.equal(way.seen.length, 2);
+  });
+
+  test("a caller that gives up", async () => {
+    await using way = await wayTo(url, ["hang", answer(429, { "retry-after": "5" })]);
+    const passing = new bm.Client({ baseUrl: way.url });
+    for (const requests of [1, 2]) {
+      const controller = new AbortController();
+      const call = passing.listIndexes({ signal: controller.signal });
+      while (way.seen.length < requests) await sleep(5);
+      await sleep(50);
+      controller.abort(new Error("enough"));
+      await assert.rejects(call, /enough/);
+    }
+    await assert.rejects(passing.listIndexes({ signal: AbortSignal.abort(new Error("never")) }), /never/);
+    assert.equal(way.seen.length, 2);
+  });
+});
+
+test("a service that is not ready", async () => {
+  const json = { "content-type": "application/json" };
+  await using way = await wayTo(url, [
+    answer(503, json, '{"status": "starting", "parts": {}}'),
+    answer(503, { "content-type": "text/plain" }, "no upstream"),
+  ]);
+  const passing = new bm.Client({ baseUrl: way.url, retries: 0 });
+  assert.equal((await passing.ready()).status, "starting");
+  await assert.rejects(passing.ready(), bm.Unavailable);
+  assert.equal((await passing.ready()).status, "ok");
+});
