@@ -25,6 +25,7 @@ ANSWERS = [found for found in DEFINED if issubclass(found, models.Answer) and fo
 # No problems that an answer of the service to a client could be, or none to be told from others.
 OTHERS = {
     "malformed-http",
+    "no-documents",  # of the rerank routes, which the clients do not call
     "method-not-allowed",
     "body-too-slow",
     "corrupt-index",

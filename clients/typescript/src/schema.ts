@@ -442,7 +442,7 @@ export interface components {
             gap: number | null;
             /**
              * Value
-             * @description what the rule maximised, without a rival; null for the first looks
+             * @description what the rule maximised, without a rival; null where nothing was weighed
              */
             value: number | null;
             /**
@@ -809,7 +809,7 @@ export interface components {
             stop_reason: "budget" | "pool_exhausted" | "settled" | "nothing_to_decide" | "deadline" | "overloaded" | "retriever_unavailable" | "retriever_failed" | "scorer_unavailable" | "scorer_failed";
             /**
              * Expected Loss
-             * @description share of the set's relevance that more calls may have brought
+             * @description share of the set's relevance that more calls may have brought; 0 where every document fits
              */
             expected_loss: number;
             /**
@@ -1856,8 +1856,15 @@ export interface components {
              */
             hybrid?: boolean;
             /**
+             * Spend
+             * @description where every document fits: 'order' makes calls for the order of the answer, 'set', the paper's rule, none, as none can change the set
+             * @default order
+             * @enum {string}
+             */
+            spend?: "order" | "set";
+            /**
              * Batch Size
-             * @description documents scored a round; with 1 each call knows all before it
+             * @description documents scored a round, fewer where the deadline is near; with 1 each call knows all before it. Where the budget covers the pool nothing is chosen, and a round has as many as can be scored in time
              * @default null
              */
             batch_size?: number | null;
@@ -1899,7 +1906,7 @@ export interface components {
             priority?: number;
             /**
              * On Failure
-             * @description when the scorer fails: the set as far as it is known, or a problem
+             * @description when the scorer fails or the deadline comes: the set as far as it is known, or, for any answer that would not be 'complete', a problem
              * @default degrade
              * @enum {string}
              */
