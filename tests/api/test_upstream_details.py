@@ -23,7 +23,7 @@ from tests.api.service import client_of, fake_service, problem, ready, serving, 
 from tests.scoring.remote.servers import Behaviour, Ours, Server, answer, hang, reset, running
 
 SECRET = "what-only-the-upstream-says"
-REQUEST = {"query": "q", "pool": texts(8), "k": 2, "budget": 4, "deadline_ms": 300}
+REQUEST = {"query": "q", "pool": texts(8), "k": 2, "budget": 4, "deadline_ms": 300, "on_failure": "degrade"}
 
 
 @asynccontextmanager

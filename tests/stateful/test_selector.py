@@ -168,7 +168,7 @@ class SelectorMachine(RuleBasedStateMachine):
         batch_size=st.integers(1, 5),
         method=st.sampled_from(sorted(METHODS)),
         seconds=st.none() | st.floats(0.05, 5),
-        flags=st.tuples(st.booleans(), st.booleans(), st.booleans(), st.booleans()),
+        flags=st.tuples(*(st.booleans() for _ in range(5))),
     )
     def select(
         self,
@@ -180,11 +180,11 @@ class SelectorMachine(RuleBasedStateMachine):
         batch_size: int,
         method: str,
         seconds: float | None,
-        flags: tuple[bool, bool, bool, bool],
+        flags: tuple[bool, ...],
     ) -> None:
         if not self.retriever.texts:
             return
-        return_documents, reuse, degrade, order = flags
+        return_documents, reuse, degrade, order, unscored = flags
         candidates: Callable[[Retriever], Candidates] = partial(
             IndexedCandidates, index="index", search=Search(query, len(IDS))
         )
@@ -203,6 +203,7 @@ class SelectorMachine(RuleBasedStateMachine):
             reuse=reuse,
             degrade=degrade,
             order=order,
+            unscored=unscored,
         )
         quick = st.sampled_from([0.0, 0.1]) if seconds is None else LATENCIES
         deletions = st.sets(st.sampled_from(IDS), max_size=6)
@@ -219,7 +220,8 @@ class SelectorMachine(RuleBasedStateMachine):
             return
         assert seconds is None or self.loop.now - began <= seconds + LATE + 0.011
         if error is not None:
-            assert not degrade or not steps, repr(error)
+            refused = isinstance(error, Overloaded) and not unscored
+            assert not degrade or not steps or refused, repr(error)
             assert isinstance(error, DeadlineExceeded | RETRIEVER_ERRORS if not steps else tuple(TROUBLE))
             return
         *rounds, result = steps

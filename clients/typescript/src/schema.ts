@@ -366,7 +366,7 @@ export interface components {
              * @description why no more calls were made
              * @enum {string}
              */
-            stop_reason: "budget" | "pool_exhausted" | "settled" | "nothing_to_decide" | "deadline" | "overloaded" | "retriever_unavailable" | "retriever_failed" | "scorer_unavailable" | "scorer_failed";
+            stop_reason: "budget" | "pool_exhausted" | "settled" | "nothing_to_decide" | "deadline" | "overloaded" | "encoder_unavailable" | "encoder_failed" | "retriever_unavailable" | "retriever_failed" | "scorer_unavailable" | "scorer_failed";
             /**
              * Documents
              * @description in the request
@@ -806,7 +806,7 @@ export interface components {
              * @description why no more calls were made
              * @enum {string}
              */
-            stop_reason: "budget" | "pool_exhausted" | "settled" | "nothing_to_decide" | "deadline" | "overloaded" | "retriever_unavailable" | "retriever_failed" | "scorer_unavailable" | "scorer_failed";
+            stop_reason: "budget" | "pool_exhausted" | "settled" | "nothing_to_decide" | "deadline" | "overloaded" | "encoder_unavailable" | "encoder_failed" | "retriever_unavailable" | "retriever_failed" | "scorer_unavailable" | "scorer_failed";
             /**
              * Expected Loss
              * @description share of the set's relevance that more calls may have brought; 0 where every document fits
@@ -1906,11 +1906,10 @@ export interface components {
             priority?: number;
             /**
              * On Failure
-             * @description when the scorer fails or the deadline comes: the set as far as it is known, or, for any answer that would not be 'complete', a problem
-             * @default degrade
-             * @enum {string}
+             * @description what an answer may be when the deadline comes, or scorer or retriever fail. By default the set as far as it is known, but a problem, 429, where the service is too busy to score anything. 'degrade': then too, the order of the first stage. 'error': a problem instead of any answer that would not be 'complete'
+             * @default null
              */
-            on_failure?: "degrade" | "error";
+            on_failure?: ("degrade" | "error") | null;
         } & ({
             index: string;
             pool?: null;

@@ -149,10 +149,11 @@ class SelectRequest(Message):
         description="scores known from earlier requests take the place of calls; false: pick as if it were the first",
     )
     priority: int = Field(0, ge=-9, le=9, description="whose turn is next where requests wait: the highest first")
-    on_failure: Literal["degrade", "error"] = Field(
-        "degrade",
-        description="when the scorer fails or the deadline comes: the set as far as it is known, or, for any answer "
-        "that would not be 'complete', a problem",
+    on_failure: Literal["degrade", "error"] | None = Field(
+        None,
+        description="what an answer may be when the deadline comes, or scorer or retriever fail. By default the set as "
+        "far as it is known, but a problem, 429, where the service is too busy to score anything. 'degrade': then too, "
+        "the order of the first stage. 'error': a problem instead of any answer that would not be 'complete'",
     )
 
     @model_validator(mode="after")

@@ -59,7 +59,8 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
         order=request.spend == "order",
         return_documents=request.return_documents,
         deadline=Deadline.of_request(arrival, seconds),
-        degrade=request.on_failure == "degrade",
+        degrade=request.on_failure != "error",
+        unscored=request.on_failure == "degrade",
         reuse=request.reuse,
     )
     bound("query", len(request.query), limits.query_characters, "characters")

@@ -41,6 +41,9 @@ class Candidates(Protocol):
     def known_scores(self) -> Mapping[str, float]:
         """Cross-encoder scores that came with the candidates, by id."""
 
+    def given_order(self) -> Pool | None:
+        """The candidates in the order of the scores that they came with, without vectors; None without such scores."""
+
 
 @dataclass(frozen=True, slots=True)
 class IndexedCandidates:
@@ -63,6 +66,9 @@ class IndexedCandidates:
 
     def known_scores(self) -> Mapping[str, float]:
         return {}
+
+    def given_order(self) -> Pool | None:
+        return None
 
 
 @dataclass(frozen=True)
@@ -122,6 +128,9 @@ class GivenCandidates:
 
     def known_scores(self) -> Mapping[str, float]:
         return self.known
+
+    def given_order(self) -> Pool | None:
+        return None if self.scores is None else Pool.listed([document.id for document in self.given], self.scores)
 
     @cached_property
     def _by_id(self) -> dict[str, Document]:

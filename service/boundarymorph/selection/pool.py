@@ -78,15 +78,18 @@ class Pool:
         )
 
     @classmethod
-    def listed(cls, ids: Sequence[str]) -> Pool:
-        """Candidates of which nothing is known but their order: without vectors, and with equal scores.
+    def listed(cls, ids: Sequence[str], scores: ArrayLike | None = None) -> Pool:
+        """Candidates of which nothing is known but their order: without vectors, and with equal scores, or these (N,).
 
         Raises InvalidInput or DuplicateIds.
         """
         if not ids:
             raise InvalidInput("the pool is empty; give at least one document")
         _refuse_duplicates(ids)
-        return cls(ids, np.empty((len(ids), 0), dtype=np.float32), np.empty(0, dtype=np.float32), np.zeros(len(ids)))
+        values = _vector(np.zeros(len(ids)) if scores is None else scores, "score", ids)
+        order = np.argsort(-values, kind="stable")
+        nothing = np.empty((len(ids), 0), dtype=np.float32)
+        return cls([ids[i] for i in order], nothing, np.empty(0, dtype=np.float32), values[order])
 
 
 def unit_rows(embeddings: ArrayLike, names: Sequence[str]) -> NDArray[np.floating]:

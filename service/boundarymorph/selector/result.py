@@ -9,6 +9,8 @@ from enum import StrEnum
 from boundarymorph.errors import (
     BoundaryMorphError,
     DeadlineExceeded,
+    EncoderFailed,
+    EncoderUnavailable,
     Overloaded,
     RetrieverFailed,
     RetrieverUnavailable,
@@ -21,7 +23,7 @@ from boundarymorph.selection import Observation, Pool, Selection, StopReason
 
 
 class Status(StrEnum):
-    """How much of what was wanted an answer is: all; what there was time or a scorer for; the retriever's ranking."""
+    """How much of what was wanted an answer is: all; what there was time or a scorer for; the first stage's ranking."""
 
     COMPLETE = "complete"
     PARTIAL = "partial"
@@ -33,6 +35,8 @@ class Interruption(StrEnum):
 
     DEADLINE = "deadline"
     OVERLOADED = "overloaded"
+    ENCODER_UNAVAILABLE = "encoder_unavailable"
+    ENCODER_FAILED = "encoder_failed"
     RETRIEVER_UNAVAILABLE = "retriever_unavailable"
     RETRIEVER_FAILED = "retriever_failed"
     SCORER_UNAVAILABLE = "scorer_unavailable"
@@ -47,6 +51,8 @@ class Interruption(StrEnum):
 _INTERRUPTIONS: dict[type, Interruption] = {
     DeadlineExceeded: Interruption.DEADLINE,
     Overloaded: Interruption.OVERLOADED,
+    EncoderUnavailable: Interruption.ENCODER_UNAVAILABLE,
+    EncoderFailed: Interruption.ENCODER_FAILED,
     RetrieverUnavailable: Interruption.RETRIEVER_UNAVAILABLE,
     StorageUnavailable: Interruption.RETRIEVER_UNAVAILABLE,
     RetrieverFailed: Interruption.RETRIEVER_FAILED,

@@ -20,6 +20,7 @@ from boundarymorph.selection import ExhaustiveSession, Pool, Selection, Selectio
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.selector.observer import Observer
 from boundarymorph.selector.pace import Pace
+from boundarymorph.selector.refusal import refusal
 from boundarymorph.selector.result import INTERRUPTING, Interruption, Progress, SelectionResult, Status
 from boundarymorph.selector.task import SelectionTask
 
@@ -49,6 +50,7 @@ class SelectionRun:
         candidates: Candidates,
         scores: TaskScores,
         pace: Pace,
+        running: Callable[[], int],
         observer: Observer,
         executor: Executor,
     ) -> None:
@@ -56,24 +58,35 @@ class SelectionRun:
         self._candidates = candidates
         self._scores = scores
         self._pace = pace
+        self._running = running
         self._observer = observer
         self._executor = executor
         self._documents: dict[str, Document] = {}
         self._warnings: list[str] = []
 
     async def retrieve(self) -> None:
-        """Get the pool. Raises what the retriever does, and DeadlineExceeded."""
-        with self._observer.stage("retrieve"):
-            async with self._task.deadline.enforced():
-                retrieved = await self._candidates.retrieve()
-        self.pool, self._warnings = retrieved.pool, list(retrieved.warnings)
+        """Get the pool, or where that fails the order that the caller gave. Raises what the retriever does, and
+        DeadlineExceeded, unless there is such an order and the task is content with it."""
+        try:
+            with self._observer.stage("retrieve"):
+                async with self._task.deadline.enforced():
+                    retrieved = await self._candidates.retrieve()
+        except INTERRUPTING as error:
+            self._refuse(error)
+            given = self._candidates.given_order()
+            if given is None:
+                raise
+            self._interrupt("nothing was scored, and the order is that of the scores given", error)
+            self.pool = given
+        else:
+            self.pool, self._warnings = retrieved.pool, list(retrieved.warnings)
 
     async def recall(self) -> None:
         """Reuse scores of earlier tasks, and choose the first batch; of an empty pool there is none.
 
         Raises what the retriever does, and DeadlineExceeded, with the lengths of documents where max_tokens is set.
         """
-        if not len(self.pool):
+        if not len(self.pool) or self._interruption is not None:
             return
         lengths: NDArray[np.float64] | None = None
         deleted: Sequence[int] = ()
@@ -129,6 +142,8 @@ class SelectionRun:
         session, scores = self._session, self._scores
         selection, expected_loss = EMPTY, 0.0
         status, stop_reason = Status.COMPLETE, None
+        if self._interruption is not None and session is None:
+            status, selection = Status.RETRIEVAL_ONLY, await self._as_given()
         if session is not None:
             selection, expected_loss = await self._selection(session)
             stop_reason = session.stop_reason
@@ -284,12 +299,35 @@ class SelectionRun:
             if len(there) == len(selection.documents):
                 return selection, expected_loss
 
+    async def _as_given(self) -> Selection:
+        """Of the order that the caller gave, what fits, from the first."""
+        task, ids = self._task, self.pool.ids
+        lengths = None if task.max_tokens is None else await self._candidates.lengths(ids)
+        capacity = capacity_of(k=task.k, lengths=lengths, max_tokens=task.max_tokens)
+        worth = np.arange(len(ids), 0.0, -1.0)  # a token, where tokens count
+        fits = capacity.fill(worth if lengths is None else worth * lengths)
+        documents = np.flatnonzero(fits | task.rank_all)
+        if task.return_documents:
+            await self._fetch([ids[position] for position in documents.tolist()])
+        unknown = np.full(len(documents), 0.5)
+        return Selection(documents, unknown, unknown, np.zeros(len(documents), dtype=np.bool_))
+
     def _interrupt(self, shortfall: str, error: BoundaryMorphError) -> None:
-        """Note why less came of it than was wanted. Raises the error unless the task is content with that."""
+        """Note why less came of it than was wanted. Raises the error, or Overloaded, unless the task is content with
+        that."""
         if not self._task.degrade:
             raise error
+        self._refuse(error)
         self._interruption = self._interruption or Interruption.of(error)
         self._warn(shortfall, error)
+
+    def _refuse(self, error: BoundaryMorphError) -> None:
+        """Raises Overloaded where for want of room nothing was scored, and no such answer is wanted."""
+        scored = self._session is not None and self._session.belief.scored.any()
+        if self._task.degrade and not self._task.unscored and not scored:
+            refused = refusal(error, self._running() - 1, self._observer.seconds()["total"])
+            if refused is not None:
+                raise refused from error
 
     def _warn(self, shortfall: str, error: BoundaryMorphError) -> None:
         """For the caller. The log gets what the caller may not read."""

@@ -39,6 +39,7 @@ class Selector:
         self._retriever = retriever
         self._known = KnownScores(scorer, cache, identity=identity, clock=clock)
         self._pace = Pace()
+        self._running = 0
         self._clock = clock
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="selector")
 
@@ -59,14 +60,27 @@ class Selector:
         """As `select`, with the progress before each round; the result comes last."""
         observer = Observer(watch or Stopwatch(self._clock))
         candidates = task.candidates(self._retriever)
-        run = SelectionRun(task, candidates, self._known.of_task(task.query), self._pace, observer, self._executor)
-        await run.retrieve()
-        await run.recall()
-        while run.batch.size:
-            if progress:
-                yield await run.progress()
-            await run.score()
-        yield await run.result()
+        run = SelectionRun(
+            task,
+            candidates,
+            self._known.of_task(task.query),
+            self._pace,
+            lambda: self._running,
+            observer,
+            self._executor,
+        )
+        self._running += 1
+        try:
+            await run.retrieve()
+            await run.recall()
+            while run.batch.size:
+                if progress:
+                    yield await run.progress()
+                await run.score()
+            result = await run.result()
+        finally:
+            self._running -= 1
+        yield result
 
     async def close(self) -> None:
         """Wait for the threads, and for scores that are being written to the cache."""

@@ -19,8 +19,9 @@ class SelectionTask:
     when no more than this share of the set's relevance is expected to be lost by it. method: a name in
     `methods.METHODS`. order: whether calls go to the order of the set where every document fits into it. deadline: when
     the set is wanted as it is then. degrade: whether it is wanted though the deadline came, or scorer or retriever
-    failed. reuse: whether scores known from earlier tasks are evidence that takes the place of calls. rank_all: whether
-    the result has all candidates in order, and not k. exhaustive: whether all of them are scored, whatever is believed.
+    failed. unscored: whether it is wanted, too, if for want of room nothing was scored, in place of Overloaded. reuse:
+    whether scores known from earlier tasks are evidence that takes the place of calls. rank_all: whether the result has
+    all candidates in order, and not k. exhaustive: whether all of them are scored, whatever is believed.
     """
 
     query: str
@@ -35,6 +36,7 @@ class SelectionTask:
     return_documents: bool = False
     deadline: Deadline = NEVER
     degrade: bool = True
+    unscored: bool = True
     reuse: bool = True
     rank_all: bool = False
     exhaustive: bool = False

@@ -60,7 +60,8 @@ class SelectOptions(TypedDict, total=False):
     return_documents: with text, title and metadata. explain: with every round.
     deadline_ms: milliseconds for the whole call, retries included; the client's `timeout` by default.
     reuse: let scores of earlier requests take the place of calls. priority: -9 to 9, among your own requests.
-    on_failure: `degrade` (the default) to what is known when the scorer fails or the deadline comes, or `error`.
+    on_failure: `error` for any answer that would not be complete, or `degrade`: to what is known when the scorer fails
+    or the deadline comes, even if nothing could be scored for want of room, which else is an `Overloaded`.
     """
 
     index: str

@@ -1,0 +1,153 @@
+"""POST /select: what becomes of a request whose deadline comes, or whose scorer or encoder is away or busy."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import httpx
+import pytest
+
+from boundarymorph.errors import (
+    BoundaryMorphError,
+    DeadlineExceeded,
+    EncoderFailed,
+    EncoderUnavailable,
+    Overloaded,
+    ScorerFailed,
+)
+from boundarymorph.scoring.scorer import Scores
+from tests.api.service import answer, problem, texts
+from tests.retrieval.fakes import SeededEncoder, vector_of
+from tests.scoring.fakes import SeededScorer
+
+REQUEST: dict[str, Any] = {"query": "q", "index": "texts", "budget": 6, "batch_size": 2, "k": 5}
+
+
+def failing(error: BoundaryMorphError, first: int = 0) -> Any:
+    """A scorer's `score` that fails from the given call on, counted from 0."""
+    score, calls = SeededScorer.score, 0
+
+    async def fail(scorer: SeededScorer, query: str, texts: Sequence[str], **options: Any) -> Scores:
+        nonlocal calls
+        calls += 1
+        if calls <= first:
+            return await score(scorer, query, texts, **options)
+        raise error
+
+    return fail
+
+
+async def late(scorer: SeededScorer, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+    """As of a scorer that has not done the work by the deadline."""
+    assert deadline is not None
+    await asyncio.sleep(deadline - time.monotonic())
+    raise DeadlineExceeded("late")
+
+
+async def hang(*_: object, **__: object) -> Any:
+    await asyncio.Event().wait()
+
+
+class TestTheOrderThatTheCallerGave:
+    """Of documents whose scores and embeddings came along, while the query cannot be encoded."""
+
+    POOL: ClassVar[list[dict[str, Any]]] = [
+        {"id": f"d{number}", "text": f"text {number}", "score": float(number % 7), "embedding": vector_of("x").tolist()}
+        for number in range(12)
+    ]
+    IN_ORDER: ClassVar[list[str]] = ["d6", "d5", "d4", "d11", "d3", "d10", "d2", "d9", "d1", "d8", "d0", "d7"]
+
+    async def test_is_the_answer(self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+        request = {"query": "q", "pool": self.POOL, "budget": 6, "k": 5, "return_documents": True}
+        for error, reason, status in (
+            (EncoderUnavailable("away"), "encoder_unavailable", 503),
+            (EncoderFailed("nonsense"), "encoder_failed", 502),
+        ):
+
+            async def away(*_: object, error: BoundaryMorphError = error) -> Any:
+                raise error
+
+            monkeypatch.setattr(SeededEncoder, "encode_query", away)
+            response = await client.post("/select", json=request)
+            body = answer(response)
+            assert response.headers["x-boundarymorph-status"] == body["status"] == "retrieval_only"
+            assert (body["stop_reason"], body["usage"]["rounds"]) == (reason, 0)
+            assert [document["id"] for document in body["documents"]] == self.IN_ORDER[:5]
+            assert [document["retrieval_rank"] for document in body["documents"]] == [1, 2, 3, 4, 5]
+            assert [document["retrieval_score"] for document in body["documents"]] == [6, 5, 4, 4, 3]
+            assert body["documents"][0]["text"] == "text 6"
+            (warning,) = body["warnings"]
+            assert error.public in warning and "the order is that of the scores given" in warning
+            problem(await client.post("/select", json=request | {"on_failure": "error"}), status, error.slug)
+            without = [{name: value for name, value in one.items() if name != "score"} for one in self.POOL]
+            problem(await client.post("/select", json=request | {"pool": without}), status, error.slug)
+            problem(await client.post("/select", json=REQUEST), status, error.slug)
+
+    async def test_at_the_deadline_and_by_tokens(
+        self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(SeededEncoder, "encode_query", hang)
+        pool = [document | {"tokens": 5 + 10 * (document["id"] == "d5")} for document in self.POOL]
+        request = {"query": "q", "pool": pool, "budget": 6, "max_tokens": 17, "deadline_ms": 80}
+        body = answer(await client.post("/select", json=request))
+        assert (body["status"], body["stop_reason"]) == ("retrieval_only", "deadline")
+        assert [document["id"] for document in body["documents"]] == ["d6", "d4", "d11"]  # d5 does not fit beside d6
+        problem(await client.post("/select", json=request | {"on_failure": "error"}), 504, "deadline-exceeded")
+
+    async def test_what_is_wrong_with_a_request_stays_an_error(self, client: httpx.AsyncClient) -> None:
+        pool = [self.POOL[0], self.POOL[1] | {"embedding": [1.0, 2.0]}]
+        response = await client.post("/select", json={"query": "q", "pool": pool, "budget": 1, "k": 1})
+        problem(response, 422, "invalid-embeddings")
+
+
+class TestBusy:
+    async def test_a_scorer_that_refuses(self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+        error = Overloaded("too much to do", retry_after=3)
+        monkeypatch.setattr(SeededScorer, "score", failing(error))
+        for accepted in ({}, {"on_failure": "error"}):
+            refused = await client.post("/select", json=REQUEST | accepted)
+            problem(refused, 429, "overloaded")
+            assert refused.headers["retry-after"] == "3"
+        body = answer(await client.post("/select", json=REQUEST | {"on_failure": "degrade"}))
+        assert (body["status"], body["stop_reason"]) == ("retrieval_only", "overloaded")
+        assert any(warning.startswith("nothing was scored") for warning in body["warnings"])
+
+    async def test_what_was_scored_before_is_an_answer(
+        self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        error = Overloaded("too much to do")
+        for accepted in ({}, {"on_failure": "degrade"}):
+            monkeypatch.setattr(SeededScorer, "score", failing(error, first=2))
+            body = answer(await client.post("/select", json=REQUEST | accepted))
+            assert (body["status"], body["usage"]["cross_encoder_calls"]) == ("partial", 4)
+            monkeypatch.undo()
+        monkeypatch.setattr(SeededScorer, "score", failing(error, first=2))
+        problem(await client.post("/select", json=REQUEST | {"on_failure": "error"}), 429, "overloaded")
+
+    async def test_a_deadline_that_comes_while_others_are_served(
+        self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(SeededScorer, "score", late)
+        short = REQUEST | {"deadline_ms": 100}
+        alone = answer(await client.post("/select", json=short))
+        assert (alone["status"], alone["stop_reason"]) == ("retrieval_only", "deadline")
+        problem(await client.post("/select", json=short | {"on_failure": "error"}), 504, "deadline-exceeded")
+
+        other = asyncio.create_task(client.post("/select", json=REQUEST | {"deadline_ms": 60_000}))
+        await asyncio.sleep(0.05)
+        refused = await client.post("/select", json=short)
+        assert "while 1 other" in problem(refused, 429, "overloaded")
+        assert int(refused.headers["retry-after"]) >= 1
+        degraded = answer(await client.post("/select", json=short | {"on_failure": "degrade"}))
+        assert (degraded["status"], degraded["stop_reason"]) == ("retrieval_only", "deadline")
+        problem(await client.post("/select", json=short | {"on_failure": "error"}), 504, "deadline-exceeded")
+        other.cancel()
+
+
+async def test_a_failure_on_the_way_of_a_stream(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SeededScorer, "score", failing(ScorerFailed("logits"), first=1))
+    request = {"query": "q", "pool": texts(9), "budget": 6, "batch_size": 2, "k": 5, "on_failure": "error"}
+    response = await client.post("/select", json=request, headers={"accept": "text/event-stream"})
+    assert response.text.count("event: round") == 2
+    assert '"status":502' in response.text.rpartition("event: problem")[2]
