@@ -175,6 +175,12 @@ class InvalidConfiguration(BoundaryMorphError):
     slug = "invalid-configuration"
 
 
+class NotInstalled(BoundaryMorphError):
+    """What is asked for needs an extra that is not installed."""
+
+    slug = "not-installed"
+
+
 class BodyTooLarge(LimitExceeded):
     """The request's body is over the limit."""
 

@@ -33,6 +33,7 @@ from tests.api.test_retrieval import fake_gateway
 
 SECRET, KEY = keys.make("rag", list(Scope))
 GATEWAY = RetrieverSettings(url="http://127.0.0.1:1")
+PUBLIC = ("/livez", "/readyz", "/metrics", "/tools/openai.json", "/tools/anthropic.json")
 BODY: dict[str, Any] = {"query": "q", "pool": texts(3)}
 
 
@@ -264,7 +265,7 @@ class TestDescription:
         assert ("securitySchemes" in described["components"]) == with_keys
         for path, operations in described["paths"].items():
             for operation in operations.values():
-                guarded = path not in ("/livez", "/readyz", "/metrics")
+                guarded = path not in PUBLIC
                 assert ("security" in operation) == (guarded and with_keys)
                 refusals = {"401", "403"} & set(operation["responses"])
                 assert refusals == ({"401", "403"} if guarded and with_keys else set()), path

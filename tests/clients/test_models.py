@@ -31,6 +31,7 @@ OTHERS = {
     "corrupt-index",
     "internal-error",
     "client-disconnected",
+    "not-installed",  # of MCP
 }
 
 

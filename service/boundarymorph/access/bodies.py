@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from fastapi import Request
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
-from starlette.types import Receive
+from starlette.types import Message, Receive, Send
 
 from boundarymorph.access.access import Access
 from boundarymorph.errors import BodyTooLarge, BodyTooSlow, LimitExceeded
@@ -22,12 +22,13 @@ Result = TypeVar("Result")
 Model = TypeVar("Model", bound=BaseModel)
 
 
-async def read(request: Request, access: Access) -> bytes:
-    """The whole body, which is in hand until the request has ended.
+async def read(request: Request, access: Access, most: int | None = None) -> bytes:
+    """The whole body, which is in hand until the request has ended. most: bytes, if fewer than limits.body_bytes.
 
     Raises BodyTooLarge or Overloaded without reading further, or at once when its length is declared, and BodyTooSlow.
     """
     limit, seconds = access.settings.limits.body_bytes, access.settings.body_seconds
+    limit = limit if most is None else min(limit, most)
     declared = request.headers.get("content-length", "")
     if declared.isdecimal():
         if int(declared) > limit:
@@ -117,7 +118,22 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -
         await asyncio.gather(working, leaving, return_exceptions=True)
 
 
-async def hang_up(receive: Receive) -> None:
+def in_time(receive: Receive, send: Send, seconds: float) -> Send:
+    """`send` to a client that may take so many seconds to read each message; it is hung up on when it takes longer, and
+    ClientDisconnect raised."""
+
+    async def timed(message: Message) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await send(message)
+        except TimeoutError:
+            await _hang_up(receive)
+            raise ClientDisconnect from None
+
+    return timed
+
+
+async def _hang_up(receive: Receive) -> None:
     """End the connection, whatever of an answer is not sent yet, of a client that does not read it."""
     # ASGI has no word for it, and what returns early leaves a connection open that waits until it is read.
     transport = getattr(getattr(receive, "__self__", None), "transport", None)

@@ -110,7 +110,7 @@ def _complete(operation: dict[str, Any], with_keys: bool) -> None:
     and to bodies."""
     for parameter in operation.get("parameters", ()):
         if parameter["in"] == "path":
-            parameter["description"] = "of the index" if parameter["name"] == "name" else "of the document"
+            parameter.setdefault("description", "of the index" if parameter["name"] == "name" else "of the document")
         if (parameter["in"], parameter["name"]) == ("path", "name"):
             parameter["schema"]["pattern"] = f"^{NAME.pattern}$"
     if "security" not in operation:

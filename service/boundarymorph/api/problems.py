@@ -47,6 +47,7 @@ STATUS: dict[type[errors.BoundaryMorphError], HTTPStatus] = {
     UnsupportedMediaType: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     UnknownDocument: HTTPStatus.NOT_FOUND,
     errors.NotReady: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.NotInstalled: HTTPStatus.NOT_IMPLEMENTED,
     Unauthenticated: HTTPStatus.UNAUTHORIZED,
     Forbidden: HTTPStatus.FORBIDDEN,
     errors.UnknownIndex: HTTPStatus.NOT_FOUND,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
@@ -12,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from boundarymorph.access import bodies
 from boundarymorph.api import examples, openapi, problems
@@ -101,17 +100,9 @@ class _Events(StreamingResponse):
         self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def in_time(message: Message) -> None:
-            try:
-                async with asyncio.timeout(self._seconds):
-                    await send(message)
-            except TimeoutError:
-                await bodies.hang_up(receive)
-                raise ClientDisconnect from None
-
         async with self._held:
             with suppress(ClientDisconnect):
-                await super().__call__(scope, receive, in_time)
+                await super().__call__(scope, receive, bodies.in_time(receive, send, self._seconds))
 
 
 async def _events(

@@ -1,4 +1,4 @@
-"""The command line: `boundarymorph serve | retriever | scorer | index | select | evaluate | config | demo | ...`."""
+"""The command line: `boundarymorph serve | retriever | scorer | index | select | mcp | evaluate | demo | ...`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from boundarymorph import __version__
 from boundarymorph.cli import index as index_commands
 from boundarymorph.cli import serve
 from boundarymorph.cli.common import DataDirectory, console, fail
+from boundarymorph.cli.mcp import mcp
 from boundarymorph.cli.select import select
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.settings import Settings, mistakes
@@ -56,6 +57,7 @@ def key(
 
 app.add_typer(index_commands.app, name="index")
 app.command()(select)
+app.command()(mcp)
 
 
 @app.command()

@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from types import ModuleType
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 
 from boundarymorph import __version__
 from boundarymorph.access.access import Access
+from boundarymorph.agents import routes as agents
 from boundarymorph.api import forward, openapi, operations, problems, retrieval, score, select
 from boundarymorph.api.rerank import routes as rerank
 from boundarymorph.errors import InvalidConfiguration
@@ -35,9 +36,9 @@ def create_app(
     """
     description = "Budgeted reranking: spend B cross-encoder calls where they change which k documents are returned."
     if settings.retriever.url:
-        routes = (select, rerank, forward, operations)
+        routes = (select.router, rerank.router, forward.router, operations.router, agents.router(settings))
         return _application(settings, build or composition.build_gateway, on_failure, routes, description)
-    routes = (select, rerank, _indexes(), operations)
+    routes = (select.router, rerank.router, _indexes().router, operations.router, agents.router(settings))
     return _application(settings, build or composition.build, on_failure, routes, description)
 
 
@@ -46,7 +47,9 @@ def create_retriever_app(
 ) -> FastAPI:
     """The indexes of this machine behind HTTP, with the lifecycle of `create_app`."""
     description = "First-stage retrieval: pools of the documents that are nearest to a query."
-    return _application(settings, build, on_failure, (retrieval, _indexes(), operations), description)
+    return _application(
+        settings, build, on_failure, (retrieval.router, _indexes().router, operations.router), description
+    )
 
 
 def create_scorer_app(
@@ -54,7 +57,7 @@ def create_scorer_app(
 ) -> FastAPI:
     """One cross-encoder behind HTTP, with the lifecycle of `create_app`."""
     description = "A cross-encoder: relevances of documents to a query, batched across requests."
-    return _application(settings, build, on_failure, (score, operations), description)
+    return _application(settings, build, on_failure, (score.router, operations.router), description)
 
 
 def _indexes() -> ModuleType:
@@ -70,7 +73,7 @@ def _application(
     settings: Settings,
     build: Build,
     on_failure: Callable[[], None],
-    routes: Sequence[ModuleType],
+    routes: Sequence[APIRouter],
     description: str,
 ) -> FastAPI:
     access, lifecycle = Access(settings), Lifecycle(settings, on_failure)
@@ -98,8 +101,8 @@ def _application(
         redirect_slashes=False,  # a client that resolves /indexes/a/documents/.. shall not be led to /indexes/a
     )
     app.state.access, app.state.lifecycle = access, lifecycle
-    for module in routes:
-        app.include_router(module.router)
+    for router in routes:
+        app.include_router(router)
     problems.install(app)
     openapi.install(app)
     app.add_middleware(Unexpected)

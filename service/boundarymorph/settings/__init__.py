@@ -2,6 +2,7 @@
 
 from boundarymorph.settings.sections import (
     UNLIMITED,
+    AgentSettings,
     CacheSettings,
     EncoderSettings,
     Limits,
@@ -19,6 +20,7 @@ from boundarymorph.settings.settings import DEFAULTS_WITHIN, Settings, mistakes
 __all__ = [
     "DEFAULTS_WITHIN",
     "UNLIMITED",
+    "AgentSettings",
     "CacheSettings",
     "EncoderSettings",
     "Limits",

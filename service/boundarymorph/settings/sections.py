@@ -204,6 +204,21 @@ class WorkSettings(BaseModel, extra="forbid"):
     write_waiting: int = Field(60, ge=0, description="uploads count among these from their beginning to their end")
 
 
+class AgentSettings(BaseModel, extra="forbid"):
+    """What language models are given: /mcp and /tools."""
+
+    answer_tokens: int = Field(10_000, ge=1_000, description="of an answer of a tool, counted rather too high")
+    index: str | None = Field(None, description="that `search` searches where it is told none; if unset the only one")
+    body_bytes: int = Field(2**20, ge=1024, description="of a request to /mcp or /tools")
+    sessions: int = Field(
+        1_000, ge=0, description="of MCP clients of protocols before 2026 at a time; with 0 such clients cannot cancel"
+    )
+    session_seconds: float = Field(1_800.0, gt=0, description="after which an unused one ends")
+    allowed_hosts: tuple[str, ...] = Field(
+        (), description="names besides localhost under which /mcp answers; any if unset and there are keys"
+    )
+
+
 class TraceSettings(BaseModel, extra="forbid"):
     """Spans of OpenTelemetry, sent nowhere unless there is a url. The rest is in the standard OTEL_* variables."""
 

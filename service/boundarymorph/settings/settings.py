@@ -14,6 +14,7 @@ from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.selection import methods
 from boundarymorph.settings.environment import PREFIX, config_file, unknown_variables
 from boundarymorph.settings.sections import (
+    AgentSettings,
     CacheSettings,
     EncoderSettings,
     Keys,
@@ -89,6 +90,7 @@ class Settings(BaseSettings):
     work: WorkSettings = Field(default_factory=WorkSettings)
     ready_interval_seconds: float = Field(10.0, gt=0, description="between probes to the parts behind /readyz")
     ready_timeout_seconds: float = Field(5.0, gt=0, description="that a part may take to answer one")
+    agents: AgentSettings = Field(default_factory=AgentSettings)
     traces: TraceSettings = Field(default_factory=TraceSettings)
     workers: int = Field(1, ge=1, le=256, description="processes that answer on one port, each with models of its own")
     worker_restarts: int = Field(5, ge=0, description="of one worker within worker_restart_seconds; one more ends all")

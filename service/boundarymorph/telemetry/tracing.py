@@ -58,6 +58,16 @@ def trace_id() -> str | None:
     return trace.format_trace_id(context.trace_id) if context.is_valid else None
 
 
+def headers() -> dict[str, str]:
+    """By which a request continues the current trace."""
+    carrier: dict[str, str] = {}
+    if _tracer is not None:
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        TraceContextTextMapPropagator().inject(carrier)
+    return carrier
+
+
 @contextmanager
 def span(name: str) -> Iterator[None]:
     """A span within the current one; marked as failed, without a message, if the block raises."""

@@ -1,0 +1,85 @@
+"""The MCP server of a service, which is loaded when somebody first asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import importlib
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from boundarymorph.access import bodies
+from boundarymorph.errors import NotInstalled
+from boundarymorph.settings import Settings
+
+if TYPE_CHECKING:
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+SERVER = "boundarymorph.agents.mcp_server"
+
+
+class Endpoint:
+    """What answers at /mcp. The SDK is imported, and its sessions begin, with the first request."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._running: asyncio.Task[None] | None = None
+        self._manager: asyncio.Future[StreamableHTTPSessionManager] | None = None
+
+    async def exchange(self, body: bytes, caller: str) -> Response:
+        """The answer to one request, which is in the scope when it is sent. caller: whose the sessions are.
+
+        Raises NotInstalled.
+        """
+        if self._manager is None:
+            self._manager = asyncio.get_running_loop().create_future()
+            # In no context, as this request's ends long before.
+            self._running = asyncio.create_task(self._run(self._manager), context=contextvars.Context())
+        manager = await asyncio.shield(self._manager)
+        return _Exchange(manager, body, caller, self._settings.event_seconds)
+
+    async def close(self) -> None:
+        """End all sessions."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+
+    async def _run(self, started: asyncio.Future[StreamableHTTPSessionManager]) -> None:
+        try:
+            server = await asyncio.to_thread(importlib.import_module, SERVER)
+            manager = server.session_manager(self._settings)
+        except ModuleNotFoundError as error:
+            started.set_exception(NotInstalled(f"/mcp needs {error.name}: pip install 'boundarymorph[mcp]'"))
+            return
+        except Exception as error:
+            started.set_exception(error)
+            return
+        async with manager.run():
+            started.set_result(manager)
+            await asyncio.Event().wait()
+
+
+class _Exchange(Response):
+    """One request to the MCP server, whose body was read already. seconds: that its client may take to read an event,
+    before it is hung up on."""
+
+    def __init__(self, manager: StreamableHTTPSessionManager, body: bytes, caller: str, seconds: float) -> None:
+        super().__init__()
+        self._manager = manager
+        self._read = body
+        self._caller = caller
+        self._seconds = seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        messages: list[Message] = [{"type": "http.request", "body": self._read, "more_body": False}]
+
+        async def replayed() -> Message:
+            return messages.pop() if messages else await receive()
+
+        owned: dict[str, Any] = {**scope, "user": importlib.import_module(SERVER).owner(self._caller)}
+        with suppress(ClientDisconnect):
+            await self._manager.handle_request(owned, replayed, bodies.in_time(receive, send, self._seconds))

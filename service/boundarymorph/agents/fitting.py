@@ -1,0 +1,91 @@
+"""Answers that have no more tokens than they may: texts are cut, those of the least relevant documents most."""
+
+from __future__ import annotations
+
+from boundarymorph.agents import tokens
+from boundarymorph.agents.schemas import FetchedDocument, SelectedText, SelectedTexts
+
+TITLE_TOKENS = 60
+TEXT_TOKENS = 40  # of the text of each document, or all of a shorter one, for which there is to be room
+FRAME = 5  # the share of an answer, one in so many, that is kept for its notes
+LEAST_WEIGHT = 0.02  # of a text, as a share of the most relevant one's, so that none is cut to nothing beside it
+NOTHING_FITS = "none of the {count} documents fits into {most} tokens; ask for more tokens"
+LEFT_OUT = "{count} more documents were chosen and do not fit into this answer; ask for fewer, or narrow the query"
+CUT = "{count} texts are cut to fit into this answer; fetch has the whole of each"
+
+
+def size(answer: SelectedTexts | FetchedDocument) -> int:
+    """Tokens of an answer as it is sent."""
+    return tokens.count(answer.model_dump_json(exclude_none=True))
+
+
+def fitted(answer: SelectedTexts, most: int) -> SelectedTexts:
+    """The answer with no more than so many tokens: whole if it fits, else with shorter texts, and if its documents do
+    not even fit without texts, with the most relevant of them. Notes say so."""
+    notes = [tokens.cut(note, most // (2 * FRAME * len(answer.notes))) for note in answer.notes]
+    documents = [_brief(document, most // 8) for document in answer.documents]
+    whole = SelectedTexts(documents=documents, notes=notes, costs=answer.costs)
+    if size(whole) <= most:
+        return whole
+    bare = [tokens.count(_with_text(document, "").model_dump_json(exclude_none=True)) for document in documents]
+    least = [
+        frame + min(TEXT_TOKENS, tokens.count(document.text)) for frame, document in zip(bare, documents, strict=True)
+    ]
+    count = len(documents)
+    while count and sum(least[:count]) > most - most // FRAME:
+        count -= 1
+    while count:
+        room = most - sum(bare[:count])
+        while room > 0:
+            shorter = _shortened(whole, count, room)
+            if size(shorter) <= most:
+                return shorter
+            room -= max(room // 16, 1)
+        count -= 1
+    return SelectedTexts(documents=[], notes=[*notes, NOTHING_FITS.format(count=len(documents), most=most)])
+
+
+def fitted_document(document: FetchedDocument, most: int) -> FetchedDocument:
+    """The same of a document by itself: `next_offset` is where the text was cut, counted from where it began."""
+    if size(document) <= most:
+        return document
+    title = tokens.cut(document.title, TITLE_TOKENS)
+    metadata = document.metadata if size(_with(document, "", title, document.metadata)) <= most // 2 else {}
+    for room in range(most, 0, -max(1, most // 32)):
+        shorter = _with(document, tokens.cut(document.text, room), title, metadata)
+        if size(shorter) <= most:
+            break
+    return shorter
+
+
+def _with(document: FetchedDocument, text: str, title: str, metadata: dict[str, object]) -> FetchedDocument:
+    end = len(text.removesuffix(tokens.MARK))
+    return document.model_copy(update={"text": text, "title": title, "metadata": metadata, "next_offset": end})
+
+
+def _brief(document: SelectedText, most: int) -> SelectedText:
+    """Without metadata that take more than so many tokens, and with a short title."""
+    title = None if document.title is None else tokens.cut(document.title, TITLE_TOKENS)
+    there = document.metadata is not None and tokens.count(str(document.metadata)) <= most
+    return document.model_copy(update={"title": title, "metadata": document.metadata if there else None})
+
+
+def _shortened(answer: SelectedTexts, count: int, room: int) -> SelectedTexts:
+    documents = answer.documents[:count]
+    lengths = [tokens.count(document.text) for document in documents]
+    least = LEAST_WEIGHT * max(document.relevance for document in documents) + 1e-9
+    shares = tokens.shares(lengths, [max(document.relevance, least) for document in documents], max(0, room))
+    shortened = [
+        document if share >= length else _with_text(document, tokens.cut(document.text, share))
+        for document, length, share in zip(documents, lengths, shares, strict=True)
+    ]
+    notes = list(answer.notes)
+    if cut := sum(bool(document.cut) for document in shortened):
+        notes.append(CUT.format(count=cut))
+    if left_out := len(answer.documents) - count:
+        notes.append(LEFT_OUT.format(count=left_out))
+    return SelectedTexts(documents=shortened, notes=notes, costs=answer.costs)
+
+
+def _with_text(document: SelectedText, text: str) -> SelectedText:
+    return document.model_copy(update={"text": text, "cut": True})

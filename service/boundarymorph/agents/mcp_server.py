@@ -1,0 +1,113 @@
+"""The tools by the Model Context Protocol. The only module that imports its SDK, the extra `mcp`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mcp_types as types
+import orjson
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel.server import Server
+from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
+
+from boundarymorph import __version__
+from boundarymorph.agents.rest import Rest, ToolError
+from boundarymorph.agents.schemas import json_schema
+from boundarymorph.agents.tools import BY_NAME, TOOLS, Call
+from boundarymorph.settings import AgentSettings, Settings, mistakes
+
+INSTRUCTIONS = (
+    "Search of document collections for questions with many relevant documents. Call list_indexes once; then ask "
+    "select_documents in full sentences, for as much as you can read; fetch reads what was cut. Cite documents by id."
+)
+READ_ONLY = types.ToolAnnotations(
+    read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
+)
+Context = ServerRequestContext[Any]
+
+
+def server(settings: AgentSettings, rest_of: Callable[[Context], Rest]) -> Server[Any]:
+    """An MCP server of the tools. rest_of: the API in the name of whoever sent a message."""
+    described = [
+        types.Tool(
+            name=tool.name,
+            title=tool.title,
+            description=tool.description,
+            input_schema=json_schema(tool.arguments),
+            output_schema=json_schema(tool.answer),
+            annotations=READ_ONLY,
+        )
+        for tool in TOOLS
+    ]
+    schemas = {tool.name: tool.input_schema for tool in described}
+
+    async def list_tools(context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=described)
+
+    async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        tool = BY_NAME.get(params.name)
+        if tool is None:
+            raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name!r}; there are {', '.join(BY_NAME)}")
+        call = Call(rest_of(context), settings, context.session.report_progress)
+        try:
+            answer = await tool.run(call, params.arguments or {})
+        except ValidationError as error:
+            return _failed(f"{mistakes(error)}. Correct that and call again.")
+        except ToolError as error:
+            return _failed(str(error))
+        text = answer.model_dump_json(exclude_none=True)
+        return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=orjson.loads(text))
+
+    return Server(
+        "boundarymorph",
+        version=__version__,
+        title="BoundaryMORPH",
+        instructions=INSTRUCTIONS,
+        get_tool_input_schema=schemas.get,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
+
+
+def session_manager(settings: Settings) -> StreamableHTTPSessionManager:
+    """Streamable HTTP. Requests bring their `Rest` in their state.
+
+    Clients of protocols before 2026 get a session, by which they can cancel, in a process that gets all of their
+    requests.
+    """
+    agents = settings.agents
+
+    def rest_of(context: Context) -> Rest:
+        assert context.request is not None
+        found: Rest = context.request.state.rest
+        return found
+
+    return StreamableHTTPSessionManager(
+        server(agents, rest_of),
+        stateless=agents.sessions == 0 or settings.workers > 1,
+        session_idle_timeout=agents.session_seconds,
+        max_sessions=agents.sessions or None,
+        max_request_body_size=agents.body_bytes,
+    )
+
+
+def owner(caller: str) -> AuthenticatedUser:
+    """Whose a session is: nobody else's requests may be part of it."""
+    return AuthenticatedUser(AccessToken(token="", client_id=caller, scopes=[]))
+
+
+async def serve_stdio(settings: AgentSettings, rest: Rest) -> None:
+    """Answer on stdin and stdout until stdin ends."""
+    running = server(settings, lambda context: rest)
+    async with stdio_server() as (incoming, outgoing):
+        await running.run(incoming, outgoing, running.create_initialization_options())
+
+
+def _failed(message: str) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(text=message)], is_error=True)

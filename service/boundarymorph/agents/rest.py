@@ -1,0 +1,131 @@
+"""The REST API as the tools use it: over the network, or within the process that it is of."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import orjson
+
+from boundarymorph.errors import PROBLEM_TYPE
+
+STARTING_SECONDS, START_PAUSE = 60.0, 0.2  # that a service which still loads its models is waited for
+EVENTS = "text/event-stream"
+ADVICE = {
+    "unknown-index": "list_indexes names those that there are.",
+    "empty-index": "list_indexes says how many documents each index has; choose another one.",
+    "invalid-index-name": "list_indexes names those that there are.",
+    "unknown-document": "Ids are those that search and select_documents gave, unchanged; search again for another one.",
+    "invalid-input": "Correct that argument and call again.",
+    "limit-exceeded": "Ask for less and call again.",
+    "unauthenticated": "Tell your user that an API key is needed; calling again will not help.",
+    "forbidden": "Tell your user that the API key is not for this; calling again will not help.",
+    "overloaded": "Wait {seconds} seconds and call again.",
+    "rate-limited": "Wait {seconds} seconds and call again.",
+    "deadline-exceeded": "Call again with a smaller budget.",
+}
+UNAVAILABLE = "Wait {seconds} seconds and call again; if that does not help, tell your user."
+BROKEN = "Calling again is unlikely to help; tell your user what you could not look up."
+
+
+class ToolError(Exception):
+    """What a language model is told in place of an answer: what is wrong, and what to do next.
+
+    problem: of the service, if it answered with one.
+    """
+
+    def __init__(self, message: str, problem: Mapping[str, Any] | None = None, retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.problem = problem
+        self.retry_after = retry_after
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """A service's API in the name of one caller.
+
+    url: by which people reach the service, for links to documents. headers: of every request.
+    """
+
+    http: httpx.AsyncClient
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    async def get(self, path: str) -> dict[str, Any]:
+        """Raises ToolError."""
+        request = self.http.build_request("GET", path, headers=self.headers)
+        async with self._answer(request) as response:
+            await response.aread()
+            found: dict[str, Any] = response.json()
+            return found
+
+    async def select(self, body: Mapping[str, Any]) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
+        """Events of POST /select: `round` before each round, `selection` last. Closing it ends the work there.
+
+        Raises ToolError.
+        """
+        headers = {**self.headers, "accept": EVENTS}
+        request = self.http.build_request("POST", "/select", json=body, headers=headers)
+        async with self._answer(request) as response:
+            name = ""
+            async for line in response.aiter_lines():
+                key, _, value = line.partition(": ")
+                if key == "event":
+                    name = value
+                elif key == "data":
+                    data: dict[str, Any] = orjson.loads(value)
+                    if name == "problem":
+                        raise _error(data, response.headers)
+                    yield name, data
+
+    def document_path(self, index: str, id: str) -> str:
+        """Dots are escaped, as otherwise `..` would lead to another route."""
+        index, id = (quote(part, safe="").replace(".", "%2E") for part in (index, id))
+        return f"/indexes/{index}/documents/{id}"
+
+    @asynccontextmanager
+    async def _answer(self, request: httpx.Request) -> AsyncIterator[httpx.Response]:
+        """A successful answer, streamed. Raises ToolError for any other. A service that is starting is waited for."""
+        until = time.monotonic() + STARTING_SECONDS
+        try:
+            while not (response := await self.http.send(request, stream=True)).is_success:
+                async with aclosing(response):
+                    await response.aread()
+                error = _of_response(response)
+                if not _starting(error) or time.monotonic() >= until:
+                    raise error
+                await asyncio.sleep(START_PAUSE)
+            async with aclosing(response):
+                yield response
+        except httpx.HTTPError as error:
+            said = str(error) or type(error).__name__
+            raise ToolError(f"the service cannot be reached, or broke off: {said}. {BROKEN}") from error
+
+
+def _starting(error: ToolError) -> bool:
+    return error.problem is not None and error.problem["type"] == f"{PROBLEM_TYPE}not-ready"
+
+
+def _of_response(response: httpx.Response) -> ToolError:
+    try:
+        problem = response.json()
+        detail, kind = problem["detail"], problem["type"]
+        assert isinstance(detail, str) and isinstance(kind, str)
+    except (ValueError, TypeError, KeyError, AssertionError):
+        return ToolError(f"the service answered {response.status_code} {response.reason_phrase}. {BROKEN}")
+    return _error(problem, response.headers)
+
+
+def _error(problem: dict[str, Any], headers: Mapping[str, str]) -> ToolError:
+    after = headers.get("retry-after", "")
+    seconds = int(after) if after.isdecimal() else None
+    usual = UNAVAILABLE if problem["status"] == 503 else BROKEN if problem["status"] >= 500 else ADVICE["invalid-input"]
+    advice = ADVICE.get(problem["type"].removeprefix(PROBLEM_TYPE), usual).format(seconds=seconds or 1)
+    message = f"{problem['detail'].rstrip('.')}. {advice}"
+    return ToolError(message, {**problem, "detail": message}, seconds)

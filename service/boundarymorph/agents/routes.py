@@ -1,0 +1,152 @@
+"""/mcp, and the same tools as functions: /tools."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import httpx
+import orjson
+from fastapi import APIRouter, Depends, FastAPI, Request, Response, Security
+from pydantic import BaseModel
+
+from boundarymorph.access import bodies
+from boundarymorph.access.access import Access
+from boundarymorph.access.keys import Forbidden, Scope
+from boundarymorph.agents import tools
+from boundarymorph.agents.endpoint import Endpoint
+from boundarymorph.agents.loopback import Loopback
+from boundarymorph.agents.rest import Rest, ToolError
+from boundarymorph.agents.schemas import json_schema
+from boundarymorph.api import openapi, problems
+from boundarymorph.api.dependencies import BEARER, AccessOf
+from boundarymorph.errors import PROBLEM_TYPE, InvalidInput
+from boundarymorph.settings import Settings
+from boundarymorph.telemetry import logs, tracing
+
+FOR_MODELS = "The answer is for the language model that gave the arguments, and so is the detail of a problem."
+HERE = ("localhost", "127.0.0.1", "::1")
+
+
+async def _identified(request: Request, access: AccessOf, _: Annotated[object, Security(BEARER)]) -> str:
+    """The name of a caller who may select. What it asks for counts against its rate where the tools ask the API."""
+    caller = access.keys.caller(request.headers.get("authorization"))
+    request.state.caller = caller.name
+    return caller.within(Scope.SELECT).name
+
+
+CallerOf = Annotated[str, Depends(_identified)]
+
+
+def router(settings: Settings) -> APIRouter:
+    """The routes of one service."""
+    endpoint = Endpoint(settings)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with httpx.AsyncClient(transport=Loopback(app), base_url="http://service") as http:
+            app.state.loopback = http
+            yield
+            await endpoint.close()
+
+    async def mcp(request: Request, access: AccessOf, caller: CallerOf) -> Response:
+        _check_origin(request, access)
+        body = await bodies.read(request, access, settings.agents.body_bytes)
+        request.state.rest = _rest(request)
+        return await endpoint.exchange(body, caller)
+
+    routes = APIRouter(tags=["agents"], lifespan=lifespan)
+    routes.add_api_route("/mcp", mcp, methods=["POST", "DELETE"], include_in_schema=False)
+    routes.add_api_route("/tools/openai.json", _openai, summary="The tools as functions for chat completions")
+    routes.add_api_route("/tools/anthropic.json", _anthropic, summary="The tools for Anthropic's Messages API")
+    for tool in tools.TOOLS:
+        routes.add_api_route(
+            f"/tools/{tool.name}",
+            _calling(tool),
+            methods=["POST"],
+            summary=tool.title,
+            description=f"{tool.description}\n\n{FOR_MODELS}",
+            operation_id=f"tool_{tool.name}",
+            response_class=Response,
+            openapi_extra={"requestBody": {"required": True, "content": _json(tool.arguments)}},
+            responses={200: {"content": _json(tool.answer)}, **openapi.problems(404, 409, 413, 422, 502, 504)},
+        )
+    return routes
+
+
+async def _openai() -> list[dict[str, Any]]:
+    """To be sent as `tools` of a request to an OpenAI-compatible server."""
+    return tools.for_openai()
+
+
+async def _anthropic() -> list[dict[str, Any]]:
+    """To be sent as `tools` of a request to Anthropic."""
+    return tools.for_anthropic()
+
+
+def _calling(tool: tools.Tool) -> Callable[..., Awaitable[Response]]:
+    """The route of a tool."""
+
+    async def call(request: Request, access: AccessOf, caller: CallerOf) -> Response:
+        settings = access.settings.agents
+        arguments = _arguments(await bodies.read(request, access, settings.body_bytes))
+        try:
+            working = tool.run(tools.Call(_rest(request), settings, _unheard), arguments)
+            answer = await bodies.while_connected(request, working)
+        except ToolError as error:
+            return _refused(request, error)
+        return Response(answer.model_dump_json(exclude_none=True), media_type="application/json")
+
+    return call
+
+
+def _json(model: type[BaseModel]) -> dict[str, Any]:
+    """The content of a body of this model."""
+    return {"application/json": {"schema": json_schema(model)}}
+
+
+def _arguments(body: bytes) -> dict[str, Any]:
+    try:
+        arguments = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(f"the body is not JSON: {error}") from None
+    if not isinstance(arguments, dict):
+        raise InvalidInput("the body is to be a JSON object of the tool's arguments")
+    return arguments
+
+
+def _refused(request: Request, error: ToolError) -> Response:
+    problem = error.problem or {"status": 422, "type": InvalidInput.slug}
+    headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
+    slug = problem["type"].removeprefix(PROBLEM_TYPE)
+    return problems.respond(request, problem["status"], slug, str(error), where=problem.get("errors"), headers=headers)
+
+
+def _rest(request: Request) -> Rest:
+    """The API in the name of this request's caller."""
+    headers = {"x-request-id": logs.request_id.get() or "", **tracing.headers()}
+    if (authorization := request.headers.get("authorization")) is not None:
+        headers["authorization"] = authorization
+    return Rest(request.app.state.loopback, str(request.base_url), headers)
+
+
+def _check_origin(request: Request, access: Access) -> None:
+    """Refuse what a page of another site asks through its reader's browser, under a name that leads here.
+
+    Where others reach the service it has keys, which such a page has not. Raises Forbidden.
+    """
+    allowed = access.settings.agents.allowed_hosts
+    if access.keys and not allowed:
+        return
+    for url in (f"//{request.headers.get('host', '')}", request.headers.get("origin")):
+        host = None if url is None else urlsplit(url).hostname
+        if url is not None and host not in (*HERE, *allowed):
+            raise Forbidden(
+                f"/mcp does not answer for the host {host!r}; agents.allowed_hosts names those it answers for"
+            )
+
+
+async def _unheard(progress: float, total: float, message: str) -> None:
+    """Nobody is told of progress."""

@@ -1,0 +1,52 @@
+"""How many tokens an answer has, and texts cut to fit a number of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+# Up to four letters, three digits or eight spaces are a token, and so is every other ASCII sign; a letter of another
+# script is as many as it has bytes beyond the first, and what JSON escapes as many as that has. Tokenizers of language
+# models make fewer of all but rare words.
+_TOKEN = re.compile(r"[A-Za-z]{1,4}|\d{1,3}| {2,8}|[!-/:-@\[-`{-~]|[\x00-\x1f\x7f]|[\u0080-\U0010ffff]")
+MARK = " …"
+
+
+def count(text: str) -> int:
+    """Tokens of a text, estimated rather too high than too low."""
+    return sum(_weight(found[0]) for found in _TOKEN.finditer(text))
+
+
+def cut(text: str, most: int) -> str:
+    """The text if it has at most so many tokens, else its beginning, up to the end of a word, with a mark."""
+    spent, end = 0, 0
+    for found in _TOKEN.finditer(text):
+        spent += _weight(found[0])
+        if spent > most:
+            break
+        end = found.end()
+    else:
+        return text
+    head = text[:end]
+    if end < len(text) and text[end].isalnum() and (space := max(head.rfind(" "), head.rfind("\n"))) > end // 2:
+        head = head[:space]
+    return head.rstrip() + MARK
+
+
+def shares(lengths: Sequence[int], weights: Sequence[float], most: int) -> list[int]:
+    """How much of `most` each text gets: in proportion to its weight, and never more than its length; what short texts
+    leave is shared among the others. weights: positive."""
+    given = [0] * len(lengths)
+    left, weight = most, float(sum(weights))
+    for place in sorted(range(len(lengths)), key=lambda place: lengths[place] / weights[place]):
+        given[place] = min(lengths[place], int(left * weights[place] / max(weight, weights[place])))
+        left -= given[place]
+        weight -= weights[place]
+    return given
+
+
+def _weight(token: str) -> int:
+    first = token[0]
+    if first in '"\\\n\t\r\b\f':
+        return 2
+    return 5 if first < " " else max(1, len(first.encode()) - 1)

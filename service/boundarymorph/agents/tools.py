@@ -1,0 +1,247 @@
+"""The tools: what each is called, what it says of itself, and what it does with the REST API."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from boundarymorph.agents import schemas, tokens
+from boundarymorph.agents.fitting import fitted, fitted_document
+from boundarymorph.agents.rest import Rest, ToolError
+from boundarymorph.api.schemas import Message
+from boundarymorph.settings import AgentSettings
+
+LONGEST_URL = 500  # characters of one among a document's metadata
+Progress = Callable[[float, float, str], Awaitable[None]]  # what is done, of how much, in words
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a tool: in whose name, within which bounds, and whom to tell of progress."""
+
+    rest: Rest
+    settings: AgentSettings
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One tool. All of them only read."""
+
+    name: str
+    title: str
+    description: str
+    arguments: type[Message]
+    answer: type[BaseModel]
+    work: Callable[[Call, Any], Awaitable[BaseModel]]
+
+    async def run(self, call: Call, arguments: Mapping[str, Any]) -> BaseModel:
+        """Raises pydantic's ValidationError, and ToolError."""
+        return await self.work(call, self.arguments.model_validate(dict(arguments)))
+
+
+async def select_documents(call: Call, asked: schemas.SelectDocuments) -> schemas.SelectedTexts:
+    body = asked.model_dump(exclude={"response_format"}, exclude_none=True)
+    if asked.max_tokens is None:
+        body.setdefault("k", schemas.DEFAULT_K)
+    selection = await _select(call, body)
+    detailed = asked.response_format == "detailed"
+    documents = [_selected(call.rest, asked.index, found, detailed) for found in selection["documents"]]
+    costs = _costs(selection) if detailed else None
+    answer = schemas.SelectedTexts(documents=documents, notes=selection["warnings"], costs=costs)
+    return fitted(answer, min(call.settings.answer_tokens, asked.max_tokens or call.settings.answer_tokens))
+
+
+async def list_indexes(call: Call, asked: schemas.ListIndexes) -> schemas.Indexes:
+    names = await _indexes(call)
+    answer = schemas.Indexes(indexes=names, notes=[])
+    while tokens.count(answer.model_dump_json()) > call.settings.answer_tokens:
+        fewer = answer.indexes[: len(answer.indexes) * 3 // 4]
+        answer = schemas.Indexes(indexes=fewer, notes=[f"{len(names) - len(fewer)} more are not listed here"])
+    return answer
+
+
+async def search(call: Call, asked: schemas.Search) -> schemas.Hits:
+    index = asked.index or call.settings.index or await _only_index(call)
+    selection = await _select(call, {"query": asked.query, "index": index, "k": schemas.DEFAULT_K})
+    hits = [
+        schemas.Hit(
+            id=_handle(index, found["id"]),
+            title=_title(found),
+            url=_url(call.rest, index, found["id"], found["metadata"]),
+        )
+        for found in selection["documents"]
+    ]
+    while tokens.count(schemas.Hits(results=hits).model_dump_json()) > call.settings.answer_tokens:
+        hits.pop()
+    return schemas.Hits(results=hits)
+
+
+async def fetch(call: Call, asked: schemas.Fetch) -> schemas.FetchedDocument:
+    index, _, id = asked.id.partition("/")
+    if not id:
+        raise ToolError(f"{asked.id!r} is no id of a document. Ids are those that search and select_documents gave.")
+    found = await call.rest.get(call.rest.document_path(index, id))
+    if asked.offset and asked.offset >= len(found["text"]):
+        raise ToolError(f"the text ends at character {len(found['text'])}. You have all of it, or ask for less offset.")
+    answer = schemas.FetchedDocument(
+        id=asked.id,
+        title=_title(found),
+        text=found["text"][asked.offset :],
+        url=_url(call.rest, index, id, found["metadata"]),
+        metadata=found["metadata"],
+    )
+    answer = fitted_document(answer, call.settings.answer_tokens)
+    if answer.next_offset is not None:
+        answer.next_offset += asked.offset
+    return answer
+
+
+async def _select(call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
+    """A selection with its texts, and progress on the way."""
+    told = -1
+    async with aclosing(call.rest.select({**body, "return_documents": True})) as events:
+        async for name, event in events:
+            if name == "selection":
+                return event
+            spent = event["cross_encoder_calls"] + event["cached_scores"] + event["reused_scores"]
+            if spent > told:
+                told, total = spent, max(spent, event["budget"])
+                await call.progress(spent, total, f"round {event['rounds'] + 1}: {spent} of {total} judgements")
+    raise ToolError("the service broke off its answer. Call again.")
+
+
+async def _indexes(call: Call) -> list[schemas.Index]:
+    found = (await call.rest.get("/indexes"))["indexes"]
+    return [schemas.Index(name=index["name"], documents=index["count"]) for index in found]
+
+
+async def _only_index(call: Call) -> str:
+    names = [index.name for index in await _indexes(call)]
+    if len(names) == 1:
+        return names[0]
+    if not names:
+        raise ToolError("there is no index that you may search. Tell your user.")
+    raise ToolError(
+        tokens.cut(f"there are several indexes; call search with the argument index, one of {', '.join(names)}", 500)
+    )
+
+
+def _selected(rest: Rest, index: str, found: Mapping[str, Any], detailed: bool) -> schemas.SelectedText:
+    document = schemas.SelectedText(
+        id=_handle(index, found["id"]),
+        title=found["title"],
+        text=found["text"] or "",
+        relevance=_short(found["relevance"]),
+    )
+    if not detailed:
+        return document
+    judged = found["source"] == "cross_encoder"
+    return document.model_copy(
+        update={
+            "url": _url(rest, index, found["id"], found["metadata"]),
+            "judged": judged,
+            "uncertainty": None if judged else _short(found["std"]),
+            "retrieval_rank": found["retrieval_rank"],
+            "metadata": found["metadata"] or None,
+        }
+    )
+
+
+def _costs(selection: Mapping[str, Any]) -> schemas.Costs:
+    usage = selection["usage"]
+    return schemas.Costs(
+        budget=usage["budget"],
+        judgements=usage["cross_encoder_calls"],
+        reused=usage["reused_scores"] + usage["cached_scores"],
+        expected_loss=_short(selection["expected_loss"]),
+    )
+
+
+def _handle(index: str, id: str) -> str:
+    """By which fetch finds it: names of indexes have no slash."""
+    return f"{index}/{id}"
+
+
+def _title(found: Mapping[str, Any]) -> str:
+    return tokens.cut(found["title"] or found["text"] or found["id"], 20)
+
+
+def _url(rest: Rest, index: str, id: str, metadata: Mapping[str, Any] | None) -> str:
+    """The document's own, if its metadata have one, else where the service has it."""
+    own = (metadata or {}).get("url")
+    if isinstance(own, str) and own.startswith(("https://", "http://")) and len(own) <= LONGEST_URL:
+        return own
+    return rest.url.rstrip("/") + rest.document_path(index, id)
+
+
+def _short(number: float) -> float:
+    return round(number, 3)
+
+
+TOOLS = (
+    Tool(
+        "select_documents",
+        "Select documents",
+        "Find the documents of an index that are most relevant to a query. An accurate model judges some of them, as "
+        "many as the budget allows, and the rest is inferred from those; so it finds what plain search ranks too low. "
+        "Use it to gather evidence: ask in a full sentence, and ask for many documents at once rather than again and "
+        "again. The same query with a larger budget or k pays only for the difference.",
+        schemas.SelectDocuments,
+        schemas.SelectedTexts,
+        select_documents,
+    ),
+    Tool(
+        "list_indexes",
+        "List the indexes",
+        "The indexes that you may search, and how many documents each has. Call it once, before select_documents.",
+        schemas.ListIndexes,
+        schemas.Indexes,
+        list_indexes,
+    ),
+    Tool(
+        "search",
+        "Search",
+        f"The {schemas.DEFAULT_K} documents that are most relevant to a query, by title. fetch has their texts; "
+        "select_documents does both at once.",
+        schemas.Search,
+        schemas.Hits,
+        search,
+    ),
+    Tool(
+        "fetch",
+        "Fetch a document",
+        "The text and the metadata of one document, by the id that search or select_documents gave.",
+        schemas.Fetch,
+        schemas.FetchedDocument,
+        fetch,
+    ),
+)
+BY_NAME = {tool.name: tool for tool in TOOLS}
+
+
+def for_openai() -> list[dict[str, Any]]:
+    """The tools as `tools` of a request to a chat completion API."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": schemas.json_schema(tool.arguments),
+            },
+        }
+        for tool in TOOLS
+    ]
+
+
+def for_anthropic() -> list[dict[str, Any]]:
+    """The tools as `tools` of a request to Anthropic's Messages API."""
+    return [
+        {"name": tool.name, "description": tool.description, "input_schema": schemas.json_schema(tool.arguments)}
+        for tool in TOOLS
+    ]

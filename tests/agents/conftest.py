@@ -1,0 +1,153 @@
+"""A service on a socket with cheap models, and the SDK's own client for it over each transport."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+
+from boundarymorph.access import keys
+from boundarymorph.access.keys import Scope
+from boundarymorph.caching.build import build_caches
+from boundarymorph.retrieval.index_retriever import IndexRetriever
+from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.scoring.scorer import Scores
+from boundarymorph.selector.selector import Selector
+from boundarymorph.server.app import create_app
+from boundarymorph.server.composition import AllInOne
+from boundarymorph.settings import AgentSettings, RateLimitSettings, Settings
+from tests.api.service import answer, on_socket, ready
+from tests.retrieval.fakes import SeededEncoder
+from tests.scoring.fakes import SeededScorer
+
+SECRETS = {
+    "owner": keys.make("owner", list(Scope)),
+    "narrow": keys.make("narrow", [Scope.SELECT], ["papers"]),
+    "rare": keys.make("rare", [Scope.SELECT]),
+    "writer": keys.make("writer", [Scope.WRITE]),
+}
+LONG = " ".join(f"word{number}" for number in range(3_000))
+
+
+class GatedScorer(SeededScorer):
+    """It can be made to wait, and notices when it is no longer waited for.
+
+    rounds_left: before it waits for good; None: it never does.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rounds_left: int | None = None
+        self.waiting = asyncio.Event()
+        self.left = asyncio.Event()
+
+    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+        if self.rounds_left == 0:
+            self.waiting.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.left.set()
+                raise
+        if self.rounds_left is not None:
+            self.rounds_left -= 1
+        return await super().score(query, texts, deadline=deadline)
+
+
+class Transport(StrEnum):
+    HTTP = "http"  # of protocols since 2026
+    SESSION = "session"  # HTTP as before
+    STDIO = "stdio"
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A service, and its scorer in this process."""
+
+    url: str
+    scorer: GatedScorer
+
+    def api(self, name: str = "owner") -> httpx.AsyncClient:
+        headers = {"authorization": f"Bearer {SECRETS[name][0]}"}
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30)
+
+    @asynccontextmanager
+    async def connect(self, transport: Transport, name: str = "owner") -> AsyncIterator[Client]:
+        """A client with the key of this name."""
+        secret = SECRETS[name][0]
+        if transport == Transport.STDIO:
+            command = StdioServerParameters(
+                command=sys.executable,
+                args=["-m", "boundarymorph.cli", "mcp", "--url", self.url],
+                env={"BOUNDARYMORPH_API_KEY": secret},
+            )
+            async with Client(command) as client:
+                yield client
+            return
+        async with httpx2.AsyncClient(headers={"authorization": f"Bearer {secret}"}, timeout=30) as http:
+            over = streamable_http_client(f"{self.url}/mcp", http_client=http)
+            async with Client(over, mode="legacy" if transport == Transport.SESSION else "auto") as client:
+                yield client
+
+
+Serve = Callable[..., AbstractAsyncContextManager[Running]]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Serve:
+    """A service with the indexes "papers" (p0 to p39, of which p7 is long and has a URL) and "empty"."""
+
+    @asynccontextmanager
+    async def serving(**changes: Any) -> AsyncIterator[Running]:
+        scorer = GatedScorer()
+
+        def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
+            catalog, encoder = LocalCatalog(settings.data_directory / "indexes"), SeededEncoder()
+            retriever = IndexRetriever(catalog, encoder)
+            caches = build_caches(settings.cache)
+            selector = Selector(retriever, scorer, caches.scores)
+            return AllInOne(catalog, encoder, retriever, scorer, selector, caches=caches)
+
+        given = {
+            "data_directory": tmp_path,
+            "keys": tuple(str(key) for _, key in SECRETS.values()),
+            "rate_limits": RateLimitSettings(keys={"rare": "2/hour"}),
+            "agents": AgentSettings(),
+        }
+        settings = Settings(**{**given, **changes})
+        async with on_socket(create_app(settings, build=build)) as url:
+            running = Running(url, scorer)
+            async with running.api() as api:
+                await ready(api)
+                await _fill(api)
+            scorer.rounds.clear()
+            yield running
+
+    return serving
+
+
+@pytest.fixture
+async def service(serve: Serve) -> AsyncIterator[Running]:
+    async with serve() as running:
+        yield running
+
+
+async def _fill(api: httpx.AsyncClient) -> None:
+    answer(await api.put("/indexes/papers"))
+    answer(await api.put("/indexes/empty"))
+    papers = [
+        {"id": f"p{n}", "title": f"Paper {n}", "text": f"text {n}", "metadata": {"year": 2000 + n}} for n in range(40)
+    ]
+    papers[7] |= {"text": LONG, "metadata": {"year": 2007, "url": "https://example.org/seven"}}
+    assert answer(await api.post("/indexes/papers/documents", json=papers))["added"] == 40

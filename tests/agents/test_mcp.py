@@ -1,0 +1,286 @@
+"""The tools over MCP, by the SDK's own client: streamable HTTP of both eras, and stdio."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import orjson
+import pytest
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+from boundarymorph.agents import tokens
+from boundarymorph.settings import AgentSettings, RateLimitSettings
+from tests import weights
+from tests.agents.conftest import LONG, SECRETS, GatedScorer, Running, Serve, Transport
+from tests.api.service import problem
+from tests.scoring.fakes import score_of
+from tests.system.service import REPOSITORY, boundarymorph
+
+OVER_HTTP = (Transport.HTTP, Transport.SESSION)
+PAPERS = {"query": "what is asked", "index": "papers"}
+SECONDS = 20
+
+
+async def structured(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
+    """The answer, which the client has held against the tool's output schema, and is the text too."""
+    result = await client.call_tool(tool, arguments)
+    assert not result.is_error, result.content
+    [text] = result.content
+    assert text.type == "text"
+    found: dict[str, Any] = result.structured_content
+    assert orjson.loads(text.text) == found
+    return found
+
+
+async def refused(client: Client, tool: str, **arguments: Any) -> str:
+    """What the language model is told."""
+    result = await client.call_tool(tool, arguments)
+    assert result.is_error
+    assert result.structured_content is None
+    [text] = result.content
+    assert text.type == "text"
+    return text.text
+
+
+async def describes_itself(client: Client) -> None:
+    assert client.server_info is not None
+    assert client.server_info.name == "boundarymorph"
+    assert "list_indexes" in (client.instructions or "")
+    tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+    assert list(tools) == ["select_documents", "list_indexes", "search", "fetch"]
+    for tool in tools.values():
+        assert tool.annotations is not None
+        assert tool.annotations.read_only_hint
+        assert tool.annotations.destructive_hint is False
+        assert tool.description
+        assert tool.output_schema is not None
+        for schema in (tool.input_schema, tool.output_schema):
+            assert "$ref" not in str(schema)
+            assert all(field["description"] for field in schema["properties"].values())
+    assert tools["select_documents"].input_schema["required"] == ["query", "index"]
+    assert tools["search"].input_schema["required"] == ["query"]
+
+
+async def answers(client: Client, url: str) -> None:
+    listed = await structured(client, "list_indexes")
+    assert listed["indexes"] == [{"name": "empty", "documents": 0}, {"name": "papers", "documents": 40}]
+
+    selected = await structured(client, "select_documents", **PAPERS, k=4, budget=40, response_format="detailed")
+    texts = [f"Paper {number}\n{LONG if number == 7 else f'text {number}'}" for number in range(40)]
+    best = sorted(range(40), key=lambda number: -score_of(PAPERS["query"], texts[number]))
+    assert [document["id"] for document in selected["documents"]] == [f"papers/p{n}" for n in best[:4]]
+    first = selected["documents"][0]
+    assert first["title"] == f"Paper {best[0]}"
+    assert first["metadata"] == {"year": 2000 + best[0]}
+    assert first["judged"]
+    assert selected["costs"] == {"budget": 40, "judgements": 40, "reused": 0, "expected_loss": 0.0}
+
+    concise = await structured(client, "select_documents", **PAPERS, budget=0, filter={"year": {"gte": 2036}})
+    assert {document["id"] for document in concise["documents"]} == {f"papers/p{n}" for n in range(36, 40)}
+    assert set(concise["documents"][0]) == {"id", "title", "text", "relevance"}
+
+    found = await structured(client, "search", query=PAPERS["query"], index="papers")
+    assert [hit["id"] for hit in found["results"]][:3] == [f"papers/p{n}" for n in best[:3]]
+    assert all(set(hit) == {"id", "title", "url"} for hit in found["results"])
+
+    fetched = await structured(client, "fetch", id="papers/p7")
+    assert (fetched["text"], fetched["url"]) == (LONG[: len(fetched["text"])], "https://example.org/seven")
+    other = await structured(client, "fetch", id="papers/p8")
+    assert other == {
+        "id": "papers/p8",
+        "title": "Paper 8",
+        "text": "text 8",
+        "url": f"{url}/indexes/papers/documents/p8",
+        "metadata": {"year": 2008},
+    }
+
+
+async def says_what_to_do(client: Client) -> None:
+    assert "list_indexes" in await refused(client, "select_documents", query="q", index="nowhere")
+    assert "list_indexes" in await refused(client, "select_documents", query="q", index="empty")
+    assert "search again" in await refused(client, "fetch", id="papers/nothing")
+    assert "search and select_documents" in await refused(client, "fetch", id="nothing")
+    assert "not both" in await refused(client, "select_documents", **PAPERS, k=1, max_tokens=500)
+    assert "limit of 2,000" in await refused(client, "select_documents", **PAPERS, budget=2_001)
+    assert "index, one of empty, papers" in await refused(client, "search", query="q")
+    assert "querry: Extra inputs" in await refused(client, "select_documents", **PAPERS, querry="q")
+    with pytest.raises(MCPError, match="there is no tool 'delete_everything'; there are select_documents"):
+        await client.call_tool("delete_everything", {})
+
+
+async def tells_its_progress_and_can_be_cancelled(client: Client, scorer: GatedScorer) -> None:
+    told: list[tuple[float, float | None]] = []
+    third = asyncio.Event()
+
+    async def heard(progress: float, total: float | None, message: str | None) -> None:
+        told.append((progress, total))
+        if len(told) == 3:
+            third.set()
+
+    async def cancel(scope: anyio.CancelScope) -> None:
+        await third.wait()
+        await scorer.waiting.wait()
+        scope.cancel()
+
+    query = {"query": "something else", "index": "papers", "budget": 20}
+    scorer.rounds_left = 2
+    async with asyncio.timeout(SECONDS), anyio.create_task_group() as tasks:
+        tasks.start_soon(cancel, tasks.cancel_scope)
+        await client.call_tool("select_documents", query, progress_callback=heard)
+    assert told == [(0.0, 20.0), (5.0, 20.0), (10.0, 20.0)]
+    async with asyncio.timeout(SECONDS):
+        await scorer.left.wait()
+    scorer.rounds_left = None
+    again = await structured(client, "select_documents", **query, response_format="detailed")  # the connection works
+    assert (again["costs"]["judgements"], again["costs"]["reused"]) == (10, 10)
+
+
+@pytest.mark.parametrize("transport", Transport)
+async def test_a_client(service: Running, transport: Transport) -> None:
+    async with service.connect(transport) as client:
+        await describes_itself(client)
+        await answers(client, service.url)
+        await says_what_to_do(client)
+        await tells_its_progress_and_can_be_cancelled(client, service.scorer)
+
+
+class TestKeysAndLimits:
+    @pytest.mark.parametrize("transport", OVER_HTTP)
+    async def test_a_key_sees_its_indexes(self, service: Running, transport: Transport) -> None:
+        async with service.connect(transport, "narrow") as client:
+            assert [index["name"] for index in (await structured(client, "list_indexes"))["indexes"]] == ["papers"]
+            assert len((await structured(client, "search", query="q"))["results"]) == 10  # the only one that it may
+            assert "no index 'empty' for the API key" in await refused(
+                client, "select_documents", query="q", index="empty"
+            )
+
+    @pytest.mark.parametrize("transport", OVER_HTTP)
+    async def test_calls_count_against_the_rate_of_the_key(self, service: Running, transport: Transport) -> None:
+        async with service.connect(transport, "rare") as client:
+            await client.list_tools()
+            await structured(client, "list_indexes")
+            await structured(client, "list_indexes")
+            assert "Wait " in await refused(client, "list_indexes")
+
+    @pytest.mark.parametrize(("name", "status", "slug"), [(None, 401, "unauthenticated"), ("writer", 403, "forbidden")])
+    @pytest.mark.parametrize("path", ["/mcp", "/tools/list_indexes"])
+    async def test_others_are_refused(
+        self, service: Running, path: str, name: str | None, status: int, slug: str
+    ) -> None:
+        headers = {} if name is None else {"authorization": f"Bearer {SECRETS[name][0]}"}
+        async with httpx.AsyncClient(base_url=service.url, headers=headers) as client:
+            refusal = await client.post(path, json={"jsonrpc": "2.0", "id": 1, "method": "ping"})
+        problem(refusal, status, slug)
+        if status == 401:
+            assert refusal.headers["www-authenticate"] == "Bearer"
+
+    async def test_a_session_is_its_callers_alone(self, service: Running) -> None:
+        begin = {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "test", "version": "1"},
+        }
+        accept = {"accept": "application/json, text/event-stream"}
+        async with service.api() as owner, service.api("narrow") as other:
+            begun = await owner.post(
+                "/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin}, headers=accept
+            )
+            session = accept | {"mcp-session-id": begun.headers["mcp-session-id"]}
+            ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
+            assert (await other.post("/mcp", json=ping, headers=session)).status_code == 404
+            assert (await owner.post("/mcp", json=ping, headers=session)).is_success
+
+    async def test_a_large_body(self, serve: Serve) -> None:
+        async with serve(agents=AgentSettings(body_bytes=1024)) as service, service.api() as api:
+            for path in ("/mcp", "/tools/search"):
+                assert (await api.post(path, content=b" " * 1024)).status_code in (400, 406, 422)
+                problem(await api.post(path, content=b" " * 1025), 413, "body-too-large")
+
+    async def test_sessions_are_bounded(self, serve: Serve) -> None:
+        async with serve(agents=AgentSettings(sessions=1)) as service:
+            async with service.connect(Transport.SESSION) as first:
+                with pytest.raises((MCPError, ExceptionGroup)):
+                    async with service.connect(Transport.SESSION):
+                        pass
+                await first.list_tools()
+            async with service.connect(Transport.SESSION) as next:  # the first one has ended its own
+                await next.list_tools()
+
+    async def test_without_sessions_older_clients_are_answered_too(self, serve: Serve) -> None:
+        async with serve(agents=AgentSettings(sessions=0)) as service, service.connect(Transport.SESSION) as client:
+            assert len((await structured(client, "select_documents", **PAPERS, k=3))["documents"]) == 3
+
+    async def test_an_answer_has_no_more_tokens_than_it_may(self, serve: Serve) -> None:
+        settings = AgentSettings(answer_tokens=1_000)
+        async with serve(agents=settings) as service, service.connect(Transport.HTTP) as client:
+            selected = await structured(client, "select_documents", **PAPERS, k=40, budget=0)
+            assert 700 < tokens.count(orjson.dumps(selected).decode()) <= 1_000
+            assert len(selected["documents"]) < 40
+            text = ""
+            offset: int | None = 0
+            while offset is not None:
+                part = await structured(client, "fetch", id="papers/p7", offset=offset)
+                assert tokens.count(orjson.dumps(part).decode()) <= 1_000
+                text += part["text"].removesuffix(tokens.MARK)
+                offset = part.get("next_offset")
+            assert text.replace(" ", "") == LONG.replace(" ", "")
+
+
+class TestOrigins:
+    """A page of another site, open in the browser of somebody who runs the service without keys."""
+
+    @pytest.mark.parametrize(
+        ("headers", "allowed"),
+        [
+            ({}, True),
+            ({"host": "localhost:1"}, True),
+            ({"host": "[::1]"}, True),
+            ({"origin": "http://localhost:3000"}, True),
+            ({"host": "search.example.org"}, True),
+            ({"host": "evil.example"}, False),
+            ({"origin": "https://evil.example"}, False),
+            ({"origin": "null"}, False),
+        ],
+    )
+    async def test_without_keys(self, serve: Serve, headers: dict[str, str], allowed: bool) -> None:
+        async with serve(
+            keys=(), rate_limits=RateLimitSettings(), agents=AgentSettings(allowed_hosts=("search.example.org",))
+        ) as service:
+            accept = {"accept": "application/json, text/event-stream"}
+            begin = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+            async with httpx.AsyncClient(base_url=service.url) as client:
+                answer = await client.post(
+                    "/mcp",
+                    json={"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin},
+                    headers=accept | headers,
+                )
+            if allowed:
+                assert answer.is_success, answer.text
+            else:
+                assert "agents.allowed_hosts" in problem(answer, 403, "forbidden")
+
+
+async def test_stdio_without_a_service(tmp_path: Path) -> None:
+    """`boundarymorph mcp` on the indexes of this machine."""
+    documents = tmp_path / "docs.jsonl"
+    documents.write_text('{"id": "harp", "text": "A harp stands upright."}\n{"id": "tram", "text": "Trams leave."}\n')
+    built = await asyncio.to_thread(
+        boundarymorph, "index", "build", "things", "--from", str(documents), data=tmp_path / "data"
+    )
+    assert built.returncode == 0, built.stderr
+    command = StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "tests.weights", "mcp", "--data-directory", str(tmp_path / "data")],
+        env={weights.VARIABLE: str(weights.written()), "PYTHONPATH": str(REPOSITORY)},
+    )
+    with (tmp_path / "log").open("w") as log:
+        async with Client(stdio_client(command, errlog=log)) as client:
+            found = await structured(client, "search", query="harp")  # which waits for the models
+            assert found["results"][0]["id"] == "things/harp"
+    assert (tmp_path / "log").read_text() == ""

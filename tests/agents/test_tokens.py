@@ -1,0 +1,115 @@
+"""Tokens are estimated rather too high than too low, and an answer never has more than it may."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import collections
+import datetime
+import decimal
+import inspect
+import logging
+import subprocess
+import unittest
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from boundarymorph.agents import tokens
+from boundarymorph.agents.fitting import fitted, fitted_document, size
+from boundarymorph.agents.schemas import Costs, FetchedDocument, SelectedText, SelectedTexts
+from boundarymorph.inference.models import embedded_encoder
+from tests.stateful.profile import times
+
+DRAWS = settings(max_examples=times(40, 1_000), deadline=None)
+TEXT = st.text(st.sampled_from('aB1 .\n"\\é漢😀{') | st.characters(codec="utf-8"), max_size=400)
+DOCUMENT = st.builds(
+    SelectedText,
+    id=st.text(st.characters(codec="utf-8"), min_size=1, max_size=60),
+    title=st.none() | TEXT,
+    text=TEXT | TEXT.map(lambda text: 20 * text),
+    relevance=st.floats(0, 1),
+    metadata=st.none() | st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=5), TEXT, max_size=3),
+)
+
+
+class TestCount:
+    def test_is_not_below_a_tokenizers_of_real_texts(self) -> None:
+        tokenizer = Tokenizer.from_file(str(embedded_encoder().tokenizer))
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        modules = (argparse, asyncio, collections, datetime, decimal, logging, subprocess, unittest)
+        members = [member for module in modules for member in vars(module).values() if inspect.isclass(member)]
+        texts = [text for member in members for part in vars(member).values() if (text := inspect.getdoc(part))]
+        real = [len(tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
+        estimated = [tokens.count(text) for text in texts]
+        assert len(texts) > 300
+        assert sum(real) <= sum(estimated) <= 1.5 * sum(real)
+        assert sum(one < other for one, other in zip(estimated, real, strict=True)) < 0.05 * len(texts)
+
+    @pytest.mark.parametrize(
+        ("text", "count"), [("", 0), ("word", 1), ("words", 2), ("two words", 3), ("1234", 2), ("a, b", 3), ("漢字", 4)]
+    )
+    def test_of(self, text: str, count: int) -> None:
+        assert tokens.count(text) == count
+
+
+class TestCut:
+    @DRAWS
+    @given(TEXT, st.integers(0, 60))
+    def test_keeps_the_beginning(self, text: str, most: int) -> None:
+        cut = tokens.cut(text, most)
+        if tokens.count(text) <= most:
+            assert cut == text
+        else:
+            assert text.startswith(cut.removesuffix(tokens.MARK))
+            assert tokens.count(cut.removesuffix(tokens.MARK)) <= most
+
+    def test_ends_with_a_word(self) -> None:
+        assert tokens.cut("one two three, four and more", 3) == "one two …"
+
+    @DRAWS
+    @given(st.lists(st.tuples(st.integers(0, 99), st.floats(0.01, 1)), min_size=1, max_size=9), st.integers(0, 300))
+    def test_shares(self, texts: list[tuple[int, float]], most: int) -> None:
+        lengths, weights = [length for length, _ in texts], [weight for _, weight in texts]
+        shares = tokens.shares(lengths, weights, most)
+        assert all(0 <= share <= length for share, length in zip(shares, lengths, strict=True))
+        assert sum(shares) <= most
+        assert sum(shares) >= min(sum(lengths), most) - len(texts)  # what rounding leaves
+
+    def test_the_more_relevant_text_keeps_more(self) -> None:
+        assert tokens.shares([100, 100, 10], [0.75, 0.25, 0.5], 90) == [60, 20, 10]
+
+
+class TestFitting:
+    @DRAWS
+    @given(st.lists(DOCUMENT, max_size=12), st.lists(TEXT, max_size=3), st.integers(200, 2_000), st.booleans())
+    def test_never_more_than_it_may(
+        self, documents: list[SelectedText], notes: list[str], most: int, detailed: bool
+    ) -> None:
+        costs = Costs(budget=50, judgements=50, reused=0, expected_loss=0.125) if detailed else None
+        answer = SelectedTexts(documents=documents, notes=notes, costs=costs)
+        shorter = fitted(answer, most)
+        assert size(shorter) <= most
+        assert [document.id for document in shorter.documents] == [d.id for d in documents[: len(shorter.documents)]]
+        if len(shorter.documents) < len(documents):
+            assert any("fit" in note for note in shorter.notes)
+        for document, whole in zip(shorter.documents, documents, strict=False):
+            assert document.text == whole.text or (document.cut and document.text != whole.text)
+
+    @DRAWS
+    @given(
+        TEXT.map(lambda text: 9 * text),
+        st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=5), TEXT, max_size=3),
+        st.integers(300, 999),
+    )
+    def test_a_document_goes_on_where_it_was_cut(self, text: str, metadata: dict[str, str], most: int) -> None:
+        document = FetchedDocument(id="i/d", title="T", text=text, url="http://h/i/d", metadata=metadata)
+        shorter = fitted_document(document, most)
+        assert size(shorter) <= most
+        if shorter.next_offset is None:
+            assert shorter == document
+        else:
+            assert shorter.text.removesuffix(tokens.MARK).rstrip() == text[: shorter.next_offset].rstrip()
