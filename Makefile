@@ -7,7 +7,7 @@ SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $(1): $(2)")
 
-.PHONY: help setup demo serve test compare-answers test-faults fuzz check check-deploy images wheels check-wheels check-typescript openapi format bench-selection bench-select bench-scorer \
+.PHONY: help setup demo serve test compare-answers test-faults compatibility fuzz check check-deploy images wheels check-wheels check-typescript openapi format bench-selection bench-select bench-scorer \
 	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-overload soak-scorer soak-index soak-models soak-tests gpu-check \
 	evaluation evaluation-options clean
 
@@ -46,6 +46,9 @@ compare-answers: setup  ## a hundred requests and answers -> build/answers.json;
 test-faults: setup  ## break a running service in every way that docs/operations.md lists -> build/faults.md
 	$(BIN)/python -m pytest tests/faults
 	@cat build/faults.md
+
+compatibility: setup  ## clients of others, each in an environment of its own -> docs/compatibility.md; OPTIONS="--fresh"
+	$(BIN)/python -m tests.compatibility $(OPTIONS)
 
 fuzz: setup  ## schemathesis, 1,000 examples an operation of every application; OPTIONS="--examples 5000 --apps whole"
 	$(BIN)/python -m tests.fuzz.examination $(OPTIONS)

@@ -147,7 +147,8 @@ async def test_limits(client: httpx.AsyncClient, field: str, path: str) -> None:
         (request(field, ["a"], deadline_ms=10_000), request(field, ["a"], deadline_ms=10_001)),
     ):
         assert (await client.post(path, json=most)).is_success
-        assert "over this service's limit" in said(await client.post(path, json=over), field, 422)
+        message = said(await client.post(path, json=over), field, 422)
+        assert "over this service's limit" in message and message.startswith((field, "budget", "deadline_ms"))
     long = {"text": "q" * 51} if field == "passages" else "q" * 51
     assert "query" in said(await client.post(path, json=request(field, ["a"]) | {"query": long}), field, 422)
     response = await client.post(path, content=b" " * 10_001)

@@ -26,12 +26,14 @@ from boundarymorph.selector.task import SelectionTask
 from boundarymorph.settings import Limits, Settings
 
 
-def task_of(request: RerankRequest, wanted: Wanted, settings: Settings, arrival: float) -> SelectionTask:
+def task_of(
+    request: RerankRequest, wanted: Wanted, settings: Settings, arrival: float, *, field: str = "documents"
+) -> SelectionTask:
     """The task of ranking all documents. Raises NoDocuments and LimitExceeded.
 
-    arrival: when the request came, on `time.monotonic()`.
+    field: that has them, for messages. arrival: when the request came, on `time.monotonic()`.
     """
-    _check(request, wanted, settings.limits)
+    _check(request, wanted, settings.limits, field)
     count = len(wanted.texts)
     budget = _budget(request, count, settings)
     degrade = request.on_failure == "degrade"
@@ -102,13 +104,13 @@ def ranking_of(
     )
 
 
-def _check(request: RerankRequest, wanted: Wanted, limits: Limits) -> None:
+def _check(request: RerankRequest, wanted: Wanted, limits: Limits, field: str) -> None:
     if not wanted.texts:
-        raise NoDocuments("the list of documents is empty; give at least one")
-    bound("documents", len(wanted.texts), limits.pool, "documents")
+        raise NoDocuments(f"{field}: the list is empty; give at least one")
+    bound(field, len(wanted.texts), limits.pool, field)
     bound("query", len(wanted.query), limits.query_characters, "characters")
     longest = max(map(len, wanted.texts))
-    bound("documents", longest, limits.text_characters, "characters each")
+    bound(field, longest, limits.text_characters, "characters each")
     bound("k", request.k or 0, limits.k, "documents")
     longest_deadline = math.floor(1e3 * limits.deadline_seconds)
     bound("deadline_ms", math.ceil(request.deadline_ms or 0), longest_deadline, "ms (limits.deadline_seconds)")

@@ -107,7 +107,7 @@ async def _read(
     def read() -> tuple[Wanted, SelectionTask, RerankRequest]:
         asked = dialect.request.model_validate(data)
         wanted = asked.wanted()
-        return wanted, task_of(asked, wanted, access.settings, arrival), asked
+        return wanted, task_of(asked, wanted, access.settings, arrival, field=dialect.documents), asked
 
     dialect, data = await bodies.off_loop(access, body, load)
     setattr(request.state, problems.REFUSAL, dialect.refusal)

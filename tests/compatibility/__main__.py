@@ -1,0 +1,135 @@
+"""`make compatibility`: every client in an environment of its own, against real services -> docs/compatibility.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tests.compatibility.check import Servers
+from tests.compatibility.servers import servers
+
+REPOSITORY = Path(__file__).parents[2]
+FOLDER = REPOSITORY / "build" / "compatibility"
+PAGE = REPOSITORY / "docs" / "compatibility.md"
+CHECK_SECONDS = 600.0  # of all checks of one environment
+
+HEAD = """# Compatibility
+
+`make compatibility` wrote this page: it installs each client from the package registry into an environment of its own,
+and runs it against real services with the embedded cross-encoder, over HTTP, with an API key. The scores are compared
+with what the service answers to plain HTTP. Errors come from services that refuse more than 50 documents, whose scorer
+is away, or whose scorer is too late for any deadline; each must reach the caller as the client's own exception for it.
+Open WebUI, Dify and RAGFlow are applications: their requests, and how they read the answers, are rewritten in
+`tests/compatibility/clients/applications.py` and sent with `requests`. `make test` has the part of Cohere's SDK.
+
+"""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """requirements: the clients, at their latest versions that go together; module: of `clients`, with the checks."""
+
+    name: str
+    requirements: tuple[str, ...]
+    module: str
+
+
+ENVIRONMENTS = (
+    Environment("cohere", ("cohere",), "cohere_sdk"),
+    Environment("langchain", ("langchain-cohere", "langchain-nvidia-ai-endpoints"), "langchain"),
+    Environment(
+        "llamaindex",
+        (
+            "llama-index-postprocessor-cohere-rerank",
+            "llama-index-postprocessor-jinaai-rerank",
+            "llama-index-postprocessor-tei-rerank",
+        ),
+        "llamaindex",
+    ),
+    Environment("haystack", ("cohere-haystack", "jina-haystack", "nvidia-haystack"), "haystack"),
+    Environment("litellm", ("litellm[proxy]",), "litellm_sdk"),
+    Environment("infinity", ("infinity-client",), "infinity"),
+    Environment("applications", ("requests",), "applications"),
+)
+
+
+def install(environment: Environment, *, fresh: bool) -> Path:
+    """Its Python, with the clients; made anew where the requirements have changed. By uv, if there is one."""
+    folder = FOLDER / environment.name
+    python, stamp = folder / "bin" / "python", folder / "installed.txt"
+    wanted = "\n".join((sys.version, *environment.requirements))
+    if not fresh and stamp.is_file() and stamp.read_text() == wanted:
+        return python
+    shutil.rmtree(folder, ignore_errors=True)
+    if uv := shutil.which("uv"):
+        subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(folder)], check=True)
+        command = [uv, "pip", "install", "--quiet", "--python", str(python)]
+    else:
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*command, *environment.requirements], check=True)
+    stamp.write_text(wanted)
+    return python
+
+
+def run(environment: Environment, python: Path, running: Servers) -> list[dict[str, Any]]:
+    """What became of each of its checks; of a program that broke, one row that says so."""
+    command = [str(python), "-m", f"tests.compatibility.clients.{environment.module}", json.dumps(asdict(running))]
+    variables = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=CHECK_SECONDS, env=variables, cwd=python.parent, check=False
+    )
+    if done.returncode == 0:
+        results: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+        return results
+    what = {"package": environment.name, "version": "", "endpoint": "", "what": "the program of its checks"}
+    return [what | {"problem": done.stderr}]
+
+
+def page(results: Sequence[dict[str, Any]]) -> str:
+    """The results as Markdown."""
+    passed = sum(result["problem"] is None for result in results)
+    day = datetime.now(UTC).date().isoformat()
+    lines = [f"{passed} of {len(results)} checks passed on {day}, with Python {platform.python_version()}.", ""]
+    lines += ["| client | version | endpoint | what was run | result |", "|---|---|---|---|---|"]
+    for result in results:
+        outcome = "passed" if result["problem"] is None else "**failed**"
+        row = (result["package"], result["version"], f"`{result['endpoint']}`", result["what"], outcome)
+        lines.append(f"| {' | '.join(row)} |")
+    return HEAD + "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """The exit code: 1 if anything failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=[environment.name for environment in ENVIRONMENTS])
+    parser.add_argument("--fresh", action="store_true", help="install everything anew, at the latest versions")
+    arguments = parser.parse_args()
+    chosen = [each for each in ENVIRONMENTS if arguments.only is None or each.name in arguments.only]
+    pythons = [install(environment, fresh=arguments.fresh) for environment in chosen]
+    results = []
+    with tempfile.TemporaryDirectory() as directory, servers(Path(directory), embedded=True) as running:
+        for environment, python in zip(chosen, pythons, strict=True):
+            for result in run(environment, python, running):
+                results.append(result)
+                outcome = "passed" if result["problem"] is None else f"FAILED\n{result['problem']}"
+                print(f"{result['package']} {result['version']}  {result['endpoint']}  {result['what']}: {outcome}")
+    if arguments.only is None:
+        PAGE.write_text(page(results))
+        print(f"written to {PAGE.relative_to(REPOSITORY)}")
+    return int(any(result["problem"] is not None for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

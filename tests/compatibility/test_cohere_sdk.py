@@ -1,0 +1,23 @@
+"""Cohere's SDK against real services; `make compatibility` tries all clients, each in an environment of its own."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.compatibility import check
+from tests.compatibility.clients import cohere_sdk
+from tests.compatibility.servers import servers
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[check.Servers]:
+    with servers(tmp_path_factory.mktemp("compatibility"), embedded=False) as running:
+        yield running
+
+
+CASES = [case for case in check.CHECKS if case.package == cohere_sdk.PACKAGE]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.endpoint} {case.what}")
+def test_cohere_sdk(running: check.Servers, case: check.Check) -> None:
+    case.run(running)
