@@ -7,7 +7,7 @@ SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $(1): $(2)")
 
-.PHONY: help setup demo serve test compare-answers test-faults compatibility fuzz check check-deploy images wheels check-wheels check-typescript openapi format bench-selection bench-select bench-scorer \
+.PHONY: help setup demo serve test compare-answers test-faults compatibility fuzz check check-deploy images wheels check-wheels check-typescript openapi format bench-selection bench-select bench-scorer bench-rerank \
 	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-overload soak-scorer soak-index soak-models soak-tests gpu-check \
 	evaluation evaluation-options clean
 
@@ -112,6 +112,9 @@ bench-select: setup  ## where the time of POST /select goes, pool of 10,000 -> b
 
 bench-scorer: setup  ## what a scorer makes of its model under 1 to 128 sessions, beside Infinity -> build/bench/scorer.json
 	$(BIN)/python -m load_tests.bench_scorer $(OPTIONS)
+
+bench-rerank: setup  ## /v1/rerank beside Infinity, and with a budget; OPTIONS=--quick on two cores -> build/bench/rerank.json
+	$(BIN)/python -m load_tests.bench_rerank $(OPTIONS)
 
 bench-frame: setup  ## pools from another process beside pools of this one -> build/bench/frame.json
 	$(BIN)/python -m load_tests.bench_frame $(OPTIONS)

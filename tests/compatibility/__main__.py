@@ -22,7 +22,7 @@ from tests.compatibility.servers import servers
 REPOSITORY = Path(__file__).parents[2]
 FOLDER = REPOSITORY / "build" / "compatibility"
 PAGE = REPOSITORY / "docs" / "compatibility.md"
-CHECK_SECONDS = 600.0  # of all checks of one environment
+CHECK_SECONDS = 900.0  # of all checks of one environment
 
 HEAD = """# Compatibility
 

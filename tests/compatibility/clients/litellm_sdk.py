@@ -23,7 +23,7 @@ from tests.compatibility.check import DOCUMENTS, QUERY, TOO_MANY, Servers, check
 
 PACKAGE = "litellm"
 PROXY = "litellm[proxy]"
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 BASES = {  # by provider, where its API is under the service's URL
     "cohere": "",
     "jina_ai": "",

@@ -1,0 +1,143 @@
+"""`make bench-rerank`: POST /v1/rerank beside Infinity, and what a budget of a fifth of the list saves.
+
+The same weights (MiniLM-L-12, float32) run behind `boundarymorph serve` and behind Infinity. So many clients at a time
+each send lists of documents of 100 to 250 words, and wait for the answer. The servers take turns within each
+repetition, so that whatever else the machine does meets all of them.
+"""
+
+import argparse
+import asyncio
+import itertools
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+
+from load_tests import infinity, report, weights
+from load_tests.processes import serving
+from load_tests.sessions import QUERIES, passages
+
+PORT = 8972
+BUILD = Path("build")
+WORDS = (100, 250)
+SHARE = 0.2  # of the list, with a budget
+# Scores that are known, deadlines and admission would be measured otherwise.
+SERVICE = {
+    "BOUNDARYMORPH_CACHE__ENABLED": "false",
+    "BOUNDARYMORPH_DEADLINE_SECONDS": "36000",
+    "BOUNDARYMORPH_LIMITS__DEADLINE_SECONDS": "36000",
+    "BOUNDARYMORPH_LIMITS__SESSIONS": "64",
+    "BOUNDARYMORPH_SCORER__QUEUE_TOKENS": "100000000",
+}
+
+
+@dataclass
+class Measured:
+    """What one server made of one load: seconds of each request, and of each repetition."""
+
+    documents: int
+    requests: list[float] = field(default_factory=list)
+    repetitions: list[float] = field(default_factory=list)
+
+    @property
+    def per_second(self) -> float:
+        """Documents ranked a second."""
+        return len(self.requests) * self.documents / sum(self.repetitions)
+
+
+@dataclass(frozen=True)
+class Server:
+    """name: in the table; path: of its route; fields: of each request."""
+
+    name: str
+    url: str
+    path: str
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--documents", type=int, nargs="+", default=[100, 1_000])
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--repetitions", type=int, default=3, help="requests of each client")
+    parser.add_argument("--quick", action="store_true", help="for two cores: only loads of 1,000 documents at most")
+    parser.add_argument(
+        "--most", type=int, default=None, help="documents of all clients together; larger loads are left out"
+    )
+    arguments = parser.parse_args()
+    most = 1_000 if arguments.quick else arguments.most
+
+    folder = weights.minilm(BUILD / "minilm")
+    os.environ |= SERVICE | {"BOUNDARYMORPH_SCORER__MODEL": str(folder)}
+    rows, ratios = report.Rows("rerank"), {}
+    environment = infinity.environment(BUILD / "infinity")
+    command = ["serve", "--data-directory", str(BUILD / "rerank")]
+    with serving(command) as ours, infinity.serving(environment, folder, PORT) as theirs:
+        for documents, clients in itertools.product(arguments.documents, arguments.clients):
+            if most is not None and documents * clients > most:
+                continue
+            servers = [
+                Server("boundarymorph", ours.url, "/v1/rerank"),
+                Server("infinity", theirs, "/rerank"),
+                Server("a fifth", ours.url, "/v1/rerank", {"budget": round(SHARE * documents), "top_n": 50}),
+            ]
+            measured = asyncio.run(_take_turns(servers, documents, clients, arguments.repetitions))
+            full, other, fifth = (measured[server.name] for server in servers)
+            for server in servers:
+                rows.append(_row(server.name, clients, measured[server.name]))
+            load = f"{documents}_documents_{clients}_clients"
+            ratios[f"throughput_over_infinity_{load}"] = full.per_second / other.per_second
+            ratios[f"median_latency_of_infinity_{load}"] = _median(full) / _median(other)
+            ratios[f"times_faster_with_a_fifth_{load}"] = fifth.per_second / full.per_second
+    report.write("rerank", rows, ratios)
+
+
+async def _take_turns(servers: Sequence[Server], documents: int, clients: int, repetitions: int) -> dict[str, Measured]:
+    measured = {server.name: Measured(documents) for server in servers}
+    lists = [passages(documents, words=WORDS, seed=client) for client in range(clients)]
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(timeout=None, limits=limits, trust_env=False) as client:
+        for repetition in range(repetitions):
+            for server in servers[repetition % len(servers) :] + servers[: repetition % len(servers)]:
+                start = time.perf_counter()
+                seconds = await asyncio.gather(
+                    *(_request(client, server, lists[number], number) for number in range(clients))
+                )
+                measured[server.name].repetitions.append(time.perf_counter() - start)
+                measured[server.name].requests += seconds
+    return measured
+
+
+async def _request(client: httpx.AsyncClient, server: Server, texts: Sequence[str], number: int) -> float:
+    body = {"query": QUERIES[number % len(QUERIES)], "documents": texts, **server.fields}
+    start = time.perf_counter()
+    response = await client.post(server.url + server.path, json=body)
+    response.raise_for_status()
+    results = response.json()["results"]
+    seconds = time.perf_counter() - start
+    assert len(results) == min(len(texts), server.fields.get("top_n", len(texts)))
+    return seconds
+
+
+def _median(measured: Measured) -> float:
+    return float(np.median(measured.requests))
+
+
+def _row(name: str, clients: int, measured: Measured) -> dict[str, Any]:
+    return {
+        "what": name,
+        "documents": measured.documents,
+        "clients": clients,
+        "documents_per_second": measured.per_second,
+        "latency_p50_s": _median(measured),
+        "latency_p95_s": float(np.percentile(measured.requests, 95)),
+    }
+
+
+if __name__ == "__main__":
+    report.run(main)
