@@ -103,7 +103,8 @@ async def _take_turns(servers: Sequence[Server], documents: int, clients: int, r
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(timeout=None, limits=limits, trust_env=False) as client:
         for repetition in range(repetitions):
-            for server in servers[repetition % len(servers) :] + servers[: repetition % len(servers)]:
+            first = repetition % len(servers)
+            for server in (*servers[first:], *servers[:first]):
                 start = time.perf_counter()
                 seconds = await asyncio.gather(
                     *(_request(client, server, lists[number], number) for number in range(clients))
