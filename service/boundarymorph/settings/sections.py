@@ -146,7 +146,7 @@ class RerankSettings(BaseModel, extra="forbid"):
 
     full_documents: int = Field(1_000, ge=0, description="documents of a request up to which all are scored")
     share: float = Field(0.2, gt=0, le=1, description="of more documents than that, how many are scored")
-    batch_size: int = Field(16, ge=1, description="documents a round, where not all are scored at once")
+    batch_size: int = Field(8, ge=1, description="documents a round, where not all are scored at once")
 
 
 class CacheSettings(BaseModel, extra="forbid"):

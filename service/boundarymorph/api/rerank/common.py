@@ -36,7 +36,9 @@ class RerankRequest(BaseModel):
         description='B: cross-encoder calls at most, or "auto"; by default one for every document, up to '
         "rerank.full_documents of them, and for rerank.share of longer lists",
     )
-    k: int | None = Field(None, ge=1, description="how many of the best the calls are to find; top_n if there is one")
+    k: int | None = Field(
+        None, ge=1, description="with a budget: how many of the best the calls are to find; by default the order of all"
+    )
     deadline_ms: float | None = Field(None, gt=0, le=86_400_000, description="from the arrival of the request")
     on_failure: Literal["error", "degrade"] = Field(
         "error", description="when not all scores can be had: an error, or expected scores in their place"

@@ -16,12 +16,12 @@ from boundarymorph.api.rerank.common import (
     Wanted,
     tokens_of,
 )
-from boundarymorph.errors import DeadlineExceeded, TextTooLong
+from boundarymorph.errors import TextTooLong
 from boundarymorph.inference.deadline import Deadline
 from boundarymorph.retrieval.candidates import GivenCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.selection import methods
-from boundarymorph.selector.result import SelectionResult, Status
+from boundarymorph.selector.result import SelectionResult
 from boundarymorph.selector.task import SelectionTask
 from boundarymorph.settings import Limits, Settings
 
@@ -38,7 +38,6 @@ def task_of(
     budget = _budget(request, count, settings)
     degrade = request.on_failure == "degrade"
     exhaustive = budget >= count and not degrade  # whose answer needs nothing but the scores
-    head = request.k or wanted.top_n or settings.k
     seconds = settings.deadline_seconds if request.deadline_ms is None else request.deadline_ms / 1e3
     return SelectionTask(
         query=wanted.query,
@@ -46,11 +45,12 @@ def task_of(
             GivenCandidates,
             query=wanted.query,
             given=[Document(str(number), text) for number, text in enumerate(wanted.texts)],
+            scores=[1 / rank for rank in range(1, count + 1)],  # they mostly come in the order of their retrieval
             words=settings.method in methods.BY_WORDS,
             listed=exhaustive,
         ),
         budget=budget,
-        k=max(1, min(head, count - 1)),  # of all of them there would be nothing to choose
+        k=min(request.k or count, count),
         settle=settings.auto_settle if request.budget == "auto" else None,
         method=settings.method,
         batch_size=count if exhaustive else settings.rerank.batch_size,
@@ -64,10 +64,7 @@ def task_of(
 def ranking_of(
     result: SelectionResult, wanted: Wanted, task: SelectionTask, request: RerankRequest, model: str
 ) -> Ranking:
-    """The results that are wanted, and what is to be said of them. Raises TextTooLong and
-    DeadlineExceeded."""
-    if result.status is not Status.COMPLETE and not task.degrade:
-        raise DeadlineExceeded("the deadline came before the documents were scored; give more time, or less to do")
+    """The results that are wanted, and what is to be said of them. Raises TextTooLong."""
     if result.truncated and not wanted.cut:
         raise TextTooLong(
             f"{result.truncated} texts are longer than the model reads; let them be truncated, or split them"
