@@ -7,7 +7,7 @@ SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $(1): $(2)")
 
-.PHONY: help setup demo serve test compare-answers test-faults compatibility fuzz check check-deploy images wheels check-wheels check-typescript openapi format bench-selection bench-select bench-scorer bench-rerank \
+.PHONY: help setup demo serve test compare-answers test-faults compatibility fuzz check check-deploy images test-ray wheels check-wheels check-typescript openapi format bench-selection bench-select bench-scorer bench-rerank \
 	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-overload soak-scorer soak-index soak-models soak-tests gpu-check \
 	evaluation evaluation-options clean
 
@@ -69,6 +69,9 @@ check-deploy: setup  ## hadolint, promtool and kubectl (where they are) over doc
 # `make images IMAGE_OPTIONS=--build-option=--pull-never`; without root it works in a user namespace of buildah's.
 images: setup  ## build the images for CPUs with buildah and run a service from them over DATA=data, which make demo leaves -> build/images.md
 	$(if $(filter 0,$(shell id -u)),,buildah unshare) $(BIN)/python -m tests.deploy.images --data $(DATA) $(IMAGE_OPTIONS)
+
+test-ray: setup  ## Ray Serve on a cluster of three nodes here, over DATA=data: a node killed, scaling, an update -> build/ray.md
+	$(BIN)/python -m tests.deploy.ray_cluster --data $(DATA)
 
 wheels: | $(BIN)/python  ## the service and its client as wheels -> dist/
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist . clients/python

@@ -179,8 +179,7 @@ def mounted_weights(images: Images) -> str:
     """A model of Hugging Face from /weights, in PyTorch."""
     folder = images.folder / "weights"
     weights.minilm(folder / "minilm")
-    for path in (folder, folder / "minilm"):
-        path.chmod(0o755)
+    hand_over(folder)
     data, port = images.empty(), str(PORTS + len(ROLES))
     env = {"BOUNDARYMORPH_PORT": port, "BOUNDARYMORPH_KEYS": images.key}
     arguments = ["scorer", "--model", "/weights/minilm"]
@@ -198,9 +197,14 @@ def copied(data: Path, folder: Path) -> Path:
     """A copy of a data directory that the images' user may write to."""
     copy = Path(tempfile.mkdtemp(dir=folder)) / "data"
     shutil.copytree(data, copy)
-    for path in (copy, *copy.rglob("*")):
-        os.chown(path, UID, UID)
+    hand_over(copy)
     return copy
+
+
+def hand_over(folder: Path) -> None:
+    """Make a folder that of the images' user."""
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, UID, UID)
 
 
 def for_gpus() -> str:

@@ -1,4 +1,4 @@
-"""Every overlay of deploy/kubernetes as kubectl renders it, validated against the schemas of Kubernetes and of CRDs.
+"""Are deploy/ray and the overlays of deploy/kubernetes, as kubectl renders them, valid by the schemas of their kinds?
 
     python -m tests.deploy.rendered [FILE ...]
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.deploy.manifests import KUBERNETES, schemas, validate
+from tests.deploy.manifests import KUBERNETES, Manifest, Schemas, documents, schemas, validate
 
 
 def main() -> None:
@@ -21,10 +21,18 @@ def main() -> None:
     custom = schemas(map(Path, sys.argv[1:]))
     for overlay in sorted((KUBERNETES / "overlays").iterdir()):
         text = subprocess.run(["kubectl", "kustomize", str(overlay)], check=True, stdout=subprocess.PIPE).stdout
-        manifests = list(yaml.safe_load_all(text))
-        unknown = [manifest["kind"] for manifest in manifests if not validate(manifest, custom)]
-        without = f", but {', '.join(unknown)}: no schema for them" if unknown else ""
-        print(f"{overlay.name}: {len(manifests)} manifests are valid{without}")
+        check(overlay.name, list(yaml.safe_load_all(text)), custom)
+    check("ray", documents(KUBERNETES.parent / "ray/rayservice.yaml"), custom)
+
+
+def check(name: str, manifests: list[Manifest], custom: Schemas) -> None:
+    """Print what is valid, and what there is no schema for. Raises ValidationError."""
+    unknown = [manifest["kind"] for manifest in manifests if not validate(manifest, custom)]
+    print(
+        f"{name}: {len(manifests) - len(unknown)} manifests are valid",
+        *(f"no schema for {kind}" for kind in unknown),
+        sep="; ",
+    )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from boundarymorph import __version__
 from boundarymorph.cli import index as index_commands
-from boundarymorph.cli import serve
+from boundarymorph.cli import ray, serve
 from boundarymorph.cli.common import DataDirectory, console, fail
 from boundarymorph.cli.mcp import mcp
 from boundarymorph.cli.select import select
@@ -31,6 +31,7 @@ app = typer.Typer(
 app.command()(serve.serve)
 app.command()(serve.scorer)
 app.command()(serve.retriever)
+app.command()(ray.ray)
 
 
 @app.command()

@@ -1,0 +1,136 @@
+"""`boundarymorph ray`: the settings as a configuration of Ray Serve."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any
+
+import typer
+import yaml
+from pydantic import BaseModel, SecretStr
+
+from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.settings import Settings
+
+CODE = "boundarymorph.server.ray_serve"
+OF_A_PROCESS = {"host", "port", "workers", "worker_restarts", "worker_restart_seconds", "drain_seconds"}
+OF_CALLS = {"timeout_seconds", "attempt_seconds", "connections"}  # of servers elsewhere, and nothing of their models
+DOCUMENTS = "documents"  # the resource of the node that has the indexes on its disk
+ONGOING = 64  # calls that a retriever or a scorer has at a time
+QUEUED = 512  # and that wait for a scorer in each proxy
+RETRY_AFTER = 1  # seconds
+
+
+def ray(
+    port: Annotated[int, typer.Option(help="Port of the proxies, one on each node.")] = 8000,
+    max_replicas: Annotated[int, typer.Option(min=1, help="Gateways, and scorers, at most.")] = 8,
+    cpus: Annotated[float, typer.Option(min=0, help="CPUs that a replica is given.")] = 1,
+    gpus: Annotated[float, typer.Option(min=0, help="GPUs that a scorer is given.")] = 0,
+) -> None:
+    """Print the settings in force as a configuration for `serve deploy`: gateway, retriever and scorer on Ray Serve."""
+    typer.echo(
+        yaml.safe_dump(configuration(Settings.load(), port, max_replicas, cpus, gpus), sort_keys=False), nl=False
+    )
+
+
+def configuration(settings: Settings, port: int, max_replicas: int, cpus: float, gpus: float) -> dict[str, Any]:
+    """What Ray Serve is to run. Secrets are left out: each node has them in its environment.
+
+    Raises InvalidConfiguration for a service that others could use without keys.
+    """
+    if not settings.keys and not settings.without_keys:
+        raise InvalidConfiguration("every node of Ray answers: give keys, or set without_keys")
+    arguments = _arguments(settings, port)
+    applications = [_scorer(max_replicas, cpus, gpus), _retriever(settings, max_replicas, cpus)]
+    applications = [each for each in applications if not getattr(settings, each["name"]).url]
+    gateway = _gateway(settings, Settings(**arguments["gateway"]).sessions, max_replicas, cpus)
+    return {
+        "proxy_location": "EveryNode",
+        "http_options": {"host": "0.0.0.0", "port": port},  # noqa: S104
+        "applications": [
+            {
+                "name": deployment["name"],
+                "route_prefix": _prefix(deployment["name"]),
+                "import_path": f"{CODE}:{deployment['name']}",
+                "args": arguments[deployment["name"]],
+                "deployments": [{**deployment, **_common(settings)}],
+            }
+            for deployment in (*applications, gateway)
+        ],
+    }
+
+
+def _arguments(settings: Settings, port: int) -> dict[str, dict[str, Any]]:
+    """The settings of each role that differ from the defaults; the gateway's lead to the proxy of its node."""
+    given = _given(settings, OF_A_PROCESS)
+    gateway = _without(given, "milvus")
+    for role in ("retriever", "scorer"):
+        section = given.get(role, {})
+        if "url" not in section:
+            calls = {name: value for name, value in section.items() if name in OF_CALLS}
+            gateway[role] = {**calls, "url": [f"http://127.0.0.1:{port}{_prefix(role)}"]}
+    return {
+        "gateway": gateway,
+        "retriever": _without(given, "scorer", "retriever"),
+        "scorer": _without(given, "retriever", "milvus"),
+    }
+
+
+def _gateway(settings: Settings, sessions: int, most: int, cpus: float) -> dict[str, Any]:
+    queued = {"max_queued_requests": settings.limits.waiting}
+    return {"name": "gateway", **_scaled(most, sessions), **queued, "ray_actor_options": {"num_cpus": cpus}}
+
+
+def _retriever(settings: Settings, most: int, cpus: float) -> dict[str, Any]:
+    """On the node that has the documents; where Milvus has them, on any."""
+    queued = {"max_queued_requests": settings.work.search_waiting}
+    if settings.milvus.url is not None:
+        return {"name": "retriever", **_scaled(most, ONGOING), **queued, "ray_actor_options": {"num_cpus": cpus}}
+    alone = {"num_replicas": 1, "max_ongoing_requests": ONGOING}
+    place = {"num_cpus": cpus, "resources": {DOCUMENTS: 1}}
+    return {"name": "retriever", **alone, **queued, "ray_actor_options": place}
+
+
+def _scorer(most: int, cpus: float, gpus: float) -> dict[str, Any]:
+    place = {"num_cpus": cpus, "num_gpus": gpus}
+    return {"name": "scorer", **_scaled(most, ONGOING), "max_queued_requests": QUEUED, "ray_actor_options": place}
+
+
+def _common(settings: Settings) -> dict[str, Any]:
+    """What all deployments have."""
+    return {
+        "backpressure_config": {"status_code": 429, "retry_after_s": RETRY_AFTER},
+        "graceful_shutdown_timeout_s": settings.grace_seconds,
+        "health_check_period_s": settings.ready_interval_seconds,
+        "health_check_timeout_s": settings.ready_timeout_seconds,
+    }
+
+
+def _prefix(role: str) -> str:
+    return "/" if role == "gateway" else f"/{role}"
+
+
+def _scaled(most: int, ongoing: int) -> dict[str, Any]:
+    """As many replicas as keep half of the requests under way in each that it takes."""
+    scaling = {"min_replicas": 1, "max_replicas": most, "target_ongoing_requests": max(1, ongoing // 2)}
+    return {"max_ongoing_requests": ongoing, "autoscaling_config": scaling}
+
+
+def _given(value: BaseModel, but: Collection[str] = ()) -> dict[str, Any]:
+    """What differs from the defaults, as plain data without secrets, in the order of the fields."""
+    found: dict[str, Any] = {}
+    for name in type(value).model_fields:
+        if name not in value.model_fields_set or name in but:
+            continue
+        match getattr(value, name):
+            case SecretStr():
+                continue
+            case BaseModel() as inner:
+                found[name] = _given(inner)
+            case _:
+                found[name] = value.model_dump(mode="json", include={name})[name]
+    return found
+
+
+def _without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}
