@@ -54,7 +54,7 @@ class Service:
         settings = Settings(data_directory=self.data, without_keys=True, **values)
         printed = configuration(settings, self.port, max_replicas=3, cpus=0.5, gpus=0)
         scorer, _, gateway = (application["deployments"][0] for application in printed["applications"])
-        fast = {"upscale_delay_s": 2, "downscale_delay_s": 5, "metrics_interval_s": 1, "look_back_period_s": 3}
+        fast = {"upscale_delay_s": 2, "downscale_delay_s": 30, "metrics_interval_s": 1, "look_back_period_s": 5}
         if isinstance(scorers, int):
             del scorer["autoscaling_config"]
             scorer["num_replicas"] = scorers
@@ -168,7 +168,7 @@ def a_node_is_killed(service: Service) -> str:
 
 
 def it_scales(service: Service) -> str:
-    service.deploy(scorers=(1, 3))
+    service.deploy(scorers=(1, 2))
     service.await_(lambda: service.running() and len(service.nodes("scorer")) == 1)
     with service.load() as seen:
         up = service.await_(lambda: len(service.nodes("scorer")) >= 2)

@@ -19,7 +19,7 @@ def main() -> None:
     if shutil.which("kubectl") is None:
         sys.exit("kubectl, which has kustomize built in, is not in the PATH")
     custom = schemas(map(Path, sys.argv[1:]))
-    for overlay in sorted((KUBERNETES / "overlays").iterdir()):
+    for overlay in [*sorted((KUBERNETES / "overlays").iterdir()), KUBERNETES / "operators"]:
         text = subprocess.run(["kubectl", "kustomize", str(overlay)], check=True, stdout=subprocess.PIPE).stdout
         check(overlay.name, list(yaml.safe_load_all(text)), custom)
     check("ray", documents(KUBERNETES.parent / "ray/rayservice.yaml"), custom)

@@ -16,7 +16,12 @@ from tests.deploy.named import COMMANDS, PORTS, check_command, paths, role_of, s
 
 IMPORTED = boundarymorph.telemetry.metrics
 WHOLE = [each for each in resources() if each["kind"] in ("Deployment", "StatefulSet")]
-CUSTOM = {"ScaledObject", "ServiceMonitor"}  # of operators: `make check-deploy` validates them where it has their CRDs
+CUSTOM = {
+    "Milvus",
+    "Redis",
+    "ScaledObject",
+    "ServiceMonitor",
+}  # of operators: `make check-deploy` validates them where it has their CRDs
 ELSEWHERE = {53, 6379, 19530}  # DNS, Redis, Milvus
 KEY = str(keys.make("tests", list(keys.Scope))[1])
 FROM_SECRETS = {"keys": KEY, "secret": "bm_x", "url": "redis://redis:6379", "token": "root:Milvus"}
@@ -147,6 +152,14 @@ def test_metrics_are_scraped_where_they_are() -> None:
         assert endpoint["path"] in paths(role)
     (label,) = kustomizations()[KUBERNETES / "base"]["labels"]
     assert monitor["selector"]["matchLabels"] == label["pairs"]
+
+
+def test_milvus_is_asked_where_its_operator_puts_it() -> None:
+    (milvus,) = (each["metadata"] for each in resources() if each["kind"] == "Milvus")
+    (patch,) = documents(KUBERNETES / "components/milvus/retriever.yaml")
+    assert (
+        environment(patch)["BOUNDARYMORPH_MILVUS__URL"] == f"http://{milvus['name']}-milvus.{milvus['namespace']}:19530"
+    )
 
 
 def test_images_of_the_overlays() -> None:

@@ -73,6 +73,6 @@ def test_the_manifest_has_what_is_printed() -> None:
     spec = yaml.safe_load(SERVICE.read_text())["spec"]
     config = yaml.safe_load(spec["serveConfigV2"])
     ServeDeploySchema.model_validate(config)
-    settings = Settings(without_keys=True, milvus=MilvusSettings(url="http://milvus.milvus:19530"))
+    settings = Settings(without_keys=True, milvus=MilvusSettings(url="http://boundarymorph-milvus.milvus:19530"))
     expected = configuration(settings, port=8000, max_replicas=8, cpus=1, gpus=1)
     assert config == expected
