@@ -8,8 +8,10 @@ import pytest
 import yaml
 from ray.serve import Application
 from ray.serve.schema import ServeDeploySchema
+from typer.testing import CliRunner
 
 from boundarymorph.access import keys
+from boundarymorph.cli.main import app
 from boundarymorph.cli.ray import configuration
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.settings import MilvusSettings, Settings
@@ -67,6 +69,14 @@ def test_secrets_are_not_printed() -> None:
 def test_without_keys_it_has_to_be_said() -> None:
     with pytest.raises(InvalidConfiguration, match="without_keys"):
         printed()
+
+
+def test_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOUNDARYMORPH_WITHOUT_KEYS", "true")
+    result = CliRunner().invoke(app, ["ray", "--port", "9000", "--gpus", "0.5"])
+    assert result.exit_code == 0
+    settings = Settings(without_keys=True)
+    assert yaml.safe_load(result.stdout) == configuration(settings, port=9000, max_replicas=8, cpus=1, gpus=0.5)
 
 
 def test_the_manifest_has_what_is_printed() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 import typer
-import yaml
 from pydantic import BaseModel, SecretStr
 
 from boundarymorph.errors import InvalidConfiguration
@@ -28,9 +27,10 @@ def ray(
     gpus: Annotated[float, typer.Option(min=0, help="GPUs that a scorer is given.")] = 0,
 ) -> None:
     """Print the settings in force as a configuration for `serve deploy`: gateway, retriever and scorer on Ray Serve."""
-    typer.echo(
-        yaml.safe_dump(configuration(Settings.load(), port, max_replicas, cpus, gpus), sort_keys=False), nl=False
-    )
+    import yaml
+
+    printed = configuration(Settings.load(), port, max_replicas, cpus, gpus)
+    typer.echo(yaml.safe_dump(printed, sort_keys=False), nl=False)
 
 
 def configuration(settings: Settings, port: int, max_replicas: int, cpus: float, gpus: float) -> dict[str, Any]:
