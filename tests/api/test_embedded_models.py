@@ -43,7 +43,7 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[http
 async def test_an_index_and_a_pool_agree(client: httpx.AsyncClient) -> None:
     request = {"query": QUERY, "k": 4, "budget": 3, "batch_size": 1, "method": "boundarymorph", "explain": True}
     indexed = answer(await client.post("/select", json=request | {"index": "few"}))
-    pooled = answer(await client.post("/select", json=request | {"pool": DOCUMENTS}))
+    pooled = answer(await client.post("/select", json=request | {"pool": DOCUMENTS, "vectors": "encoder"}))
     assert {"violin", "harp"} <= {document["id"] for document in indexed["documents"]}
     assert indexed["rounds"] == [
         {"round": entry["round"], "calls": [call | {"gap": pytest.approx(call["gap"], rel=0.05, abs=0.05)}]}

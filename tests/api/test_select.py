@@ -88,7 +88,7 @@ async def test_from_an_index(client: httpx.AsyncClient, budget: int, k: int, bat
 @pytest.mark.parametrize("bare", [True, False])
 async def test_from_a_pool_of_texts(client: httpx.AsyncClient, bare: bool) -> None:
     given = texts(12)
-    body = await select(client, pool=given if bare else {"documents": given}, budget=5, k=4)
+    body = await select(client, pool=given if bare else {"documents": given}, budget=5, k=4, vectors="encoder")
     check(body, {document["id"]: document["text"] for document in given}, 5, 4, batch_size=5)
 
 
@@ -97,7 +97,7 @@ async def test_ways_to_bring_embeddings_agree(client: httpx.AsyncClient) -> None
     vectors = np.array([vector_of(document["text"]) for document in given])
     one_each = [document | {"embedding": row.tolist()} for document, row in zip(given, vectors, strict=True)]
     some = [document if number % 3 else one_each[number] for number, document in enumerate(given)]
-    plain = await select(client, pool=given, budget=5, k=4)
+    plain = await select(client, pool=given, budget=5, k=4, vectors="encoder")
     for pool in (
         one_each,
         some,
@@ -301,7 +301,7 @@ async def test_all_scores_known(client: httpx.AsyncClient) -> None:
 
 async def test_what_is_cut_is_counted_and_said(client: httpx.AsyncClient) -> None:
     pool = [{"text": f"{number} " + "long " * 40} for number in range(3)] + [{"text": "short"}]
-    body = await select(client, pool=pool, k=1, budget=4)
+    body = await select(client, pool=pool, k=1, budget=4, vectors="encoder")
     assert body["usage"]["truncated_documents"] == 3
     embedded, scored = body["warnings"]
     assert embedded.startswith("3 ") and "encoder" in embedded and "embedded" in embedded
@@ -530,7 +530,7 @@ class TestWords:
         ]
         answer(await client.put("/indexes/learned"))
         answer(await client.post("/indexes/learned/documents", json=documents))
-        for source in ({"index": "learned"}, {"pool": documents}):
+        for source in ({"index": "learned"}, {"pool": documents, "vectors": "encoder"}):
             request = {"query": "strings", "k": 40, "budget": 25, "batch_size": 5} | source
             learned = answer(await client.post("/select", json=request))
             right = sum(int(id) % 5 == 0 for id in ids(learned))

@@ -78,7 +78,7 @@ class TestTheOrderThatTheCallerGave:
             assert [document["retrieval_score"] for document in body["documents"]] == [6, 5, 4, 4, 3]
             assert body["documents"][0]["text"] == "text 6"
             (warning,) = body["warnings"]
-            assert error.public in warning and "the order is that of the scores given" in warning
+            assert error.public in warning and "the order is the one given" in warning
             problem(await client.post("/select", json=request | {"on_failure": "error"}), status, error.slug)
             without = [{name: value for name, value in one.items() if name != "score"} for one in self.POOL]
             problem(await client.post("/select", json=request | {"pool": without}), status, error.slug)

@@ -31,6 +31,7 @@ def test_killed(front: Service, indexes: Role, table: Table) -> None:
     assert refused.status_code == 503
     given = ask(front, index=None, pool=POOL, query_embedding=[1.0, 0.5])
     whole(given)
+    whole(ask(front, index=None, pool=list(DOCUMENTS)))  # vectors of the words are made in the gateway
     watch = Stopwatch()
     indexes.start(ready=False)
     recovery = watch.until(lambda: completes(front))

@@ -11,7 +11,7 @@ import numpy as np
 
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.words.lexical import bm25
+from boundarymorph.retrieval.words.lexical import PoolWords
 from tests.retrieval.fakes import vector_of
 from tests.retrieval.writer import BATCH, DIMENSION, KNOWN, document_of
 from tests.stateful.profile import times
@@ -61,7 +61,7 @@ def words_agree(directory: Path, stored: dict[int, int]) -> None:
     last = max(stored.values())
     query = f"version {last} document {ids[0]} padding {last} unheard"
     texts = [document_of(number, version).content for number, version in stored.items()]
-    expected = bm25(query, texts)
+    expected = PoolWords.of(texts).bm25(query)
     np.testing.assert_allclose(store.bm25(query, ids), expected, rtol=1e-12)
     found = store.best_by_words(query, len(ids) + 1)
     assert sorted(found.ids) == sorted(ids)

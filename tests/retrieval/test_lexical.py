@@ -16,7 +16,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.local.matching import MatchingReader
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.words.lexical import bm25, hashes, words
+from boundarymorph.retrieval.words.lexical import PoolWords, hashes, words
 from boundarymorph.retrieval.words.lexical_index import LexicalReader
 from boundarymorph.retrieval.words.postings import (
     SEGMENT_DOCUMENTS,
@@ -73,13 +73,13 @@ def test_words_are_the_same_in_much_ascii(text: str, ascii_text: str) -> None:
 
 @given(texts, st.lists(texts, max_size=8))
 def test_a_pool(query: str, pool: list[str]) -> None:
-    np.testing.assert_allclose(bm25(query, pool), literal_bm25(query, pool), rtol=1e-12)
+    np.testing.assert_allclose(PoolWords.of(pool).bm25(query), literal_bm25(query, pool), rtol=1e-12)
 
 
 def test_a_pool_without_words() -> None:
-    assert bm25("word", []).shape == (0,)
-    np.testing.assert_array_equal(bm25("word", ["", "-"]), [0, 0])
-    np.testing.assert_array_equal(bm25("", ["word"]), [0])
+    assert PoolWords.of([]).bm25("word").shape == (0,)
+    np.testing.assert_array_equal(PoolWords.of(["", "-"]).bm25("word"), [0, 0])
+    np.testing.assert_array_equal(PoolWords.of(["word"]).bm25(""), [0])
 
 
 def segment_of(documents: list[str], first: int) -> WordSegment:

@@ -96,7 +96,8 @@ async def test_pools_are_those_of_one_process(alone: Service, gateway: Service, 
 def test_a_gateway_is_thin(gateway: Service) -> None:
     select(gateway)
     pool = [{"id": str(n), "text": document["text"]} for n, document in enumerate(DOCUMENTS[:10])]
-    select(gateway, index=None, pool=pool, k=3)  # embedded by the retriever
+    select(gateway, index=None, pool=pool, k=3, vectors="encoder")  # the retriever's
+    select(gateway, index=None, pool=pool, k=3)
     gateway.client.get("/indexes/tales")
     maps = Path(f"/proc/{gateway.process.pid}/maps").read_text()
     for library in ("libfaiss", "_swigfaiss", "onnxruntime", "libtorch"):

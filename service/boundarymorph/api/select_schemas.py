@@ -18,6 +18,7 @@ from pydantic import (
 from pydantic.config import JsonDict
 
 from boundarymorph.api.schemas import Id, Message
+from boundarymorph.retrieval.retriever import VectorSource
 from boundarymorph.selection import StopReason
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.selector.result import Interruption, Status
@@ -56,8 +57,8 @@ class PoolDocument(Message):
     id: Id | None = Field(None, description="unique in the pool; the position, from 0, if absent")
     text: str = Field(description="what the models read, after the title")
     title: str | None = Field(None, description="read by the models before the text")
-    embedding: list[float] | None = Field(None, description="encoded by the service if absent")
-    score: float | None = Field(None, description="retrieval score; by default the inner product with the query")
+    embedding: list[float] | None = Field(None, description="made by the service if absent, see 'vectors'")
+    score: float | None = Field(None, description="retrieval score: the pool is ranked by it if all have one")
     bm25: float | None = Field(None, ge=0, description="word overlap with the query, if you have it: improves the set")
     cross_encoder_score: float | None = Field(
         None, ge=0, le=1, description="if you know it already: evidence that costs no call"
@@ -72,7 +73,7 @@ class PoolBody(Message):
     """The candidates of one request."""
 
     documents: list[PoolDocument] = Field(
-        min_length=1, description="ranked by their scores, or by the inner product with the query"
+        min_length=1, description="ranked by their scores; without them as 'ranked' says"
     )
     embeddings: VectorBlock | None = Field(None, description="of all documents at once, in their order")
 
@@ -85,7 +86,10 @@ Pool = Annotated[PoolBody, BeforeValidator(_documents_alone, json_schema_input_t
 _NULL: JsonDict = {"type": "null"}
 ONE_SOURCE: JsonDict = {
     "oneOf": [
-        {"required": ["index"], "properties": {"index": {"type": "string"}, "pool": _NULL}},
+        {
+            "required": ["index"],
+            "properties": {"index": {"type": "string"}, "pool": _NULL, "vectors": _NULL, "ranked": {"const": False}},
+        },
         {
             "required": ["pool"],
             "properties": {
@@ -139,6 +143,15 @@ class SelectRequest(Message):
         "Where the budget covers the pool nothing is chosen, and a round has as many as can be scored in time",
     )
     query_embedding: Vector | None = Field(None, description="used instead of encoding the query")
+    ranked: bool = Field(
+        False,
+        description="the pool is in retrieval order, best first; without this and without scores its order is that of "
+        "BM25, or where it has embeddings that of the inner products with the query",
+    )
+    vectors: Literal["lexical", "encoder"] | None = Field(
+        None,
+        description="of a pool without embeddings: made of its words, which takes no encoder, or by the encoder",
+    )
     return_documents: bool = Field(False, description="return text, title and metadata too")
     explain: bool = Field(False, description="return every round: what was asked, against what, and the score")
     deadline_ms: float | None = Field(
@@ -164,9 +177,20 @@ class SelectRequest(Message):
             raise ValueError("'depth' goes with 'index'; a pool is used whole")
         if self.pool is not None and (self.filter is not None or self.hybrid):
             raise ValueError("'filter' and 'hybrid' go with 'index'; a pool is used as it is")
+        if self.index is not None and (self.vectors is not None or self.ranked):
+            raise ValueError("'vectors' and 'ranked' go with 'pool'; an index has vectors and an order of its own")
+        if self.vectors == "lexical" and self._embedded:
+            raise ValueError("'vectors' is \"lexical\": leave out the embeddings, or leave out 'vectors'")
         if self.k is not None and self.max_tokens is not None:
             raise ValueError("give 'k' or 'max_tokens', not both")
         return self
+
+    @property
+    def _embedded(self) -> bool:
+        """Whether there are vectors of documents or of the query."""
+        pool = self.pool
+        documents = pool is not None and (pool.embeddings is not None or any(d.embedding for d in pool.documents))
+        return documents or self.query_embedding is not None
 
 
 class SelectedDocument(BaseModel):
@@ -225,6 +249,10 @@ class SelectResponse(BaseModel):
     k: int | None = Field(description="null where 'max_tokens' was given")
     max_tokens: int | None = Field(description="null where 'k' counts")
     method: str = Field(description="in force")
+    vectors: VectorSource = Field(
+        description="where the documents' vectors are from: given in the request, the service's encoder, the words "
+        "(lexical), the index; none where an order was all that was needed"
+    )
     usage: Usage = Field(description="what it cost")
     status: Literal[*map(str, Status)] = Field(  # type: ignore[valid-type]
         description="partial: as of the scores that there were time or a scorer for; retrieval_only: there were none"

@@ -80,6 +80,7 @@ def response_of(result: SelectionResult, task: SelectionTask, *, explain: bool =
         k=task.k,
         max_tokens=task.max_tokens,
         method=task.method,
+        vectors=result.vectors,
         usage=Usage(
             budget=task.budget,
             cross_encoder_calls=result.calls,
@@ -155,6 +156,8 @@ def _candidates(request: SelectRequest, settings: Settings) -> Callable[[Retriev
         tokens=[given.tokens for given in pool.documents],
         known=known,
         words=(request.method or settings.method) in methods.BY_WORDS,
+        vectors=request.vectors or settings.vectors,
+        ranked=request.ranked,
     )
 
 

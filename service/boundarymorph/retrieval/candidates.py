@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.errors import InvalidEmbeddings
+from boundarymorph.inference.executors import Run
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.retriever import Retrieved, Retriever, Search
-from boundarymorph.retrieval.words.lexical import bm25
+from boundarymorph.retrieval.fusion import RANK_CONSTANT
+from boundarymorph.retrieval.retriever import Retrieved, Retriever, Search, VectorSource
+from boundarymorph.retrieval.words.lexical import PoolWords
 from boundarymorph.selection.pool import Pool
 
 CHARACTERS_PER_TOKEN = 4.0  # of English text under the tokenizers of today's language models
@@ -28,8 +29,8 @@ class Candidates(Protocol):
 
     texts_at_hand: ClassVar[bool]
 
-    async def retrieve(self) -> Retrieved:
-        """Embeddings and scores of all candidates, in retrieval order."""
+    async def retrieve(self, run: Run) -> Retrieved:
+        """Embeddings and scores of all candidates, in retrieval order; `run` has threads for what takes time."""
 
     async def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
         """The candidates of these ids, by id; those deleted in the meantime are left out."""
@@ -42,7 +43,7 @@ class Candidates(Protocol):
         """Cross-encoder scores that came with the candidates, by id."""
 
     def given_order(self) -> Pool | None:
-        """The candidates in the order of the scores that they came with, without vectors; None without such scores."""
+        """The candidates in the order in which they came, without vectors; None where none was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class IndexedCandidates:
     index: str
     search: Search
 
-    async def retrieve(self) -> Retrieved:
+    async def retrieve(self, run: Run) -> Retrieved:
         return await self.retriever.retrieve(self.index, self.search)
 
     async def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
@@ -75,10 +76,13 @@ class IndexedCandidates:
 class GivenCandidates:
     """Documents that came with the request.
 
-    embeddings: (N, d), or one (d,) or None a document; what is missing is encoded here, and so is the query.
-    scores: (N,) retrieval scores, by default the inner product with the query. features: further (N,) signals; bm25 is
-    computed over the pool where it is not among them and `words` are wanted.
-    tokens: (N,) lengths, None where not known. known: cross-encoder scores by id. listed: nothing is encoded, and the
+    embeddings: (N, d), or one (d,) or None a document; what is missing is encoded here, and so is the query. Where
+    there are none at all and `vectors` is "lexical", the vectors are made of the words, and nothing is encoded.
+    scores: (N,) retrieval scores. Without them, documents that are `ranked` are in retrieval order and get scores that
+    fall as those of a fused ranking, which tell more than the order alone (docs/evaluation.md); the order of others is
+    that of BM25 with lexical vectors, and of the inner products with the query with vectors of another kind.
+    features: further (N,) signals; bm25 is computed over the pool where it is not among them and `words` are wanted.
+    tokens: (N,) lengths, None where not known. known: cross-encoder scores by id. listed: no vectors are made, and the
     pool is that of `Pool.listed`.
     """
 
@@ -93,27 +97,30 @@ class GivenCandidates:
     tokens: Sequence[int | None] | None = None
     known: Mapping[str, float] = field(default_factory=dict)
     words: bool = False
+    vectors: Literal["lexical", "encoder"] = "lexical"
+    ranked: bool = False
     listed: bool = False
 
-    async def retrieve(self) -> Retrieved:
+    async def retrieve(self, run: Run) -> Retrieved:
         ids = [document.id for document in self.given]
         if self.listed:
-            return Retrieved(Pool.listed(ids))
-        warnings = []
-        embeddings = self.embeddings
-        if not isinstance(embeddings, np.ndarray):
-            embeddings, truncated = await self._complete(embeddings or [None] * len(ids))
-            if truncated:
-                warnings.append(f"{truncated} documents were cut to the encoder's maximum length to be embedded")
-        vector = (
-            self.query_embedding if self.query_embedding is not None else await self.retriever.embed_query(self.query)
-        )
-        features = self.features
-        if self.words and "bm25" not in features:
-            texts = [document.content for document in self.given]
-            features = {**features, "bm25": await asyncio.to_thread(bm25, self.query, texts)}
-        pool = await asyncio.to_thread(Pool.of, ids, embeddings, vector, self.scores, features)
-        return Retrieved(pool, warnings)
+            return Retrieved(Pool.listed(ids), vectors="none")
+        lexical = self.vectors == "lexical" and self.embeddings is None and self.query_embedding is None
+        by_words = lexical and self.scores is None and not self.ranked
+        features, words = dict(self.features), None
+        if lexical or (self.words and "bm25" not in features):
+            words = await run(PoolWords.of, [document.content for document in self.given])
+            if (by_words or self.words) and "bm25" not in features:
+                features["bm25"] = await run(words.bm25, self.query)
+        if lexical and words is not None:
+            made = _Vectors(*await run(_lexical, words, self.query), "lexical")
+        else:
+            made = await self._embedded(run)
+        scores = features["bm25"] if by_words else self._order
+        pool = await run(Pool.of, ids, made.documents, made.query, scores, features)
+        if by_words:  # BM25 is a feature already
+            pool = replace(pool, features={**pool.features, "similarity": await run(_similarity, pool)})
+        return Retrieved(pool, made.warnings, made.source)
 
     async def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
         return {id: self._by_id[id] for id in ids}
@@ -130,27 +137,64 @@ class GivenCandidates:
         return self.known
 
     def given_order(self) -> Pool | None:
-        return None if self.scores is None else Pool.listed([document.id for document in self.given], self.scores)
+        return None if self._order is None else Pool.listed([document.id for document in self.given], self._order)
+
+    @cached_property
+    def _order(self) -> ArrayLike | None:
+        """(N,) scores of the caller's order; None where there is none."""
+        if self.scores is None and self.ranked:
+            return 1.0 / (RANK_CONSTANT + np.arange(1, len(self.given) + 1))
+        return self.scores
 
     @cached_property
     def _by_id(self) -> dict[str, Document]:
         return {document.id: document for document in self.given}
 
-    async def _complete(self, partial: Sequence[ArrayLike | None]) -> tuple[NDArray[np.float32], int]:
-        """(N, d) embeddings, those not given encoded, and how many texts were cut for that."""
-        missing = [position for position, vector in enumerate(partial) if vector is None]
-        rows = await asyncio.to_thread(_rows, partial)
-        truncated = 0
-        if missing:
-            encoded = await self.retriever.embed_documents([self.given[position].content for position in missing])
-            rows.update(zip(missing, encoded.vectors, strict=True))
-            truncated = encoded.truncated
-        if len({row.shape for row in rows.values()}) > 1:
-            raise InvalidEmbeddings(
-                "the embeddings have different dimensions"
-                + (", some given and some of this service's encoder; give all of them or none" if missing else "")
-            )
-        return await asyncio.to_thread(np.stack, [rows[position] for position in range(len(partial))]), truncated
+    async def _embedded(self, run: Run) -> _Vectors:
+        """The vectors as they were given, and those of the encoder where there are none."""
+        source: VectorSource = "given"
+        warnings = []
+        if isinstance(self.embeddings, np.ndarray):
+            embeddings = self.embeddings
+        else:
+            rows = await run(_rows, self.embeddings or [])
+            missing = [position for position in range(len(self.given)) if position not in rows]
+            if missing:
+                encoded = await self.retriever.embed_documents([self.given[position].content for position in missing])
+                rows.update(zip(missing, encoded.vectors, strict=True))
+                if encoded.truncated:
+                    cut = f"{encoded.truncated} documents were cut to the encoder's maximum length to be embedded"
+                    warnings.append(cut)
+            if len({row.shape for row in rows.values()}) > 1:
+                raise InvalidEmbeddings(
+                    "the embeddings have different dimensions"
+                    + (", some given and some of this service's encoder; give all of them or none" if missing else "")
+                )
+            embeddings = await run(np.stack, [rows[position] for position in range(len(self.given))])
+            source = "encoder" if missing else "given"
+        query = self.query_embedding
+        if query is None:
+            query = await self.retriever.embed_query(self.query)
+        return _Vectors(embeddings, query, source, warnings)
+
+
+class _Vectors(NamedTuple):
+    """Of the documents and of the query, where they are from, and what their user should know."""
+
+    documents: ArrayLike
+    query: ArrayLike
+    source: VectorSource
+    warnings: Sequence[str] = ()
+
+
+def _lexical(words: PoolWords, query: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    from boundarymorph.retrieval.words.vectors import lexical_vectors  # which imports scipy
+
+    return lexical_vectors(words, query)
+
+
+def _similarity(pool: Pool) -> NDArray[np.float64]:
+    return (pool.embeddings @ pool.query).astype(np.float64)
 
 
 def _tokens(characters: NDArray[np.integer] | NDArray[np.floating]) -> NDArray[np.float64]:

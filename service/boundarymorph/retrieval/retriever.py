@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +16,9 @@ from boundarymorph.selection.pool import Pool, unit_rows
 
 if TYPE_CHECKING:  # a gateway retrieves elsewhere and loads no encoder
     from boundarymorph.retrieval.encoders import Embeddings
+
+
+VectorSource = Literal["given", "encoder", "lexical", "index", "none"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,10 +50,14 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Retrieved:
-    """A pool, and what its user should know about how it came to be."""
+    """A pool, and what its user should know about how it came to be.
+
+    vectors: where those of its documents are from: the request, the service's encoder, the words, an index or nowhere.
+    """
 
     pool: Pool
     warnings: Sequence[str] = ()
+    vectors: VectorSource = "index"
 
 
 class Retriever(Protocol):

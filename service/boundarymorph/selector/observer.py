@@ -32,6 +32,7 @@ class Observer:
         for stage, seconds in result.seconds.items():
             metrics.select_stage_seconds.labels(stage).observe(seconds)
         metrics.selections.labels(result.status.value, result.stop_reason.value).inc()
+        metrics.select_vectors.labels(result.vectors).inc()
         metrics.cross_encoder_calls.inc(result.calls)
         metrics.select_calls.observe(result.calls)
         metrics.select_rounds.observe(result.rounds)

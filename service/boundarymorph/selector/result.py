@@ -19,6 +19,7 @@ from boundarymorph.errors import (
     StorageUnavailable,
 )
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.retriever import VectorSource
 from boundarymorph.selection import Observation, Pool, Selection, StopReason
 
 
@@ -87,7 +88,8 @@ class SelectionResult:
     cross-encoder computed for this task; cached: how many came from a cache, or from another task that was having the
     same computed. reused: scores that were known before, and took the place of as many calls; expected_loss: share of
     the set's relevance that more calls may have brought; documents: by id, as far as they were fetched; truncated:
-    scored pairs that were cut to fit the cross-encoder; seconds: by stage, and their total.
+    scored pairs that were cut to fit the cross-encoder; seconds: by stage, and their total; vectors: where those of the
+    pool are from.
     """
 
     pool: Pool
@@ -104,3 +106,4 @@ class SelectionResult:
     truncated: int
     seconds: Mapping[str, float]
     warnings: Sequence[str]
+    vectors: VectorSource

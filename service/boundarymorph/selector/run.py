@@ -16,6 +16,7 @@ from boundarymorph.caching.known import TaskScores
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.retriever import VectorSource
 from boundarymorph.selection import ExhaustiveSession, Pool, Selection, SelectionSession, StopReason, capacity_of
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.selector.observer import Observer
@@ -41,6 +42,7 @@ class SelectionRun:
 
     pool: Pool
     batch: NDArray[np.intp] = NOTHING
+    _vectors: VectorSource = "none"
     _session: Session | None = None
     _interruption: Interruption | None = None
 
@@ -70,16 +72,16 @@ class SelectionRun:
         try:
             with self._observer.stage("retrieve"):
                 async with self._task.deadline.enforced():
-                    retrieved = await self._candidates.retrieve()
+                    retrieved = await self._candidates.retrieve(self._in_thread)
         except INTERRUPTING as error:
             self._refuse(error)
             given = self._candidates.given_order()
             if given is None:
                 raise
-            self._interrupt("nothing was scored, and the order is that of the scores given", error)
+            self._interrupt("nothing was scored, and the order is the one given", error)
             self.pool = given
         else:
-            self.pool, self._warnings = retrieved.pool, list(retrieved.warnings)
+            self.pool, self._vectors, self._warnings = retrieved.pool, retrieved.vectors, list(retrieved.warnings)
 
     async def recall(self) -> None:
         """Reuse scores of earlier tasks, and choose the first batch; of an empty pool there is none.
@@ -172,6 +174,7 @@ class SelectionRun:
             scores.truncated,
             self._observer.seconds(),
             self._warnings,
+            self._vectors,
         )
         self._observer.finished(result, self._task.budget)
         return result

@@ -73,6 +73,9 @@ class Settings(BaseSettings):
         30.0, gt=0, description="that a client may take to read one event of a stream before it is hung up on"
     )
     method: str = Field(methods.DEFAULT, description="how to select where a request does not say")
+    vectors: Literal["lexical", "encoder"] = Field(
+        "lexical", description="of a pool whose texts bring none, where a request does not say"
+    )
     auto_budget: int = Field(200, ge=0, description='calls at most where a request says "auto", within the limit')
     auto_settle: float = Field(0.02, gt=0, lt=1, description='expected loss at which "auto" stops')
     encoder: EncoderSettings = Field(default_factory=EncoderSettings)

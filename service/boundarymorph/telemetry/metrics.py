@@ -44,6 +44,11 @@ select_stage_seconds = Histogram(
 selections = Counter(
     "boundarymorph_selections_total", "Selections by what they are and why they stopped.", ["status", "stop_reason"]
 )
+select_vectors = Counter(
+    "boundarymorph_select_vectors_total",
+    "Selections by where their documents' vectors are from: the request, the encoder, the words, an index, none.",
+    ["source"],
+)
 expected_loss = Histogram(
     "boundarymorph_select_expected_loss_ratio",
     "Share of a set's relevance that more calls may have brought.",

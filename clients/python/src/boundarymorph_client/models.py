@@ -49,9 +49,10 @@ class SelectOptions(TypedDict, total=False):
     """Options of a selection. Exactly one of `index` and `pool` is needed; what is left out is the service's to choose.
 
     index: take the candidates from this index.
-    pool: or take these, as texts or documents, in the order of your retriever.
+    pool: or take these, as texts or documents. ranked: they are in the order of your retriever, best first.
     embeddings: of the pool's documents [N, d]; arrays are sent as a block of float16 if they are that, else float32.
-    query_embedding: [d], used instead of encoding the query.
+    query_embedding: [d], used instead of encoding the query. vectors: of a pool without embeddings, `lexical` (made of
+        its words) or `encoder`.
     budget: cross-encoder calls at most; "auto" stops when little is expected to be lost by it.
     k: documents to return; max_tokens: return what fits into so many tokens, instead of k.
     spend: where every document fits, `order` (the default) makes calls for the order, `set` makes none.
@@ -68,6 +69,8 @@ class SelectOptions(TypedDict, total=False):
     pool: Sequence[str | PoolDocument | Mapping[str, object]]
     embeddings: Vectors
     query_embedding: Vector
+    ranked: bool
+    vectors: Literal["lexical", "encoder"]
     budget: int | Literal["auto"]
     k: int
     max_tokens: int
@@ -143,6 +146,7 @@ class Selection(Answer):
     k: int | None
     max_tokens: int | None
     method: str
+    vectors: str
     usage: Usage
     status: str
     stop_reason: str

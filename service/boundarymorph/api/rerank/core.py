@@ -45,8 +45,9 @@ def task_of(
             GivenCandidates,
             query=wanted.query,
             given=[Document(str(number), text) for number, text in enumerate(wanted.texts)],
-            scores=[1 / rank for rank in range(1, count + 1)],  # they mostly come in the order of their retrieval
             words=settings.method in methods.BY_WORDS,
+            vectors=settings.vectors,
+            ranked=True,  # they mostly come in the order of their retrieval
             listed=exhaustive,
         ),
         budget=budget,

@@ -6,7 +6,8 @@ import codecs
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 from zlib import crc32
 
@@ -62,26 +63,37 @@ def contributions(weight: float, counts: NDArray[np.integer], saturation: NDArra
     return weight * (K1 + 1) * counts / (counts + saturation)
 
 
-def bm25(query: str, texts: Sequence[str]) -> NDArray[np.float64]:
-    """(n,) BM25 of n texts for a query, with the statistics of these texts; a word of the query counts each time."""
-    scores = np.zeros(len(texts))
-    folded = [_folded(text) for text in texts]
-    buffer = _spaced(b"\n".join([b"", *folded, b""]))
-    ends = np.cumsum([len(text) + 1 for text in folded], dtype=np.int64)
-    content = np.frombuffer(buffer, dtype=np.uint8)
-    edges = np.flatnonzero(np.diff(content != _SPACE)) + 1
-    starts, sizes = edges[::2], edges[1::2] - edges[::2]
-    lengths = np.diff(np.searchsorted(starts, ends), prepend=0)
-    saturations = saturation(lengths, float(lengths.mean()) if len(texts) else 0.0)
-    for word, times in Counter(words(query)).items():
-        places = starts[sizes == len(word)]
-        for offset, letter in enumerate(word):
-            places = places[content[places + offset] == letter]
-        counts = np.bincount(np.searchsorted(ends, places), minlength=len(texts))
-        having = np.flatnonzero(counts)
-        amount = times * weight(len(texts), len(having))
-        scores[having] += contributions(amount, counts[having], saturations[having])
-    return scores
+@dataclass(frozen=True, slots=True, eq=False)
+class PoolWords:
+    """The words of n texts, found once for all that is made of them: BM25 here, and `vectors.lexical_vectors`.
+
+    hashes: (T,) of all words, text after text; lengths: (n,) how many of them are each text's.
+    """
+
+    hashes: NDArray[np.uint32]
+    lengths: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> PoolWords:
+        found = [hashes(text) for text in texts]
+        return cls(
+            np.concatenate([np.empty(0, dtype=np.uint32), *found]),
+            np.array([len(of_text) for of_text in found], dtype=np.int64),
+        )
+
+    def bm25(self, query: str) -> NDArray[np.float64]:
+        """(n,) BM25 of each text, with the statistics of these texts; a word of the query counts each time."""
+        documents = len(self.lengths)
+        scores = np.zeros(documents)
+        ends = np.cumsum(self.lengths)
+        saturations = saturation(self.lengths, float(self.lengths.mean()) if documents else 0.0)
+        for word, times in Counter(hashes(query).tolist()).items():
+            places = np.flatnonzero(self.hashes == word)
+            counts = np.bincount(np.searchsorted(ends, places, side="right"), minlength=documents)
+            having = np.flatnonzero(counts)
+            amount = times * weight(documents, len(having))
+            scores[having] += contributions(amount, counts[having], saturations[having])
+        return scores
 
 
 def _folded(text: str) -> bytes:

@@ -1,0 +1,182 @@
+"""POST /select with texts that bring no embeddings: vectors and an order of their words, and no encoder."""
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from boundarymorph.errors import InvalidInput
+from boundarymorph.retrieval.encoders import Embeddings
+from boundarymorph.retrieval.index_retriever import IndexRetriever
+from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.selection.methods import METHODS
+from boundarymorph.selector.selector import Selector
+from boundarymorph.server.composition import AllInOne
+from boundarymorph.settings import Settings
+from tests.api.service import answer, block, problem, serving
+from tests.retrieval.bm25 import literal_bm25
+from tests.retrieval.fakes import SeededEncoder, vector_of
+from tests.scoring.fakes import SeededScorer
+
+QUERY = "tram driver"
+TEXTS = ["a violin", "the tram stops", "the tram driver", "", "driver of a tractor", "the tram of the tram driver"]
+MEMBERS = [*TEXTS, *(f"filler number {number} about a tram" for number in range(150))]
+
+
+class CountedEncoder(SeededEncoder):
+    """Counts what it is asked for."""
+
+    texts = 0
+
+    async def encode_query(self, query: str) -> Any:
+        self.texts += 1
+        return await super().encode_query(query)
+
+    async def encode_documents(self, texts: Sequence[str]) -> Embeddings:
+        self.texts += len(texts)
+        return await super().encode_documents(texts)
+
+
+ENCODER = CountedEncoder()
+
+
+def built(settings: Settings, on_lost: object = None) -> AllInOne:
+    catalog, scorer = LocalCatalog(settings.data_directory / "indexes"), SeededScorer()
+    retriever = IndexRetriever(catalog, ENCODER)
+    return AllInOne(catalog, ENCODER, retriever, scorer, Selector(retriever, scorer))
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
+    async with serving(Settings(data_directory=tmp_path_factory.mktemp("lexical")), build=built) as client:
+        yield client
+
+
+async def select(client: httpx.AsyncClient, texts: Any = TEXTS, **more: Any) -> dict[str, Any]:
+    """The answer; ids are positions. Without calls, k being all but one, the order is that of retrieval."""
+    pool = more.pop("pool", [{"text": text} for text in texts])
+    body = {"query": QUERY, "pool": pool, "budget": 0, "k": len(pool) - 1, **more}
+    return answer(await client.post("/select", json=body))
+
+
+def ranked(body: dict[str, Any]) -> list[tuple[int, float]]:
+    """Positions and retrieval scores of what was returned, in retrieval order."""
+    documents = sorted(body["documents"], key=lambda document: document["retrieval_rank"])
+    return [(int(document["id"]), document["retrieval_score"]) for document in documents]
+
+
+async def test_without_scores_the_order_is_that_of_bm25(client: httpx.AsyncClient) -> None:
+    before = ENCODER.texts
+    for texts in (TEXTS, MEMBERS):
+        body = await select(client, texts)
+        assert body["vectors"] == "lexical"
+        assert body["warnings"] == []
+        expected = literal_bm25(QUERY, texts)
+        order = sorted(range(len(texts)), key=lambda place: (-expected[place], place))
+        assert [place for place, _ in ranked(body)] == order[:-1]
+        assert [score for _, score in ranked(body)] == pytest.approx([expected[place] for place in order[:-1]])
+    assert ENCODER.texts == before
+
+
+async def test_bm25_that_came_along_is_the_order(client: httpx.AsyncClient) -> None:
+    values = [1.0, 5.0, 0.0, 2.0, 3.0, 4.0]
+    body = await select(client, pool=[{"text": text, "bm25": x} for text, x in zip(TEXTS, values, strict=True)])
+    assert ranked(body) == [(1, 5.0), (5, 4.0), (4, 3.0), (3, 2.0), (0, 1.0)]
+
+
+async def test_scores_are_the_order(client: httpx.AsyncClient) -> None:
+    before = ENCODER.texts
+    pool = [{"text": text, "score": number % 3} for number, text in enumerate(TEXTS)]
+    for more in ({}, {"ranked": True}):
+        body = await select(client, pool=pool, **more)
+        assert ranked(body) == [(2, 2), (5, 2), (1, 1), (4, 1), (0, 0)]
+        assert body["vectors"] == "lexical"
+    assert ENCODER.texts == before
+
+
+async def test_a_ranked_pool_keeps_its_order(client: httpx.AsyncClient) -> None:
+    body = await select(client, ranked=True)
+    assert ranked(body) == [(place, 1 / (61 + place)) for place in range(5)]
+    vectors = [vector_of(text).tolist() for text in TEXTS]
+    given = [{"text": text, "embedding": vector} for text, vector in zip(TEXTS, vectors, strict=True)]
+    assert [place for place, _ in ranked(await select(client, pool=given, ranked=True))] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("texts", [TEXTS, MEMBERS, [""] * 5, ["same"] * 200, ["x"], ["北京大学", "人民", "大学生"] * 3])
+async def test_calls_are_spent_whatever_the_texts(client: httpx.AsyncClient, method: str, texts: list[str]) -> None:
+    bodies = [await select(client, texts, budget=4, k=2, batch_size=2, method=method, reuse=False) for _ in range(2)]
+    first, again = bodies
+    assert first["usage"]["cross_encoder_calls"] == min(4, len(texts))
+    assert first["documents"] == again["documents"]
+
+
+async def test_the_encoder_where_it_is_wanted(client: httpx.AsyncClient) -> None:
+    before = ENCODER.texts
+    body = await select(client, vectors="encoder")
+    assert body["vectors"] == "encoder"
+    assert ENCODER.texts == before + len(TEXTS) + 1
+    similarity = [float(vector_of(text) @ vector_of(QUERY)) for text in TEXTS]
+    assert [place for place, _ in ranked(body)] == np.argsort(np.negative(similarity))[:-1].tolist()
+
+
+async def test_vectors_of_some_documents_or_of_the_query_ask_for_the_encoder(client: httpx.AsyncClient) -> None:
+    some: list[dict[str, Any]] = [{"text": text} for text in TEXTS]
+    some[0]["embedding"] = vector_of(TEXTS[0]).tolist()
+    assert (await select(client, pool=some))["vectors"] == "encoder"
+    assert (await select(client, query_embedding=vector_of(QUERY).tolist()))["vectors"] == "encoder"
+
+
+async def test_where_vectors_are_from(client: httpx.AsyncClient) -> None:
+    vectors = np.array([vector_of(text) for text in TEXTS])
+    pool = {"documents": [{"text": text} for text in TEXTS], "embeddings": block(vectors)}
+    body = answer(await client.post("/select", json={"query": QUERY, "pool": pool, "budget": 0}))
+    assert body["vectors"] == "given"
+    metrics = (await client.get("/metrics")).text
+    assert 'boundarymorph_select_vectors_total{source="given"}' in metrics
+    assert 'boundarymorph_select_vectors_total{source="lexical"}' in metrics
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"pool": [{"text": "a", "embedding": [1.0]}], "vectors": "lexical"}, "leave out the embeddings"),
+        ({"pool": [{"text": "a"}], "query_embedding": [1.0], "vectors": "lexical"}, "leave out the embeddings"),
+        ({"index": "texts", "vectors": "lexical"}, "of its own"),
+        ({"index": "texts", "ranked": True}, "of its own"),
+        ({"pool": [{"text": "a"}], "vectors": "dense"}, ""),
+    ],
+)
+async def test_contradictions(client: httpx.AsyncClient, more: dict[str, Any], reason: str) -> None:
+    response = await client.post("/select", json={"query": QUERY, **more})
+    problem(response, 422, "invalid-input")
+    assert reason in response.text
+
+
+async def test_a_service_can_prefer_the_encoder(tmp_path: Path) -> None:
+    async with serving(Settings(data_directory=tmp_path, vectors="encoder"), build=built) as client:
+        assert (await select(client))["vectors"] == "encoder"
+        assert (await select(client, vectors="lexical"))["vectors"] == "lexical"
+
+
+async def test_a_service_without_an_encoder(tmp_path: Path) -> None:
+    """What comes without vectors needs none; what asks for one is told so."""
+    with pytest.raises(InvalidInput):
+        await IndexRetriever(LocalCatalog(tmp_path), None).embed_query("")
+
+    def without(settings: Settings, on_lost: object = None) -> AllInOne:
+        parts = built(settings)
+        retriever, scorer = IndexRetriever(parts.catalog, None), SeededScorer()
+        return AllInOne(parts.catalog, ENCODER, retriever, scorer, Selector(retriever, scorer))
+
+    async with serving(Settings(data_directory=tmp_path), build=without) as client:
+        assert (await select(client, budget=3, k=2))["usage"]["cross_encoder_calls"] == 3
+        response = await client.post("/select", json={"query": QUERY, "pool": [{"text": "a"}], "vectors": "encoder"})
+        assert "without an encoder" in problem(response, 422, "invalid-input")

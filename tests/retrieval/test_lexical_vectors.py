@@ -1,0 +1,145 @@
+"""Vectors made of the words of a pool."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from boundarymorph.retrieval.words.lexical import PoolWords
+from boundarymorph.retrieval.words.vectors import DIMENSIONS, LexicalVectors, lexical_vectors
+from boundarymorph.selection import Pool
+
+TOPICS = (
+    "tram line rails stop driver ticket",
+    "violin string bow quartet concert",
+    "soil seed harvest tractor barn",
+    "court judge verdict appeal law",
+)
+
+
+def of(texts: list[str], query: str = "tram") -> LexicalVectors:
+    vectors = lexical_vectors(PoolWords.of(texts), query)
+    assert vectors.documents.dtype == vectors.query.dtype == np.float32
+    assert vectors.documents.shape == (len(texts), len(vectors.query))
+    assert len(vectors.query) <= DIMENSIONS
+    lengths = np.linalg.norm(np.vstack([vectors.documents, vectors.query]), axis=1)
+    np.testing.assert_allclose(lengths, 1.0, atol=1e-6)
+    return vectors
+
+
+def corpus(count: int, seed: int = 0) -> list[str]:
+    """Texts about one topic each, in turn, with words that say nothing and words of their own."""
+    rng = np.random.default_rng(seed)
+    noise = [f"noise{number}" for number in range(3_000)]
+    return [
+        " ".join(
+            [*rng.choice(TOPICS[number % len(TOPICS)].split(), 8), *rng.choice(noise, 12), "the", "of", f"own{number}"]
+        )
+        for number in range(count)
+    ]
+
+
+def cosines(texts: list[str], query: str) -> NDArray[np.float64]:
+    """Literally: the cosines of TF-IDF between all texts and, last, the query."""
+    vocabulary = sorted({word for text in texts for word in text.split()})
+    counts = np.array([[text.split().count(word) for word in vocabulary] for text in [*texts, query]], dtype=np.float64)
+    frequency = (counts[:-1] > 0).sum(axis=0)
+    weights = 1 + np.log((1 + len(texts)) / (1 + frequency))
+    values = np.where(counts > 0, 1 + np.log(np.maximum(counts, 1)), 0) * weights
+    values /= np.linalg.norm(values, axis=1, keepdims=True)
+    products: NDArray[np.float64] = values @ values.T
+    return products
+
+
+@pytest.mark.parametrize("count", [1, 2, 30, DIMENSIONS - 1])
+def test_a_small_pool_has_the_cosines_of_tf_idf(count: int) -> None:
+    texts, query = corpus(count), "tram driver concert"
+    vectors, expected = of(texts, query), cosines(texts, query)
+    np.testing.assert_allclose(vectors.documents @ vectors.documents.T, expected[:-1, :-1], atol=1e-5)
+    similarity = vectors.documents @ vectors.query
+    wanted = expected[:-1, -1]  # but for the length of what the query has in common with the pool
+    np.testing.assert_allclose(similarity / np.linalg.norm(similarity), wanted / np.linalg.norm(wanted), atol=1e-5)
+
+
+def test_a_large_pool_is_reduced_to_what_its_texts_are_about() -> None:
+    texts = corpus(600)
+    vectors = of(texts, "violin quartet")
+    assert len(vectors.query) == DIMENSIONS
+    topic = np.arange(600) % len(TOPICS)
+    products = vectors.documents @ vectors.documents.T
+    same = topic[:, None] == topic[None]
+    other = products[~same]
+    np.fill_diagonal(same, val=False)
+    assert products[same].mean() > other.mean() + 0.25
+    similarity = vectors.documents @ vectors.query
+    assert (topic[np.argsort(-similarity)[:100]] == 1).all()
+
+
+@pytest.mark.parametrize("count", [40, 300])
+def test_the_same_input_has_the_same_vectors(count: int) -> None:
+    first, again = of(corpus(count)), of(corpus(count))
+    np.testing.assert_array_equal(first.documents, again.documents)
+    np.testing.assert_array_equal(first.query, again.query)
+    assert not np.array_equal(first.documents, of(corpus(count, seed=1)).documents[: len(first.documents)])
+
+
+@pytest.mark.parametrize("count", [5, 300])
+def test_texts_without_words_are_alike_and_like_no_other(count: int) -> None:
+    vectors = of(["", *corpus(count), "-- ?!"])
+    np.testing.assert_allclose(vectors.documents[0] @ vectors.documents.T, [1.0, *[0.0] * count, 1.0], atol=1e-6)
+    assert vectors.documents[0] @ vectors.query == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 300])
+def test_a_pool_without_any_word(count: int) -> None:
+    vectors = of([""] * count)
+    np.testing.assert_array_equal(vectors.documents @ vectors.documents.T, np.ones((count, count)))
+
+
+@pytest.mark.parametrize("count", [1, 5, 300])
+def test_a_query_of_other_words_is_near_no_text(count: int) -> None:
+    vectors = of(corpus(count), "unheard")
+    np.testing.assert_allclose(vectors.documents @ vectors.query, 0, atol=1e-6)
+
+
+@pytest.mark.parametrize("text", ["word", "one two three", " ".join(f"w{i}" for i in range(500))])
+def test_identical_texts(text: str) -> None:
+    vectors = of([text] * 300, text)
+    np.testing.assert_allclose(vectors.documents @ vectors.query, 1, atol=1e-5)
+
+
+def test_texts_that_share_no_word() -> None:
+    """The flattest spectrum there is, of which no 127 dimensions are the leading ones."""
+    of([f"w{number} v{number}" for number in range(500)], "w7")
+    rng = np.random.default_rng(0)
+    of([" ".join(f"w{word}" for word in rng.integers(0, 20_000, 20)) for _ in range(1_000)], "w7")
+
+
+def test_scripts_without_spaces() -> None:
+    """Pairs of characters take the place of words."""
+    vectors = of(["東京大学の図書館", "東京大学の研究室", "京都の寺", "the library"], "図書館")
+    similarity = vectors.documents @ vectors.query
+    assert similarity.argmax() == 0 and similarity[0] > 0.5
+    products = vectors.documents @ vectors.documents.T
+    assert products[0, 1] > 0.3 > products[0, 2] and products[0, 3] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_pool_takes_them_as_they_are() -> None:
+    vectors = of(corpus(300))
+    pool = Pool.of([str(number) for number in range(300)], vectors.documents, vectors.query, np.zeros(300))
+    np.testing.assert_allclose(pool.embeddings, vectors.documents, atol=1e-7)
+
+
+def test_scipy_is_imported_where_it_is_needed() -> None:
+    """A process that makes no such vectors does not wait for it."""
+    code = """if True:
+        import sys
+        import boundarymorph.server.app, boundarymorph.server.composition, boundarymorph.retrieval.candidates
+        assert "scipy" not in sys.modules
+        import boundarymorph.retrieval.words.vectors
+        from threadpoolctl import threadpool_info
+        assert {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"} == {1}
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)
