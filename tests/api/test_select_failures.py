@@ -89,7 +89,7 @@ class TestTheOrderThatTheCallerGave:
     ) -> None:
         monkeypatch.setattr(SeededEncoder, "encode_query", hang)
         pool = [document | {"tokens": 5 + 10 * (document["id"] == "d5")} for document in self.POOL]
-        request = {"query": "q", "pool": pool, "budget": 6, "max_tokens": 17, "deadline_ms": 80}
+        request = {"query": "q", "pool": pool, "budget": 6, "max_tokens": 17, "deadline_ms": 500}
         body = answer(await client.post("/select", json=request))
         assert (body["status"], body["stop_reason"]) == ("retrieval_only", "deadline")
         assert [document["id"] for document in body["documents"]] == ["d6", "d4", "d11"]  # d5 does not fit beside d6
@@ -129,13 +129,16 @@ class TestBusy:
         self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(SeededScorer, "score", late)
-        short = REQUEST | {"deadline_ms": 100}
+        pool = TestTheOrderThatTheCallerGave.POOL  # so that there is an answer however soon the deadline comes
+        request = {"query": "q", "pool": pool, "query_embedding": vector_of("q").tolist(), "budget": 6, "k": 5}
+        short = request | {"deadline_ms": 400}
         alone = answer(await client.post("/select", json=short))
         assert (alone["status"], alone["stop_reason"]) == ("retrieval_only", "deadline")
         problem(await client.post("/select", json=short | {"on_failure": "error"}), 504, "deadline-exceeded")
 
-        other = asyncio.create_task(client.post("/select", json=REQUEST | {"deadline_ms": 60_000}))
-        await asyncio.sleep(0.05)
+        other = asyncio.create_task(client.post("/select", json=request | {"deadline_ms": 60_000}))
+        while "boundarymorph_select_running 1.0" not in (await client.get("/metrics")).text:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
         refused = await client.post("/select", json=short)
         assert "while 1 other" in problem(refused, 429, "overloaded")
         assert int(refused.headers["retry-after"]) >= 1

@@ -32,10 +32,14 @@ def test_killed(front: Service, indexes: Role, table: Table) -> None:
     given = ask(front, index=None, pool=POOL, query_embedding=[1.0, 0.5])
     whole(given)
     whole(ask(front, index=None, pool=list(DOCUMENTS)))  # vectors of the words are made in the gateway
+    ranked = [document | {"score": -float(number)} for number, document in enumerate(POOL)]
+    ordered = ask(front, index=None, pool=ranked)  # whose query the retriever would encode
+    assert ids(whole(ordered, "retrieval_only")) == [document["id"] for document in DOCUMENTS[:K]]
     watch = Stopwatch()
     indexes.start(ready=False)
     recovery = watch.until(lambda: completes(front))
-    saw = f"{seen(refused)}; with a pool and embeddings of its own {seen(given)}"
+    own = f"with a pool and embeddings of its own {seen(given)}, with its scores alone {seen(ordered)}"
+    saw = f"{seen(refused)}; {own}"
     table.add("retriever killed", saw, recovery)
 
 

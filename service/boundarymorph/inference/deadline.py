@@ -21,7 +21,7 @@ LATE = 0.25  # seconds that reading the selected texts may take when the deadlin
 class Deadline:
     """at: seconds on the clock; infinite where there is none."""
 
-    exceeded: ClassVar[str] = "the deadline came"
+    exceeded: ClassVar[str] = "the deadline came; allow more time, or ask for less"
     at: float = math.inf
     clock: Callable[[], float] = time.monotonic
 
