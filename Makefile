@@ -9,7 +9,7 @@ with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $
 
 .PHONY: help setup demo serve test compare-answers test-faults compatibility fuzz check check-deploy images test-ray wheels check-wheels check-typescript openapi format bench-selection bench-select bench-scorer bench-rerank \
 	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-overload soak-scorer soak-index soak-models soak-tests gpu-check \
-	evaluation evaluation-options evaluation-order clean
+	evaluation evaluation-options evaluation-order evaluation-rerank clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -166,6 +166,10 @@ evaluation-options: setup  ## rounds, settling, token limits, known scores, spec
 
 evaluation-order: setup  ## calls for the order against reranking the first B on TABLES=dir -> build/bench/evaluation-order.json
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_order $(TABLES) $(OPTIONS)
+
+COLLECTIONS ?= data
+evaluation-rerank: setup  ## lists of TABLES=dir and COLLECTIONS=dir, scored whole and by a fifth -> build/bench/evaluation-rerank.json
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_rerank $(TABLES) $(COLLECTIONS) $(OPTIONS)
 
 clean:  ## remove the environment and build products, keep data/
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis .import_linter_cache

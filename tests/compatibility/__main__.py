@@ -22,6 +22,7 @@ from tests.compatibility.servers import servers
 REPOSITORY = Path(__file__).parents[2]
 FOLDER = REPOSITORY / "build" / "compatibility"
 PAGE = REPOSITORY / "docs" / "compatibility.md"
+RESULTS = "results.json"  # in the folder of an environment, of its latest run
 CHECK_SECONDS = 900.0  # of all checks of one environment
 
 HEAD = """# Compatibility
@@ -113,22 +114,25 @@ def page(results: Sequence[dict[str, Any]]) -> str:
 def main() -> int:
     """The exit code: 1 if anything failed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=[environment.name for environment in ENVIRONMENTS])
+    names = [environment.name for environment in ENVIRONMENTS]
+    parser.add_argument("--only", nargs="+", choices=names, help="the others keep their latest results on the page")
     parser.add_argument("--fresh", action="store_true", help="install everything anew, at the latest versions")
     arguments = parser.parse_args()
     chosen = [each for each in ENVIRONMENTS if arguments.only is None or each.name in arguments.only]
     pythons = [install(environment, fresh=arguments.fresh) for environment in chosen]
-    results = []
+    failed = False
     with tempfile.TemporaryDirectory() as directory, servers(Path(directory), embedded=True) as running:
         for environment, python in zip(chosen, pythons, strict=True):
-            for result in run(environment, python, running):
-                results.append(result)
+            results = run(environment, python, running)
+            (FOLDER / environment.name / RESULTS).write_text(json.dumps(results))
+            for result in results:
+                failed |= result["problem"] is not None
                 outcome = "passed" if result["problem"] is None else f"FAILED\n{result['problem']}"
                 print(f"{result['package']} {result['version']}  {result['endpoint']}  {result['what']}: {outcome}")
-    if arguments.only is None:
-        PAGE.write_text(page(results))
-        print(f"written to {PAGE.relative_to(REPOSITORY)}")
-    return int(any(result["problem"] is not None for result in results))
+    latest = [FOLDER / environment.name / RESULTS for environment in ENVIRONMENTS]
+    PAGE.write_text(page([result for path in latest if path.is_file() for result in json.loads(path.read_text())]))
+    print(f"written to {PAGE.relative_to(REPOSITORY)}")
+    return int(failed)
 
 
 if __name__ == "__main__":
