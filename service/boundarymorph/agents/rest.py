@@ -85,9 +85,7 @@ class Rest:
                     yield name, data
 
     def document_path(self, index: str, id: str) -> str:
-        """Dots are escaped, as otherwise `..` would lead to another route."""
-        index, id = (quote(part, safe="").replace(".", "%2E") for part in (index, id))
-        return f"/indexes/{index}/documents/{id}"
+        return f"/indexes/{_segment(index)}/documents/{_segment(id)}"
 
     @asynccontextmanager
     async def _answer(self, request: httpx.Request) -> AsyncIterator[httpx.Response]:
@@ -106,6 +104,11 @@ class Rest:
         except httpx.HTTPError as error:
             said = str(error) or type(error).__name__
             raise ToolError(f"the service cannot be reached, or broke off: {said}. {BROKEN}") from error
+
+
+def _segment(name: str) -> str:
+    """Of a path. `.` and `..` are escaped, as they would lead to another route."""
+    return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
 
 
 def _starting(error: ToolError) -> bool:

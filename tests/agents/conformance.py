@@ -1,0 +1,26 @@
+"""The conformance run of the Model Context Protocol, against a service of ours: `make check-mcp`.
+
+Of its scenarios these ask for no tools, resources or prompts of a certain name.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.system.service import service
+
+SCENARIOS = ("server-initialize", "ping", "tools-list", "dns-rebinding-protection")
+
+
+def main(*command: str) -> int:
+    """The number of scenarios that failed. command: what runs the program."""
+    with TemporaryDirectory() as directory, service(Path(directory) / "data") as running:
+        server = ["server", "--url", f"http://localhost:{running.port}/mcp", "--scenario"]
+        return sum(subprocess.run([*command, *server, scenario]).returncode != 0 for scenario in SCENARIOS)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,80 @@
+"""The example, against a service and a scripted language model, each on a socket."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agents.conftest import SECRETS, Running
+from tests.agents.scripted import Scripted
+from tests.api.service import on_socket
+
+EXAMPLE = Path(__file__).parents[2] / "clients" / "examples" / "deep_research"
+FIRST, SECOND = "what happened in the beginning", "what happened in the end"
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(EXAMPLE)
+    import deep_research
+
+    yield deep_research
+    del sys.modules["deep_research"]
+
+
+def script(prompt: str) -> Any:
+    ids = re.findall(r"^\[(\S+)\]", prompt, re.MULTILINE)
+    if prompt.startswith("Plan"):
+        assert '{"empty": 0, "papers": 40}' in prompt
+        return {"index": "papers", "queries": [FIRST]}
+    if prompt.startswith("Answer"):
+        cited = re.findall(r"papers/p\d+", prompt)
+        return f"It began [{cited[0]}] and ended [{cited[1]}], as nobody wrote [papers/p99]."
+    if SECOND not in prompt:  # the first time
+        findings = [{"claim": "it began", "ids": [ids[0]]}, {"claim": "invented", "ids": ["papers/p99"]}]
+        return {"findings": findings, "deeper": [FIRST, "never asked"], "missing": [SECOND, FIRST]}
+    return {"findings": [{"claim": "it ended", "ids": [ids[0]]}], "deeper": [], "missing": []}
+
+
+async def test_it_asks_on_and_cites(service: Running, example: Any) -> None:
+    model, log = Scripted(script), list[str]()
+    async with (
+        on_socket(model.app) as chat_url,
+        example.connected(f"{service.url}/mcp", {"BOUNDARYMORPH_API_KEY": SECRETS["owner"][0]}) as tools,
+    ):
+        chat = example.Chat(f"{chat_url}/v1", "scripted", "chat-key")
+        answer = await example.Research("What happened?", tools, chat, log.append).answer()
+        await chat.close()
+
+    began, ended = re.findall(r"\[(papers/p\d+)\]", answer)[:2]
+    assert answer.startswith(f"It began [{began}] and ended [{ended}], as nobody wrote .\n\n")
+    listed = dict(re.findall(r"^\[(\S+)\] (.*)$", answer, re.MULTILINE))
+    assert listed[began].startswith(f"Paper {began.removeprefix('papers/p')}  {service.url}/indexes/papers/documents/p")
+    assert listed.keys() == {began, ended}
+
+    # Asked again, the first query pays for the difference alone; the new one pays in full.
+    costs = [line.strip() for line in log if "judgements" in line]
+    assert costs[0] == "8 new documents; 20 judgements, 0 known before"
+    assert costs[1].endswith("new documents; 20 judgements, 20 known before")
+    assert costs[2].endswith("new documents; 20 judgements, 0 known before")
+
+    # No document is read twice.
+    read = [id for prompt in model.prompts for id in re.findall(r"^\[(\S+)\]", prompt, re.MULTILINE)]
+    assert len(read) == len(set(read)) > 16
+
+
+async def test_a_model_that_gives_no_json(service: Running, example: Any) -> None:
+    model = Scripted(lambda prompt: "I would rather not.")
+    async with (
+        on_socket(model.app) as chat_url,
+        example.connected(f"{service.url}/mcp", {"BOUNDARYMORPH_API_KEY": SECRETS["owner"][0]}) as tools,
+    ):
+        chat = example.Chat(f"{chat_url}/v1", "scripted", "chat-key")
+        with pytest.raises(ValueError, match="no JSON: I would rather not"):
+            await example.Research("What happened?", tools, chat, lambda line: None).answer()
+        await chat.close()
+    assert len(model.prompts) == 2
