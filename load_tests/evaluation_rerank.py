@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 import orjson
-from boundarymorph.retrieval.words.vectors import lexical_vectors
 from numpy.typing import NDArray
 
 from boundarymorph.evaluation import tables
 from boundarymorph.evaluation.metrics import normalised_discounted_gain, normalised_gain
 from boundarymorph.evaluation.problem import Question
 from boundarymorph.retrieval.words.lexical import PoolWords
+from boundarymorph.retrieval.words.vectors import lexical_vectors
 from boundarymorph.selection import Pool, SelectionSession
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.settings import Settings
