@@ -1,5 +1,7 @@
 """Each selector against hand-computed cases and its own degenerate ones."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,18 +10,21 @@ from boundarymorph.evaluation.methods import CONTESTANTS, GROUPS, chosen
 from boundarymorph.evaluation.methods.bagel import Bagel, WarmStarted
 from boundarymorph.evaluation.methods.gar import Gar
 from boundarymorph.evaluation.methods.independent import Independent
+from boundarymorph.evaluation.methods.lexical import Lexical
 from boundarymorph.evaluation.methods.mips import Mips
 from boundarymorph.evaluation.methods.morph import Morph
 from boundarymorph.evaluation.methods.quam import Quam
 from boundarymorph.evaluation.methods.rgs import Rgs
 from boundarymorph.evaluation.methods.single_stage import SingleStage
 from boundarymorph.evaluation.metrics import quality
+from boundarymorph.evaluation.problem import Texts
 from boundarymorph.evaluation.run import run_once
 from boundarymorph.selection import Belief, SelectionSession, UpperConfidenceBound
 from boundarymorph.selection.methods import METHODS
 from tests.evaluation.tables import on_a_circle, problem, synthetic
 
-QUESTIONS = list(synthetic(queries=3, n=80, seed=5).questions())
+WORDS = Texts("topic3 topic4", [f"topic{number % 7} topic{number % 5} word{number}" for number in range(80)])
+QUESTIONS = [replace(question, texts=WORDS) for question in synthetic(queries=3, n=80, seed=5).questions()]
 
 # Retrieval order 0..7 by angle from the query, in two far groups: neighbours are within a group.
 #                 0   1   2    3    4    5    6    7
@@ -190,3 +195,24 @@ def test_names_groups_and_rounds() -> None:
 def test_names_that_name_nothing(name: str, complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         chosen(["mips", name])
+
+
+def test_lexical_methods_know_of_the_retriever_what_they_say() -> None:
+    """Without calls, the one that knows the order returns its head, and the one without it that of BM25."""
+    for question in QUESTIONS:
+        bm25 = np.argsort(-question.pool.features["bm25"], kind="stable")
+        for method, head in (
+            (Lexical("scores"), np.arange(10)),
+            (Lexical("ranked"), np.arange(10)),
+            (Lexical("bm25"), bm25[:10]),
+        ):
+            assert run_once(method, question, 0, 10)[1][:10].tolist() == head.tolist()
+
+
+def test_lexical_methods_learn_from_words() -> None:
+    """Scores that follow a word which no vector tells of."""
+    scores = np.where(np.arange(80) % 7 == 2, 0.9, 0.1)
+    for question in QUESTIONS:
+        known = replace(question, scores=scores)
+        blind = scores[run_once(Morph(METHODS["trend"], 5), known, 20, 11)[1][:11]].sum()
+        assert scores[run_once(Lexical("ranked"), known, 20, 11)[1][:11]].sum() > blind + 1

@@ -5,6 +5,7 @@ import pytest
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation import tables
+from boundarymorph.evaluation.datasets import Collection
 from boundarymorph.evaluation.tables import Table
 from tests.evaluation.tables import synthetic
 
@@ -91,3 +92,16 @@ def test_the_first_queries() -> None:
     assert len(table) == 2 and [question.id for question in table.questions()] == ["q0", "q1"]
     assert len(synthetic().first(9)) == 4
     assert [question.id for question in synthetic().only([3, 1]).questions()] == ["q3", "q1"]
+
+
+def test_texts_are_those_of_a_collection_that_has_them_all() -> None:
+    table = synthetic(queries=2, n=5)
+    documents = {str(name): f"text {name}" for name in table.arrays["doc_ids"]}
+    queries = {str(name): f"query {name}" for name in table.arrays["query_ids"]}
+    whole = tables.with_texts(table, Collection("c", {**documents, "more": ""}, queries))
+    assert whole is not None and "texts" in whole.provides
+    question = whole.question(1)
+    assert question.texts is not None
+    assert list(question.texts.documents) == [f"text {id}" for id in question.pool.ids]
+    assert tables.with_texts(table, Collection("c", dict(list(documents.items())[1:]), queries)) is None
+    assert tables.with_texts(table, Collection("c", documents, {})) is None

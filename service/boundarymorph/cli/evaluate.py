@@ -22,6 +22,7 @@ from boundarymorph.evaluation import datasets, report, tables
 from boundarymorph.evaluation.builder import TableBuilder
 from boundarymorph.evaluation.cells import METRIC_TITLES, cells
 from boundarymorph.evaluation.chat import Chat
+from boundarymorph.evaluation.datasets import Collection
 from boundarymorph.evaluation.methods import agentic, chosen
 from boundarymorph.evaluation.methods.method import Contestant
 from boundarymorph.evaluation.run import left_out
@@ -35,11 +36,12 @@ DEFAULT_METHODS = ("baselines", "product")
 
 @dataclass(frozen=True)
 class Request:
-    """What to evaluate. tables: .npz files; data: a BEIR folder or ir_datasets:ID, made into a table at `write_table`;
-    depth: N of that table; queries: at most so many of each collection; chat: a language model, which adds the agentic
-    loop and the audit of peaks where texts are at hand."""
+    """What to evaluate. tables: .npz files; texts: collections that have theirs, named as data are; data: a BEIR folder
+    or ir_datasets:ID, made into a table at `write_table`; depth: N of that table; queries: at most so many of each
+    collection; chat: a language model, which adds the agentic loop and the audit of peaks where texts are at hand."""
 
     tables: Sequence[Path] = ()
+    texts: Sequence[str] = ()
     data: str | None = None
     methods: Sequence[str] = DEFAULT_METHODS
     budgets: Sequence[int] = (25, 50)
@@ -67,6 +69,8 @@ def evaluate(request: Request, models: Callable[[], tuple[Encoder, Scorer]], con
 
     with terminal.progress(console) as progress:
         found = [_limited(tables.read(path), request.queries) for path in request.tables]
+        collections = [datasets.load(source) for source in request.texts]
+        found = [_with_texts(table, collections) for table in found]
         if request.data is not None:
             with asyncio.Runner() as runner:
                 encoder, scorer = models()
@@ -123,6 +127,11 @@ def _studied(request: Request, found: Sequence[Table], extra: Sequence[Contestan
         )
         for table in found
     ]
+
+
+def _with_texts(table: Table, collections: Sequence[Collection]) -> Table:
+    found = (tables.with_texts(table, collection) for collection in collections)
+    return next((whole for whole in found if whole is not None), table)
 
 
 def _limited(table: Table, queries: int | None) -> Table:

@@ -98,6 +98,12 @@ def evaluate(
     table: Annotated[
         list[Path] | None, typer.Option(exists=True, dir_okay=False, help="Pools with known scores (.npz); repeatable.")
     ] = None,
+    texts: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A BEIR folder or ir_datasets:ID with the texts of tables, for methods on words; repeatable."
+        ),
+    ] = None,
     data: Annotated[
         str | None, typer.Option(help="A BEIR folder or ir_datasets:ID, scored once with the embedded models.")
     ] = None,
@@ -140,6 +146,7 @@ def evaluate(
 
     request = evaluate_command.Request(
         tables=table or [],
+        texts=texts or [],
         data=data,
         methods=[name.strip() for name in methods.split(",") if name.strip()],
         budgets=evaluate_command.with_numbers(budgets, "--budgets"),

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.evaluation.neighbours import Neighbourhood
+from boundarymorph.retrieval.words.lexical import PoolWords
+from boundarymorph.retrieval.words.vectors import LexicalVectors, lexical_vectors
 from boundarymorph.selection import Pool
 
 Ranking = NDArray[np.intp]
@@ -48,6 +50,12 @@ class Question:
     @cached_property
     def neighbourhood(self) -> Neighbourhood:
         return Neighbourhood(self.pool)
+
+    @cached_property
+    def lexical_vectors(self) -> LexicalVectors:
+        """Of the words of the texts, in pool order."""
+        assert self.texts is not None
+        return lexical_vectors(PoolWords.of(self.texts.documents), self.texts.query)
 
 
 @dataclass(eq=False)

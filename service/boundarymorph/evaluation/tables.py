@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
+from boundarymorph.evaluation.datasets import Collection
 from boundarymorph.evaluation.problem import Question, Texts
 from boundarymorph.selection.pool import Pool, unit_rows
 
@@ -126,6 +127,15 @@ def read(path: Path) -> Table:
     except UNREADABLE as error:
         raise InvalidInput(f"{path} cannot be read as a table (.npz): {error}") from error
     return Table(path.stem, arrays)
+
+
+def with_texts(table: Table, collection: Collection) -> Table | None:
+    """The table and the texts of its documents and queries; None if the collection lacks one of them."""
+    arrays = table.arrays
+    for ids, texts in (("doc_ids", collection.documents), ("query_ids", collection.queries)):
+        if ids not in arrays or not texts.keys() >= set(arrays[ids].astype(str).tolist()):
+            return None
+    return Table(table.name, arrays, (collection.queries, collection.documents))
 
 
 def write(table: Table, path: Path) -> None:

@@ -10,6 +10,7 @@ from boundarymorph.evaluation.methods import (
     bm25,
     gar,
     independent,
+    lexical,
     mips,
     morph,
     quam,
@@ -23,12 +24,13 @@ __all__ = ["CONTESTANTS", "GROUPS", "Contestant", "Method", "chosen"]
 
 CONTESTANTS: dict[str, Contestant] = {
     contestant.name: contestant
-    for module in (mips, bm25, single_stage, rgs, gar, quam, bagel, independent, morph)
+    for module in (mips, bm25, single_stage, rgs, gar, quam, bagel, independent, morph, lexical)
     for contestant in module.CONTESTANTS
 }
 GROUPS: dict[str, tuple[str, ...]] = {
     "baselines": ("mips", "bm25", "ss", "rgs", "gar", "quam", "bagel"),
     "product": tuple(METHODS),
+    "lexical": tuple(contestant.name for contestant in lexical.CONTESTANTS),
     "ablations": ("no-acquisition", "no-prior", "independent"),
     "kernels": ("boundarymorph-rbf", "boundarymorph-matern52", "bagel-rbf", "bagel-matern52"),
 }
