@@ -37,7 +37,7 @@ REQUIREMENTS = (
 )
 # How the model is run, of what `infinity_emb v2 --help` offers.
 RUN = ("--engine", "torch", "--dtype", "float32", "--no-bettertransformer", "--no-compile")
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 STOP_SECONDS = 20.0
 LOG = "server.log"
 _STAMP = "installed.txt"

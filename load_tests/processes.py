@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 
 PROGRAM = "boundarymorph.cli"
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
