@@ -114,7 +114,7 @@ format: setup  ## let ruff format and fix
 	$(BIN)/ruff check --fix .
 
 bench-selection: setup  ## the incremental algorithm beside the literal one -> build/bench/selection.json
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.bench_selection
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.bench_selection $(OPTIONS)
 
 bench-select: setup  ## where the time of POST /select goes, pool of 10,000 -> build/bench/select.json
 	$(BIN)/python -m load_tests.bench_select

@@ -2,21 +2,29 @@
 
 Both run on one BLAS thread (the Makefile says so): a server runs many sessions side by side. The literal reference is
 charged its N x N kernel, the session its bandwidth and everything else it computes. `--look-ahead` compares the session
-with itself instead, with and without rows computed ahead, by CPU time in alternation.
+with itself instead, with and without rows computed ahead, by CPU time in alternation. `--beside COMMIT` compares
+sessions in rounds of 5 with those of another commit, from a checkout of it, in turn.
 """
 
 import argparse
+import json
+import os
+import subprocess
 import sys
+import tempfile
 import time
 import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import product
+from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 
 from boundarymorph.selection import Config, Pool, SelectionSession
 from boundarymorph.selection.geometry import median_distance
-from boundarymorph.selection.methods import METHODS
+from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
 from boundarymorph.selection.session import LOOK_AHEAD_FROM
 from load_tests import report
 from tests.selection import literal
@@ -58,6 +66,61 @@ def look_ahead_row(pool: Pool, scores: Scores, budget: int, k: int, method: str,
     }
 
 
+@contextmanager
+def checkout(commit: str) -> Iterator[Path]:
+    """A work tree of this repository at a commit, for as long as it is needed."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(tree), commit], check=True)
+        try:
+            yield tree
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", str(tree)], check=True)
+
+
+class Worker:
+    """A process that runs sessions of the service's source in one tree, on one BLAS thread."""
+
+    def __init__(self, tree: Path, pool: dict[str, int]) -> None:
+        path = os.pathsep.join([str(tree / "service"), str(Path.cwd())])
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "load_tests.selection_worker"],
+            env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._send(pool)
+
+    def seconds(self, session: dict[str, object]) -> float:
+        """CPU seconds of one session."""
+        self._send(session)
+        assert self._process.stdout is not None
+        return float(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.communicate()
+
+    def _send(self, line: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(line) + "\n")
+        self._process.stdin.flush()
+
+
+def beside_rows(tree: Path, arguments: argparse.Namespace, dimension: int) -> Iterator[dict[str, object]]:
+    """CPU seconds of the fastest of `repeats` sessions of each version, one after the other."""
+    pool = {"size": arguments.pool, "dimension": dimension, "seed": arguments.seed}
+    now, before = Worker(Path.cwd(), pool), Worker(tree, pool)
+    for (method, bm25), budget in product(((DEFAULT, True), (DEFAULT, False), (PAPER, False)), arguments.budgets):
+        session = {"method": method, "bm25": bm25, "budget": budget, "k": arguments.k, "round": 5}
+        runs = [(before.seconds(session), now.seconds(session)) for _ in range(arguments.repeats)]
+        old, new = (min(seconds) for seconds in zip(*runs, strict=True))
+        row = {"pool": arguments.pool, "dimension": dimension, **session}
+        yield {**row, "cpu_seconds_before": old, "cpu_seconds": new, "ratio": old / new}
+    now.close()
+    before.close()
+
+
 def peak_bytes_of_select(pool: Pool, scores: Scores, budget: int, k: int) -> int:
     """Allocated at the worst moment, the pool (embeddings included) not counted."""
     tracemalloc.start()
@@ -76,8 +139,17 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--look-ahead", action="store_true", help="with and without it, of both methods")
+    parser.add_argument("--beside", metavar="COMMIT", help="sessions in rounds of 5 beside those of another commit")
     arguments = parser.parse_args()
 
+    if arguments.beside:
+        rows = report.Rows("selection_beside")
+        with checkout(arguments.beside) as tree:
+            for dimension in arguments.dimensions:
+                for row in beside_rows(tree, arguments, dimension):
+                    rows.append(row)
+        report.write("selection_beside", rows, {})
+        return
     rows = report.Rows("selection_look_ahead" if arguments.look_ahead else "selection")
     for dimension in arguments.dimensions:
         pool, scores = clustered(arguments.pool, dimension, arguments.seed, np.float32)

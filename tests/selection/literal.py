@@ -40,7 +40,10 @@ def augmented_kernel(pool: Pool, kernel: str = "vmf", median: float | None = Non
     """(N + 1, N + 1) with the query last; the median is over all document pairs i < j unless given."""
     points = np.vstack([pool.embeddings, pool.query[None]]).astype(np.float64)
     points /= np.linalg.norm(points, axis=1)[:, None]
-    distance = 1.0 - points @ points.T
+    distinct, which = np.unique(points, axis=0, return_inverse=True)
+    distance = (1.0 - distinct @ distinct.T)[
+        np.ix_(which, which)
+    ]  # equal vectors have equal distances, to the last bit
     if median is None:
         upper = distance[:-1, :-1][np.triu_indices(len(pool), 1)]
         median = float(np.median(upper)) if upper.size else 0.0

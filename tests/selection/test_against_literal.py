@@ -84,7 +84,7 @@ def test_the_query_observed_at_1_lifts_a_zero_prior_near_it() -> None:
     leaves the query's residual of 1 nearby. By hand: e = (1, 0), standardised (1, -1), mean .5, deviation .5."""
     pool = Pool.of(["near", "far"], np.array([[1.0, 0.0], [-1.0, 0.0]]), np.array([1.0, 0.0]), np.array([1.0, -1.0]))
     posterior = SelectionConfig(prior="zero", bandwidth_pairs=None).posterior(pool, 1)
-    posterior.observe(1, 0.0)
+    posterior.observe([1], [0.0])
     covariance = np.exp(-np.log(2))  # the median distance, where the kernel is 1/2 by the median heuristic
     alpha = np.linalg.solve([[1 + 1e-4, covariance], [covariance, 1 + 1e-4]], [1.0, -1.0])
     assert posterior.belief().mean[0] == pytest.approx(0.5 + 0.5 * (alpha[0] + covariance * alpha[1]))

@@ -31,10 +31,11 @@ def test_one_document_has_no_pairs() -> None:
     assert median_distance(np.ones((1, 4))) == 0.0
 
 
-def test_distances_of_float32_vectors_are_good_to_1e8_and_near_ones_to_all_digits() -> None:
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_distances_are_good_to_all_digits(dtype: type) -> None:
     rng = np.random.default_rng(0)
-    base = rng.normal(size=(40, 768)).astype(np.float32)
-    step = rng.normal(size=(40, 768)).astype(np.float32)
+    base: NDArray[np.floating] = rng.normal(size=(40, 768)).astype(dtype)
+    step: NDArray[np.floating] = rng.normal(size=(40, 768)).astype(dtype)
     given_embeddings = np.vstack([base, base, base + 1e-2 * step, base + 1e-4 * step])
     pool = Pool.of([str(i) for i in range(160)], given_embeddings, base[0], scores=-np.arange(160))
     exact = pool.embeddings.astype(np.float64)
@@ -43,19 +44,20 @@ def test_distances_of_float32_vectors_are_good_to_1e8_and_near_ones_to_all_digit
     distances = CosineDistances(pool)
     one_by_one = np.vstack([distances.from_documents([i]) for i in range(40)])
     for found in (distances.from_documents(range(40)), one_by_one):
-        np.testing.assert_allclose(found, truth, rtol=0, atol=2e-8)
-        np.testing.assert_array_equal(found[np.arange(40), np.arange(40, 80)], 0)
-        near = truth < 5e-4
-        assert near.sum() == 160
-        np.testing.assert_allclose(found[near], truth[near], rtol=1e-5, atol=1e-14)
-    np.testing.assert_allclose(distances.from_query(), truth[0], rtol=0, atol=2e-8)
+        np.testing.assert_allclose(found, truth, rtol=0, atol=1e-14)
+        assert np.abs(found[np.arange(40), np.arange(40, 80)]).max() < 1e-14
+    np.testing.assert_allclose(distances.from_query(), truth[0], rtol=0, atol=1e-14)
+    few = np.array([3, 50, 90])
+    np.testing.assert_allclose(distances.among(few).from_documents([1]), truth[[10]][:, few], rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_inner_products_of_several_sets_of_points(dtype: type) -> None:
+@pytest.mark.parametrize("m", [1, 5])
+def test_inner_products_are_summed_in_the_points_type(m: int) -> None:
     rng = np.random.default_rng(0)
-    embeddings: NDArray[np.floating] = rng.normal(size=(3000, 96)).astype(dtype)  # several blocks, and a part of one
-    sets: list[NDArray[np.floating]] = [rng.normal(size=(m, 96)).astype(dtype) for m in (1, 1, 5)]
-    for found, points in zip(inner_products(embeddings, *sets), sets, strict=True):
-        assert found.dtype == dtype
-        np.testing.assert_allclose(found, points.astype(float) @ embeddings.astype(float).T, rtol=0, atol=1e-4)
+    embeddings = rng.normal(size=(3000, 96)).astype(np.float32)  # several blocks, and a part of one
+    points = rng.normal(size=(m, 96))
+    exact = points @ embeddings.astype(float).T
+    np.testing.assert_allclose(inner_products(points, embeddings), exact, rtol=0, atol=1e-12)
+    rough = inner_products(points.astype(np.float32), embeddings)
+    assert rough.dtype == np.float32
+    np.testing.assert_allclose(rough, exact, rtol=0, atol=1e-4)

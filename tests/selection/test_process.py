@@ -1,3 +1,6 @@
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -5,7 +8,7 @@ from numpy.typing import NDArray
 from boundarymorph.selection import Belief, Pool
 from boundarymorph.selection.covariance import StationaryCovariance
 from boundarymorph.selection.geometry import CosineDistances
-from boundarymorph.selection.kernels import VonMisesFisher
+from boundarymorph.selection.kernels import Number, VonMisesFisher
 from boundarymorph.selection.posterior import ResidualPosterior
 from boundarymorph.selection.process import GaussianProcess
 from tests.selection.pools import FAMILIES, clustered, duplicated_and_tied
@@ -15,55 +18,59 @@ def covariance(pool: Pool, kappa: float) -> StationaryCovariance:
     return StationaryCovariance(CosineDistances(pool), VonMisesFisher(kappa))
 
 
+def process(pool: Pool, kappa: float, size: int, noise: float, dtype: type = np.float64) -> GaussianProcess:
+    level = np.ones((1, len(pool)))
+    return GaussianProcess(covariance(pool, kappa), level, size, noise, dtype=dtype)
+
+
 def posterior(n: int = 60, size: int = 40) -> tuple[ResidualPosterior, NDArray[np.float64]]:
     pool, scores = clustered(n, 8, 0)
     return ResidualPosterior(np.zeros(n), covariance(pool, 2.0), size, query_prior=0.0), scores
 
 
-def test_restoring_a_checkpoint_is_exact() -> None:
+def observe(gp: ResidualPosterior, scores: NDArray[np.float64], documents: Sequence[int]) -> None:
+    gp.observe(documents, scores[list(documents)].tolist())
+
+
+def test_a_round_is_as_its_documents_one_by_one() -> None:
+    together, scores = posterior()
+    one_by_one, _ = posterior()
+    observe(together, scores, range(40))
+    for document in range(40):
+        observe(one_by_one, scores, [document])
+    np.testing.assert_allclose(together.belief().mean, one_by_one.belief().mean, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(together.belief().std, one_by_one.belief().std, rtol=0, atol=1e-7)
+
+
+def test_fantasies_are_observations_that_leave_no_trace() -> None:
     gp, scores = posterior()
-    for document in (3, 8, 1):
-        gp.observe(document, scores[document])
+    observe(gp, scores, (3, 8, 1))
     before = gp.belief()
-    gp.checkpoint()
-    for document in (10, 11, 12):
-        gp.observe(document, 0.9)
-    gp.restore()
+    few = np.array([1, 3, 5, 8, 10, 11, 12, 40])
+    fantasy = gp.among(few)
+    np.testing.assert_allclose(fantasy.belief().mean, before.mean[few], rtol=0, atol=1e-15)
+    for place, document in ((4, 10), (6, 12)):
+        fantasy.fantasise(place, 0.9)
+        scores[document] = 0.9
     after = gp.belief()
     np.testing.assert_array_equal(before.mean, after.mean)
     np.testing.assert_array_equal(before.std, after.std)
-
-
-@pytest.mark.parametrize("then", [(10, 11, 12), (10, 30, 12), (12, 11, 10)])
-def test_rows_left_by_fantasies_serve_only_the_same_documents_in_the_same_order(then: tuple[int, ...]) -> None:
-    gp, scores = posterior()
-    fresh, _ = posterior()
-    gp.checkpoint()
-    for document in (10, 11, 12):
-        gp.observe(document, 0.9)
-    gp.restore()
-    for document in then:
-        gp.observe(document, scores[document])
-        fresh.observe(document, scores[document])
-    np.testing.assert_array_equal(gp.belief().mean, fresh.belief().mean)
-    np.testing.assert_array_equal(gp.belief().std, fresh.belief().std)
+    observe(gp, scores, (10, 12))
+    np.testing.assert_allclose(fantasy.belief().mean, gp.belief().mean[few], rtol=0, atol=1e-10)
+    np.testing.assert_allclose(fantasy.belief().std, gp.belief().std[few], rtol=0, atol=1e-8)
+    np.testing.assert_array_equal(fantasy.belief().scored, gp.belief().scored[few])
 
 
 def test_prepared_rows_are_brought_up_to_date() -> None:
     gp, scores = posterior()
     plain, _ = posterior()
-    gp.observe(5, scores[5])
+    observe(gp, scores, [5])
     gp.prepare([20, 21, 22])
     assert gp.ready(21) and not gp.ready(40)
-    gp.checkpoint()
-    gp.observe(40, 0.3)
-    gp.prepare([23])  # given a fantasy: must not outlive it
-    gp.restore()
-    assert gp.ready(22) and not gp.ready(23)
-    plain.observe(5, scores[5])
+    observe(plain, scores, [5])
     for document in (22, 7, 21, 23, 20):
-        gp.observe(document, scores[document])
-        plain.observe(document, scores[document])
+        observe(gp, scores, [document])
+        observe(plain, scores, [document])
     np.testing.assert_allclose(gp.belief().mean, plain.belief().mean, rtol=0, atol=1e-12)
     np.testing.assert_allclose(gp.belief().std, plain.belief().std, rtol=0, atol=1e-9)
 
@@ -79,34 +86,32 @@ def test_the_first_of_the_prepared_rows_is_always_kept(size: int) -> None:
 
 def test_a_kernel_that_is_not_positive_definite_escalates_the_noise() -> None:
     class Indefinite(VonMisesFisher):
-        def __call__(self, distance: NDArray[np.float64]) -> NDArray[np.float64]:
-            return VonMisesFisher.__call__(self, distance) + 3e-3 * np.sin(1e4 * distance)
+        def __call__(self, distance: NDArray[Number]) -> NDArray[Number]:
+            values = VonMisesFisher.__call__(self, distance)
+            values += 3e-3 * np.sin(1e4 * distance)
+            return values
 
     pool, scores = clustered(60, 4, 3)
-    process = GaussianProcess(StationaryCovariance(CosineDistances(pool), Indefinite(1.0)), 60, noise=1e-4)
-    moment = process.checkpoint()
-    for document in range(30):
-        process.observe(document, scores[document])
-    assert process.noise == 1e-2
-    assert process.observed == list(range(30))
-    np.testing.assert_array_equal(process.targets, scores[:30])
-    assert np.isfinite(process.weighted_targets).all()
-    process.restore(moment)
-    assert process.observed == []
-    np.testing.assert_array_equal(process.weighted_targets, 0)
-    np.testing.assert_array_equal(process.variance, 1)
+    prior = StationaryCovariance(CosineDistances(pool), Indefinite(1.0))
+    gp = GaussianProcess(prior, np.ones((1, 60)), 60, noise=1e-4)
+    for start in range(0, 30, 3):
+        gp.observe(range(start, start + 3), scores[start : start + 3])
+    assert gp.noise >= 1e-2
+    assert gp.observed == list(range(30))
+    np.testing.assert_array_equal(gp.targets, scores[:30])
+    assert np.isfinite(gp.explained).all()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_variance_never_grows_and_stays_in_bounds(family: str) -> None:
     for seed in range(5):
         pool, scores = FAMILIES[family](80, 8, seed)
-        process = GaussianProcess(covariance(pool, 3.0), 40, noise=1e-4)
-        before = process.variance
+        gp = process(pool, 3.0, 40, 1e-4)
+        before = gp.variance.copy()
         np.testing.assert_array_equal(before, 1)
         for document in np.random.default_rng(seed).permutation(80)[:40].tolist():
-            process.observe(document, scores[document])
-            after = process.variance
+            gp.observe([document], [scores[document]])
+            after = gp.variance.copy()
             assert (after <= before).all() and (after > 0).all()
             assert after[document] <= 1e-4
             before = after
@@ -114,30 +119,47 @@ def test_variance_never_grows_and_stays_in_bounds(family: str) -> None:
 
 def test_new_targets_are_as_if_observed_from_the_start() -> None:
     pool, scores = clustered(60, 8, 1)
-    changed, fresh = (GaussianProcess(covariance(pool, 3.0), 20, noise=1e-2) for _ in range(2))
-    for document in range(20):
-        changed.observe(document, scores[document])
-        fresh.observe(document, 1 - scores[document] ** 2)
+    changed, fresh = (process(pool, 3.0, 20, 1e-2) for _ in range(2))
+    changed.observe(range(20), scores[:20])
+    fresh.observe(range(20), 1 - scores[:20] ** 2)
     changed.retarget(1 - scores[:20] ** 2)
-    np.testing.assert_allclose(changed.weighted_targets, fresh.weighted_targets, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(changed.alpha, fresh.alpha, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(changed.explained, fresh.explained, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(changed.whitened_targets, fresh.whitened_targets, rtol=0, atol=1e-12)
 
 
-def test_log_determinant() -> None:
+def test_against_the_textbook_with_columns() -> None:
+    """In float32 V the sums stay good to what its rounding allows."""
     pool, scores = clustered(40, 8, 1)
-    prior = covariance(pool, 3.0)
-    process = GaussianProcess(prior, 15, noise=0.05)
-    for document in range(15):
-        process.observe(document, scores[document])
-    matrix = prior.rows(range(15))[:, :15] + 0.05 * np.eye(15)
-    assert 2 * process.log_determinant == pytest.approx(np.linalg.slogdet(matrix)[1])
+    columns = np.stack([np.ones(40), np.random.default_rng(0).normal(size=40)])
+    for dtype, tolerance in ((np.float64, 1e-11), (np.float32, 1e-5)):
+        prior = covariance(pool, 3.0)
+        whole = prior.rows(range(40))
+        gp = GaussianProcess(_Rounded(prior, dtype), columns, 15, 0.05, dtype=dtype)
+        gp.observe(range(15), scores[:15])
+        inverse = np.linalg.inv(whole[:15, :15] + 0.05 * np.eye(15))
+        np.testing.assert_allclose(gp.explained, whole[:, :15] @ inverse @ scores[:15], atol=tolerance)
+        left = columns - columns[:, :15] @ inverse @ whole[:15]
+        np.testing.assert_allclose(gp.residuals, left, atol=tolerance)
+        left_over = np.diag(whole) - np.einsum("nt,ts,ns->n", whole[:, :15], inverse, whole[:, :15])
+        np.testing.assert_allclose(gp.variance, left_over, atol=tolerance)
+        assert 2 * gp.log_determinant == pytest.approx(-np.linalg.slogdet(inverse)[1], abs=tolerance)
+
+
+class _Rounded(StationaryCovariance):
+    def __init__(self, covariance: StationaryCovariance, dtype: type) -> None:
+        self._whole = covariance
+        self._dtype = dtype
+        self.diagonal = covariance.diagonal
+
+    def rows(self, documents: Sequence[int]) -> Any:
+        return self._whole.rows(documents).astype(self._dtype)
 
 
 def test_duplicates_of_a_scored_document_take_its_score() -> None:
     pool, _ = duplicated_and_tied(50, 8, 0)
     gp = ResidualPosterior(np.zeros(50), covariance(pool, 8.0), 10, query_prior=0.0)
-    gp.observe(0, 0.8)
-    gp.observe(10, 0.1)
+    gp.observe([0], [0.8])
+    gp.observe([10], [0.1])
     twins = np.flatnonzero(pool.embeddings @ pool.embeddings[0] > 1 - 1e-9)
     belief: Belief = gp.belief()
     assert twins.size == 5

@@ -64,8 +64,7 @@ def test_mixture_matches_the_textbook(bm25: bool, observations: int) -> None:
         kappa = 2 * np.log(2) / median_distance(pool.embeddings, None)
         observed = np.random.default_rng(seed).permutation(70)[:observations].tolist()
         posterior = TrendConfig().posterior(pool, observations)
-        for document in observed:
-            posterior.observe(document, scores[document])
+        posterior.observe(observed, scores[observed].tolist())
 
         y = logit(scores[observed])
         members = [member(k, observed, y) for k in member_covariances(pool, kappa)]
@@ -89,12 +88,11 @@ def test_mixture_matches_the_textbook(bm25: bool, observations: int) -> None:
 def test_deviation_is_that_of_samples() -> None:
     pool, scores = clustered(40, 8, 0)
     posterior = TrendPosterior(pool, VonMisesFisher(3.0), 10)
-    for document in range(10):
-        posterior.observe(document, scores[document])
-    fields = posterior._fields()
+    posterior.observe(range(10), scores[:10].tolist())
+    mixture = posterior._mixture
     rng = np.random.default_rng(0)
-    chosen = rng.choice(len(fields), p=[field.weight for field in fields], size=40_000)
-    means, variances = (np.array([getattr(field, part)[20:25] for field in fields]) for part in ("mean", "variance"))
+    chosen = rng.choice(len(mixture.weights), p=mixture.weights, size=40_000)
+    means, variances = mixture.means[:, 20:25], mixture.variances[:, 20:25]
     samples = expit(means[chosen] + np.sqrt(variances[chosen]) * rng.normal(size=(40_000, 5)))
     np.testing.assert_allclose(posterior.deviation(np.arange(20, 25)), samples.std(axis=0), atol=0.02)
     assert (posterior.deviation(np.arange(10)) == 0).all()
@@ -103,14 +101,13 @@ def test_deviation_is_that_of_samples() -> None:
 def test_exact_zeros_and_ones_are_held_half_a_step_away() -> None:
     pool, _ = clustered(40, 8, 0)
     posterior = TrendPosterior(pool, VonMisesFisher(3.0), 10)
-    posterior.observe(0, 1.0)
+    posterior.observe([0], [1.0])
     assert posterior.belief().mean[0] == pytest.approx(logit(0.75))
-    for document, score in ((1, 0.0), (2, 0.5), (3, 0.0)):
-        posterior.observe(document, score)
+    posterior.observe([1, 2, 3], [0.0, 0.5, 0.0])
     np.testing.assert_allclose(posterior.belief().mean[:4], logit([0.75, 0.25, 0.5, 0.25]))
-    posterior.observe(4, 0.02)
+    posterior.observe([4], [0.02])
     np.testing.assert_allclose(posterior.belief().mean[:5], logit([0.99, 0.01, 0.5, 0.01, 0.02]))
-    posterior.observe(5, 1e-9)
+    posterior.observe([5], [1e-9])
     assert posterior.belief().mean[1] == posterior.belief().mean[5] == pytest.approx(logit(1e-7))
     np.testing.assert_array_equal(posterior.relevance()[:6], [1.0, 0.0, 0.5, 0.0, 0.02, 1e-9])
 
@@ -124,18 +121,37 @@ def test_a_scorer_that_says_the_same_of_everything_leaves_the_ranking() -> None:
 def test_fantasies_leave_no_trace() -> None:
     pool, scores = clustered(60, 8, 0)
     posterior = TrendPosterior(with_bm25(pool), VonMisesFisher(3.0), 20)
-    for document in range(5):
-        posterior.observe(document, scores[document])
+    posterior.observe(range(5), scores[:5].tolist())
     before, relevance = posterior.belief(), posterior.relevance()
-    posterior.checkpoint()
-    weights = [field.weight for field in posterior._fields()]
-    posterior.fantasise(30, 4.0)
-    assert [field.weight for field in posterior._fields()] == weights
-    assert posterior.belief().mean[30] == 4.0
-    posterior.restore()
+    few = np.array([0, 1, 2, 3, 4, 20, 30, 40])
+    fantasy = posterior.among(few)
+    np.testing.assert_allclose(fantasy.belief().mean, before.mean[few], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(fantasy.belief().std, before.std[few], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(fantasy.relevance(), relevance[few], rtol=0, atol=1e-12)
+    weights = fantasy.weights.copy()
+    fantasy.fantasise(6, 4.0)
+    np.testing.assert_array_equal(fantasy.weights, weights)
+    assert fantasy.belief().mean[6] == 4.0 and fantasy.belief().scored[6]
+    assert fantasy.deviation(np.array([6])) == 0
     np.testing.assert_array_equal(posterior.belief().mean, before.mean)
     np.testing.assert_array_equal(posterior.belief().std, before.std)
     np.testing.assert_array_equal(posterior.relevance(), relevance)
+
+
+def test_fantasies_are_observations_under_the_amplitudes_and_weights_of_before() -> None:
+    pool, scores = clustered(60, 8, 0)
+    scores = 0.1 + 0.8 * scores
+    posterior = TrendPosterior(with_bm25(pool), VonMisesFisher(3.0), 20)
+    posterior.observe(range(12), scores[:12].tolist())
+    few = np.arange(0, 60, 1)
+    fantasy = posterior.among(few)
+    scales = [fitted.scales for fitted in posterior._fitted]
+    for document in (30, 44):
+        fantasy.fantasise(document, float(logit(scores[document])))
+    posterior.observe([30, 44], scores[[30, 44]].tolist())
+    rescaled = np.concatenate([old / new.scales for old, new in zip(scales, posterior._fitted, strict=True)])
+    np.testing.assert_allclose(fantasy.means, posterior._mixture.means, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(fantasy.variances, posterior._mixture.variances * rescaled[:, None], rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -22,8 +22,8 @@ class Capacity(Protocol):
     def nothing_to_decide(self, count: int) -> bool:
         """Whether there is nothing to decide: all `count` documents fit, or none of them."""
 
-    def among(self, stay: NDArray[np.bool_]) -> Capacity:
-        """The same for the documents of this mask (N,) alone."""
+    def among(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> Capacity:
+        """What is left of it for the documents of one mask (N,) when, of the others, those of a second are taken."""
 
     def fill(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Mask (N,) of the documents to return."""
@@ -44,8 +44,8 @@ class DocumentCapacity:
     def nothing_to_decide(self, count: int) -> bool:
         return self.holds_all(count)
 
-    def among(self, stay: NDArray[np.bool_]) -> DocumentCapacity:
-        return self
+    def among(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> DocumentCapacity:
+        return DocumentCapacity(self.k - int(np.count_nonzero(taken & ~stay)))
 
     def fill(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
         return top_k(worth, self.k)
@@ -72,8 +72,8 @@ class TokenCapacity:
     def nothing_to_decide(self, count: int) -> bool:
         return self.holds_all(count) or bool((self.lengths > self.limit).all())
 
-    def among(self, stay: NDArray[np.bool_]) -> TokenCapacity:
-        return TokenCapacity(self.lengths[stay], self.limit)
+    def among(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> TokenCapacity:
+        return TokenCapacity(self.lengths[stay], self.limit - float(self.lengths[taken & ~stay].sum()))
 
     def fill(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
         mask = np.zeros(len(worth), dtype=np.bool_)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+Number = TypeVar("Number", bound=np.floating)
 DEGENERATE = 1e-6  # a median distance below this is rounding noise of float32 unit vectors
 
 
@@ -22,7 +23,7 @@ class Kernel(Protocol):
     def from_median(cls, distance: float) -> Self:
         """Take the bandwidth from the median of u over the pool's pairs, or 1 if that degenerates."""
 
-    def __call__(self, distance: NDArray[np.float64]) -> NDArray[np.float64]:
+    def __call__(self, distance: NDArray[Number]) -> NDArray[Number]:
         """Covariances, of the same shape as the distances."""
 
 
@@ -37,9 +38,10 @@ class VonMisesFisher:
     def from_median(cls, distance: float) -> Self:
         return cls(math.log(2) / distance if distance > DEGENERATE else 1.0)
 
-    def __call__(self, distance: NDArray[np.float64]) -> NDArray[np.float64]:
-        values = distance * -self.kappa
-        return np.exp(values, out=values)
+    def __call__(self, distance: NDArray[Number]) -> NDArray[Number]:
+        values: NDArray[Number] = np.multiply(distance, -self.kappa, dtype=distance.dtype)
+        np.exp(values, out=values)
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +55,10 @@ class SquaredExponential:
     def from_median(cls, distance: float) -> Self:
         return cls(distance if distance > DEGENERATE else 1.0)
 
-    def __call__(self, distance: NDArray[np.float64]) -> NDArray[np.float64]:
-        values = distance / -self.squared_length
-        return np.exp(values, out=values)
+    def __call__(self, distance: NDArray[Number]) -> NDArray[Number]:
+        values: NDArray[Number] = np.divide(distance, -self.squared_length, dtype=distance.dtype)
+        np.exp(values, out=values)
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +72,9 @@ class Matern52:
     def from_median(cls, distance: float) -> Self:
         return cls(distance if distance > DEGENERATE else 1.0)
 
-    def __call__(self, distance: NDArray[np.float64]) -> NDArray[np.float64]:
+    def __call__(self, distance: NDArray[Number]) -> NDArray[Number]:
         rho = np.sqrt(np.maximum(distance, 0.0) * (5.0 / self.squared_length))
-        values: NDArray[np.float64] = (1.0 + rho + rho * rho / 3.0) * np.exp(-rho)
+        values: NDArray[Number] = (1.0 + rho + rho * rho / 3.0) * np.exp(-rho)
         return values
 
 

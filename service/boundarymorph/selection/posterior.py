@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -10,24 +11,18 @@ from numpy.typing import NDArray
 
 from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.covariance import StationaryCovariance
-from boundarymorph.selection.process import QUERY, Checkpoint, GaussianProcess
+from boundarymorph.selection.process import MINIMUM_VARIANCE, QUERY, GaussianProcess, Rehearsal
 
 NOISE = 1e-4
 MINIMUM_SCALE = 1e-12
 QUERY_RELEVANCE = 1.0
 
 
-class Posterior(Protocol):
-    """Conditioned on one document at a time. `belief` is on a working scale of its own; the rest speaks of scores."""
-
-    def observe(self, document: int, score: float) -> None:
-        """Condition on one document's score in [0, 1]; a document is observed once."""
-
-    def fantasise(self, document: int, mean: float) -> None:
-        """Condition on a document as if it had come out at this `Belief.mean`, between `checkpoint` and `restore`."""
+class Beliefs(Protocol):
+    """What is believed of N documents. `belief` is on a working scale of its own; the rest speaks of scores."""
 
     def belief(self) -> Belief:
-        """The whole pool, scored documents at their value with std 0."""
+        """All documents, scored ones at their value with std 0."""
 
     def relevance(self) -> NDArray[np.float64]:
         """(N,) expected score; a scored document's own."""
@@ -38,17 +33,98 @@ class Posterior(Protocol):
     def deviation(self, documents: NDArray[np.intp]) -> NDArray[np.float64]:
         """(n,) standard deviation of the scores of n documents; 0 where scored."""
 
+
+class Fantasy(Beliefs, Protocol):
+    """Beliefs about some documents, to play through what may come."""
+
+    def fantasise(self, document: int, mean: float) -> None:
+        """Condition on a document as if it had come out at this `Belief.mean`."""
+
+
+class Posterior(Beliefs, Protocol):
+    """Beliefs about the whole pool, conditioned on one round of scores after the other."""
+
+    def observe(self, documents: Sequence[int], scores: Sequence[float]) -> None:
+        """Condition on the scores in [0, 1] of documents; a document is observed once."""
+
     def ready(self, document: int) -> bool:
         """Whether observing the document takes no pass over the embeddings."""
 
     def prepare(self, documents: Sequence[int]) -> None:
         """Compute what the observation of these documents will need, in one pass over the embeddings."""
 
-    def checkpoint(self) -> None:
-        """Remember this moment; fantasies may follow."""
+    def among(self, documents: NDArray[np.intp]) -> Fantasy:
+        """The same beliefs about some documents: ascending, every scored one among them, and numbered in this order."""
 
-    def restore(self) -> None:
-        """Return to the moment remembered, forgetting what was fantasised since."""
+
+@dataclass(eq=False)
+class Residuals:
+    """The paper's beliefs about N documents, from the sums of a process on the residuals between score and prior.
+
+    prior, explained, unexplained, variance: (N,) prior mean, V' z, 1 - V' L^-1 1 and posterior variance.
+    residuals: (t,) observed ones, the query's first. observed, scores: the scored documents' positions and scores.
+    """
+
+    prior: NDArray[np.float64]
+    explained: NDArray[np.float64]
+    unexplained: NDArray[np.float64]
+    variance: NDArray[np.float64]
+    residuals: NDArray[np.float64]
+    observed: NDArray[np.intp]
+    scores: NDArray[np.float64]
+
+    def belief(self) -> Belief:
+        """With scored documents at their score and std 0 (paper app. C.3)."""
+        centre = self.residuals.mean() if self.residuals.size else 0.0
+        spread = self.residuals.std() if self.residuals.size > 1 else 0.0
+        mean = centre * self.unexplained
+        mean += self.explained
+        mean += self.prior
+        std = np.sqrt(np.maximum(self.variance, MINIMUM_VARIANCE))
+        std *= spread if spread > MINIMUM_SCALE else 1.0
+        scored = np.zeros(len(mean), dtype=np.bool_)
+        mean[self.observed] = self.scores
+        std[self.observed] = 0.0
+        scored[self.observed] = True
+        return Belief(mean, std, scored)
+
+    def relevance(self) -> NDArray[np.float64]:
+        return self.belief().mean
+
+    def gain(self) -> NDArray[np.float64]:
+        return self.relevance()
+
+    def deviation(self, documents: NDArray[np.intp]) -> NDArray[np.float64]:
+        return self.belief().std[documents]
+
+    def among(self, documents: NDArray[np.intp]) -> Residuals:
+        """About some documents alone, ascending, every scored one among them."""
+        return Residuals(
+            self.prior[documents],
+            self.explained[documents],
+            self.unexplained[documents],
+            self.variance[documents],
+            self.residuals,
+            np.searchsorted(documents, self.observed),
+            self.scores,
+        )
+
+
+@dataclass(eq=False)
+class ResidualFantasy(Residuals):
+    """The paper's beliefs about some documents."""
+
+    rehearsal: Rehearsal
+
+    def fantasise(self, document: int, mean: float) -> None:
+        (row,), ((pivot,),) = self.rehearsal.condition(document)
+        residual = mean - self.prior[document]
+        self.explained += (residual - self.explained[document]) / pivot * row
+        self.unexplained -= self.unexplained[document] / pivot * row
+        self.variance -= row * row
+        self.residuals = np.append(self.residuals, residual)
+        self.observed = np.append(self.observed, document)
+        self.scores = np.append(self.scores, mean)
 
 
 class ResidualPosterior:
@@ -71,50 +147,31 @@ class ResidualPosterior:
         noise: float = NOISE,
     ) -> None:
         self._prior = prior
+        self._covariance = covariance
         self._anchored = query_prior is not None
         query_row = covariance.query_row() if self._anchored else None
-        self._process = GaussianProcess(covariance, size + self._anchored, noise, query_row)
-        self._moment: Checkpoint | None = None
-        self._scores: list[float] = []
+        level = np.ones((1, len(prior)))
+        self._process = GaussianProcess(covariance, level, size + self._anchored, noise, query_row=query_row)
+        self._scores: dict[int, float] = {}
         if query_prior is not None:
-            self._process.observe(QUERY, QUERY_RELEVANCE - query_prior)
+            self._process.observe([QUERY], [QUERY_RELEVANCE - query_prior])
 
-    def observe(self, document: int, score: float) -> None:
-        """Condition on one document's score; a document is observed once."""
-        self._process.observe(document, score - self._prior[document])
-        self._scores.append(score)
-
-    def fantasise(self, document: int, mean: float) -> None:
-        self.observe(document, mean)
+    def observe(self, documents: Sequence[int], scores: Sequence[float]) -> None:
+        """Condition on the scores of documents; a document is observed once."""
+        self._process.observe(documents, np.asarray(scores) - self._prior[list(documents)])
+        self._scores.update(zip(documents, scores, strict=True))
 
     def belief(self) -> Belief:
-        """With scored documents at their score and std 0 (paper app. C.3)."""
-        process = self._process
-        residuals = process.targets
-        centre = residuals.mean() if residuals.size else 0.0
-        spread = residuals.std() if residuals.size > 1 else 0.0
-
-        mean = process.weighted_targets - centre * process.weighted_ones
-        mean += centre
-        mean += self._prior
-        std = process.variance
-        np.sqrt(std, out=std)
-        std *= spread if spread > MINIMUM_SCALE else 1.0
-        scored = np.zeros(len(mean), dtype=np.bool_)
-        documents = process.observed[self._anchored :]
-        mean[documents] = self._scores
-        std[documents] = 0.0
-        scored[documents] = True
-        return Belief(mean, std, scored)
+        return self._residuals().belief()
 
     def relevance(self) -> NDArray[np.float64]:
-        return self.belief().mean
+        return self._residuals().relevance()
 
     def gain(self) -> NDArray[np.float64]:
-        return self.relevance()
+        return self._residuals().gain()
 
     def deviation(self, documents: NDArray[np.intp]) -> NDArray[np.float64]:
-        return self.belief().std[documents]
+        return self._residuals().deviation(documents)
 
     def ready(self, document: int) -> bool:
         return self._process.ready(document)
@@ -122,10 +179,15 @@ class ResidualPosterior:
     def prepare(self, documents: Sequence[int]) -> None:
         self._process.prepare(documents)
 
-    def checkpoint(self) -> None:
-        self._moment = self._process.checkpoint()
+    def among(self, documents: NDArray[np.intp]) -> ResidualFantasy:
+        beliefs = self._residuals().among(documents)
+        covariance = self._covariance.among(documents)
+        rehearsal = self._process.rehearsal(documents, covariance, [np.empty((0, len(documents)))], [1.0])
+        return ResidualFantasy(**vars(beliefs), rehearsal=rehearsal)
 
-    def restore(self) -> None:
-        assert self._moment is not None
-        self._process.restore(self._moment)
-        del self._scores[self._moment.observations - self._anchored :]
+    def _residuals(self) -> Residuals:
+        process, scores = self._process, np.array(list(self._scores.values()))
+        observed = np.array(list(self._scores), dtype=np.intp)
+        return Residuals(
+            self._prior, process.explained, process.residuals[0], process.variance, process.targets, observed, scores
+        )

@@ -1,19 +1,18 @@
-"""A zero-mean Gaussian process over a pool, conditioned one document at a time, exactly.
+"""A Gaussian process over a pool with a trend in given columns, conditioned one round at a time, exactly.
 
 With the Cholesky factor L of K(A, A) + noise I over the observed documents A, the rows of V = L^-1 K(A, C) never change
-once written, so a new observation x appends one row
+once written. A round of new observations X appends
 
-    v = (k(x, C) - V(:, x)' V) / pivot,    pivot^2 = k(x, x) + noise - V(:, x)' V(:, x)
+    V_X = L_X^-1 (K(X, C) - V(:, X)' V),    L_X L_X' = K(X, X) + noise I - V(:, X)' V(:, X)
 
-and the column V(:, x) is the new row of L itself. With alpha = L^-1 e for the targets e and beta = L^-1 1, the running
-sums P = V' alpha and Q = V' beta give the posterior mean under any level m of the targets as m + P - m Q. That is
+With z = L^-1 y for the targets y, and G = L^-1 H(A) for the columns H (the level is one of ones), the running sums V' z
+and H(C)' - V' G give the posterior mean under any coefficients b of the columns as V' z + (H - V' G) b. That is
 Algorithm 1 of the paper (alg:posterior) in O(tN + Nd) an observation instead of O(t^2 N).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,98 +22,88 @@ from boundarymorph.selection.covariance import Covariance
 ESCALATED_NOISE = 1e-2
 MINIMUM_VARIANCE = 1e-12
 QUERY = -1  # stands for the query among the observed documents
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Checkpoint:
-    """A moment to which a process can return."""
-
-    observations: int
-    noise: float
-    weighted_targets: NDArray[np.float64]
-    weighted_ones: NDArray[np.float64]
-    variance: NDArray[np.float64]
+LARGEST_ROUND = 32  # observations that are entered together
 
 
 class GaussianProcess:
-    """The state after t of at most `size` observations. Memory: 8 size N bytes and a few vectors.
+    """The state after t of at most `size` observations. Memory: size N numbers of `dtype` and a few vectors.
 
-    observed: the documents, in order, QUERY for the query. targets, alpha, beta: (t,) e, L^-1 e and L^-1 1.
-    weighted_targets, weighted_ones: (N,) P and Q. log_determinant: log det L.
-    noise: variance of an observation. If the factorisation loses definiteness, it goes up to 1e-2 once and all
-    observations are conditioned on anew (paper app. C.3).
+    observed: the documents, in order, QUERY for the query. explained: (N,) V' z. residuals: (p, N) H - V' G.
+    variance: (N,) posterior variance around known coefficients, in units of the covariance, up to rounding positive.
+    noise: variance of an observation. Whenever the factorisation loses definiteness, it goes up, first to 1e-2, and
+    all observations are conditioned on anew (paper app. C.3).
     """
 
     observed: list[int]
-    weighted_targets: NDArray[np.float64]
-    weighted_ones: NDArray[np.float64]
-    _written: list[int]  # whose rows of V stand; runs ahead of observed after a restore
-    _ahead: dict[int, tuple[int, NDArray[np.float64]]]  # covariances given the first t observations
+    explained: NDArray[np.float64]
+    residuals: NDArray[np.float64]
+    variance: NDArray[np.float64]
+    _ahead: dict[int, tuple[int, NDArray[np.floating]]]  # covariances given the first t observations
 
     def __init__(
-        self, covariance: Covariance, size: int, noise: float, query_row: NDArray[np.float64] | None = None
+        self,
+        covariance: Covariance,
+        columns: NDArray[np.float64],
+        size: int,
+        noise: float,
+        *,
+        query_row: NDArray[np.float64] | None = None,
+        dtype: type[np.floating] | np.dtype[np.floating] = np.float64,
     ) -> None:
-        """query_row: (N,) covariances of the query with the pool, its own variance being 1, if it is to be observed."""
+        """columns: (p, N) H. query_row: (N,) covariances of the query with the pool, its own variance and columns
+        being 1, if it is to be observed. dtype: of V; sums are float64."""
         self._covariance = covariance
+        self._columns = columns
         self._query_row = query_row
         self._ahead_limit = max(size // 8, 1)
-        self._rows = np.empty((size, len(covariance.diagonal)))  # V
-        self._pivots = np.empty(size)
-        self._targets = np.empty(size)
-        self._alpha = np.empty(size)
-        self._beta = np.empty(size)
+        self._rows = np.empty((size, columns.shape[1]), dtype)  # V
+        self._factor = np.zeros((size, size))  # L
+        self._known = np.empty((size, 1 + len(columns)))  # y and H(A)
+        self._whitened = np.empty_like(self._known)  # z and G
         self.noise = noise
         self._start()
 
     @property
     def targets(self) -> NDArray[np.float64]:
-        return self._targets[: len(self.observed)]
+        """(t,) y"""
+        return self._known[: len(self.observed), 0]
 
     @property
-    def alpha(self) -> NDArray[np.float64]:
-        return self._alpha[: len(self.observed)]
+    def whitened_targets(self) -> NDArray[np.float64]:
+        """(t,) z"""
+        return self._whitened[: len(self.observed), 0]
 
     @property
-    def beta(self) -> NDArray[np.float64]:
-        return self._beta[: len(self.observed)]
+    def whitened_columns(self) -> NDArray[np.float64]:
+        """(t, p) G"""
+        return self._whitened[: len(self.observed), 1:]
 
     @property
     def log_determinant(self) -> float:
-        return float(np.log(self._pivots[: len(self.observed)]).sum())
+        """log det L"""
+        return float(np.log(self._factor.diagonal()[: len(self.observed)]).sum())
 
-    @property
-    def variance(self) -> NDArray[np.float64]:
-        """(N,) posterior variance around a known level, in units of the covariance."""
-        return np.maximum(self._variance, MINIMUM_VARIANCE)
+    def observe(self, documents: Sequence[int], targets: Sequence[float] | NDArray[np.float64]) -> None:
+        """Condition on documents, or on QUERY alone as the first; each is observed once."""
+        for start in range(0, len(documents), LARGEST_ROUND):
+            end = start + LARGEST_ROUND
+            self._observe(list(documents[start:end]), np.asarray(targets[start:end]))
 
-    def observe(self, document: int, target: float) -> None:
-        """Condition on one document, or on QUERY as the first; each is observed once."""
-        t = len(self.observed)
-        column = self._rows[:0, 0] if document == QUERY else self._rows[:t, document]  # a row of L, less its pivot
-        if self._written[t : t + 1] != [document]:
-            prior_variance = 1.0 if document == QUERY else self._covariance.diagonal[document]
-            squared_pivot = float(prior_variance + self.noise - column @ column)
-            if squared_pivot < self.noise / 2 and self.noise < ESCALATED_NOISE:  # in exact arithmetic >= noise
-                self.noise = ESCALATED_NOISE
-                self._condition_anew()
-                self.observe(document, target)
-                return
-            self._pivots[t] = max(squared_pivot, self.noise / 2) ** 0.5
-            np.divide(self._posterior_row(document), self._pivots[t], out=self._rows[t])
-            self._written[t:] = [document]
-        row, pivot = self._rows[t], self._pivots[t]
-        self._targets[t] = target
-        self._alpha[t] = (target - column @ self._alpha[:t]) / pivot
-        self._beta[t] = (1.0 - column @ self._beta[:t]) / pivot
-        self.weighted_targets += self._alpha[t] * row
-        self.weighted_ones += self._beta[t] * row
-        self._variance -= row * row
-        self.observed.append(document)
+    def rehearsal(
+        self,
+        documents: NDArray[np.intp],
+        covariance: Covariance,
+        directions: Sequence[NDArray[np.float64]],
+        scales: Sequence[float] | NDArray[np.float64],
+    ) -> Rehearsal:
+        """This process on n of the documents alone, for fantasies. covariance: theirs; directions: of each of q
+        members, the (p, n) whose inner products are what their trends add to it; scales: (q,) what multiplies both."""
+        rows = self._rows[: len(self.observed), documents]
+        return Rehearsal(covariance, rows, self.noise, directions, np.asarray(scales))
 
     def ready(self, document: int) -> bool:
         """Whether observing the document takes no pass over the embeddings."""
-        t = len(self.observed)
-        return document in self._ahead or self._written[t : t + 1] == [document]
+        return document in self._ahead
 
     def prepare(self, documents: Sequence[int]) -> None:
         """Compute the covariances of several documents in one pass over the embeddings and over V, and keep them.
@@ -122,67 +111,111 @@ class GaussianProcess:
         They serve the documents' own observations later, when they are only brought up to date with what was observed
         in between. Matrix-matrix products make sixteen rows cost about as much as four.
         """
-        t = len(self.observed)
         documents = [document for document in documents if document not in self._ahead][: self._ahead_limit]
-        rows = self._covariance.rows(documents)
-        rows -= self._rows[:t, documents].T @ self._rows[:t]
+        rows = self._given(documents, 0, self._covariance.rows(documents))
         while len(self._ahead) + len(documents) > self._ahead_limit:
             del self._ahead[next(iter(self._ahead))]
         for document, row in zip(documents, rows, strict=True):
-            self._ahead[document] = (t, row.copy())
+            self._ahead[document] = (len(self.observed), row.copy())
 
     def retarget(self, targets: NDArray[np.float64]) -> None:
         """Replace all t targets, in order of observation, at O(tN)."""
-        self._targets[: len(targets)] = targets
-        for t, document in enumerate(self.observed):
-            column = self._rows[:0, 0] if document == QUERY else self._rows[:t, document]
-            self._alpha[t] = (targets[t] - column @ self._alpha[:t]) / self._pivots[t]
-        self.weighted_targets = self.alpha @ self._rows[: len(targets)]
-
-    def checkpoint(self) -> Checkpoint:
-        """Remember this moment, to `restore` it after fantasised observations."""
-        return Checkpoint(
-            len(self.observed),
-            self.noise,
-            self.weighted_targets.copy(),
-            self.weighted_ones.copy(),
-            self._variance.copy(),
-        )
-
-    def restore(self, moment: Checkpoint) -> None:
-        """Forget what was observed since. The rows of V stay: they depend on the documents, not on their targets, so
-        observing the same documents again in the same order costs O(N) each."""
-        del self.observed[moment.observations :]
-        if moment.noise != self.noise:
-            self._condition_anew()
-            return
-        self.weighted_targets = moment.weighted_targets.copy()
-        self.weighted_ones = moment.weighted_ones.copy()
-        self._variance = moment.variance.copy()
-        self._ahead = {d: (t, row) for d, (t, row) in self._ahead.items() if t <= moment.observations}
+        t = len(self.observed)
+        self._known[:t, 0] = targets
+        self._whitened[:t, 0] = np.linalg.solve(self._factor[:t, :t], targets)
+        self.explained = self._whitened[:t, 0].astype(self._rows.dtype) @ self._rows[:t]
 
     def _start(self) -> None:
-        count = self._rows.shape[1]
-        self.observed, self._written, self._ahead = [], [], {}
-        self.weighted_targets = np.zeros(count)
-        self.weighted_ones = np.zeros(count)
-        self._variance = self._covariance.diagonal.copy()
+        self.observed, self._ahead = [], {}
+        self.explained = np.zeros(self._rows.shape[1])
+        self.residuals = self._columns.copy()
+        self.variance = self._covariance.diagonal.copy()
 
-    def _condition_anew(self) -> None:
-        observed = self.observed
-        self._start()
-        for t, document in enumerate(observed):
-            self.observe(document, float(self._targets[t]))
+    def _observe(self, documents: list[int], targets: NDArray[np.float64]) -> None:
+        t, end = len(self.observed), len(self.observed) + len(documents)
+        rows = self._rows_of(documents)
+        shared, own, columns = np.empty((1, 0)), np.ones((1, 1)), np.ones((1, len(self._columns)))
+        if documents != [QUERY]:
+            shared = self._rows[:t, documents].T.astype(np.float64)
+            own, columns = rows[:, documents].astype(np.float64), self._columns[:, documents].T
+        factor = _cholesky(own + self.noise * np.eye(len(own)))
+        if factor.diagonal().min() ** 2 < self.noise / 2:  # in exact arithmetic at least the noise
+            self._escalate()
+            self._observe(documents, targets)
+            return
+        inverse = np.linalg.inv(factor)
+        new = np.matmul(inverse.astype(rows.dtype), rows, out=self._rows[t:end])
+        self._factor[t:end, :t], self._factor[t:end, t:end] = shared, factor
+        self._known[t:end, 0], self._known[t:end, 1:] = targets, columns
+        whitened = inverse @ (self._known[t:end] - shared @ self._whitened[:t])
+        self._whitened[t:end] = whitened
+        sums = whitened.T.astype(rows.dtype) @ new
+        self.explained += sums[0]
+        self.residuals -= sums[1:]
+        self.variance -= np.einsum("mn,mn->n", new, new)
+        self.observed += documents
 
-    def _posterior_row(self, document: int) -> NDArray[np.float64]:
-        """Covariance (N,) of a document with all others, given everything observed so far."""
-        t = len(self.observed)
-        if document == QUERY:
+    def _rows_of(self, documents: list[int]) -> NDArray[np.floating]:
+        """Covariances (m, N) of documents with all others, given everything observed so far."""
+        if documents == [QUERY]:
             assert self._query_row is not None
-            return self._query_row
-        if document in self._ahead:
-            since, row = self._ahead.pop(document)
-        else:
-            since, row = 0, np.asarray(self._covariance.rows([document])[0])
-        row -= self._rows[since:t, document] @ self._rows[since:t]
-        return row
+            return self._query_row[None]
+        if len(documents) == 1 and documents[0] in self._ahead:
+            since, row = self._ahead.pop(documents[0])
+            return self._given(documents, since, row[None])
+        return self._given(documents, 0, self._covariance.rows(documents))
+
+    def _given(self, documents: list[int], since: int, rows: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Covariances given the first `since` observations, brought up to date in place."""
+        t = len(self.observed)
+        rows -= self._rows[since:t, documents].T @ self._rows[since:t]
+        return rows
+
+    def _escalate(self) -> None:
+        observed, targets = self.observed, self.targets.copy()
+        self.noise = max(ESCALATED_NOISE, 10 * self.noise)
+        self._start()
+        anchors = int(observed[:1] == [QUERY])
+        self.observe(observed[:anchors], targets[:anchors])
+        self.observe(observed[anchors:], targets[anchors:])
+
+
+class Rehearsal:
+    """Members that share a process on n documents, conditioned on one document after the other."""
+
+    def __init__(
+        self,
+        covariance: Covariance,
+        rows: NDArray[np.floating],
+        noise: float,
+        directions: Sequence[NDArray[np.float64]],
+        scales: NDArray[np.float64],
+    ) -> None:
+        """rows: (t, n) of V; for the others see `GaussianProcess.rehearsal`."""
+        self._covariance = covariance
+        self._rows = rows
+        self._noise = noise
+        self._directions = directions
+        self._scales = scales[:, None]
+        self._earlier: list[NDArray[np.float64]] = []
+
+    def condition(self, document: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Condition on a document: the (q, n) further row of each member's V, and the (q, 1) pivots that it was divided
+        by. A target that is off by r moves the means by rows * r / pivots; the variances fall by the rows' squares."""
+        shared = self._covariance.rows([document])[0] - self._rows[:, document] @ self._rows
+        rows = np.stack([shared + part[:, document] @ part for part in self._directions])
+        rows *= self._scales
+        for earlier in self._earlier:
+            rows -= earlier[:, document, None] * earlier
+        pivots = np.sqrt(rows[:, document, None] + self._noise * self._scales)
+        rows /= pivots
+        self._earlier.append(rows)
+        return rows, pivots
+
+
+def _cholesky(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Lower factor (m, m); zeros where there is none."""
+    try:
+        return np.asarray(np.linalg.cholesky(matrix), dtype=np.float64)
+    except np.linalg.LinAlgError:
+        return np.zeros_like(matrix)

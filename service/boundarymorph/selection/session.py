@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.selection.acquisition import Acquisition, UpperConfidenceBound, cutoff, expected_excess
-from boundarymorph.selection.belief import Belief
-from boundarymorph.selection.capacity import Capacity, DocumentCapacity, capacity_of
+from boundarymorph.selection.acquisition import Acquisition, Choice, UpperConfidenceBound, cutoff, expected_excess
+from boundarymorph.selection.capacity import Capacity, capacity_of
 from boundarymorph.selection.config import Config, SelectionConfig
+from boundarymorph.selection.contest import Contest, choose_round
 from boundarymorph.selection.pool import Pool
 
-Value = TypeVar("Value", bound=np.generic)
 LOOK_AHEAD = 16  # rows of likely next picks that are computed in one pass
 FEWEST_TO_SETTLE = 15  # scores below which the expected loss was often far off
 BEST_FIRST = UpperConfidenceBound(0.0)  # for an order: what is believed best is scored next (docs/evaluation.md)
@@ -101,12 +99,11 @@ class SelectionSession:
         self._config = config or SelectionConfig()
         self._settle = settle
         self._order = order
-        self._asked: dict[int, tuple[int | None, float | None]] = {}
+        self._asked: dict[int, Choice] = {}
         self._left = np.arange(len(pool))  # positions of what was not given up
         calls = 0 if self._decided else min(budget, len(pool) - len(known))
         self._posterior = self._config.posterior(pool, calls + len(known))
-        for document, score in known.items():
-            self._posterior.observe(document, score)
+        self._posterior.observe(list(known), list(known.values()))
         self.belief = self._posterior.belief()
 
     @property
@@ -157,7 +154,7 @@ class SelectionSession:
         """
         if self._decided or self._orders:
             return 0.0
-        relevance = self._gain()
+        relevance = self._contest.gain()
         margin, inside = self.capacity.margin(relevance)
         distance = np.abs(margin - cutoff(margin, inside))
         missed = expected_excess(distance, self._posterior.deviation(self._left))
@@ -173,21 +170,16 @@ class SelectionSession:
         self._asked.clear()
         if self.stop_reason is not None:
             return np.empty(0, dtype=np.intp)
-        belief, unscored = self.belief, self._unscored
+        unscored = self._unscored
         n = min(n, self.budget - self.spent, len(unscored))
         if self.covered:
-            best_first = unscored[np.argsort(-belief.mean[unscored], kind="stable")]
-            self._asked = dict.fromkeys(best_first[:n].tolist(), (None, None))
-            return best_first[:n]
-        self._choose(belief)
-        if n > 1:
-            self._posterior.checkpoint()
-            for _ in range(n - 1):
-                last = next(reversed(self._asked))
-                self._posterior.fantasise(last, float(belief.mean[last]))
-                belief = self._posterior.belief()
-                self._choose(belief)
-            self._posterior.restore()
+            best_first = unscored[np.argsort(-self.belief.mean[unscored], kind="stable")][:n].tolist()
+            choices = [Choice(document, None, None) for document in best_first]
+        else:
+            choices = choose_round(self._contest, self._posterior, self._rule, n)
+        self._asked.update((choice.document, choice) for choice in choices)
+        if n == 1:
+            self._look_ahead(choices[0].document)
         return np.array(list(self._asked), dtype=np.intp)
 
     def tell(self, documents: Sequence[int] | NDArray[np.intp], scores: Sequence[float] | NDArray[np.float64]) -> None:
@@ -196,10 +188,10 @@ class SelectionSession:
         if not told:
             return
         self.rounds += 1
+        self._posterior.observe(list(told), list(told.values()))
         for document, score in told.items():
-            rival, value = self._asked.pop(document)
-            self._posterior.observe(document, score)
-            self.history.append(Observation(document, rival, value, self.rounds, score))
+            choice = self._asked.pop(document)
+            self.history.append(Observation(document, choice.rival, choice.value, self.rounds, score))
         self.belief = self._posterior.belief()
 
     def give_up(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
@@ -211,18 +203,19 @@ class SelectionSession:
         stay = ~np.isin(self._left, positions)
         if stay.all():
             return
-        self.capacity = self.capacity.among(stay)
+        self.capacity = self.capacity.among(stay, taken=np.zeros_like(stay))
         self._left = self._left[stay]
         for position in positions.tolist():
             self._asked.pop(position, None)
 
     def selection(self) -> Selection:
         """The best documents that fit, as believed now; valid at any moment."""
-        gain, relevance = self._gain(), self._posterior.relevance()
+        gain, relevance = self._contest.gain(), self._posterior.relevance()
         chosen = self._left
         if chosen.size:
             inside = self.capacity.margin(gain)[1]
-            chosen = chosen[self.capacity.fill(self._config.worth(gain, inside, self._of_left(self.belief.scored)))]
+            scored = self._contest.of_left(self.belief.scored)
+            chosen = chosen[self.capacity.fill(self._config.worth(gain, inside, scored))]
         return self._ranked(chosen, relevance)
 
     def ranking(self) -> Selection:
@@ -233,7 +226,7 @@ class SelectionSession:
         """At most n unscored documents that are likely to be asked soon, likeliest first. Asks nothing."""
         if self.stop_reason is not None:
             return np.empty(0, dtype=np.intp)
-        likely = self._rule.shortlist(*self._contested(self.belief), n)
+        likely = self._rule.shortlist(*self._contest.margins, n)
         return self._left[likely]
 
     def _ranked(self, chosen: NDArray[np.intp], relevance: NDArray[np.float64]) -> Selection:
@@ -245,41 +238,21 @@ class SelectionSession:
             self.belief.scored[documents],
         )
 
-    def _choose(self, belief: Belief) -> None:
-        contested, incumbents = self._contested(belief)
-        rule = self._rule
-        choice = rule.choose(contested, incumbents, int(np.count_nonzero(contested.scored)))
-        document = int(self._left[choice.document])
-        self._asked[document] = (None if choice.rival is None else int(self._left[choice.rival]), choice.value)
+    def _look_ahead(self, document: int) -> None:
+        """Have the rows of likely next picks computed with that of this one."""
         pays = np.count_nonzero(self.belief.scored) >= LOOK_AHEAD_FROM and self.budget - self.spent >= 2 * LOOK_AHEAD
         if pays and not self._posterior.ready(document):
-            likely = self._left[rule.shortlist(contested, incumbents, LOOK_AHEAD)].tolist()
+            likely = self.shortlist(LOOK_AHEAD).tolist()
             self._posterior.prepare([document, *(other for other in likely if other != document)])
 
-    def _contested(self, belief: Belief) -> tuple[Belief, NDArray[np.bool_]]:
-        """The belief on the scale on which the capacity decides, and the mask of the incumbents, of what is left."""
-        scored = self._of_left(belief.scored)
-        if self._orders or isinstance(self.capacity, DocumentCapacity):
-            mean = self._of_left(belief.mean)
-            inside = np.ones_like(scored) if self._orders else self.capacity.margin(mean)[1]
-            return Belief(mean, self._of_left(belief.std), scored), inside
-        margin, incumbents = self.capacity.margin(self._gain())
-        return Belief(margin, self._posterior.deviation(self._left), scored), incumbents
-
-    def _gain(self) -> NDArray[np.float64]:
-        """What the capacity weighs of what is left: a count compares documents, anything else adds them up against
-        their cost."""
-        by_count = isinstance(self.capacity, DocumentCapacity)
-        return self._of_left(self._posterior.relevance() if by_count else self._posterior.gain())
-
-    def _of_left(self, values: NDArray[Value]) -> NDArray[Value]:
-        """Of N values, those of the documents that were not given up."""
-        return values if len(self._left) == len(values) else values[self._left]
+    @property
+    def _contest(self) -> Contest:
+        return Contest(self._posterior, self.belief, self.capacity, self._left)
 
     @property
     def _unscored(self) -> NDArray[np.intp]:
         """Positions of what was neither scored nor given up."""
-        return self._left[~self._of_left(self.belief.scored)]
+        return self._left[~self._contest.of_left(self.belief.scored)]
 
     @property
     def _rule(self) -> Acquisition:

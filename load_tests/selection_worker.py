@@ -1,0 +1,41 @@
+"""Sessions of whichever version of the service this process imports, timed on request: for `bench_selection --beside`.
+
+Reads one session a line, as JSON, and answers with its CPU seconds. The first line is of the pool.
+"""
+
+import json
+import sys
+import time
+
+import numpy as np
+
+from boundarymorph.selection import Pool, SelectionSession
+from boundarymorph.selection.methods import METHODS
+from tests.selection.pools import Scores, clustered
+
+
+def pools(size: int, dimension: int, seed: int) -> tuple[dict[bool, Pool], Scores]:
+    """A pool with and without BM25, and the cross-encoder's scores."""
+    pool, scores = clustered(size, dimension, seed, np.float32)
+    words = np.maximum(np.random.default_rng(seed).normal(size=size) + 2 * scores - 1, 0.0)
+    return {
+        False: pool,
+        True: Pool.of(pool.ids, pool.embeddings, pool.query, pool.scores, {"bm25": words}),
+    }, scores
+
+
+def main() -> None:
+    by_words, scores = pools(**json.loads(sys.stdin.readline()))
+    for line in sys.stdin:
+        session = json.loads(line)
+        pool, method, round_size = by_words[session["bm25"]], METHODS[session["method"]], session["round"]
+        start = time.process_time()
+        selection = SelectionSession(pool, budget=session["budget"], k=session["k"], config=method)
+        while (asked := selection.ask(round_size)).size:
+            selection.tell(asked, scores[asked])
+        selection.selection()
+        print(time.process_time() - start, flush=True)
+
+
+if __name__ == "__main__":
+    main()
