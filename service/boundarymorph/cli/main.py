@@ -98,12 +98,7 @@ def evaluate(
     table: Annotated[
         list[Path] | None, typer.Option(exists=True, dir_okay=False, help="Pools with known scores (.npz); repeatable.")
     ] = None,
-    texts: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A BEIR folder or ir_datasets:ID with the texts of tables, for methods on words; repeatable."
-        ),
-    ] = None,
+    texts: Annotated[list[str] | None, typer.Option(help="Texts of tables, named as --data; repeatable.")] = None,
     data: Annotated[
         str | None, typer.Option(help="A BEIR folder or ir_datasets:ID, scored once with the embedded models.")
     ] = None,
