@@ -7,7 +7,7 @@ SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $(1): $(2)")
 
-.PHONY: help setup demo serve test compare-answers test-faults compatibility fuzz check check-deploy images test-ray wheels check-wheels check-typescript check-mcp openapi format bench-selection bench-select bench-scorer bench-rerank \
+.PHONY: help setup demo serve test compare-answers test-faults compatibility fuzz check check-deploy images test-ray wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-select bench-scorer bench-rerank \
 	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-overload soak-scorer soak-index soak-models soak-tests gpu-check \
 	evaluation evaluation-options evaluation-order evaluation-rerank clean
 
@@ -104,6 +104,9 @@ check-mcp: setup  ## the conformance scenarios of MCP that ask nothing of a serv
 	$(NPM) install --prefix $(CONFORMANCE) --no-save --engine-strict=false @modelcontextprotocol/conformance@0.1.16
 	$(BIN)/python -m tests.agents.conformance $(NODE_HOME)/bin/node \
 		$(CONFORMANCE)/node_modules/@modelcontextprotocol/conformance/dist/index.js
+
+examples: setup demo  ## the programs of clients/examples on the index of the demo, with a scripted language model
+	$(BIN)/python -m tests.clients.examples
 
 openapi: setup $(TYPESCRIPT)/node_modules  ## the service's description of itself -> docs/openapi.json, and the types of the TypeScript client
 	$(BIN)/boundarymorph openapi > docs/openapi.json

@@ -19,6 +19,7 @@ from haystack.utils import Secret
 
 from boundarymorph_client import Client
 from boundarymorph_client.haystack import BoundaryMorphRanker, BoundaryMorphRetriever
+from tests.clients.examples import check_example
 from tests.clients.flavours import Flavour
 from tests.clients.way import Recorder
 
@@ -212,3 +213,7 @@ class TestRetriever:
             assert {found.id for found in await documents(flavour, retriever, query=QUERY, filters=filters)} == expected
         with pytest.raises(FilterError, match="contains"):
             retriever.run(QUERY, filters={"field": "meta.year", "operator": "contains", "value": 1})
+
+
+async def test_the_example(url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    await check_example("with_haystack.py", url, monkeypatch, capfd)

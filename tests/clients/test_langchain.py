@@ -16,6 +16,7 @@ from pydantic import SecretStr
 
 from boundarymorph_client import AsyncClient, Client, InvalidInput, UnknownIndex
 from boundarymorph_client.langchain import BoundaryMorphRerank, BoundaryMorphRetriever
+from tests.clients.examples import check_example
 from tests.clients.flavours import Flavour
 from tests.clients.way import Recorder
 
@@ -156,3 +157,7 @@ class TestRetriever:
             secrets_from_env=True,
         )
         assert (again.index, again.k, again.options, again.api_key) == ("i", 3, {"depth": 9}, SecretStr("bm_secret"))
+
+
+async def test_the_example(url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    await check_example("with_langchain.py", url, monkeypatch, capfd)

@@ -24,6 +24,7 @@ from llama_index_instrumentation import get_dispatcher
 
 from boundarymorph_client import AsyncClient, Client, UnknownIndex
 from boundarymorph_client.llamaindex import BoundaryMorphRerank, BoundaryMorphRetriever
+from tests.clients.examples import check_example
 from tests.clients.flavours import Flavour
 from tests.clients.way import Recorder
 
@@ -210,3 +211,7 @@ class TestRetriever:
             assert {node.node_id for node in found} == expected
         with pytest.raises(ValueError, match="text_match"):
             BoundaryMorphRetriever("texts", filters=of(("of", "a", FilterOperator.TEXT_MATCH)))
+
+
+async def test_the_example(url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    await check_example("with_llamaindex.py", url, monkeypatch, capfd)

@@ -1,4 +1,5 @@
-"""The first example of clients/python/README.md runs; what it prints there is what the embedded models make of it."""
+"""The first example of clients/python/README.md runs; what it prints there is what the embedded models make of it. So
+does the program of clients/examples that needs no framework."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+
+from tests.clients.examples import check_example
 
 README = Path(__file__).parents[2] / "clients" / "python" / "README.md"
 
@@ -23,3 +26,9 @@ async def test_the_example(url: str, monkeypatch: pytest.MonkeyPatch, capsys: py
         return re.sub(r"\d\.\d+|\bs\d\b|posterior|cross_encoder|[A-Z].*\.$", "", lines, flags=re.MULTILINE).split()
 
     assert words(capsys.readouterr().out) == words(printed)
+
+
+async def test_retrieval_augmented_generation(
+    url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    await check_example("plain.py", url, monkeypatch, capfd)

