@@ -138,7 +138,8 @@ class TestUpload:
     async def test_an_array(self, client: httpx.AsyncClient) -> None:
         report = answer(await client.post("/indexes/texts/documents", json=[*texts(41), {"id": "x"}]))
         assert (report["added"], report["updated"], report["skipped"]) == (1, 40, 1)
-        assert report["problems"] == [{"line": 42, "reason": "text must be a string"}]
+        reason = "text is missing: a document has id and text; this one has id"
+        assert report["problems"] == [{"line": 42, "reason": reason}]
         report = answer(await client.post("/indexes/texts/documents", json=texts(41)))
         assert report["unchanged"] == 41
         assert answer(await client.get("/indexes/texts"))["count"] == 41

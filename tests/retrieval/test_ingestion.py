@@ -98,7 +98,9 @@ class TestParsing:
             (b'{"id": "a", "text": "x", "embedding": [NaN, 1]}', "not JSON"),
             (b'["a"]', "object"),
             (b"null", "object"),
-            (b'{"text": "x"}', "id"),
+            (b'{"text": "x"}', "id is missing: a document has id and text; this one has text"),
+            (b'{"body": "x", "id": 1}', "text is missing: a document has id and text; this one has body, id"),
+            (b"{}", "this one has nothing"),
             (b'{"id": null, "text": "x"}', "id"),
             (b'{"id": true, "text": "x"}', "id"),
             (b'{"id": 1.5, "text": "x"}', "id"),
@@ -230,7 +232,8 @@ class TestIngesting:
     async def test_bad_lines_are_skipped_and_told(self, index: LocalIndex) -> None:
         records: list[dict[str, Any]] = [{"id": "a", "text": "one"}, {"id": "b"}, {"id": "c", "text": "two"}]
         report = await ingest(index, SeededEncoder(), upload(*records))
-        assert report == IngestReport(added=2, skipped=1, problems=[BadLine(2, "text must be a string")])
+        reason = "text is missing: a document has id and text; this one has id"
+        assert report == IngestReport(added=2, skipped=1, problems=[BadLine(2, reason)])
         many = await ingest(index, SeededEncoder(), upload(*[{"id": "b"}] * (MAX_PROBLEMS + 50)))
         assert (many.skipped, len(many.problems)) == (MAX_PROBLEMS + 50, MAX_PROBLEMS)
 

@@ -22,6 +22,7 @@ MAX_ID_LENGTH = 512
 PIECE_BYTES, PIECE_ELEMENTS = 2**18, 256  # of an array, parsed in one go
 FIELDS = frozenset({"id", "_id", "text", "title", "metadata", "embedding"})
 MAX_FIELD_NAME = 100  # characters that are kept of an unknown field's name
+MAX_FIELDS_NAMED = 5  # where one is missing
 BLANK = b" \t\r\n"  # of JSON
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'  # or what is left of one that does not end
 _BETWEEN_ELEMENTS = re.compile(_STRING + rb"|[\[\]{},]", re.DOTALL)
@@ -187,7 +188,14 @@ class _RecordError(Exception):
     """What is wrong with a record."""
 
 
+def _missing(record: dict[str, Any], field: str) -> _RecordError:
+    there = ", ".join(name[:MAX_FIELD_NAME] for name in list(record)[:MAX_FIELDS_NAMED])
+    return _RecordError(f"{field} is missing: a document has id and text; this one has {there or 'nothing'}")
+
+
 def _id(record: dict[str, Any]) -> str:
+    if "id" not in record and "_id" not in record:
+        raise _missing(record, "id")
     value = record.get("id", record.get("_id"))
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise _RecordError("id must be a string or an integer of at most 64 bits")
@@ -198,7 +206,9 @@ def _id(record: dict[str, Any]) -> str:
 
 
 def _text(record: dict[str, Any]) -> str:
-    value = record.get("text")
+    if "text" not in record:
+        raise _missing(record, "text")
+    value = record["text"]
     if not isinstance(value, str):
         raise _RecordError("text must be a string")
     if not value and not record.get("title"):
