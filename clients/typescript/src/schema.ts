@@ -921,6 +921,12 @@ export interface components {
              * @description in force
              */
             method: string;
+            /**
+             * Vectors
+             * @description where the documents' vectors are from: given in the request, the service's encoder, the words (lexical), the index; none where an order was all that was needed
+             * @enum {string}
+             */
+            vectors: "given" | "encoder" | "lexical" | "index" | "none";
             /** @description what it cost */
             usage: components["schemas"]["Usage"];
             /**
@@ -1340,7 +1346,7 @@ export interface components {
             budget?: number | "auto" | null;
             /**
              * K
-             * @description how many of the best the calls are to find; top_n if there is one
+             * @description with a budget: how many of the best the calls are to find; by default the order of all
              * @default null
              */
             k?: number | null;
@@ -1486,7 +1492,7 @@ export interface components {
             budget?: number | "auto" | null;
             /**
              * K
-             * @description how many of the best the calls are to find; top_n if there is one
+             * @description with a budget: how many of the best the calls are to find; by default the order of all
              * @default null
              */
             k?: number | null;
@@ -1577,7 +1583,7 @@ export interface components {
             budget?: number | "auto" | null;
             /**
              * K
-             * @description how many of the best the calls are to find; top_n if there is one
+             * @description with a budget: how many of the best the calls are to find; by default the order of all
              * @default null
              */
             k?: number | null;
@@ -1679,7 +1685,7 @@ export interface components {
             budget?: number | "auto" | null;
             /**
              * K
-             * @description how many of the best the calls are to find; top_n if there is one
+             * @description with a budget: how many of the best the calls are to find; by default the order of all
              * @default null
              */
             k?: number | null;
@@ -1740,7 +1746,7 @@ export interface components {
         PoolBody: {
             /**
              * Documents
-             * @description ranked by their scores, or by the inner product with the query
+             * @description ranked by their scores; without them as 'ranked' says
              */
             documents: components["schemas"]["PoolDocument"][];
             /**
@@ -1773,13 +1779,13 @@ export interface components {
             title?: string | null;
             /**
              * Embedding
-             * @description encoded by the service if absent
+             * @description made by the service if absent, see 'vectors'
              * @default null
              */
             embedding?: number[] | null;
             /**
              * Score
-             * @description retrieval score; by default the inner product with the query
+             * @description retrieval score: the pool is ranked by it if all have one
              * @default null
              */
             score?: number | null;
@@ -2003,6 +2009,18 @@ export interface components {
              */
             query_embedding?: (number[] | components["schemas"]["VectorBlock"]) | null;
             /**
+             * Ranked
+             * @description the pool is in retrieval order, best first; without this and without scores its order is that of BM25, or where it has embeddings that of the inner products with the query
+             * @default false
+             */
+            ranked?: boolean;
+            /**
+             * Vectors
+             * @description of a pool without embeddings: made of its words, which takes no encoder, or by the encoder
+             * @default null
+             */
+            vectors?: ("lexical" | "encoder") | null;
+            /**
              * Return Documents
              * @description return text, title and metadata too
              * @default false
@@ -2041,6 +2059,9 @@ export interface components {
         } & ({
             index: string;
             pool?: null;
+            vectors?: null;
+            /** @constant */
+            ranked?: false;
         } | {
             pool: Record<string, unknown> | unknown[];
             index?: null;
@@ -2062,7 +2083,7 @@ export interface components {
             budget?: number | "auto" | null;
             /**
              * K
-             * @description how many of the best the calls are to find; top_n if there is one
+             * @description with a budget: how many of the best the calls are to find; by default the order of all
              * @default null
              */
             k?: number | null;
