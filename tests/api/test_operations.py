@@ -18,6 +18,9 @@ from boundarymorph.settings import Settings
 from tests.api.service import answer, fake_service, problem, starting, texts
 from tests.retrieval.fakes import SeededEncoder
 
+# Routes of the rerank dialects, whose errors have the shapes of their clients.
+RERANK_PATHS = {"/rerank", "/v1/rerank", "/v2/rerank", "/infinity/rerank", "/v1/ranking", "/info"}
+
 
 async def until(client: httpx.AsyncClient, status: str) -> httpx.Response:
     async with asyncio.timeout(10):
@@ -183,12 +186,16 @@ class TestOpenAPI:
             "/livez",
             "/readyz",
             "/metrics",
+            "/tools/openai.json",
+            "/tools/anthropic.json",
+            *(f"/tools/{name}" for name in ("select_documents", "list_indexes", "search", "fetch")),
+            *RERANK_PATHS,
         }
-        for operations in document["paths"].values():
+        for path, operations in document["paths"].items():
             for operation in operations.values():
                 assert operation["summary"]
                 for status, response in operation["responses"].items():
-                    if int(status) >= 400 and operation["summary"] != "Can it serve?":
+                    if int(status) >= 400 and operation["summary"] != "Can it serve?" and path not in RERANK_PATHS:
                         assert "application/problem+json" in response["content"], operation["summary"]
 
     async def test_what_an_upload_needs(self, document: dict[str, Any]) -> None:

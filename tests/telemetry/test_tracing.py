@@ -15,6 +15,7 @@ SECRET = "marmalade"
 REQUEST = {
     "query": f"where is the {SECRET}",
     "pool": [{"id": f"{SECRET}-{n}", "text": f"{SECRET} number {n}"} for n in range(5)],
+    "vectors": "encoder",
     "k": 2,
     "budget": 4,
     "batch_size": 2,
@@ -50,7 +51,9 @@ def test_one_trace_over_three_processes(tmp_path: Path) -> None:
             headers = {"traceparent": f"00-{TRACE}-{CALLER}-01", "x-request-id": "its-id"}
             answer = front.client.post("/select", json=REQUEST, headers=headers)
             assert answer.json()["status"] == "complete"
-            refused = front.client.post("/select", json=REQUEST | {"index": "nowhere", "pool": None}, headers=headers)
+            refused = front.client.post(
+                "/select", json=REQUEST | {"index": "nowhere", "pool": None, "vectors": None}, headers=headers
+            )
             assert refused.status_code == 404
             assert [running.stop() for running in (front, scores, pools)] == [0, 0, 0]
             lines = [line for line in told(front) if line.get("path") == "/select"]

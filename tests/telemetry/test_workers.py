@@ -22,7 +22,15 @@ from boundarymorph.telemetry import logs, tracing
 from tests.system.service import Service, retriever, scorer, service
 
 POOL = [{"text": f"the number {n}"} for n in range(6)]
-REQUEST = {"query": "numbers", "pool": POOL, "k": 2, "budget": 2, "batch_size": 2, "reuse": False}
+REQUEST = {
+    "query": "numbers",
+    "pool": POOL,
+    "vectors": "encoder",
+    "k": 2,
+    "budget": 2,
+    "batch_size": 2,
+    "reuse": False,
+}
 SELECTED = 'boundarymorph_http_request_duration_seconds_count{method="POST",route="/select",status="200"}'
 
 
@@ -128,7 +136,7 @@ def test_what_two_workers_count_adds_up_and_one_may_die(gateway: Service) -> Non
 
 def sigterm_lets_all_finish(gateway: Service) -> None:
     """All that run when it comes; what has not been taken in by then is refused or not connected."""
-    slow = REQUEST | {"pool": [{"text": f"the number {n} " * 60} for n in range(60)], "budget": 40, "batch_size": 10}
+    slow = REQUEST | {"pool": [{"text": f"the number {n} " * 60} for n in range(200)], "budget": 150, "batch_size": 2}
 
     def status(number: int) -> int | None:
         try:
