@@ -118,11 +118,11 @@ def _starting(error: ToolError) -> bool:
 def _of_response(response: httpx.Response) -> ToolError:
     try:
         problem = response.json()
-        detail, kind = problem["detail"], problem["type"]
-        assert isinstance(detail, str) and isinstance(kind, str)
-    except (ValueError, TypeError, KeyError, AssertionError):
-        return ToolError(f"the service answered {response.status_code} {response.reason_phrase}. {BROKEN}")
-    return _error(problem, response.headers)
+    except ValueError:
+        problem = None
+    if isinstance(problem, dict) and all(isinstance(problem.get(field), str) for field in ("detail", "type")):
+        return _error(problem, response.headers)
+    return ToolError(f"the service answered {response.status_code} {response.reason_phrase}. {BROKEN}")
 
 
 def _error(problem: dict[str, Any], headers: Mapping[str, str]) -> ToolError:

@@ -93,7 +93,7 @@ def _calling(tool: tools.Tool) -> Callable[..., Awaitable[Response]]:
         settings = access.settings.agents
         arguments = _arguments(await bodies.read(request, access, settings.body_bytes))
         try:
-            working = tool.run(tools.Call(_rest(request), settings, _unheard), arguments)
+            working = tool.run(tools.Call(_rest(request), settings, _ignored), arguments)
             answer = await bodies.while_connected(request, working)
         except ToolError as error:
             return _refused(request, error)
@@ -126,7 +126,7 @@ def _refused(request: Request, error: ToolError) -> Response:
 
 def _rest(request: Request) -> Rest:
     """The API in the name of this request's caller."""
-    headers = {"x-request-id": logs.request_id.get() or "", **tracing.headers()}
+    headers = {logs.REQUEST_ID: logs.request_id.get() or "", **tracing.headers()}
     if (authorization := request.headers.get("authorization")) is not None:
         headers["authorization"] = authorization
     return Rest(request.app.state.loopback, str(request.base_url), headers)
@@ -148,5 +148,5 @@ def _check_origin(request: Request, access: Access) -> None:
             )
 
 
-async def _unheard(progress: float, total: float, message: str) -> None:
-    """Nobody is told of progress."""
+async def _ignored(progress: float, total: float, message: str) -> None:
+    """The progress of a plain request goes nowhere."""

@@ -103,14 +103,14 @@ async def fetch(call: Call, asked: schemas.Fetch) -> schemas.FetchedDocument:
 
 async def _select(call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
     """A selection with its texts, and progress on the way."""
-    told = -1
+    reported = -1
     async with aclosing(call.rest.select({**body, "return_documents": True})) as events:
         async for name, event in events:
             if name == "selection":
                 return event
             spent = event["cross_encoder_calls"] + event["cached_scores"] + event["reused_scores"]
-            if spent > told:
-                told, total = spent, max(spent, event["budget"])
+            if spent > reported:
+                reported, total = spent, max(spent, event["budget"])
                 await call.progress(spent, total, f"round {event['rounds'] + 1}: {spent} of {total} judgements")
     raise ToolError("the service broke off its answer. Call again.")
 

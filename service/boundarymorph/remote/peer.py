@@ -23,7 +23,6 @@ CONNECT_TIMEOUT = 1.0  # seconds; a server that is up accepts at once
 KEEPALIVE = 4.0
 EXCERPT = 200  # characters of a server's own message
 FAILED_DEPENDENCY = 424  # TEI's status when its backend is gone
-REQUEST_ID = "X-Request-ID"  # of the request that is answered here, so that logs of both sides name the same
 JSON = {"Content-Type": "application/json", "Accept": "application/json"}
 
 
@@ -135,7 +134,7 @@ class Peer:
             url = httpx.URL(self.base + path)
         request = self._client.build_request(method, url, content=content, headers=headers, extensions=extensions)
         if (request_id := logs.request_id.get()) is not None:
-            request.headers[REQUEST_ID] = request_id
+            request.headers[logs.REQUEST_ID] = request_id
 
         async def once() -> httpx.Response:
             response = await self._client.send(request, stream=stream)

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from boundarymorph.errors import InvalidEmbeddings
 from boundarymorph.inference.executors import Run
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.fusion import RANK_CONSTANT
+from boundarymorph.retrieval.fusion import scores_by_rank
 from boundarymorph.retrieval.retriever import Retrieved, Retriever, Search, VectorSource
 from boundarymorph.retrieval.words.lexical import PoolWords
 from boundarymorph.selection.pool import Pool
@@ -143,7 +143,7 @@ class GivenCandidates:
     def _order(self) -> ArrayLike | None:
         """(N,) scores of the caller's order; None where there is none."""
         if self.scores is None and self.ranked:
-            return 1.0 / (RANK_CONSTANT + np.arange(1, len(self.given) + 1))
+            return scores_by_rank(len(self.given))
         return self.scores
 
     @cached_property

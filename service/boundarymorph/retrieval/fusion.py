@@ -21,6 +21,12 @@ class Ranked:
     scores: NDArray[np.float64]
 
 
+def scores_by_rank(count: int) -> NDArray[np.float64]:
+    """(count,) scores of a ranking of which the order alone is known: those of its fusion with no other."""
+    scores: NDArray[np.float64] = 1.0 / (RANK_CONSTANT + np.arange(1, count + 1, dtype=np.float64))
+    return scores
+
+
 def fuse(rankings: Sequence[Sequence[str]], *, rank_constant: float = RANK_CONSTANT) -> Ranked:
     """Reciprocal rank fusion (Cormack, Clarke and Büttcher 2009): the sum of 1 / (rank_constant + rank), ranks from 1.
 

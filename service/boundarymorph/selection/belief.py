@@ -1,5 +1,7 @@
 """What is believed of every document at one moment of a session."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,3 +15,21 @@ class Belief:
     mean: NDArray[np.float64]
     std: NDArray[np.float64]
     scored: NDArray[np.bool_]
+
+    @classmethod
+    def given(
+        cls,
+        mean: NDArray[np.float64],
+        std: NDArray[np.float64],
+        observed: NDArray[np.intp],
+        values: NDArray[np.float64],
+    ) -> Belief:
+        """(N,) mean and std as they are where nothing was observed; the t observed documents sit at their values.
+
+        It takes mean and std over, and changes them.
+        """
+        scored = np.zeros(len(mean), dtype=np.bool_)
+        mean[observed] = values
+        std[observed] = 0.0
+        scored[observed] = True
+        return cls(mean, std, scored)

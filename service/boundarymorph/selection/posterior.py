@@ -82,11 +82,7 @@ class Residuals:
         mean += self.prior
         std = np.sqrt(np.maximum(self.variance, MINIMUM_VARIANCE))
         std *= spread if spread > MINIMUM_SCALE else 1.0
-        scored = np.zeros(len(mean), dtype=np.bool_)
-        mean[self.observed] = self.scores
-        std[self.observed] = 0.0
-        scored[self.observed] = True
-        return Belief(mean, std, scored)
+        return Belief.given(mean, std, self.observed, self.scores)
 
     def relevance(self) -> NDArray[np.float64]:
         return self.belief().mean

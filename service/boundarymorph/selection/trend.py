@@ -22,11 +22,10 @@ from boundarymorph.selection.features import lexical, rank_and_similarity
 from boundarymorph.selection.kernels import Kernel
 from boundarymorph.selection.link import FLOOR, expected_probability, log_odds, probability, resolution, stretched
 from boundarymorph.selection.pool import Pool
-from boundarymorph.selection.process import GaussianProcess, Rehearsal
+from boundarymorph.selection.process import MINIMUM_VARIANCE, GaussianProcess, Rehearsal
 
 NOISE = 0.2
 LINEAR_WEIGHT = 0.25
-MINIMUM_VARIANCE = 1e-12
 MINIMUM_SQUARES = 1e-12
 KNOWN = 1e12  # precision of the level before the first score, which makes it the base
 NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(21)
@@ -53,11 +52,7 @@ class Mixture:
         mean = self.weights @ self.means
         second = self.weights @ (self.variances + np.square(self.means))
         std = np.sqrt(np.maximum(second - np.square(mean), MINIMUM_VARIANCE))
-        scored = np.zeros(len(mean), dtype=np.bool_)
-        mean[self.observed] = self.log_odds
-        std[self.observed] = 0.0
-        scored[self.observed] = True
-        return Belief(mean, std, scored)
+        return Belief.given(mean, std, self.observed, self.log_odds)
 
     def relevance(self) -> NDArray[np.float64]:
         relevance: NDArray[np.float64] = self.weights @ expected_probability(self.means, self.variances)

@@ -18,7 +18,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from boundarymorph.access.rates import Decision
 from boundarymorph.api import problems
-from boundarymorph.remote.peer import REQUEST_ID
 from boundarymorph.telemetry import logs, metrics, timing, tracing
 
 SERVER_TIMING = "Server-Timing"
@@ -42,7 +41,7 @@ class Observed:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = Headers(scope=scope).get(REQUEST_ID, "")
+        given = Headers(scope=scope).get(logs.REQUEST_ID, "")
         request_id = given if _GIVEN_ID.fullmatch(given) else uuid4().hex
         token = logs.request_id.set(request_id)
         start = time.perf_counter()
@@ -53,7 +52,7 @@ class Observed:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
-                headers[REQUEST_ID] = request_id
+                headers[logs.REQUEST_ID] = request_id
                 headers[SERVER_TIMING] = timing.header(stages | {"total": time.perf_counter() - start})
                 for name, value in SECURITY.items():
                     headers.setdefault(name, value)

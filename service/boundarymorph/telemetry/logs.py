@@ -13,6 +13,7 @@ import orjson
 
 from boundarymorph.telemetry import tracing
 
+REQUEST_ID = "X-Request-ID"  # the header; servers asked for a request get its id, so that all logs name the same
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 _OURS = ("boundarymorph", "uvicorn", "opentelemetry")

@@ -10,7 +10,7 @@ import numpy as np
 from boundarymorph.evaluation.methods.method import Contestant
 from boundarymorph.evaluation.methods.morph import Morph
 from boundarymorph.evaluation.problem import Problem, Question, Ranking
-from boundarymorph.retrieval.fusion import RANK_CONSTANT
+from boundarymorph.retrieval.fusion import scores_by_rank
 from boundarymorph.selection import Pool
 from boundarymorph.selection.methods import DEFAULT, METHODS
 
@@ -44,7 +44,7 @@ class Lexical:
         given, vectors = question.pool, question.lexical_vectors
         scores, features = given.scores, dict(given.features)
         if self.order == "ranked":
-            scores = 1.0 / (RANK_CONSTANT + np.arange(1, len(given) + 1, dtype=np.float64))
+            scores = scores_by_rank(len(given))
         elif self.order == "bm25":
             scores = features["bm25"]
             features["similarity"] = (vectors.documents @ vectors.query).astype(np.float64)
