@@ -73,10 +73,30 @@ class TestIndexes:
         problem(await client.put("/indexes/own"), 409, "index-conflict")
         problem(await client.put("/indexes/texts", json={"dimension": 32}), 409, "index-conflict")
 
+    async def test_without_vectors(self, client: httpx.AsyncClient) -> None:
+        for status in (201, 200):
+            made = await client.put("/indexes/words", json={"encoder": "none"})
+            assert made.status_code == status
+        assert {"encoder": None, "dimension": 0, "kind": "words"}.items() <= made.json().items()
+        problem(await client.put("/indexes/words"), 409, "index-conflict")
+        report = await upload(
+            client, "words", {"id": "a", "text": "tram"}, {"id": "b", **UNIT}, {"id": "c", "text": "t"}
+        )
+        assert (report["added"], report["skipped"]) == (2, 1)
+        assert "has no vectors" in report["problems"][0]["reason"]
+        found = answer(await client.post("/select", json={"query": "a tram", "index": "words", "k": 1, "budget": 1}))
+        assert ([each["id"] for each in found["documents"]], found["vectors"]) == (["a"], "lexical")
+        request = {"query": "tram", "index": "words", "k": 1, "hybrid": True}
+        assert "no vectors" in problem(await client.post("/select", json=request), 422, "invalid-input")
+
     @pytest.mark.parametrize(
         ("body", "slug"),
         [
             ({"encoder": "another"}, "invalid-input"),
+            ({"encoder": "none", "dimension": 4}, "invalid-input"),
+            ({"encoder": "none", "kind": "ivf"}, "invalid-input"),
+            ({"encoder": "none", "lexical": False}, "invalid-input"),
+            ({"kind": "words"}, "invalid-input"),
             ({"encoder": "seeded", "dimension": 32}, "invalid-input"),
             ({"dimension": 0}, "invalid-input"),
             ({"dimension": 8_193}, "limit-exceeded"),

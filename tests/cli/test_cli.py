@@ -291,21 +291,25 @@ class TestIndexes:
 def test_an_interrupted_build_goes_on(
     run: Run, source: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Killed while it waits for more."""
     count = 300
-    lines = (orjson.dumps({"id": n, "text": f"the number {n}"}) for n in range(count))
-    source.write_bytes(b"\n".join(lines))
-    command = [sys.executable, "-m", "boundarymorph.cli", "index", "build", "many", "--from", str(source)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as building:
-        deadline = time.monotonic() + 30
+    lines = [orjson.dumps({"id": n, "text": f"the number {n}"}) + b"\n" for n in range(count)]
+    source.write_bytes(b"".join(lines))
+    command = [sys.executable, "-m", "boundarymorph.cli", "index", "build", "many", "--from", "-"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as building:
+        assert building.stdin
+        building.stdin.write(b"".join(lines[:80]))
+        building.stdin.flush()
+        deadline = time.monotonic() + 60
         while stored() < 64:
             assert building.poll() is None and time.monotonic() < deadline
             time.sleep(0.01)
         building.send_signal(number)
-        _, errors = building.communicate(timeout=30)
-    assert building.returncode != 0
+        assert building.wait(timeout=60) != 0
+        errors = building.stderr.read() if building.stderr else b""
     assert b"Traceback" not in errors
     before = stored()
-    assert 64 <= before < count
+    assert before == 64
     encoded = counted(monkeypatch)
     outcome = run("index", "build", "many", "--from", str(source))
     assert f"{count - before} added, 0 updated, {before} unchanged" in outcome.out
@@ -397,6 +401,22 @@ class TestOwnVectors:
         source.write_text('{"id": 1, "text": "t", "embedding": [2]}')
         assert run("index", "build", "own", "--from", str(source), "--dimension", "0").code == 2
         assert "1 added" in run("index", "build", "own", "--from", str(source), "--dimension", "1").out
+
+
+class TestWithoutAnEncoder:
+    def test_no_encoder_is_loaded(self, run: Run, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(build, "build_encoder", None)
+        outcome = run("index", "build", "words", "--from", str(source), "--encoder", "none")
+        assert (outcome.code, outcome.err) == (0, "")
+        told = dict(line.split(maxsplit=1) for line in run("index", "info", "words").out.splitlines())
+        assert (told["dimension"], told["kind"], told["encoder"]) == ("0", "words", "none")
+        assert run("index", "compact", "words").code == 0
+
+    def test_what_it_takes_no_more(self, run: Run, source: Path) -> None:
+        build = ("index", "build", "words", "--from", str(source), "--encoder")
+        assert run(*build, "bge").code == 2
+        for option in (("--dimension", "2"), ("--kind", "ivf"), ("--no-words",)):
+            assert run(*build, "none", *option).code == 2
 
 
 @pytest.fixture

@@ -126,15 +126,15 @@ def congruent(one: Pool, other: Pool) -> None:
     assert len(one) == len(other)
     np.testing.assert_array_equal(one.query, other.query)
     np.testing.assert_array_equal(one.scores, other.scores)
-    rows = dict(zip(other.ids, other.embeddings, strict=True))
     last = one.scores[-1]
     for score in np.unique(one.scores):
         tied = np.flatnonzero(one.scores == score).tolist()
         if score > last:  # of those that tie at the end of the pool, any may be in it
             assert {one.ids[row] for row in tied} == {other.ids[row] for row in tied}
-        for row in tied:
-            if one.ids[row] in rows:
-                np.testing.assert_array_equal(one.embeddings[row], rows[one.ids[row]])
+    theirs = {id: row for row, id in enumerate(other.ids)}
+    pairs = [(row, theirs[id]) for row, id in enumerate(one.ids) if id in theirs]
+    mine, others = (list(rows) for rows in zip(*pairs, strict=True)) if pairs else ([], [])
+    np.testing.assert_array_equal(one.embeddings[mine], other.embeddings[others])
 
 
 def agrees_with_faiss(found: Pool, everything: Pool) -> None:

@@ -3,7 +3,7 @@
 import tracemalloc
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import orjson
@@ -27,7 +27,7 @@ from boundarymorph.retrieval.frame import (
     encode_pool,
 )
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.retriever import Retrieved
+from boundarymorph.retrieval.retriever import Retrieved, VectorSource
 from boundarymorph.selection.pool import Pool, unit_rows
 from tests.stateful.profile import times
 
@@ -89,11 +89,11 @@ def pools(draw: st.DrawFn) -> Pool:
 
 
 @settings(deadline=None, max_examples=200)
-@given(pool=pools(), warnings=st.lists(texts, max_size=3))
-def test_a_pool_comes_back_bit_for_bit(pool: Pool, warnings: list[str]) -> None:
-    back = decode_pool(encode_pool(Retrieved(pool, warnings)))
+@given(pool=pools(), warnings=st.lists(texts, max_size=3), source=st.sampled_from(get_args(VectorSource)))
+def test_a_pool_comes_back_bit_for_bit(pool: Pool, warnings: list[str], source: VectorSource) -> None:
+    back = decode_pool(encode_pool(Retrieved(pool, warnings, source)))
     same(pool, back.pool)
-    assert list(back.warnings) == warnings
+    assert (list(back.warnings), back.vectors) == (warnings, source)
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 3, 384, 1024, 8192])
@@ -157,7 +157,7 @@ def tensors() -> dict[str, NDArray[Any]]:
     return found
 
 
-METADATA = {"type": POOL_TYPE, "version": VERSION, "warnings": '["careful"]'}
+METADATA = {"type": POOL_TYPE, "version": VERSION, "warnings": '["careful"]', "source": "index"}
 
 
 def test_the_good_frame_is_good(tensors: dict[str, NDArray[Any]]) -> None:
@@ -226,7 +226,8 @@ def test_contents_that_are_no_pool(tensors: dict[str, NDArray[Any]], change: dic
         None,
         {},
         METADATA | {"type": EMBEDDINGS_TYPE},
-        METADATA | {"version": "2"},
+        METADATA | {"version": "1"},
+        METADATA | {"source": "nowhere"},
         METADATA | {"warnings": "careful"},
         METADATA | {"warnings": "[1]"},
         METADATA | {"warnings": '"careful"'},

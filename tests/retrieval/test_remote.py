@@ -62,6 +62,8 @@ async def data(tmp_path: Path) -> Path:
     rows[::3] = np.sign(rows[::3]) * (1 + 4e-4 * rng.random((167, 24)))
     documents = [Document(f"ä {n}", "t" * n, metadata={"n": n, "of": ["many", None, 2**53]}) for n in range(500)]
     catalog.create("many", encoder=None, dimension=24).upsert(documents, rows)
+    words = catalog.create("words", encoder=None, dimension=0, kind="words")
+    words.upsert(DOCUMENTS, np.empty((len(DOCUMENTS), 0)))
     catalog.close()
     return tmp_path
 
@@ -117,6 +119,13 @@ async def test_the_same_pool_bit_for_bit(
     there = await retriever.retrieve("many", Search("", depth, embedding))
     same(here.pool, there.pool)
     assert list(there.warnings) == list(here.warnings)
+
+
+@pytest.mark.parametrize("query", ["a violin at dawn", "zebra"])
+async def test_the_same_without_vectors(retriever: RemoteRetriever, local: IndexRetriever, query: str) -> None:
+    here, there = [await one.retrieve("words", Search(query, 5)) for one in (local, retriever)]
+    same(here.pool, there.pool)
+    assert (there.vectors, list(there.warnings)) == (here.vectors, list(here.warnings))
 
 
 async def test_the_same_of_everything_else(retriever: RemoteRetriever, local: IndexRetriever) -> None:

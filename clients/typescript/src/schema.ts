@@ -628,12 +628,12 @@ export interface components {
             count: number;
             /**
              * Dimension
-             * @description of its vectors
+             * @description of its vectors; 0 where it has none
              */
             dimension: number;
             /**
              * Encoder
-             * @description null for an index of own vectors
+             * @description null for an index of own vectors, or without vectors
              */
             encoder: string | null;
             /**
@@ -648,7 +648,7 @@ export interface components {
             bytes: number;
             /**
              * Kind
-             * @description how it is searched
+             * @description how it is searched: flat, ivf, words; in Milvus flat or hnsw
              */
             kind: string;
             /**
@@ -1434,12 +1434,12 @@ export interface components {
         };
         /**
          * CreateIndex
-         * @description An index is filled through the service's encoder, or with its users' own vectors of a given dimension.
+         * @description An index has vectors of the service's encoder, its users' own of a given dimension, or none.
          */
         CreateIndex: {
             /**
              * Encoder
-             * @description must be the encoder that the service runs, which is the default
+             * @description the encoder that the service runs, which is the default; or 'none' for an index without vectors, whose documents are found by BM25
              * @default null
              */
             encoder?: string | null;

@@ -21,6 +21,7 @@ from boundarymorph.api import openapi, problems
 from boundarymorph.api.dependencies import AccessOf, IndexesOf, allowed, permitted
 from boundarymorph.api.problems import UnknownDocument, UnsupportedMediaType
 from boundarymorph.api.schemas import (
+    NO_ENCODER,
     CreateIndex,
     DeleteDocuments,
     DeleteReport,
@@ -32,7 +33,7 @@ from boundarymorph.api.schemas import (
 )
 from boundarymorph.errors import BoundaryMorphError, InvalidInput, LimitExceeded
 from boundarymorph.inference.executors import Run
-from boundarymorph.retrieval.catalog import Catalog, IndexInfo
+from boundarymorph.retrieval.catalog import WORDS, Catalog, IndexInfo
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.ingestion import BATCH_BYTES, IngestReport, ingesting
 from boundarymorph.retrieval.pace import Pace
@@ -65,14 +66,17 @@ async def create_index(
     """Idempotent: 201 when it is new, 200 when it is there with the same configuration, 409 with another."""
     body = await bodies.read(request, access)
     wanted = CreateIndex.model_validate_json(body) if body.strip() else CreateIndex()
-    running = indexes.encoder.name
-    if wanted.encoder not in (None, running):
-        raise InvalidInput(f"this service runs the encoder {running!r}, not {wanted.encoder!r}")
     if wanted.dimension is not None and wanted.dimension > access.settings.limits.dimension:
         raise LimitExceeded(f"dimension: this service takes up to {access.settings.limits.dimension:,}")
-    encoder, dimension = (running, indexes.encoder.dimension) if wanted.dimension is None else (None, wanted.dimension)
+    encoder, dimension, kind = None, wanted.dimension or 0, wanted.kind
+    if wanted.encoder == NO_ENCODER:
+        kind = WORDS
+    elif wanted.dimension is None:
+        encoder, dimension = indexes.encoder.name, indexes.encoder.dimension
+        if wanted.encoder not in (None, encoder):
+            raise InvalidInput(f"this service runs the encoder {encoder!r}, not {wanted.encoder!r}; or say 'none'")
     ensure = partial(
-        indexes.catalog.ensure, name, encoder=encoder, dimension=dimension, kind=wanted.kind, lexical=wanted.lexical
+        indexes.catalog.ensure, name, encoder=encoder, dimension=dimension, kind=kind, lexical=wanted.lexical
     )
     with access.work.write.place() as run:
         response.status_code = 201 if await run(ensure) else 200

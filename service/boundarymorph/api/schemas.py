@@ -34,10 +34,17 @@ Id = Annotated[
 ]
 
 
-class CreateIndex(Message):
-    """An index is filled through the service's encoder, or with its users' own vectors of a given dimension."""
+NO_ENCODER = "none"
 
-    encoder: str | None = Field(None, description="must be the encoder that the service runs, which is the default")
+
+class CreateIndex(Message):
+    """An index has vectors of the service's encoder, its users' own of a given dimension, or none."""
+
+    encoder: str | None = Field(
+        None,
+        description="the encoder that the service runs, which is the default; or 'none' for an index without vectors, "
+        "whose documents are found by BM25",
+    )
     dimension: int | None = Field(None, ge=1, description="own vectors of this dimension, without an encoder")
     kind: str | None = Field(
         None,
@@ -60,6 +67,8 @@ class CreateIndex(Message):
     def _one_kind(self) -> Self:
         if self.encoder is not None and self.dimension is not None:
             raise ValueError("give 'encoder' or 'dimension', not both: the encoder knows its dimension")
+        if self.encoder == NO_ENCODER and (self.kind is not None or not self.lexical):
+            raise ValueError("an index without an encoder has its words alone: leave out 'kind' and 'lexical'")
         return self
 
 
@@ -77,11 +86,11 @@ class IndexDescription(BaseModel):
 
     name: str = Field(description="in the URLs of its routes")
     count: int = Field(description="documents")
-    dimension: int = Field(description="of its vectors")
-    encoder: str | None = Field(description="null for an index of own vectors")
+    dimension: int = Field(description="of its vectors; 0 where it has none")
+    encoder: str | None = Field(description="null for an index of own vectors, or without vectors")
     created: str = Field(description="UTC, ISO 8601")
     bytes: int = Field(description="on disk")
-    kind: str = Field(description="how it is searched")
+    kind: str = Field(description="how it is searched: flat, ivf, words; in Milvus flat or hnsw")
     metric: Literal["cosine"] = Field("cosine", description="vectors are brought to unit length")
     structure: StructureDescription | None = Field(None, description="null where it is searched exactly")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 from rich.table import Table
@@ -19,7 +19,7 @@ from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration
 from boundarymorph.settings import Settings
 
 if TYPE_CHECKING:
-    from boundarymorph.retrieval.catalog import Catalog
+    from boundarymorph.retrieval.catalog import Catalog, IndexInfo
     from boundarymorph.retrieval.encoders import Encoder
     from boundarymorph.retrieval.ingestion import IngestReport
     from boundarymorph.retrieval.local.catalog import LocalCatalog
@@ -54,16 +54,27 @@ def build_index(
             min=1, help="Of own vectors: every line brings its embedding.", show_default="the encoder's vectors"
         ),
     ] = None,
+    encoder: Annotated[
+        Literal["none"] | None,
+        typer.Option(
+            help="none: an index without vectors, whose documents are found by BM25.", show_default="the service's"
+        ),
+    ] = None,
     data_directory: DataDirectory = None,
 ) -> None:
     """Add or replace documents. What is there unchanged is not embedded again, so an interrupted build just goes on."""
     from boundarymorph.cli import terminal
+    from boundarymorph.retrieval.catalog import WORDS
 
     settings = Settings.load(data_directory=data_directory)
-
+    if encoder is not None:
+        if (kind, words, dimension) != (None, True, None):
+            raise typer.BadParameter("an index without an encoder takes no --kind, --no-words and --dimension")
+        kind, dimension = WORDS, 0
     build = _Build(name, source, strict, kind, words, settings)
     start = time.monotonic()
-    report = asyncio.run(build.with_own_vectors(dimension) if dimension is not None else build.with_encoder())
+    with sources.interruptible():
+        report = asyncio.run(build.with_encoder() if dimension is None else build.without_encoder(dimension))
     terminal.print_ingestion(console, name, report, time.monotonic() - start)
     if report.skipped and not (report.added or report.updated or report.unchanged):
         fail(f"no line of {sources.named(source)} is a usable document; a new index is not kept without any")
@@ -81,9 +92,8 @@ def list_indexes(data_directory: DataDirectory = None) -> None:
     columns = ("name", "documents", "dimension", "kind", "encoder", "bytes", "created")
     table = Table(*columns, box=None, pad_edge=False)
     for info in infos:
-        encoder = info.encoder or "own vectors"
         size = (f"{info.count:,}", str(info.dimension), info.kind)
-        table.add_row(info.name, *size, encoder, f"{info.bytes:,}", info.created)
+        table.add_row(info.name, *size, _encoder_of(info), f"{info.bytes:,}", info.created)
     terminal.print_whole(console, table)
 
 
@@ -99,7 +109,7 @@ def describe_index(
         ("dimension", str(info.dimension)),
         ("kind", info.kind),
         ("metric", info.metric),
-        ("encoder", info.encoder or "own vectors"),
+        ("encoder", _encoder_of(info)),
         ("bytes", f"{info.bytes:,}"),
         ("created", info.created),
     ]
@@ -178,6 +188,10 @@ def delete_index(
     console.print(f"{name} deleted", highlight=False)
 
 
+def _encoder_of(info: IndexInfo) -> str:
+    return info.encoder or ("own vectors" if info.dimension else "none")
+
+
 @dataclass(frozen=True)
 class _Build:
     """What `index build` was asked for."""
@@ -200,7 +214,7 @@ class _Build:
             finally:
                 await encoder.close()
 
-    async def with_own_vectors(self, dimension: int) -> IngestReport:
+    async def without_encoder(self, dimension: int) -> IngestReport:
         with _indexes(self.settings) as catalog:
             return await self._fill(catalog, None, dimension)
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
+import signal
 import sys
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import cast
 
 import typer
 
 from boundarymorph.errors import InvalidInput
 
+Stream = BufferedReader | gzip.GzipFile
 GZIP = b"\x1f\x8b"  # what such a file begins with
 
 
@@ -32,7 +33,7 @@ def named(source: Path) -> str:
 
 
 @contextmanager
-def opened(source: Path) -> Iterator[tuple[BinaryIO, int | None]]:
+def opened(source: Path) -> Iterator[tuple[Stream, int | None]]:
     """What a file holds, unpacked, and how many bytes that is, if it can be known beforehand."""
     if str(source) == "-":
         file, length = cast(BufferedReader, sys.stdin.buffer), None
@@ -41,15 +42,30 @@ def opened(source: Path) -> Iterator[tuple[BinaryIO, int | None]]:
     with file:
         if file.peek(len(GZIP)).startswith(GZIP):
             with gzip.open(file) as unpacked:
-                yield cast(BinaryIO, unpacked), None
+                yield unpacked, None
         else:
             yield file, length
 
 
-async def chunks(stream: BinaryIO, source: Path) -> AsyncIterator[bytes]:
-    """What the stream holds. Raises InvalidInput for a damaged gzip file."""
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Within, the first Ctrl-C raises KeyboardInterrupt. That of asyncio cancels a task, and a read of standard input
+    goes on."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
     try:
-        while chunk := await asyncio.to_thread(stream.read, 1 << 18):
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+async def chunks(stream: Stream, source: Path) -> AsyncIterator[bytes]:
+    """What the stream holds, as it comes. Raises InvalidInput for a damaged gzip file."""
+    try:
+        while chunk := stream.read1(1 << 18):
             yield chunk
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InvalidInput(

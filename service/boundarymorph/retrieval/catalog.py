@@ -15,14 +15,16 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Retrieved, Search
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+WORDS = "words"  # the kind of an index without vectors
 
 
 @dataclass(frozen=True, slots=True)
 class IndexConfiguration:
     """What an index was created with.
 
-    encoder: None when its users bring their own vectors; created: UTC, ISO 8601; kind: of its search structure;
-    lexical: whether it has an inverted index of its words, as of when it was opened.
+    encoder: None when its users bring their own vectors, or when it has none; dimension: of its vectors, 0 where it has
+    none; created: UTC, ISO 8601; kind: of its search structure; lexical: whether it has an inverted index of its words,
+    as of when it was opened.
     """
 
     encoder: str | None
@@ -45,13 +47,16 @@ def check_same(name: str, info: IndexConfiguration, *, encoder: str | None, dime
     wanted = kind or info.kind
     if (info.encoder, info.dimension, info.kind) != (encoder, dimension, wanted):
         raise IndexConflict(
-            f"the index {name!r} exists {_with(info.encoder)}, {info.dimension} dimensions and of kind {info.kind!r}, "
-            f"not {_with(encoder)}, {dimension} and {wanted!r}; choose another name or delete it first"
+            f"the index {name!r} exists {_with(info.encoder, info.dimension)} and of kind {info.kind!r}, not "
+            f"{_with(encoder, dimension)} and of kind {wanted!r}; choose another name or delete it first"
         )
 
 
-def _with(encoder: str | None) -> str:
-    return "with its users' own vectors" if encoder is None else f"with the encoder {encoder!r}"
+def _with(encoder: str | None, dimension: int) -> str:
+    if not dimension:
+        return "without vectors"
+    vectors = "its users' own vectors" if encoder is None else f"the encoder {encoder!r}"
+    return f"with {vectors} of {dimension} dimensions"
 
 
 def unknown(name: str) -> UnknownIndex:
@@ -77,8 +82,8 @@ class StructureInfo:
 class IndexInfo:
     """An index at a glance.
 
-    encoder: None for own vectors; created: UTC, ISO 8601; bytes: its files on this disk; kind: how it is searched;
-    structure: None where it is exhaustive; metric: what is nearest, the same for all.
+    encoder, dimension: as in `IndexConfiguration`; created: UTC, ISO 8601; bytes: its files on this disk; kind: how it
+    is searched; structure: None where it is exhaustive; metric: what is nearest, the same for all.
     """
 
     name: str
@@ -149,7 +154,8 @@ class Catalog(Protocol):
     ) -> bool:
         """Make an index unless there is one with the same configuration; whether this call made it.
 
-        encoder: the name of the encoder that its text queries go through; None for an index of own vectors.
+        encoder: the name of the encoder that its text queries go through; None for an index of own vectors, and for one
+        of kind "words", which has none and a dimension of 0: its documents are found by BM25 alone.
         kind: of its search structure; None takes what is there, and "flat" for a new one. lexical: whether a new one
         keeps its words, where that is possible. Raises InvalidIndexName, InvalidInput, or IndexConflict when the name
         is taken by another configuration.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast, get_args
 
 import numpy as np
 import orjson
@@ -24,12 +24,12 @@ from safetensors.numpy import save
 from boundarymorph.errors import InvalidInput, MalformedFrame
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.halves import TOLERANCE, halves_from_floats, unit_from_halves, unit_rows_of
-from boundarymorph.retrieval.retriever import Retrieved
+from boundarymorph.retrieval.retriever import Retrieved, VectorSource
 from boundarymorph.selection.pool import Pool, row_lengths
 
 POOL_TYPE = "application/vnd.boundarymorph.pool"
 EMBEDDINGS_TYPE = "application/vnd.boundarymorph.embeddings"
-VERSION = "1"
+VERSION = "2"
 HEADER_BYTES = 2**20  # at most: names, shapes and warnings
 MOST_WORKERS = 4  # threads that convert the rows of all frames together
 _BLOCK = 2**18  # numbers that are brought to unit length at a time, so that they stay in the cache
@@ -56,7 +56,8 @@ def encode_pool(retrieved: Retrieved) -> bytes:
         "offsets": offsets,
         **{_FEATURE + name: signal for name, signal in pool.features.items()},
     }
-    return _frame(tensors, POOL_TYPE, warnings=orjson.dumps(list(retrieved.warnings)).decode())
+    warnings = orjson.dumps(list(retrieved.warnings)).decode()
+    return _frame(tensors, POOL_TYPE, warnings=warnings, source=retrieved.vectors)
 
 
 def decode_pool(frame: bytes) -> Retrieved:
@@ -80,7 +81,14 @@ def decode_pool(frame: bytes) -> Retrieved:
             features[name.removeprefix(_FEATURE)] = signal = _taken(tensors, name, np.dtype("<f8"), (count,))
             _check_finite(signal, name)
     _check_used_up(tensors)
-    return Retrieved(Pool(ids, vectors, query, scores, features), _texts(metadata.get("warnings", "")))
+    source = metadata.get("source")
+    if source not in get_args(VectorSource):
+        raise MalformedFrame(f"its vectors are from {source!r}")
+    return Retrieved(
+        Pool(ids, vectors, query, scores, features),
+        _texts(metadata.get("warnings", "")),
+        cast(VectorSource, source),
+    )
 
 
 def encode_embeddings(embeddings: Embeddings) -> bytes:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.executors import BoundedExecutor
-from boundarymorph.retrieval.catalog import Catalog, Index
+from boundarymorph.retrieval.catalog import WORDS, Catalog, Index
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
 from boundarymorph.retrieval.mismatches import mismatches
@@ -32,12 +32,12 @@ class IndexRetriever:
     async def retrieve(self, index: str, search: Search) -> Retrieved:
         search.condition  # noqa: B018  a malformed filter is refused before anything else
         found = await self._executor.run(self._catalog.get, index)
-        if search.embedding is None:
+        if search.embedding is None and found.info.kind != WORDS:
             self._refuse_other_encoder(found)
             search = replace(search, embedding=await self.embed_query(search.query))
             self._refuse_other_encoder(found)  # its servers may have changed their model meanwhile
         retrieved = await self._executor.run(found.retrieve, search)
-        if search.condition is None or len(retrieved.pool):
+        if search.condition is None or len(retrieved.pool) or found.info.kind == WORDS:
             return retrieved
         reasons = await self._executor.run(mismatches, found, search)
         return replace(retrieved, warnings=(*retrieved.warnings, "no document passes the filter", *reasons))

@@ -89,18 +89,19 @@ async def ingesting(
 ) -> AsyncIterator[IngestReport]:
     """Write the documents of an upload, batch by batch; of several with one id the last stays.
 
-    Documents without an embedding are encoded, if `encoder` is the index's own, else skipped as bad lines, as are those
-    that the index cannot hold. What is
-    stored unchanged is neither encoded nor written. Yields one report, which goes on counting, after each batch, which
-    is then durable, and at the end: an upload that failed halfway can simply be sent again.
+    Documents without an embedding are encoded, if `encoder` is the index's own, else skipped as bad lines where the
+    index has vectors, as are those that the index cannot hold. What is stored unchanged is neither encoded nor written.
+    Yields one report, which goes on counting, after each batch, which is then durable, and at the end: an upload that
+    failed halfway can simply be sent again.
 
     strict: check the whole upload, kept in a temporary file meanwhile, before anything is written, and raise
     InvalidInput on the first bad line instead of skipping it, or on the first unknown field. run: in which threads the
     index is read and written.
     """
-    encodes = encoder is not None and encoder.name == index.info.encoder
-    usable = _checked(entries, index, encodes=encodes)
-    size = batch_size or (ENCODED_AT_A_TIME if encodes else WRITTEN_AT_A_TIME)
+    if encoder is not None and encoder.name != index.info.encoder:
+        encoder = None
+    usable = _checked(entries, index, encodes=encoder is not None)
+    size = batch_size or (WRITTEN_AT_A_TIME if encoder is None else ENCODED_AT_A_TIME)
     report = IngestReport()
     batch: list[ParsedDocument] = []
     async for entry in _all_valid(usable) if strict else usable:
@@ -178,7 +179,7 @@ async def _checked(
     async for entry in entries:
         if isinstance(entry, BadLine):
             yield entry
-        elif entry.embedding is None and not encodes:
+        elif entry.embedding is None and not encodes and index.info.dimension:
             yield BadLine(entry.line, reason)
         else:
             try:

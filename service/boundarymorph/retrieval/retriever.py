@@ -67,8 +67,8 @@ class Retriever(Protocol):
         """What a search finds, with BM25 as a feature if the index keeps words.
 
         Where no document passes its filter the pool is empty, and a warning says so.
-        Raises UnknownIndex, EmptyIndex, InvalidEmbeddings, or InvalidInput for a malformed filter, and when the index
-        cannot take text queries or keeps no words for a hybrid search.
+        Raises UnknownIndex, EmptyIndex, InvalidEmbeddings, or InvalidInput for a malformed filter, when the index
+        cannot take text queries, keeps no words for a hybrid search, or has no vectors for a query embedding.
         """
 
     async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:

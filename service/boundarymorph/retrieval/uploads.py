@@ -240,6 +240,8 @@ def _embedding(record: dict[str, Any], dimension: int) -> NDArray[np.float32] | 
     value = record.get("embedding")
     if value is None:
         return None
+    if not dimension:
+        raise _RecordError("it brings an embedding, and the index has no vectors; leave it out")
     if not isinstance(value, list) or not all(type(component) in (int, float) for component in value):
         raise _RecordError("embedding must be a list of numbers")
     if len(value) != dimension:

@@ -30,7 +30,7 @@ def unit_embeddings(
     documents: Sequence[Document], embeddings: NDArray[np.floating], dimension: int
 ) -> NDArray[np.floating]:
     """(n, d) unit rows for n documents of an index of d dimensions. Raises InvalidEmbeddings where they do not fit."""
-    vectors = unit_rows(embeddings, [document.id for document in documents]) if documents else embeddings
+    vectors = unit_rows(embeddings, [document.id for document in documents]) if documents and dimension else embeddings
     if len(vectors) != len(documents) or (documents and vectors.shape[1] != dimension):
         raise InvalidEmbeddings(
             f"{len(documents)} documents of this index take embeddings of shape {(len(documents), dimension)}, not "

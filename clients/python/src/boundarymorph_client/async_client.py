@@ -85,8 +85,8 @@ class AsyncClient:
         kind: str | None = None,
         lexical: bool = True,
     ) -> IndexDescription:
-        """Create it if it is not there. With a `dimension` it is for your own vectors, else the service's encoder makes
-        them. Raises IndexConflict if it is there and different."""
+        """Create it if it is not there. With a `dimension` it is for your own vectors, with the encoder "none" it has
+        none, else the service's encoder makes them. Raises IndexConflict if it is there and different."""
         return await self._result(
             calls.create_index(name, dimension=dimension, encoder=encoder, kind=kind, lexical=lexical)
         )

@@ -14,16 +14,17 @@ from pathlib import Path
 from uuid import uuid4
 
 from boundarymorph.errors import CorruptIndex, IndexConflict, InvalidInput, StorageUnavailable, UnknownIndex
-from boundarymorph.retrieval.catalog import NAME, IndexInfo, check_name, check_same, unknown
+from boundarymorph.retrieval.catalog import NAME, WORDS, IndexInfo, check_name, check_same, unknown
 from boundarymorph.retrieval.local import backups
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.local.matching import REMEMBERED_BYTES
 from boundarymorph.retrieval.local.sqlite_file import LOG_BYTES
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.local.vector_index import VectorIndex
+from boundarymorph.retrieval.local.words_index import WordsIndex
 from boundarymorph.retrieval.storage import exists, storage_errors, sync
 
-KINDS = ("flat", "ivf")
+KINDS = ("flat", "ivf", WORDS)
 _SUFFIX = ".sqlite3"
 _REPLACED = ".replaced-"
 _log = logging.getLogger(__name__)
@@ -97,7 +98,11 @@ class LocalCatalog:
                 store = DocumentStore(
                     self._file(folder), log_bytes=self._log_bytes, remembered_bytes=self._filter_bytes
                 )
-                index = self._open[name] = LocalIndex(name, store, self._make_vectors, warnings=self._warnings)
+                if store.info.kind == WORDS:
+                    index = WordsIndex(name, store)
+                else:
+                    index = LocalIndex(name, store, self._make_vectors, warnings=self._warnings)
+                self._open[name] = index
             return index
 
     def describe(self, name: str) -> IndexInfo:

@@ -13,6 +13,7 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph.errors import CorruptIndex, InvalidInput
+from boundarymorph.retrieval.catalog import WORDS
 from boundarymorph.retrieval.document import Document, canonical
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.fusion import Ranked
@@ -86,8 +87,10 @@ class DocumentStore(SqliteFile):
 
         lexical: keep an inverted index of the words, for `bm25` and `best_by_words`.
         """
-        if dimension < 1:
+        if dimension < 1 and kind != WORDS:
             raise InvalidInput(f"an index needs a dimension of at least 1, not {dimension}")
+        if kind == WORDS and (dimension or not lexical):
+            raise InvalidInput("an index without vectors needs its words, and has no dimension")
         schema.create(path, encoder=encoder, dimension=dimension, kind=kind, lexical=lexical)
         return cls(path)
 

@@ -1,0 +1,48 @@
+"""One index without vectors: its documents are found by their words, and compared by them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from boundarymorph.errors import EmptyIndex, InvalidInput
+from boundarymorph.retrieval.local.index import LocalIndex
+from boundarymorph.retrieval.retriever import Retrieved, Search
+from boundarymorph.retrieval.vectors import exact_scores
+from boundarymorph.retrieval.words.lexical import PoolWords
+from boundarymorph.selection.pool import Pool
+
+
+class WordsIndex(LocalIndex):
+    """A `LocalIndex` of kind "words". BM25 over the whole index ranks its documents, and those that are found get
+    lexical vectors (`words.vectors`) of their own texts, anew for each query."""
+
+    def retrieve(self, search: Search) -> Retrieved:
+        """As `Index.retrieve`: up to `search.depth` documents with a word of the query, with BM25 and the similarity of
+        the lexical vectors as features."""
+        if search.embedding is not None or search.hybrid:
+            raise InvalidInput(
+                f"the index {self.name!r} has no vectors, only words; leave out the query_embedding and hybrid"
+            )
+        with self._store.one_state():
+            if not self._store.count():
+                raise EmptyIndex(f"the index {self.name!r} holds no documents yet")
+            ranked = self._store.best_by_words(search.query, search.depth, search.condition)
+            documents = self._store.documents(ranked.ids)
+        if not ranked.ids:
+            which = "document" if search.condition is None else "document that passes the filter"
+            nothing = Pool([], np.empty((0, 1), np.float32), np.ones(1, np.float32), np.empty(0))
+            return Retrieved(nothing, [f"no {which} has a word of the query"], "lexical")
+        from boundarymorph.retrieval.words.vectors import lexical_vectors  # which imports scipy
+
+        words = PoolWords.of(documents[id].content for id in ranked.ids)
+        vectors, query = lexical_vectors(words, search.query)
+        features = {"bm25": ranked.scores, "similarity": exact_scores(vectors, query)}
+        return Retrieved(Pool(ranked.ids, vectors, query, ranked.scores, features), vectors="lexical")
+
+    def settle(self) -> None:
+        """There is nothing to be trained."""
+
+    def compact(self) -> bool:
+        """Rewrite the words without what is gone, and empty the store's log."""
+        self._store.compact()
+        return True

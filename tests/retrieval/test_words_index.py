@@ -1,0 +1,118 @@
+"""Indexes without vectors: found by words, with the vectors that a pool of the same texts gets."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from boundarymorph.errors import EmptyIndex, InvalidInput
+from boundarymorph.inference.executors import in_default_thread
+from boundarymorph.retrieval.candidates import GivenCandidates
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.index_retriever import IndexRetriever
+from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.retrieval.retriever import Search
+from tests.retrieval.fakes import SeededEncoder
+
+WORDS = ["tram", "rail", "wheel", "bell", "street", "driver", "ticket", "depot"]
+QUERY = "tram depot"
+
+
+def written(count: int) -> list[Document]:
+    """Documents with a word of the query each, of lengths and contents of their own."""
+    rng = np.random.default_rng(count)
+    return [
+        Document(f"d{n}", " ".join(["tram" if n % 2 else "depot", *rng.choice(WORDS, 3 + n)]), metadata={"n": n})
+        for n in range(count)
+    ]
+
+
+def put(catalog: LocalCatalog, documents: list[Document]) -> None:
+    index = catalog.create("words", encoder=None, dimension=0, kind="words")
+    index.upsert(documents, np.empty((len(documents), 0), np.float32))
+
+
+@pytest.fixture
+async def catalog(tmp_path: Path) -> AsyncIterator[LocalCatalog]:
+    catalog = LocalCatalog(tmp_path)
+    yield catalog
+    catalog.close()
+
+
+@pytest.fixture
+async def retriever(catalog: LocalCatalog) -> AsyncIterator[IndexRetriever]:
+    retriever = IndexRetriever(catalog, None)
+    yield retriever
+    await retriever.close()
+
+
+@pytest.mark.parametrize("encoder", [None, SeededEncoder()])
+async def test_the_pool_is_that_of_the_texts(catalog: LocalCatalog, encoder: SeededEncoder | None) -> None:
+    """Where all documents have a word of the query, statistics of the index and of the pool are the same."""
+    documents = written(30)
+    put(catalog, documents)
+    retriever = IndexRetriever(catalog, encoder)
+    found = await retriever.retrieve("words", Search(QUERY, 100))
+    given = await GivenCandidates(retriever, QUERY, documents, words=True).retrieve(in_default_thread)
+    assert found.vectors == given.vectors == "lexical"
+    assert sorted(found.pool.ids) == sorted(given.pool.ids)
+    np.testing.assert_allclose(found.pool.scores, given.pool.scores, rtol=1e-12)
+    assert found.pool.features.keys() == given.pool.features.keys() == {"bm25", "similarity"}
+    theirs = [given.pool.ids.index(id) for id in found.pool.ids]
+    similarity = found.pool.features["similarity"]
+    np.testing.assert_allclose(similarity, given.pool.features["similarity"][theirs], atol=1e-5)
+    among = found.pool.embeddings @ found.pool.embeddings.T
+    np.testing.assert_allclose(
+        among, (given.pool.embeddings @ given.pool.embeddings.T)[np.ix_(theirs, theirs)], atol=1e-4
+    )
+    await retriever.close()
+
+
+async def test_depth_filter_and_nothing(catalog: LocalCatalog, retriever: IndexRetriever) -> None:
+    put(catalog, [])
+    with pytest.raises(EmptyIndex):
+        await retriever.retrieve("words", Search(QUERY, 5))
+    put(catalog, [*written(30), Document("other", "nothing in common")])
+    best = (await retriever.retrieve("words", Search(QUERY, 100))).pool.ids
+    assert len(best) == 30
+    assert list((await retriever.retrieve("words", Search(QUERY, 7))).pool.ids) == list(best[:7])
+    few = (await retriever.retrieve("words", Search(QUERY, 100, filter={"n": {"lt": 4}}))).pool
+    assert set(few.ids) == {"d0", "d1", "d2", "d3"}
+    for search, reason in (
+        (Search("zebra", 5), "no document has a word of the query"),
+        (Search(QUERY, 5, filter={"n": 99}), "no document that passes the filter has a word of the query"),
+    ):
+        found = await retriever.retrieve("words", search)
+        assert (len(found.pool), found.vectors, list(found.warnings)) == (0, "lexical", [reason])
+
+
+async def test_what_needs_vectors(catalog: LocalCatalog, retriever: IndexRetriever) -> None:
+    put(catalog, written(3))
+    for search in (Search(QUERY, 5, embedding=[1.0]), Search(QUERY, 5, hybrid=True)):
+        with pytest.raises(InvalidInput, match="no vectors"):
+            await retriever.retrieve("words", search)
+    for options in ({"dimension": 4}, {"dimension": 0, "lexical": False}):
+        with pytest.raises(InvalidInput, match="without vectors"):
+            catalog.create("other", encoder=None, kind="words", **options)  # type: ignore[arg-type]
+    assert not catalog.exists("other")
+
+
+async def test_it_keeps_step(tmp_path: Path, catalog: LocalCatalog, retriever: IndexRetriever) -> None:
+    """With another process' writes and deletions, after compaction, and as a copy."""
+    put(catalog, written(20))
+    assert catalog.get("words").info.dimension == 0
+    other = LocalCatalog(tmp_path)
+    other.get("words").upsert([Document("d3", "tram " * 9)], np.empty((1, 0)))
+    other.get("words").delete(["d5", "d7"])
+    found = (await retriever.retrieve("words", Search("tram", 100))).pool
+    assert found.ids[0] == "d3" and not {"d5", "d7"} & set(found.ids)
+    catalog.get("words").settle()
+    assert catalog.get("words").compact()
+    assert list((await retriever.retrieve("words", Search("tram", 100))).pool.ids) == list(found.ids)
+    other.get("words").back_up(tmp_path / "copy")
+    other.restore("again", tmp_path / "copy")
+    again = (await retriever.retrieve("again", Search("tram", 100))).pool
+    assert list(again.ids) == list(found.ids)
+    np.testing.assert_array_equal(again.embeddings, found.embeddings)
+    other.close()
