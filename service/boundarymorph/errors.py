@@ -109,6 +109,15 @@ class Overloaded(BoundaryMorphError):
         self.retry_after = retry_after
 
 
+class CostCeiling(Overloaded):
+    """A ceiling on what a language model may cost would be passed; what would have passed it was not sent.
+
+    retry_after: until the day of the ceiling is over; infinite for that of one request.
+    """
+
+    slug = "cost-ceiling"
+
+
 class DeadlineExceeded(BoundaryMorphError, TimeoutError):
     """The request's time was over before its work was."""
 

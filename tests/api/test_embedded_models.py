@@ -71,6 +71,7 @@ async def test_scores_are_the_cross_encoder_s(client: httpx.AsyncClient) -> None
         "rounds": 1,  # as all are scored
         "reused_scores": 0,
         "truncated_documents": 1,
+        "language_model": None,
     }
     assert any(warning.startswith("1 ") and "scored" in warning for warning in body["warnings"])
     assert body["timings_ms"]["score"] > 0

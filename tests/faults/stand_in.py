@@ -5,12 +5,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.scoring.remote.servers import Behaviour, Ours, Reply, Server
+from tests.scoring.remote.servers import Behaviour, Ours, Reply, Server, Wire
 
 
 @contextmanager
-def running() -> Iterator[Server]:
-    server, loop = Server(Ours()), asyncio.new_event_loop()
+def running(wire: Wire | None = None) -> Iterator[Server]:
+    """wire: what it speaks, as our own scorer if it is not said."""
+    server, loop = Server(wire or Ours()), asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     asyncio.run_coroutine_threadsafe(server.start(), loop).result(10)

@@ -63,3 +63,14 @@ def test_a_listed_pool() -> None:
         Pool.listed(["a", "a"])
     with pytest.raises(InvalidInput):
         Pool.listed([])
+
+
+def test_what_is_left_unscored_comes_last() -> None:
+    session = ExhaustiveSession(Pool.listed(["a", "b", "c"]))
+    asked = session.ask(3)
+    session.leave_unscored(asked[:1])
+    session.tell(asked[1:], [0.0, 0.5])
+    assert session.stop_reason is StopReason.POOL_EXHAUSTED
+    ranking = session.ranking()
+    assert ranking.documents.tolist() == [2, 1, 0]
+    assert ranking.scored.tolist() == [True, True, False]

@@ -365,3 +365,31 @@ def test_the_expected_loss_is_what_exact_scores_are_worth_at_the_cut() -> None:
     distance, spread = np.abs(mean - cut)[open], std[open]
     missed = spread * norm.pdf(distance / spread) - distance * norm.sf(distance / spread)
     assert session.expected_loss() == pytest.approx(missed.sum() / mean[ranking[:20]].sum(), rel=1e-4)
+
+
+@pytest.mark.parametrize("n", [1, 4])
+@pytest.mark.parametrize("config", CONFIGS)
+def test_what_is_left_unscored_is_believed_as_before(config: Config, n: int) -> None:
+    pool, scores = clustered(40, 4, seed=1)
+    session = SelectionSession(pool, budget=12, k=6, config=config)
+    unanswered = set[int]()
+    while (asked := session.ask(n)).size:
+        assert not unanswered & set(asked.tolist()), "and not asked again"
+        before = session.belief
+        session.leave_unscored(asked[:1])
+        unanswered.add(int(asked[0]))
+        assert session.belief is before
+        session.tell(asked[1:], scores[asked[1:]])
+    assert session.spent == 12 and session.stop_reason is StopReason.BUDGET
+    assert not session.belief.scored[list(unanswered)].any()
+    with pytest.raises(InvalidInput):
+        session.leave_unscored([int(asked[0]) if asked.size else 0])
+
+
+def test_what_is_left_unscored_can_be_selected() -> None:
+    pool, _ = clustered(10, 4, seed=1)
+    session = SelectionSession(pool, budget=20, k=9)
+    while (asked := session.ask(3)).size:
+        session.leave_unscored(asked)
+    assert session.stop_reason is StopReason.POOL_EXHAUSTED
+    assert len(session.selection().documents) == 9 and session.spent == 10

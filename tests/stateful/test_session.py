@@ -65,6 +65,7 @@ class SessionMachine(RuleBasedStateMachine):
         }
         self.session = SelectionSession(self.pool, **self.options)
         self.known, self.paid, self.left = set(known), 0, set(range(count))
+        self.unanswered: set[int] = set()
         self.asked: list[int] = []
         self.log: list[tuple[str, Any, list[int]]] = []
 
@@ -75,7 +76,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.log.append(("ask", n, self.asked))
         budget = self.options["budget"]
         assert len(set(self.asked)) == len(self.asked) <= min(n, budget - self.paid)
-        assert set(self.asked) <= self.left - self.known
+        assert set(self.asked) <= self.left - self.known - self.unanswered
         assert bool(self.asked) == (reason is None)
         fits = self.lengths[list(self.left)]
         orders = self.options["order"] and self.left and fits.sum() <= self.limit
@@ -83,12 +84,12 @@ class SessionMachine(RuleBasedStateMachine):
             assert reason is StopReason.NOTHING_TO_DECIDE
         elif self.paid == budget:
             assert reason is StopReason.BUDGET
-        elif self.left <= self.known:
+        elif self.left <= self.known | self.unanswered:
             assert reason is StopReason.POOL_EXHAUSTED
         else:
             assert reason in ({None} if orders or self.options["settle"] is None else {None, StopReason.SETTLED})
         if reason is None:
-            assert len(self.asked) == min(n, budget - self.paid, len(self.left - self.known))
+            assert len(self.asked) == min(n, budget - self.paid, len(self.left - self.known - self.unanswered))
 
     @precondition(lambda self: self.asked)
     @rule(data=st.data())
@@ -100,6 +101,16 @@ class SessionMachine(RuleBasedStateMachine):
         self.asked = [document for document in self.asked if document not in told]
         self.known |= set(told)
         self.paid += len(told)
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data())
+    def leave_unscored(self, data: st.DataObject) -> None:
+        left = data.draw(st.sets(st.sampled_from(self.asked), min_size=1))
+        self.session.leave_unscored(sorted(left))
+        self.log.append(("leave_unscored", None, sorted(left)))
+        self.asked = [document for document in self.asked if document not in left]
+        self.unanswered |= left
+        self.paid += len(left)
 
     @rule(data=st.data())
     def give_up(self, data: st.DataObject) -> None:
@@ -143,6 +154,8 @@ class SessionMachine(RuleBasedStateMachine):
                 assert again.ask(n).tolist() == documents
             elif operation == "tell":
                 again.tell(documents, self.scores[documents])
+            elif operation == "leave_unscored":
+                again.leave_unscored(documents)
             else:
                 again.give_up(documents)
         assert again.history == self.session.history

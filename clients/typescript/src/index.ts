@@ -6,6 +6,7 @@ export {
   BoundaryMorphError,
   Conflict,
   ConnectionFailed,
+  CostCeiling,
   DeadlineExceeded,
   EmptyIndex,
   EncoderUnavailable,

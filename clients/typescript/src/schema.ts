@@ -494,7 +494,7 @@ export interface components {
              * @description why no more calls were made
              * @enum {string}
              */
-            stop_reason: "budget" | "pool_exhausted" | "settled" | "nothing_to_decide" | "deadline" | "overloaded" | "encoder_unavailable" | "encoder_failed" | "retriever_unavailable" | "retriever_failed" | "scorer_unavailable" | "scorer_failed";
+            stop_reason: "budget" | "pool_exhausted" | "settled" | "nothing_to_decide" | "deadline" | "overloaded" | "cost_ceiling" | "encoder_unavailable" | "encoder_failed" | "retriever_unavailable" | "retriever_failed" | "scorer_unavailable" | "scorer_failed";
             /**
              * Documents
              * @description in the request
@@ -537,6 +537,8 @@ export interface components {
             timings_ms: {
                 [key: string]: number;
             };
+            /** @description tokens and cost, where a language model is the scorer */
+            language_model?: components["schemas"]["LanguageModelUsage"] | null;
             /**
              * Warnings
              * @description what a caller should know, in words
@@ -671,6 +673,27 @@ export interface components {
              * @description by name
              */
             indexes: components["schemas"]["IndexDescription"][];
+        };
+        /**
+         * LanguageModelUsage
+         * @description What a language model that grades took for a request; 0 where every grade was known.
+         */
+        LanguageModelUsage: {
+            /**
+             * Input Tokens
+             * @description read, as the model's server counts them
+             */
+            input_tokens: number;
+            /**
+             * Output Tokens
+             * @description written
+             */
+            output_tokens: number;
+            /**
+             * Cost
+             * @description by the service's prices, in their currency; also of what was sent in vain
+             */
+            cost: number;
         };
         /**
          * Meta
@@ -940,7 +963,7 @@ export interface components {
              * @description why no more calls were made
              * @enum {string}
              */
-            stop_reason: "budget" | "pool_exhausted" | "settled" | "nothing_to_decide" | "deadline" | "overloaded" | "encoder_unavailable" | "encoder_failed" | "retriever_unavailable" | "retriever_failed" | "scorer_unavailable" | "scorer_failed";
+            stop_reason: "budget" | "pool_exhausted" | "settled" | "nothing_to_decide" | "deadline" | "overloaded" | "cost_ceiling" | "encoder_unavailable" | "encoder_failed" | "retriever_unavailable" | "retriever_failed" | "scorer_unavailable" | "scorer_failed";
             /**
              * Expected Loss
              * @description share of the set's relevance that more calls may have brought; 0 where every document fits
@@ -1332,6 +1355,8 @@ export interface components {
              * @description scored documents that were cut to fit the cross-encoder
              */
             truncated_documents: number;
+            /** @description tokens and cost, where a language model is the scorer */
+            language_model?: components["schemas"]["LanguageModelUsage"] | null;
         };
         /**
          * CohereV2Request
@@ -1895,6 +1920,11 @@ export interface components {
              * @description the set as believed now, most relevant first
              */
             ids: string[];
+            /**
+             * @description tokens and cost so far, where a language model is the scorer
+             * @default null
+             */
+            language_model?: components["schemas"]["LanguageModelUsage"] | null;
         };
         /**
          * ScoreRequest
@@ -2258,6 +2288,7 @@ export type ExplainedRound = components['schemas']['ExplainedRound'];
 export type Health = components['schemas']['Health'];
 export type IndexDescription = components['schemas']['IndexDescription'];
 export type IndexList = components['schemas']['IndexList'];
+export type LanguageModelUsage = components['schemas']['LanguageModelUsage'];
 export type Meta = components['schemas']['Meta'];
 export type NimAnswer = components['schemas']['NimAnswer'];
 export type NimError = components['schemas']['NimError'];

@@ -104,7 +104,7 @@ class RateLimits:
         self._connecting = asyncio.Lock()  # redis-py breaks the connections to a cluster that several open at once
         self._connected = False
         limited = any((self._default, *self._of_key.values()))
-        self._storage = _storage(url, settings.timeout_seconds) if limited and url is not None else None
+        self._storage = storage_of(url, settings.timeout_seconds, PREFIX) if limited and url is not None else None
         self._shared = None if self._storage is None else SlidingWindowCounterRateLimiter(self._storage)
 
     async def take(self, caller: str) -> Decision:
@@ -177,7 +177,11 @@ def _items(text: str | None) -> list[RateLimitItem]:
     return [] if text in (None, UNLIMITED) else sorted(parse_many(text), key=RateLimitItem.get_expiry)
 
 
-def _storage(url: str, timeout: float) -> RedisStorage:
+def storage_of(url: str, timeout: float, prefix: str) -> RedisStorage:
+    """Counters in Redis under a prefix, which are not connected yet. timeout: seconds a command.
+
+    Raises InvalidConfiguration for a malformed url.
+    """
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
 
@@ -195,7 +199,7 @@ def _storage(url: str, timeout: float) -> RedisStorage:
         **({"ssl": True} if scheme == "rediss+cluster" else {}),
     }
     try:
-        return kind(f"{SCHEMES[scheme]}://{rest}", implementation="redispy", key_prefix=PREFIX, **options)
+        return kind(f"{SCHEMES[scheme]}://{rest}", implementation="redispy", key_prefix=prefix, **options)
     except Exception:
         raise InvalidConfiguration(
             f"rate_limits.url cannot be used; it should be like {scheme}://:password@host:6379"

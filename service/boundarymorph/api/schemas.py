@@ -14,6 +14,8 @@ from pydantic import (
     model_validator,
 )
 
+from boundarymorph.scoring.bill import Bill
+
 
 class Message(BaseModel):
     """Unknown fields are refused by name, so that a misspelt option never passes for a default; so is a value of
@@ -35,6 +37,21 @@ Id = Annotated[
 
 
 NO_ENCODER = "none"
+
+
+class LanguageModelUsage(BaseModel):
+    """What a language model that grades took for a request; 0 where every grade was known."""
+
+    input_tokens: int = Field(description="read, as the model's server counts them")
+    output_tokens: int = Field(description="written")
+    cost: float = Field(description="by the service's prices, in their currency; also of what was sent in vain")
+
+    @classmethod
+    def of(cls, bill: Bill | None) -> LanguageModelUsage | None:
+        """None where the scorer is none."""
+        if bill is None:
+            return None
+        return cls(input_tokens=bill.usage.read, output_tokens=bill.usage.written, cost=bill.spent.cost)
 
 
 class CreateIndex(Message):

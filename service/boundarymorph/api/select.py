@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from dataclasses import replace
 from functools import partial
 
 from fastapi import APIRouter, Request, Response
@@ -50,6 +51,7 @@ async def select(
             body = await bodies.read(request, access)
         with watch.stage("parse"):
             wanted, task = await access.work.parsing.run(_parse, body, access.settings, arrival)
+            task = replace(task, caller=caller)
         if wanted.index is not None:
             permitted(request).require(wanted.index)
         turn = access.admission.turn(visit, priority=wanted.priority, deadline=task.deadline.moment)

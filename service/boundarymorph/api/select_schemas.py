@@ -17,7 +17,7 @@ from pydantic import (
 )
 from pydantic.config import JsonDict
 
-from boundarymorph.api.schemas import Id, Message
+from boundarymorph.api.schemas import Id, LanguageModelUsage, Message
 from boundarymorph.retrieval.retriever import VectorSource
 from boundarymorph.selection import StopReason
 from boundarymorph.selection.methods import METHODS
@@ -220,6 +220,9 @@ class Usage(BaseModel):
     rounds: int = Field(description="trips to the scorer")
     reused_scores: int = Field(description="known from earlier requests; they took the place of as many calls")
     truncated_documents: int = Field(description="scored documents that were cut to fit the cross-encoder")
+    language_model: LanguageModelUsage | None = Field(
+        None, description="tokens and cost, where a language model is the scorer"
+    )
 
 
 class ExplainedCall(BaseModel):
@@ -278,3 +281,6 @@ class RoundEvent(BaseModel):
     budget: int = Field(description="B in force")
     expected_loss: float = Field(description="share of the set's relevance that more calls may bring")
     ids: list[str] = Field(description="the set as believed now, most relevant first")
+    language_model: LanguageModelUsage | None = Field(
+        None, description="tokens and cost so far, where a language model is the scorer"
+    )

@@ -14,6 +14,7 @@ import pybase64
 from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.access.bodies import bound
+from boundarymorph.api.schemas import LanguageModelUsage
 from boundarymorph.api.select_schemas import (
     ExplainedCall,
     ExplainedRound,
@@ -88,6 +89,7 @@ def response_of(result: SelectionResult, task: SelectionTask, *, explain: bool =
             rounds=result.rounds,
             reused_scores=result.reused,
             truncated_documents=result.truncated,
+            language_model=LanguageModelUsage.of(result.bill),
         ),
         status=result.status.value,
         stop_reason=result.stop_reason.value,
@@ -108,6 +110,7 @@ def event_of(progress: Progress) -> RoundEvent:
         budget=progress.budget,
         expected_loss=progress.expected_loss,
         ids=list(progress.selected),
+        language_model=LanguageModelUsage.of(progress.bill),
     )
 
 

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from boundarymorph.caching.keys import digest
 from boundarymorph.caching.read_through import ReadThrough, Source
 from boundarymorph.caching.scores import Remembered, ScoreCache
+from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.retrieval.document import Document
-from boundarymorph.scoring.scorer import Scorer, model_changed
+from boundarymorph.scoring.bill import Bill
+from boundarymorph.scoring.scorer import PricedScorer, Scorer, Scores, model_changed
 from boundarymorph.telemetry import metrics
 
 _Key = tuple[str, str, bytes]
@@ -43,9 +45,9 @@ class KnownScores:
         self.through: ReadThrough[_Key, Remembered] = ReadThrough("scores", writes=writes, clock=clock)
         self._identity = identity or (lambda: scorer.name)
 
-    def of_task(self, query: str) -> TaskScores:
-        """The scores of one task."""
-        return TaskScores(self, query)
+    def of_task(self, query: str, caller: str = "") -> TaskScores:
+        """The scores of one task. caller: who is charged for them where they cost money."""
+        return TaskScores(self, query, caller)
 
     def identity(self) -> str | None:
         """What scores are cached under now; None where they are not."""
@@ -61,14 +63,17 @@ class TaskScores:
 
     reused: by position, scores of earlier requests that were known before the first round and take the place of calls.
     calls: how many of those asked for the cross-encoder computed for this task; cached: how many came from the cache,
-    or from another task that was having the same computed. truncated: scored pairs that were cut to fit.
+    or from another task that was having the same computed. truncated: scored pairs that were cut to fit. bill: what a
+    scorer that costs money has taken for this task, None where it costs none. failure: as of the last `Scores`.
     """
 
-    def __init__(self, known: KnownScores, query: str) -> None:
+    def __init__(self, known: KnownScores, query: str, caller: str = "") -> None:
         self.reused: Mapping[int, float] = {}
         self.calls = self.cached = self.truncated = 0
         self._known = known
         self._query = query
+        self.bill = Bill(caller) if isinstance(known.scorer, PricedScorer) else None
+        self.failure: BoundaryMorphError | None = None
         self._recalled: Mapping[bytes, Remembered] | None = None
         self._model: str | None = None
 
@@ -96,14 +101,15 @@ class TaskScores:
     async def score(
         self, texts: Sequence[str], *, documents: Sequence[str] | None = None, deadline: float | None = None
     ) -> NDArray[np.float64]:
-        """n scores, in the order of the texts. documents: n ids, to be recalled with the scores.
+        """n scores, in the order of the texts; NaN where the scorer gave none. documents: n ids, to be recalled with
+        the scores.
 
         Raises what the scorer does, and ScorerUnavailable where the scores are of another model than those before,
         which do not compare.
         """
         model, cache, scorer = self._known.identity(), self._known.cache, self._known.scorer
         if model is None or cache is None or not texts:
-            scores = await scorer.score(self._query, texts, deadline=deadline)
+            scores = await self._asked(texts, deadline)
             self._count(len(texts), scores.cached, scores.truncated)
             self._check_model(scores.model)
             return scores.values
@@ -111,6 +117,7 @@ class TaskScores:
         keys = [(model, self._query, digest(text)) for text in texts]
         places = {key: place for place, key in enumerate(keys)}
         computed_here = 0
+        own = set[_Key]()
 
         async def read(wanted: Sequence[_Key]) -> Sequence[Remembered | None]:
             digests = [text for _, _, text in wanted]
@@ -122,8 +129,9 @@ class TaskScores:
             nonlocal computed_here
             asked = [texts[places[key]] for key in missing]
             ids = [None if documents is None else documents[places[key]] for key in missing]
-            scores = await scorer.score(self._query, asked, deadline=deadline)
+            scores = await self._asked(asked, deadline)
             computed_here += len(asked) - scores.cached
+            own.update(missing)
             self._check_model(scorer.name)
             longest_first = sorted(range(len(asked)), key=lambda place: -len(asked[place]))
             cut = set(longest_first[: scores.truncated])
@@ -135,8 +143,21 @@ class TaskScores:
                 await cache.write(model, self._query, kept)
 
         found = await self._known.through.get(keys, Source(read, compute, write), deadline=deadline)
+        # What another task got no score of may have been a matter of its deadline, or of what it may cost.
+        if unsettled := {key for key, score in zip(keys, found, strict=True) if np.isnan(score.score)} - own:
+            settled = dict(zip(unsettled, await compute(list(unsettled)), strict=True))
+            found = [settled.get(key, score) for key, score in zip(keys, found, strict=True)]
         self._count(len(texts), len(texts) - computed_here, sum(score.truncated for score in found))
         return np.array([score.score for score in found], dtype=np.float64)
+
+    async def _asked(self, texts: Sequence[str], deadline: float | None) -> Scores:
+        scorer = self._known.scorer
+        if self.bill is not None and isinstance(scorer, PricedScorer):
+            scores = await scorer.score_for(self.bill, self._query, texts, deadline=deadline)
+        else:
+            scores = await scorer.score(self._query, texts, deadline=deadline)
+        self.failure = scores.failure
+        return scores
 
     def _count(self, scored: int, cached: int, truncated: int) -> None:
         self.calls += scored - cached

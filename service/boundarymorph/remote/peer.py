@@ -157,7 +157,9 @@ class Peer:
                 raise self._too_late(f"{self.base} had not answered when the time was over") from timeout
             raise TimedOut(f"{self.base} did not answer within {budget.seconds:.3g} s") from timeout
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise Unavailable(f"{self.base} cannot be reached ({_reason(error)})", carried_out=False) from error
+            plain = "; is it plain HTTP? +http after the scheme's name says so" if "SSL" in _reason(error) else ""
+            message = f"{self.base} cannot be reached ({_reason(error)}){plain}"
+            raise Unavailable(message, carried_out=False) from error
         except (httpx.TransportError, httpx.DecodingError) as error:
             raise Unavailable(f"{self.base} broke off ({_reason(error)})") from error
 

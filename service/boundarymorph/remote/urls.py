@@ -99,7 +99,7 @@ def _base(parts: SplitResult, dialect: Dialect, transport: str, noun: str) -> st
             raise InvalidConfiguration(f"leave /{ending} off the URL of {noun}; {dialect.path} is added to it")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     port = "" if parts.port is None else f":{parts.port}"
-    base = f"{transport}://{host}{port}{prefix}"
+    base = f"{transport}://{host}{port}{prefix or dialect.prefix}"
     try:
         httpx.URL(base)
     except httpx.InvalidURL as error:

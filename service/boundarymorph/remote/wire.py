@@ -27,14 +27,26 @@ class Request:
     cut: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens that a language model read and wrote."""
+
+    read: int = 0
+    written: int = 0
+
+    def plus(self, other: Usage) -> Usage:
+        return Usage(self.read + other.read, self.written + other.written)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
     """values: (n, ...) in the order of the texts; truncated: how many the server says that it cut; served: the name
-    of the model that answered, None where it is not named."""
+    of the model that answered, None where it is not named; usage: None where it is not told."""
 
     values: NDArray[Any]
     truncated: int = 0
     served: str | None = None
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +81,8 @@ class Dialect(ABC):
     """Where the server describes itself; None for one that does not, whose model must be named."""
     home: str | None = None
     """The base URL of a hosted service; None for what people run themselves."""
+    prefix = ""
+    """What the path of a base URL is where it has none."""
     honours_deadlines = False
     """Whether requests say for how long they are waited for, and a 504 that this time was over."""
 

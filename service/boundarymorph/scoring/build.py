@@ -7,14 +7,20 @@ from dataclasses import replace
 
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.scoring.batching import BatchingScorer
+from boundarymorph.scoring.bill import Ledger, OpenLedger
 from boundarymorph.scoring.cross_encoder import CrossEncoder
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.settings import ScorerSettings, Settings
 
 
-def build_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Scorer:
-    """A cross-encoder elsewhere if there is a url, else one in this process. Raises as `build_local_scorer`."""
-    return _remote_scorer(settings.scorer) if settings.scorer.url else build_local_scorer(settings, on_lost)
+def build_scorer(
+    settings: Settings, on_lost: Callable[[], None] = lambda: None, ledger: Callable[[], Ledger] = OpenLedger
+) -> Scorer:
+    """A cross-encoder or a language model elsewhere if there is a url, else a cross-encoder in this process.
+
+    ledger: makes what keeps to the ceilings of a language model. Raises as `build_local_scorer`.
+    """
+    return _remote_scorer(settings.scorer, ledger) if settings.scorer.url else build_local_scorer(settings, on_lost)
 
 
 def build_local_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> BatchingScorer:
@@ -57,10 +63,17 @@ def _cross_encoder(settings: Settings) -> CrossEncoder:
     )
 
 
-def _remote_scorer(chosen: ScorerSettings) -> Scorer:
+def _remote_scorer(chosen: ScorerSettings, ledger: Callable[[], Ledger]) -> Scorer:
     from boundarymorph.remote.model import remote_options
+    from boundarymorph.scoring.judge.dialect import OpenAI
+    from boundarymorph.scoring.judge.judge import Judge
     from boundarymorph.scoring.remote.client import RemoteScorer
     from boundarymorph.scoring.remote.urls import parse
 
     endpoints = [replace(parse(url), revision=chosen.revision) for url in chosen.url]
-    return RemoteScorer(endpoints, **remote_options(chosen, "scorer"))
+    options = remote_options(chosen, "scorer")
+    if not any(isinstance(endpoint.dialect, OpenAI) for endpoint in endpoints):
+        return RemoteScorer(endpoints, **options)
+    if not all(isinstance(endpoint.dialect, OpenAI) for endpoint in endpoints):
+        raise InvalidConfiguration("scorer.url has both language models (openai://) and cross-encoders; give one kind")
+    return Judge(endpoints, chosen.judge, ledger(), **options)

@@ -2,27 +2,31 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.errors import ScorerUnavailable
+from boundarymorph.errors import BoundaryMorphError, ScorerUnavailable
+from boundarymorph.scoring.bill import Bill
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
     """What a scorer made of n texts.
 
-    values: (n,) float64 in [0, 1], in the order of the texts. truncated: how many pairs were cut to fit. cached: how
+    values: (n,) float64 in [0, 1], in the order of the texts; NaN where the scorer answered without one, which of those
+    here only a language model does. truncated: how many pairs were cut to fit. cached: how
     many values were known, or being computed for another request, so that the model was not asked for them. model: the
-    name of the one that gave them, None where it cannot change.
+    name of the one that gave them, None where it cannot change. failure: why values are missing that the scorer was not
+    able to give now; those that came are good nevertheless.
     """
 
     values: NDArray[np.float64]
     truncated: int = 0
     cached: int = 0
     model: str | None = None
+    failure: BoundaryMorphError | None = None
 
 
 def model_changed() -> ScorerUnavailable:
@@ -51,3 +55,11 @@ class Scorer(Protocol):
 
     async def close(self) -> None:
         """Release threads and connections; calls after this fail."""
+
+
+@runtime_checkable
+class PricedScorer(Scorer, Protocol):
+    """A scorer whose calls cost money."""
+
+    async def score_for(self, bill: Bill, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+        """As `score`, charged to a request. Raises CostCeiling too."""

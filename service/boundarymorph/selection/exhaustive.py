@@ -26,6 +26,7 @@ class ExhaustiveSession:
         self.rounds = 0
         self._scores = np.full(len(pool), np.nan)
         self._left = np.ones(len(pool), dtype=np.bool_)
+        self._unanswered = np.zeros(len(pool), dtype=np.bool_)
         self._asked: set[int] = set()
         for document, score in (known or {}).items():
             self._scores[document] = score
@@ -67,20 +68,24 @@ class ExhaustiveSession:
             self.history.append(Observation(document, None, None, self.rounds, score))
         self._asked -= told.keys()
 
+    def leave_unscored(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
+        """Documents of which the scorer made nothing: they come last, and are not asked again."""
+        self._unanswered[np.asarray(documents, dtype=np.intp)] = True
+
     def give_up(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
         """Leave documents out from now on."""
         self._left[np.asarray(documents, dtype=np.intp)] = False
 
     def ranking(self) -> Selection:
-        """The scored documents, most relevant first; equal scores in the order of the pool."""
-        there = np.flatnonzero(self._left & ~np.isnan(self._scores))
-        documents = there[np.argsort(-self._scores[there], kind="stable")]
-        return Selection(
-            documents, self._scores[documents], np.zeros(len(documents)), np.ones(len(documents), dtype=np.bool_)
-        )
+        """The scored documents, most relevant first, equal scores in the order of the pool; then those that were left
+        unscored."""
+        there = np.flatnonzero(self._left & (self._unanswered | ~np.isnan(self._scores)))
+        documents = there[np.argsort(-np.nan_to_num(self._scores[there], nan=-1.0), kind="stable")]
+        belief = self.belief
+        return Selection(documents, belief.mean[documents], belief.std[documents], belief.scored[documents])
 
     selection = ranking
 
     @property
     def _unscored(self) -> NDArray[np.intp]:
-        return np.flatnonzero(self._left & np.isnan(self._scores))
+        return np.flatnonzero(self._left & np.isnan(self._scores) & ~self._unanswered)

@@ -101,6 +101,7 @@ class SelectionSession:
         self._order = order
         self._asked: dict[int, Choice] = {}
         self._left = np.arange(len(pool))  # positions of what was not given up
+        self._unanswered: set[int] = set()
         calls = 0 if self._decided else min(budget, len(pool) - len(known))
         self._posterior = self._config.posterior(pool, calls + len(known))
         self._posterior.observe(list(known), list(known.values()))
@@ -108,8 +109,8 @@ class SelectionSession:
 
     @property
     def spent(self) -> int:
-        """Calls told so far."""
-        return len(self.history)
+        """Calls told so far, and those that brought no score."""
+        return len(self.history) + len(self._unanswered)
 
     @property
     def given_up(self) -> int:
@@ -176,7 +177,10 @@ class SelectionSession:
             best_first = unscored[np.argsort(-self.belief.mean[unscored], kind="stable")][:n].tolist()
             choices = [Choice(document, None, None) for document in best_first]
         else:
-            choices = choose_round(self._contest, self._posterior, self._rule, n)
+            # What has no score counts in a round as it is believed, and its place in it is another's.
+            spare = len(self._unanswered.intersection(self._left.tolist()))
+            choices = choose_round(self._contest, self._posterior, self._rule, n + spare)
+            choices = [choice for choice in choices if choice.document not in self._unanswered][:n]
         self._asked.update((choice.document, choice) for choice in choices)
         if n == 1:
             self._look_ahead(choices[0].document)
@@ -193,6 +197,16 @@ class SelectionSession:
             choice = self._asked.pop(document)
             self.history.append(Observation(document, choice.rival, choice.value, self.rounds, score))
         self.belief = self._posterior.belief()
+
+    def leave_unscored(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
+        """Documents of the last `ask` of which the scorer made nothing: they are believed as before, may be selected,
+        and are not asked again. Each was a call. InvalidInput changes nothing."""
+        positions = {int(document) for document in documents}
+        if not positions <= self._asked.keys():
+            raise InvalidInput("only documents that the last ask named can be left unscored")
+        self._unanswered |= positions
+        for position in positions:
+            del self._asked[position]
 
     def give_up(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
         """Leave documents out from now on, such as those that exist no more: they are not asked (again) and not
@@ -251,8 +265,9 @@ class SelectionSession:
 
     @property
     def _unscored(self) -> NDArray[np.intp]:
-        """Positions of what was neither scored nor given up."""
-        return self._left[~self._contest.of_left(self.belief.scored)]
+        """Positions of what may still be asked: neither scored, nor left unscored, nor given up."""
+        unscored = self._left[~self._contest.of_left(self.belief.scored)]
+        return unscored[~np.isin(unscored, list(self._unanswered))] if self._unanswered else unscored
 
     @property
     def _rule(self) -> Acquisition:

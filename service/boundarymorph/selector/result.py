@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from boundarymorph.errors import (
     BoundaryMorphError,
+    CostCeiling,
     DeadlineExceeded,
     EncoderFailed,
     EncoderUnavailable,
@@ -20,6 +21,7 @@ from boundarymorph.errors import (
 )
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import VectorSource
+from boundarymorph.scoring.bill import Bill
 from boundarymorph.selection import Observation, Pool, Selection, StopReason
 
 
@@ -36,6 +38,7 @@ class Interruption(StrEnum):
 
     DEADLINE = "deadline"
     OVERLOADED = "overloaded"
+    COST_CEILING = "cost_ceiling"
     ENCODER_UNAVAILABLE = "encoder_unavailable"
     ENCODER_FAILED = "encoder_failed"
     RETRIEVER_UNAVAILABLE = "retriever_unavailable"
@@ -52,6 +55,7 @@ class Interruption(StrEnum):
 _INTERRUPTIONS: dict[type, Interruption] = {
     DeadlineExceeded: Interruption.DEADLINE,
     Overloaded: Interruption.OVERLOADED,
+    CostCeiling: Interruption.COST_CEILING,
     EncoderUnavailable: Interruption.ENCODER_UNAVAILABLE,
     EncoderFailed: Interruption.ENCODER_FAILED,
     RetrieverUnavailable: Interruption.RETRIEVER_UNAVAILABLE,
@@ -68,7 +72,7 @@ class Progress:
     """Where a task stands before a round.
 
     calls, cached, reused: as of `SelectionResult`; budget: the task's; expected_loss: as of `SelectionSession`;
-    selected: ids, as believed now.
+    selected: ids, as believed now; bill: as of `SelectionResult`.
     """
 
     rounds: int
@@ -78,6 +82,7 @@ class Progress:
     reused: int
     expected_loss: float
     selected: Sequence[str]
+    bill: Bill | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +93,8 @@ class SelectionResult:
     cross-encoder computed for this task; cached: how many came from a cache, or from another task that was having the
     same computed. reused: scores that were known before, and took the place of as many calls; expected_loss: share of
     the set's relevance that more calls may have brought; documents: by id, as far as they were fetched; truncated:
-    scored pairs that were cut to fit the cross-encoder; seconds: by stage, and their total; vectors: where those of the
+    scored pairs that were cut to fit the cross-encoder; bill: what a scorer that costs money took, None of another;
+    seconds: by stage, and their total; vectors: where those of the
     pool are from.
     """
 
@@ -107,3 +113,4 @@ class SelectionResult:
     seconds: Mapping[str, float]
     warnings: Sequence[str]
     vectors: VectorSource
+    bill: Bill | None = None

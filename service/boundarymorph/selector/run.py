@@ -45,6 +45,7 @@ class SelectionRun:
     _vectors: VectorSource = "none"
     _session: Session | None = None
     _interruption: Interruption | None = None
+    _ungraded = 0
 
     def __init__(
         self,
@@ -124,6 +125,9 @@ class SelectionRun:
             return
         with self._observer.stage("select"):
             self.batch = await self._in_thread(self._advance, session, asked, scores)
+        if self._scores.failure is not None:
+            self.batch = NOTHING
+            self._interrupt("not all of the budget was spent", self._scores.failure)
 
     async def progress(self) -> Progress:
         """Where it stands."""
@@ -137,6 +141,7 @@ class SelectionRun:
             len(self._scores.reused),
             expected_loss,
             [self.pool.ids[position] for position in selection.documents],
+            self._scores.bill,
         )
 
     async def result(self) -> SelectionResult:
@@ -154,8 +159,12 @@ class SelectionRun:
                 self._warnings.append(deleted)
             if self._interruption is not None:
                 status = Status.PARTIAL if session.belief.scored.any() else Status.RETRIEVAL_ONLY
-            elif self._task.budget and not session.history:
+            elif self._task.budget and not (session.history or self._ungraded):
                 self._warnings.append(self._no_call(session, len(selection.documents)))
+        if self._ungraded:
+            self._warnings.append(
+                f"{self._ungraded} documents got no score of the language model, only an expected one"
+            )
         if scores.truncated:
             cut = f"{scores.truncated} scored documents were cut to the cross-encoder's maximum length"
             self._warnings.append(cut)
@@ -175,6 +184,7 @@ class SelectionRun:
             self._observer.seconds(),
             self._warnings,
             self._vectors,
+            scores.bill,
         )
         self._observer.finished(result, self._task.budget)
         return result
@@ -237,7 +247,11 @@ class SelectionRun:
         return session, self._ask(session)
 
     def _advance(self, session: Session, asked: NDArray[np.intp], scores: NDArray[np.float64]) -> NDArray[np.intp]:
-        session.tell(asked, scores)
+        there = ~np.isnan(scores)
+        session.tell(asked[there], scores[there])
+        if self._scores.failure is None:
+            session.leave_unscored(asked[~there])
+            self._ungraded += int(np.count_nonzero(~there))
         return self._ask(session)
 
     def _ask(self, session: Session) -> NDArray[np.intp]:

@@ -63,7 +63,7 @@ class Selector:
         run = SelectionRun(
             task,
             candidates,
-            self._known.of_task(task.query),
+            self._known.of_task(task.query, task.caller),
             self._pace,
             lambda: self._running,
             observer,

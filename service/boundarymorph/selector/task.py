@@ -21,7 +21,8 @@ class SelectionTask:
     the set is wanted as it is then. degrade: whether it is wanted though the deadline came, or scorer or retriever
     failed. unscored: whether it is wanted, too, if for want of room nothing was scored, in place of Overloaded. reuse:
     whether scores known from earlier tasks are evidence that takes the place of calls. rank_all: whether the result has
-    all candidates in order, and not k. exhaustive: whether all of them are scored, whatever is believed.
+    all candidates in order, and not k. exhaustive: whether all of them are scored, whatever is believed. caller: the
+    name of the key that is charged where scores cost money.
     """
 
     query: str
@@ -40,3 +41,4 @@ class SelectionTask:
     reuse: bool = True
     rank_all: bool = False
     exhaustive: bool = False
+    caller: str = ""

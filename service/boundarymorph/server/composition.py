@@ -14,6 +14,7 @@ from boundarymorph.caching.caches import Caches
 from boundarymorph.retrieval.build import build_encoder, build_indexes, build_remote_retriever, encoder_is_paid
 from boundarymorph.retrieval.observed import ObservedRetriever
 from boundarymorph.scoring.batching import BatchingScorer
+from boundarymorph.scoring.bill import Ledger
 from boundarymorph.scoring.build import build_local_scorer, build_scorer, scorer_is_paid
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.selector.selector import Selector
@@ -128,7 +129,7 @@ def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> All
     other, spinning, in products too small to split.
     """
     indexes = build_retrieval(settings, on_lost)
-    scorer = build_scorer(settings, on_lost)
+    scorer = build_scorer(settings, on_lost, lambda: ledger(settings))
     selector = _selector(settings, indexes.retriever, scorer, indexes.caches)
     return AllInOne(
         indexes.catalog,
@@ -170,10 +171,22 @@ def build_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None
     threadpool_limits(1, user_api="blas")
     retriever = build_remote_retriever(settings)
     caches = build_caches(settings.cache)
-    scorer = build_scorer(settings, on_lost)
+    scorer = build_scorer(settings, on_lost, lambda: ledger(settings))
     selector = _selector(settings, retriever, scorer, caches)
     probes = {"retriever": lambda deadline: retriever.check(), **_probes_of(settings, scorer)}
     return Gateway(retriever, scorer, selector, caches=caches, probes=probes)
+
+
+def ledger(settings: Settings) -> Ledger:
+    """Who keeps to the ceilings of a language model, in the Redis of the rate limits where there is one.
+
+    Raises InvalidConfiguration.
+    """
+    from boundarymorph.access.spending import Spending
+
+    redis = settings.rate_limits.url or settings.cache.url
+    url = None if redis is None else redis.get_secret_value()
+    return Spending(settings.scorer.judge, url=url, timeout=settings.rate_limits.timeout_seconds)
 
 
 def probe_of_scorer(scorer: Scorer) -> Probe:

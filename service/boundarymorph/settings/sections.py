@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import orjson
 from pydantic import BaseModel, BeforeValidator, Field, SecretStr, model_validator
@@ -114,16 +114,57 @@ class ModelSettings(BaseModel, extra="forbid"):
             raise ValueError(f"{', '.join(given)}: only of {owner}; the embedded one has its own")
 
 
+class JudgeSettings(BaseModel, extra="forbid", frozen=True):
+    """A chat model as the scorer, at an openai:// url: how it is asked, and what it may cost."""
+
+    grades: Literal["auto", "logprobs", "json", "digit"] = Field(
+        "auto", description="how a grade is asked for; auto: the first of these that the server can do"
+    )
+    instruction: str | None = Field(None, min_length=1, description="what else it is told about how to grade")
+    text_characters: int = Field(8_000, ge=1, description="of a document that it is shown")
+    answer_tokens: int = Field(32, ge=1, description="that it may write; more for a model that thinks first")
+    token_field: Literal["max_tokens", "max_completion_tokens"] | None = Field(
+        None, description="what the field for them is called; if unset max_tokens, and the other at OpenAI's own API"
+    )
+    top_logprobs: int = Field(5, ge=1, le=20, description="likeliest tokens that are asked for")
+    seed: int = 0
+    body: dict[str, Any] = Field(default_factory=dict, description="more fields of each request, as JSON")
+    omit: tuple[str, ...] = Field((), description="fields that the server does not take, such as seed or temperature")
+
+    input_price: float = Field(0.0, ge=0, description="of a million tokens read, in any currency")
+    output_price: float = Field(0.0, ge=0, description="of a million tokens written")
+    request_tokens: int | None = Field(None, ge=1, description="ceiling of one request")
+    request_cost: float | None = Field(None, gt=0)
+    key_day_tokens: int | None = Field(None, ge=1, description="ceiling of a key on a day in UTC")
+    key_day_cost: float | None = Field(None, gt=0)
+    day_tokens: int | None = Field(None, ge=1, description="ceiling of all keys together on a day in UTC")
+    day_cost: float | None = Field(None, gt=0)
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        if named := {"max_tokens", "max_completion_tokens"} & {*self.body, *self.omit}:
+            raise ValueError(f"answer_tokens and token_field say what {named.pop()} is, not body or omit")
+        return self
+
+    @model_validator(mode="after")
+    def _priced(self) -> Self:
+        costs = [name for name in ("request_cost", "key_day_cost", "day_cost") if getattr(self, name) is not None]
+        if costs and not (self.input_price or self.output_price):
+            raise ValueError(f"{costs[0]} needs input_price and output_price, or nothing would ever count against it")
+        return self
+
+
 class ScorerSettings(ModelSettings):
     """The cross-encoder: a server elsewhere if there is a url, else a model in this process."""
 
     named: ClassVar[tuple[str, ...]] = (*ModelSettings.named, "prompt")
 
-    url: Urls = Field((), description="http://, tei://, vllm://, infinity://, cohere:// or jina:// servers")
+    url: Urls = Field((), description="http://, tei://, vllm://, infinity://, cohere://, jina:// or openai:// servers")
     model: str | None = Field(None, description="Hugging Face name or folder; the embedded cross-encoder if unset")
     max_length: int | None = Field(None, ge=8, description="tokens of a pair; the model's own limit if unset")
     prompt: str | None = Field(None, description="template of a causal reranker, where its name does not imply one")
     queue_tokens: int = Field(1_000_000, ge=1, description="tokens that may wait; what is over it is refused")
+    judge: JudgeSettings = Field(default_factory=JudgeSettings)
 
 
 class EncoderSettings(ModelSettings):

@@ -171,6 +171,17 @@ class BatchFamily:
         )
 
 
+judge_answers = Counter(
+    "boundarymorph_judge_answers_total", "Answers of a language model that grades, by what came of them.", ["outcome"]
+)
+judge_tokens = Counter("boundarymorph_judge_tokens_total", "Tokens that it read and wrote.", ["kind"])
+judge_cost = Counter("boundarymorph_judge_cost_total", "What they cost, in the currency of its prices.")
+cost_refused = Counter(
+    "boundarymorph_cost_ceiling_refusals_total", "Requests to it that were not sent, by the ceiling.", ["ceiling"]
+)
+spending_unshared = Counter(
+    "boundarymorph_spending_unshared_total", "Sums of what it cost kept in one process as Redis did not answer."
+)
 scorer_batches = BatchFamily("scorer", "pair", "scored")
 encoder_batches = BatchFamily("encoder", "text", "encoded")
 scorer_attempt_seconds = Histogram(
@@ -227,6 +238,13 @@ def observe_admission(running: Callable[[], int], waiting: Callable[[], int]) ->
 def observe_attempt(endpoint: str, outcome: str, seconds: float) -> None:
     """Record one attempt at a remote scorer."""
     scorer_attempt_seconds.labels(endpoint, outcome).observe(seconds)
+
+
+def observe_judge(read: int, written: int, cost: float) -> None:
+    """Record what an answer of a language model took."""
+    judge_tokens.labels("read").inc(read)
+    judge_tokens.labels("written").inc(written)
+    judge_cost.inc(cost)
 
 
 def observe_encoder_attempt(endpoint: str, outcome: str, seconds: float) -> None:

@@ -108,8 +108,16 @@ class SelectedDocument(Answer):
     metadata: dict[str, Any] | None = None
 
 
+class LanguageModelUsage(Answer):
+    """What a language model that grades took; `cost` in the currency of the service's prices."""
+
+    input_tokens: int
+    output_tokens: int
+    cost: float
+
+
 class Usage(Answer):
-    """What was spent."""
+    """What was spent. `language_model` where one is the scorer."""
 
     budget: int
     cross_encoder_calls: int
@@ -117,6 +125,7 @@ class Usage(Answer):
     rounds: int
     reused_scores: int
     truncated_documents: int
+    language_model: LanguageModelUsage | None = None
 
 
 class ExplainedCall(Answer):
@@ -166,6 +175,7 @@ class Round(Answer):
     budget: int
     expected_loss: float
     ids: list[str]
+    language_model: LanguageModelUsage | None = None
 
 
 class StructureDescription(Answer):

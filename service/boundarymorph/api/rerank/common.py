@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from boundarymorph.api.schemas import Problem
+from boundarymorph.api.schemas import LanguageModelUsage, Problem
 from boundarymorph.api.select_schemas import Budget
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection import StopReason
@@ -111,6 +111,9 @@ class Diagnostics(BaseModel):
     inferred: list[int] = Field(description="indexes of the results whose score is expected, not the cross-encoder's")
     expected_loss: float = Field(description="share of the relevance of the best k that more calls may have brought")
     timings_ms: dict[str, float] = Field(description="by stage, and in total")
+    language_model: LanguageModelUsage | None = Field(
+        None, description="tokens and cost, where a language model is the scorer"
+    )
     warnings: list[str] = Field(description="what a caller should know, in words")
 
 

@@ -16,6 +16,7 @@ from boundarymorph.api.rerank.common import (
     Wanted,
     tokens_of,
 )
+from boundarymorph.api.schemas import LanguageModelUsage
 from boundarymorph.errors import TextTooLong
 from boundarymorph.inference.deadline import Deadline
 from boundarymorph.retrieval.candidates import GivenCandidates
@@ -97,6 +98,7 @@ def ranking_of(
             inferred=sorted({ranked.index for ranked in results} - set(scored)),
             expected_loss=result.expected_loss,
             timings_ms={stage: round(seconds * 1e3, 3) for stage, seconds in result.seconds.items()},
+            language_model=LanguageModelUsage.of(result.bill),
             warnings=warnings,
         ),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -57,6 +58,7 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Se
             body = await bodies.read(request, access)
         with watch.stage("parse"):
             wanted, task, asked = await _read(request, access, body, ROUTES[path], arrival)
+            task = replace(task, caller=caller)
         turn = access.admission.turn(visit, deadline=task.deadline.moment)
         result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
     ranking = ranking_of(result, wanted, task, asked, parts.scorer.name)

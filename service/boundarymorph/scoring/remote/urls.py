@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from boundarymorph.remote import urls
 from boundarymorph.remote.urls import Endpoint, Spelling
+from boundarymorph.scoring.judge.dialect import OpenAI
 from boundarymorph.scoring.remote.dialects import BOUNDARYMORPH, FOREIGN
 
 __all__ = ["Endpoint", "parse"]
 
-_SPELLING = Spelling("a scorer", FOREIGN, BOUNDARYMORPH)
+_SPELLING = Spelling("a scorer", {**FOREIGN, OpenAI.name: OpenAI()}, BOUNDARYMORPH)
 
 
 def parse(url: str) -> Endpoint:
     """Read `SCHEME://HOST:PORT/PREFIX?model=NAME`.
 
     `http` and `https` are scorers of this service; `tei`, `vllm` and `infinity` are servers of that kind over plain
-    HTTP, `cohere` and `jina` the hosted services over TLS. `+http` or `+https` after one of the five says otherwise.
+    HTTP, `cohere`, `jina` and `openai`, a chat model that grades, the hosted services over TLS. `+http` or `+https`
+    after one of the six says otherwise.
 
     Raises InvalidConfiguration, whose message repeats no password.
     """

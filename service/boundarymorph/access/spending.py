@@ -1,0 +1,156 @@
+"""What language models may cost: a request, a key on a day, and all keys on a day. Days are those of UTC."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from boundarymorph.access.rates import storage_of
+from boundarymorph.caching.circuit import CircuitBreaker
+from boundarymorph.errors import CostCeiling
+from boundarymorph.scoring.bill import NANO, Amount, Bill
+from boundarymorph.settings import JudgeSettings
+from boundarymorph.telemetry import metrics
+
+DAY = 86_400
+KEPT = 2 * DAY  # seconds that a day's sum stays in Redis
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ceiling:
+    """name: of the setting; key: of the sum that it bounds; most, added: in tokens, or billionths of the currency."""
+
+    name: str
+    key: str
+    most: int
+    added: int
+
+    @property
+    def _in_money(self) -> bool:
+        return self.name.endswith("_cost")
+
+    def shown(self, sum_: int) -> str:
+        return f"{max(0, sum_) / NANO:.6g}" if self._in_money else f"{max(0, sum_):,} tokens"
+
+
+class Spending:
+    """A `Ledger`: sums are kept in Redis for all processes together, else in this one.
+
+    Redis has a short time to answer. When it does not, what this process has spent on the day counts instead, and a
+    ceiling then holds for each process by itself.
+    """
+
+    def __init__(
+        self, chosen: JudgeSettings, *, url: str | None, timeout: float, clock: Callable[[], float] = time.time
+    ) -> None:
+        """url: of Redis, as a cache takes it; timeout: seconds that a sum waits for it. Nothing is connected yet.
+
+        Raises InvalidConfiguration for a malformed url.
+        """
+        self._chosen, self._timeout, self._clock = chosen, timeout, clock
+        self._own: Counter[str] = Counter()
+        self._today = ""
+        self._circuit = CircuitBreaker()
+        daily = (chosen.key_day_tokens, chosen.key_day_cost, chosen.day_tokens, chosen.day_cost)
+        wanted = url is not None and any(ceiling is not None for ceiling in daily)
+        self._storage = storage_of(url, timeout, "boundarymorph:spending") if wanted and url is not None else None
+
+    async def reserve(self, bill: Bill, most: Amount) -> None:
+        self._within_request(bill, most)
+        bill.reserved = bill.reserved.plus(most)
+        taken: list[_Ceiling] = []
+        try:
+            for ceiling in self._of_day(bill.caller, most):
+                taken.append(ceiling)
+                total = await self._add(ceiling.key, ceiling.added)
+                if total > ceiling.most:
+                    self._refuse(ceiling, total - ceiling.added, math.ceil(DAY - self._clock() % DAY))
+        except BaseException:
+            bill.reserved = bill.reserved.minus(most)
+            for ceiling in taken:
+                await self._add(ceiling.key, -ceiling.added)
+            raise
+
+    async def settle(self, bill: Bill, most: Amount, spent: Amount) -> None:
+        bill.reserved, bill.spent = bill.reserved.minus(most), bill.spent.plus(spent)
+        for ceiling in self._of_day(bill.caller, spent.minus(most)):
+            await self._add(ceiling.key, ceiling.added)
+
+    async def close(self) -> None:
+        """Release the connections."""
+        if self._storage is not None:
+            with suppress(Exception):  # of a server that is gone
+                await self._storage.bridge.get_connection().aclose()  # type: ignore[attr-defined]
+
+    def _within_request(self, bill: Bill, most: Amount) -> None:
+        if not bill.caller:
+            return
+        chosen, so_far = self._chosen, bill.spent.plus(bill.reserved)
+        for name, ceiling, had, added in (
+            ("request_tokens", chosen.request_tokens, so_far.tokens, most.tokens),
+            ("request_cost", _nanos(chosen.request_cost), so_far.nanos, most.nanos),
+        ):
+            if ceiling is not None and had + added > ceiling:
+                self._refuse(_Ceiling(name, "", ceiling, added), had, math.inf)
+
+    def _of_day(self, caller: str, amount: Amount) -> Iterator[_Ceiling]:
+        """Those that there are, each with what is to be added to its sum. What no request asked for is of no key."""
+        chosen = self._chosen
+        for name, scope, ceiling, added in (
+            ("key_day_tokens", f"key:{caller}", chosen.key_day_tokens, amount.tokens),
+            ("key_day_cost", f"key:{caller}", _nanos(chosen.key_day_cost), amount.nanos),
+            ("day_tokens", "all", chosen.day_tokens, amount.tokens),
+            ("day_cost", "all", _nanos(chosen.day_cost), amount.nanos),
+        ):
+            if ceiling is not None and (caller or scope == "all"):
+                day = time.strftime("%Y-%m-%d", time.gmtime(self._clock()))
+                yield _Ceiling(name, f"{day}:{name}:{scope}", ceiling, added)
+
+    def _refuse(self, ceiling: _Ceiling, had: int, again: float) -> None:
+        metrics.cost_refused.labels(ceiling.name).inc()
+        scope = {"request": "this request has", "key": "this key has"}.get(ceiling.name.split("_")[0], "all keys have")
+        when = "" if math.isinf(again) else " today; its day ends at 00:00 UTC"
+        raise CostCeiling(
+            f"{scope} {ceiling.shown(had)} of {ceiling.shown(ceiling.most)} for the language model spent or reserved"
+            f"{when}, and the next document may take {ceiling.shown(ceiling.added)} (scorer.judge.{ceiling.name})",
+            retry_after=again,
+        )
+
+    async def _add(self, key: str, amount: int) -> int:
+        """The sum with the amount, which may be negative: of all processes, or of this one where that is more."""
+        if (day := key[:10]) > self._today:
+            self._today = day
+            self._own = Counter({kept: spent for kept, spent in self._own.items() if kept >= day})
+        self._own[key] += amount
+        shared = await self._shared(key, amount)
+        return max(shared or 0, self._own[key])
+
+    async def _shared(self, key: str, amount: int) -> int | None:
+        """None where Redis is not asked or does not answer."""
+        ticket = None if self._storage is None else self._circuit.admit()
+        if self._storage is None or ticket is None:
+            return None
+        try:
+            async with asyncio.timeout(self._timeout):
+                total = await self._storage.incr(key, KEPT, amount)
+        except asyncio.CancelledError:
+            self._circuit.abandoned(ticket)
+            raise
+        except Exception as error:  # redis-py fails in many ways on a malformed reply
+            self._circuit.failed(ticket)
+            metrics.spending_unshared.inc()
+            log.warning("what language models cost is summed up in this process: %s", type(error).__name__)
+            return None
+        self._circuit.succeeded(ticket)
+        return total
+
+
+def _nanos(cost: float | None) -> int | None:
+    return None if cost is None else int(cost * NANO)

@@ -1,0 +1,117 @@
+"""How a chat model is asked for a grade, and how its answer is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Literal, get_args
+
+import numpy as np
+import orjson
+
+from boundarymorph.remote.chat import PATH, completion
+from boundarymorph.remote.wire import Answer, Dialect, Request, Unusable, Usage
+from boundarymorph.scoring.judge.grades import bare_grade, expected_grade, object_grade
+from boundarymorph.scoring.judge.wording import BEST, DIGIT, OBJECT, messages
+from boundarymorph.settings import JudgeSettings
+
+Way = Literal["logprobs", "json", "digit"]
+WAYS: tuple[Way, ...] = get_args(Way)
+TEMPLATE_TOKENS = 200  # that a chat template may add to two messages
+SCHEMA = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "grade",
+        "strict": True,
+        "schema": {
+            "type": "object",
+            "properties": {"grade": {"type": "integer", "enum": list(range(BEST + 1))}},
+            "required": ["grade"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+class Ungraded(Unusable):
+    """The model answered, and gave no grade. refused: whether it, or the server, did not want to; usage, served: as of
+    an `Answer`."""
+
+    def __init__(self, message: str, *, refused: bool, usage: Usage | None, served: str | None) -> None:
+        super().__init__(message)
+        self.refused, self.usage, self.served = refused, usage, served
+
+
+class OpenAI(Dialect):
+    """Chat completions of OpenAI's API and of what is compatible with it, one text a request.
+
+    The way a grade is asked for: `logprobs`, a digit and the probabilities of the others; `json`, an object by a
+    schema; `digit`.
+    """
+
+    name, path, most_texts = "openai", PATH, 1
+    home, prefix = "https://api.openai.com/v1", "/v1"
+
+    def __init__(
+        self,
+        chosen: JudgeSettings | None = None,
+        way: Way = "logprobs",
+        *,
+        at_home: bool = False,
+        strict: bool = False,
+    ) -> None:
+        """at_home: whether the server is that of `home`; strict: whether a grade is wanted with its probability, where
+        the way is such."""
+        self._chosen, self.way = chosen or JudgeSettings(), way
+        self._strict = strict
+        self._token_field = self._chosen.token_field or ("max_completion_tokens" if at_home else "max_tokens")
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all that a grade depends on beside the model, the query and the text: wording, way, fields."""
+        asked = self.request("", "", [""], 0.0).body | {"text_characters": self._chosen.text_characters}
+        return blake2b(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS), digest_size=6).hexdigest()
+
+    def request(self, model: str, context: str, texts: Sequence[str], seconds: float) -> Request:
+        (text,) = texts
+        chosen = self._chosen
+        shown = text[: chosen.text_characters]
+        form = OBJECT if self.way == "json" else DIGIT
+        body: dict[str, object] = {
+            "model": model,
+            "messages": messages(context, shown, form, chosen.instruction),
+            "temperature": 0,
+            "seed": chosen.seed,
+            self._token_field: chosen.answer_tokens,
+        }
+        if self.way == "logprobs":
+            body |= {"logprobs": True, "top_logprobs": chosen.top_logprobs}
+        if self.way == "json":
+            body["response_format"] = SCHEMA
+        body |= chosen.body
+        return Request(
+            self.path, {key: body[key] for key in body if key not in chosen.omit}, int(len(shown) < len(text))
+        )
+
+    def most_usage(self, sent: bytes) -> Usage:
+        """The most tokens that a request may take: no tokenizer makes more than one of a byte."""
+        return Usage(len(sent) + TEMPLATE_TOKENS, self._chosen.answer_tokens)
+
+    def read(self, body: bytes, count: int) -> Answer:
+        """The relevance of one text. Raises Ungraded where the model gave no grade."""
+        found = completion(body)
+
+        def ungraded(why: str, *, refused: bool = False) -> Ungraded:
+            return Ungraded(why, refused=refused, usage=found.usage, served=found.model)
+
+        if found.refusal is not None:
+            raise ungraded(f"it refused: {found.refusal[:200]}", refused=True)
+        grade = object_grade(found.text) if self.way == "json" else bare_grade(found.text)
+        if grade is None:
+            raise ungraded(f"there is no grade in {found.text[:60]!r}", refused=not found.text)
+        if self.way == "logprobs":
+            expected = expected_grade(found)
+            if expected is None and self._strict:
+                raise ungraded("it tells no log-probability of its grade")
+            grade = grade if expected is None else expected
+        return Answer(np.array([grade / BEST]), served=found.model, usage=found.usage)

@@ -1,0 +1,238 @@
+"""The scorer that is a chat model behind an OpenAI-compatible endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from typing import Unpack
+
+import numpy as np
+
+from boundarymorph.errors import (
+    BoundaryMorphError,
+    CostCeiling,
+    InvalidConfiguration,
+    ScorerFailed,
+    ScorerUnavailable,
+)
+from boundarymorph.remote.balancer import Balancer, Role, ignore_change
+from boundarymorph.remote.chunks import encoded
+from boundarymorph.remote.deadline import Deadline
+from boundarymorph.remote.identity import identified
+from boundarymorph.remote.model import OUTCOMES, Observer, Options, Outcome
+from boundarymorph.remote.peer import Busy, Flawed, Peer, Refused, Unavailable
+from boundarymorph.remote.urls import Endpoint
+from boundarymorph.remote.wire import Answer, Description, Unusable
+from boundarymorph.scoring.bill import NOTHING, Bill, Ledger, OpenLedger, Prices
+from boundarymorph.scoring.judge.dialect import WAYS, OpenAI, Ungraded
+from boundarymorph.scoring.scorer import Scores
+from boundarymorph.settings import JudgeSettings
+from boundarymorph.telemetry import metrics
+
+ROLE = Role("language model", ScorerUnavailable, ScorerFailed, "graded", "grades")
+NOBODY = ""  # who is charged for what no request asked for, as no key can be called
+IN_A_ROW = 5  # answers without a grade after which the model is taken to give none
+QUERY, PASSAGE = "how many strings has a violin?", "A violin has four strings, tuned in fifths."
+log = logging.getLogger(__name__)
+
+
+class Judge:
+    """A `PricedScorer` over chat completions: each pair is one request, as many side by side as there are connections.
+
+    What came back is kept whatever becomes of the rest: a pair that got no grade is NaN, and only where every pair of
+    a call failed is there an error. Requests are paid for, so none is repeated that may have been carried out.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        chosen: JudgeSettings | None = None,
+        ledger: Ledger | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        """endpoints: replicas of one model; ledger: who keeps to the ceilings. Raises InvalidConfiguration."""
+        self._chosen = chosen or JudgeSettings()
+        self._ledger = ledger or OpenLedger()
+        self._prices = Prices(self._chosen.input_price, self._chosen.output_price)
+        self._endpoint, connections = endpoints[0], options.get("connections", 64)
+        if len({endpoint.model for endpoint in endpoints}) > 1:
+            raise InvalidConfiguration("the openai:// URLs of a scorer name different models; replicas serve the same")
+        peers = [
+            Peer(endpoint.base, ROLE.name, api_key=options.get("api_key"), connections=connections, paid=True)
+            for endpoint in endpoints
+        ]
+        self._timeout, self._attempt_timeout = options.get("timeout", 30.0), options.get("attempt_timeout", 10.0)
+        self._clock = options.get("clock", time.monotonic)
+        self._observe: Observer = options.get("observe", lambda endpoint, outcome, seconds: None)
+        self._balancer = Balancer(
+            peers,
+            ROLE,
+            requests=max(1, connections // len(peers)),
+            probe=_unasked,
+            clock=self._clock,
+            seed=options.get("seed", 0),
+            on_change=options.get("on_change", ignore_change),
+        )
+        self._dialect: OpenAI | None = None
+        self._choosing = asyncio.Lock()
+        self._served: str | None = None
+        self._ungraded = 0  # answers without a grade since the last one with one
+        self._last_trouble = ""
+
+    @property
+    def identity(self) -> str | None:
+        """The model, as it is asked; None before an answer has shown how it can be."""
+        if self._dialect is None:
+            return None
+        model = str(self._endpoint.model)
+        shown = model if self._served in (None, model) else f"{model}={self._served}"
+        described = Description(f"openai:{shown}", model, 1)
+        return f"{identified(described, self._endpoint, self._endpoint.base).name}/judge-{self._dialect.fingerprint}"
+
+    @property
+    def name(self) -> str:
+        """As `identity`; before it is known, the model."""
+        return self.identity or f"openai:{self._endpoint.model}"
+
+    async def check(self) -> None:
+        """Have a short pair graded, which also shows in which way the server can be asked. Raises as `score` does."""
+        self._balancer.check_open()
+        try:
+            if await self._known_dialect(self._deadline(None)):
+                await self.score(QUERY, [PASSAGE])
+        except CostCeiling as ceiling:
+            log.warning("the language model is not tried out: %s", ceiling)
+
+    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+        return await self.score_for(Bill(NOBODY), query, texts, deadline=deadline)
+
+    async def score_for(self, bill: Bill, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+        self._balancer.check_open()
+        if not texts:
+            return Scores(np.empty(0))
+        moment = self._deadline(deadline)
+        await self._known_dialect(moment)
+        graded = await asyncio.gather(
+            *(self._grade(bill, query, text, moment) for text in texts), return_exceptions=True
+        )
+        errors = [outcome for outcome in graded if isinstance(outcome, BoundaryMorphError)]
+        if unexpected := [o for o in graded if isinstance(o, BaseException) and not isinstance(o, BoundaryMorphError)]:
+            raise unexpected[0]
+        if len(errors) == len(texts):
+            raise errors[0]
+        for error in errors:
+            log.warning("a document got no grade: %s", error)
+        values = np.array([np.nan if isinstance(outcome, BaseException) else outcome for outcome in graded])
+        if np.isnan(values).all() and self._ungraded >= IN_A_ROW:
+            raise ScorerFailed(f"{self.name} gave no grade {self._ungraded} times in a row: {self._last_trouble}")
+        cut = sum(len(text) > self._chosen.text_characters for text in texts)
+        # What a server refuses of one pair, such as a text that its filter does not like, says nothing about others.
+        failure = next((error for error in errors if not isinstance(error, ScorerFailed)), None)
+        return Scores(values, cut, model=self.name, failure=failure)
+
+    async def close(self) -> None:
+        await self._balancer.close()
+        await self._ledger.close()
+
+    def _deadline(self, moment: float | None) -> Deadline:
+        return Deadline(self._clock() + self._timeout if moment is None else moment, self._clock)
+
+    async def _known_dialect(self, deadline: Deadline) -> bool:
+        """Find the first way in which the server gives a grade, and keep to it. Returns whether it was known."""
+        async with self._choosing:
+            if self._dialect is not None:
+                return True
+            chosen, at_home = self._chosen.grades, self._endpoint.base == OpenAI.home
+            trouble: Exception | None = None
+            for way in WAYS if chosen == "auto" else (chosen,):
+                dialect = OpenAI(self._chosen, way, at_home=at_home, strict=True)
+                try:
+                    answer = await self._answer(dialect, Bill(NOBODY), QUERY, PASSAGE, deadline)
+                    if not isinstance(answer, Ungraded):
+                        self._dialect = OpenAI(self._chosen, way, at_home=at_home)
+                        self._note_served(answer.served)
+                        return False
+                    trouble = answer
+                except ScorerFailed as failure:
+                    trouble = failure
+                log.info("the language model cannot be asked for grades as '%s': %s", way, trouble)
+            raise ScorerFailed(f"{self.name} gives no grade in any way that scorer.judge.grades allows: {trouble}")
+
+    async def _grade(self, bill: Bill, query: str, text: str, deadline: Deadline) -> float:
+        """The relevance of one text; NaN where the model gave no grade."""
+        assert self._dialect is not None
+        answer = await self._answer(self._dialect, bill, query, text, deadline)
+        self._note_served(answer.served)
+        if isinstance(answer, Ungraded):
+            metrics.judge_answers.labels("refused" if answer.refused else "malformed").inc()
+            self._ungraded, self._last_trouble = self._ungraded + 1, str(answer)
+            log.warning("a document got no grade: %s", answer)
+            return np.nan
+        metrics.judge_answers.labels("graded").inc()
+        self._ungraded = 0
+        return float(answer.values[0])
+
+    async def _answer(
+        self, dialect: OpenAI, bill: Bill, query: str, text: str, deadline: Deadline
+    ) -> Answer | Ungraded:
+        request = dialect.request(str(self._endpoint.model), query, [text], self._attempt_timeout)
+        body = encoded(request.body)
+        return await self._balancer.call(
+            lambda peer: self._attempt(peer, dialect, bill, body, deadline), deadline=deadline
+        )
+
+    async def _attempt(
+        self, peer: Peer, dialect: OpenAI, bill: Bill, body: bytes, deadline: Deadline
+    ) -> Answer | Ungraded:
+        """One request, its outcome for the observer, and what it cost. What was sent and not heard of costs the most
+        that it may."""
+        most = dialect.most_usage(body)
+        reserved = self._prices.of(most)
+        await self._ledger.reserve(bill, reserved)
+        spent, started = reserved, self._clock()
+        outcome: Outcome = "ok"
+        try:
+            answer = await self._fetch(peer, dialect, body, deadline)
+            usage = answer.usage or most
+            spent = self._prices.of(usage)
+            bill.usage = bill.usage.plus(usage)
+            metrics.observe_judge(usage.read, usage.written, spent.cost)
+            return answer
+        except BaseException as error:
+            outcome = OUTCOMES.get(type(error), "failed")
+            if _unpaid(error):
+                spent = NOTHING
+            raise
+        finally:
+            self._observe(peer.base, outcome, self._clock() - started)
+            await self._ledger.settle(bill, reserved, spent)
+
+    async def _fetch(self, peer: Peer, dialect: OpenAI, body: bytes, deadline: Deadline) -> Answer | Ungraded:
+        content = await peer.fetch(dialect.path, body, deadline.within(self._attempt_timeout))
+        try:
+            return dialect.read(content, 1)
+        except Ungraded as ungraded:
+            return ungraded
+        except Unusable as flaw:
+            raise Flawed(f"{peer.base} gives unusable answers: {flaw}") from flaw
+
+    def _note_served(self, model: str | None) -> None:
+        """Scores of what an alias stands for now are not those of what it stood for before."""
+        if model is not None and model != self._served:
+            if self._served is not None:
+                log.warning("the language model answers as %s from now on, no longer as %s", model, self._served)
+            self._served = model
+
+
+async def _unasked(peer: Peer) -> bool:
+    """The probe of a server whose every request is paid for."""
+    return False
+
+
+def _unpaid(error: BaseException) -> bool:
+    """Whether a request that ended so surely cost nothing."""
+    if isinstance(error, Unavailable):
+        return not error.carried_out
+    return isinstance(error, Busy) or (isinstance(error, Refused) and not isinstance(error, Flawed))

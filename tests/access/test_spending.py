@@ -1,0 +1,163 @@
+"""Ceilings on what a language model may cost: kept in this process, and in a real Redis for several."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+from pydantic import ValidationError
+
+from boundarymorph.access.spending import DAY, Spending
+from boundarymorph.errors import CostCeiling
+from boundarymorph.remote.wire import Usage
+from boundarymorph.scoring.bill import NOTHING, Amount, Bill, Prices
+from boundarymorph.settings import JudgeSettings
+from tests.caching.conftest import own_server as own_server  # fixtures
+from tests.caching.conftest import server as server
+from tests.caching.conftest import shared_server as shared_server
+from tests.caching.servers import RedisServer
+
+NOON = 20_000 * DAY + DAY / 2
+PRICED = {"input_price": 1.0}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = NOON
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+async def opened() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture(params=["process", "redis"])
+def url(request: pytest.FixtureRequest) -> Iterator[str | None]:
+    if request.param == "process":
+        yield None
+        return
+    found: RedisServer = request.getfixturevalue("server")
+    yield found.url
+
+
+def spending(opened: AsyncExitStack, url: str | None, *, clock: Clock | None = None, **ceilings: Any) -> Spending:
+    ledger = Spending(JudgeSettings(**ceilings), url=url, timeout=5.0, clock=clock or Clock())
+    opened.push_async_callback(ledger.close)
+    return ledger
+
+
+async def spend(ledger: Spending, bill: Bill, tokens: int, most: int | None = None) -> None:
+    """Reserve the most, and settle what it came to."""
+    reserved = Amount(most or tokens, 1_000 * (most or tokens))
+    await ledger.reserve(bill, reserved)
+    await ledger.settle(bill, reserved, Amount(tokens, 1_000 * tokens))
+
+
+async def refused(ledger: Spending, bill: Bill, tokens: int) -> CostCeiling:
+    before = bill.reserved
+    with pytest.raises(CostCeiling) as raised:
+        await ledger.reserve(bill, Amount(tokens, 1_000 * tokens))
+    assert bill.reserved == before, "what is refused is not held"
+    return raised.value
+
+
+CEILINGS = [
+    ({"request_tokens": 100}, "request_tokens"),
+    ({"request_cost": 1e-4, **PRICED}, "request_cost"),
+    ({"key_day_tokens": 100}, "key_day_tokens"),
+    ({"key_day_cost": 1e-4, **PRICED}, "key_day_cost"),
+    ({"day_tokens": 100}, "day_tokens"),
+    ({"day_cost": 1e-4, **PRICED}, "day_cost"),
+]
+
+
+@pytest.mark.parametrize(("ceilings", "name"), CEILINGS)
+async def test_a_ceiling_is_reached_and_not_passed(
+    opened: AsyncExitStack, url: str | None, ceilings: dict[str, Any], name: str
+) -> None:
+    ledger, bill = spending(opened, url, **ceilings), Bill("rag")
+    await spend(ledger, bill, 60, most=90)
+    error = await refused(ledger, bill, 41)
+    assert f"scorer.judge.{name}" in error.public
+    assert math.isinf(error.retry_after) == name.startswith("request")
+    await spend(ledger, bill, 40)
+    assert bill.spent.tokens == 100 and bill.reserved == NOTHING
+    await refused(ledger, bill, 1)
+
+
+async def test_what_is_under_way_counts(opened: AsyncExitStack, url: str | None) -> None:
+    ledger, bill = spending(opened, url, request_tokens=100, day_tokens=150), Bill("rag")
+    await ledger.reserve(bill, Amount(80))
+    await refused(ledger, bill, 21)
+    other = Bill("other")
+    await refused(ledger, other, 71)
+    await ledger.settle(bill, Amount(80), NOTHING)
+    await spend(ledger, other, 100)
+
+
+async def test_whose_ceiling_it_is(opened: AsyncExitStack, url: str | None) -> None:
+    ledger = spending(opened, url, key_day_tokens=100, day_tokens=150)
+    await spend(ledger, Bill("rag"), 100)
+    assert "key_day_tokens" in str(await refused(ledger, Bill("rag"), 1))
+    await spend(ledger, Bill("batch"), 50)
+    assert "day_tokens" in str(await refused(ledger, Bill("batch"), 1))
+    assert "all keys" in str(await refused(ledger, Bill(""), 1)), "what no request asked for is of no key"
+
+
+async def test_a_day_ends_at_midnight(opened: AsyncExitStack, url: str | None) -> None:
+    clock = Clock()
+    ledger = spending(opened, url, clock=clock, key_day_tokens=100)
+    await spend(ledger, Bill("rag"), 100)
+    assert (await refused(ledger, Bill("rag"), 1)).retry_after == DAY / 2
+    clock.now += DAY / 2
+    await spend(ledger, Bill("rag"), 100)
+
+
+async def test_processes_share_their_sums(opened: AsyncExitStack, server: RedisServer) -> None:
+    first, second = (spending(opened, server.url, day_tokens=100) for _ in range(2))
+    await spend(first, Bill("rag"), 60)
+    await refused(second, Bill("rag"), 41)
+    await spend(second, Bill("rag"), 40)
+
+
+async def test_many_at_a_time_do_not_pass_it_either(opened: AsyncExitStack, server: RedisServer) -> None:
+    ledgers = [spending(opened, server.url, day_tokens=100) for _ in range(2)]
+    tried = [ledgers[number % 2].reserve(Bill("rag"), Amount(10)) for number in range(40)]
+    outcomes = await asyncio.gather(*tried, return_exceptions=True)
+    assert all(outcome is None or isinstance(outcome, CostCeiling) for outcome in outcomes)
+    assert sum(outcome is None for outcome in outcomes) <= 10
+
+
+async def test_without_redis_each_process_keeps_to_what_it_spent_itself(
+    opened: AsyncExitStack, own_server: RedisServer
+) -> None:
+    ledger = spending(opened, own_server.url, day_tokens=100)
+    await spend(ledger, Bill("rag"), 60)
+    before = REGISTRY.get_sample_value("boundarymorph_spending_unshared_total") or 0.0
+    own_server.kill()
+    await refused(ledger, Bill("rag"), 41)
+    await spend(ledger, Bill("rag"), 40)
+    assert (REGISTRY.get_sample_value("boundarymorph_spending_unshared_total") or 0.0) > before
+
+
+def test_prices() -> None:
+    assert Prices(0.15, 0.6).of(Usage(1_000_000, 1_000_000)).cost == pytest.approx(0.75)
+    assert Prices(0.0001, 0.0).of(Usage(1, 0)).nanos == 1, "never rounded down to nothing"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"day_cost": 1.0}, {"body": {"max_tokens": 9}}, {"omit": ["max_completion_tokens"]}, {"day_tokens": 0}],
+)
+def test_settings_that_would_not_hold(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        JudgeSettings(**settings)

@@ -1,0 +1,142 @@
+"""What a language model that grades may do: be busy, slow or unintelligible, refuse, and cost more than it may."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults import stand_in
+from tests.faults.house import BUDGET, K, Role, Stopwatch, ask, completes, seen, spent, unheard, until, whole
+from tests.faults.table import Table
+from tests.scoring.judge.scripted import MODEL, Chat, completion
+from tests.scoring.remote.servers import Behaviour, Server, answer, edited, hang, slow, well
+from tests.system.service import Service, free_port, service
+
+CEILING = 11_000  # tokens of a request, of which a pair may take some 1,400 and takes 301
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Server]:
+    with stand_in.running(Chat()) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def _judged(directory: Path, indexes: Role, model: Server) -> Iterator[Role]:
+    folder, port = directory / "judged", free_port()
+    folder.mkdir()
+    (folder / "boundarymorph.toml").write_text(f"[scorer.judge]\nrequest_tokens = {CEILING}")
+    url = f"openai+http://127.0.0.1:{model.port}/v1?model={MODEL}"
+    options = ("--retriever-url", indexes.service.url, "--scorer-url", url)
+    role = Role(lambda ready: service(folder / "data", *options, port=port, ready=ready))
+    yield role
+    role.kill()
+
+
+@pytest.fixture
+def judged(_judged: Role, model: Server) -> Iterator[Service]:
+    """A gateway in front of `indexes` and a language model, which is well before and after each test."""
+    until(lambda: completes(_judged.service))
+    yield _judged.service
+    model.behaviour = well
+    assert "Traceback" not in _judged.service.log
+
+
+def test_busy_for_a_moment(judged: Service, model: Server, table: Table) -> None:
+    model.script = [answer({"error": {"message": "rate limit"}}, 429, retry_after="1")] * 2
+    response = ask(judged)
+    assert spent(whole(response)) == (BUDGET, 0)
+    table.add("a language model answers 429 for a moment", f"{seen(response)}, after the pause", None)
+
+
+def test_busy(judged: Service, model: Server, table: Table) -> None:
+    model.behaviour = answer({"error": {"message": "rate limit"}}, 429, retry_after="1")
+    refused = ask(judged, deadline_ms=900)
+    assert refused.status_code == 429
+    degraded = ask(judged, deadline_ms=900, on_failure="degrade")
+    whole(degraded, "retrieval_only")
+    model.behaviour = well
+    recovery = Stopwatch().until(lambda: completes(judged))
+    saw = f"{seen(refused)}; with `on_failure: degrade` {seen(degraded)}"
+    table.add("a language model answers 429 beyond the deadline", saw, recovery)
+
+
+def test_slow(judged: Service, model: Server, table: Table) -> None:
+    model.behaviour = slow(0.4)
+    response = ask(judged, deadline_ms=1_000)
+    body = whole(response, "partial")
+    assert body["stop_reason"] == "deadline" and 0 < spent(body)[0] < BUDGET
+    model.behaviour = well
+    recovery = Stopwatch().until(lambda: completes(judged))
+    table.add("a language model too slow for the deadline", f"{seen(response)} at the deadline", recovery)
+
+
+def test_one_answer_never_comes(judged: Service, model: Server, table: Table) -> None:
+    model.script = [hang]
+    response = ask(judged, deadline_ms=1_500)
+    body = whole(response, "partial")
+    assert spent(body)[0] == 5 and sum(d["source"] == "cross_encoder" for d in body["documents"]) <= 4
+    recovery = Stopwatch().until(lambda: completes(judged))
+    table.add("one answer of a language model never comes", f"{seen(response)}, with the other grades", recovery)
+
+
+WRONG: dict[str, Behaviour] = {
+    "prose": answer(completion("It depends.")),
+    "a grade of 7": answer(completion("7")),
+    "nothing": answer(completion(None)),
+    "no chat completion": answer({"choices": []}),
+    "no JSON": answer(b"<html>Welcome to nginx!</html>"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_malformed(judged: Service, model: Server, table: Table, wrong: str) -> None:
+    query = unheard()
+    model.behaviour = WRONG[wrong]
+    degraded = ask(judged, query)
+    whole(degraded, "retrieval_only")
+    refused = ask(judged, query, on_failure="error")
+    model.behaviour = well
+    recovery = Stopwatch().until(lambda: completes(judged))
+    assert spent(whole(ask(judged, query))) == (BUDGET, 0)  # nothing of it was remembered
+    saw = f"{seen(degraded)}; with `on_failure: error` {seen(refused)}"
+    table.add(f"a language model answers wrongly: {wrong}", saw, recovery)
+
+
+ONE: dict[str, Callable[[], Behaviour]] = {
+    "refuses to grade one document": lambda: answer(completion(None, refusal="I cannot help with that.")),
+    "gives one document no grade": lambda: answer(completion("Hard to say.")),
+    "refuses one request (400)": lambda: answer({"error": {"message": "content filter"}}, 400),
+}
+
+
+@pytest.mark.parametrize("one", ONE)
+def test_one_document(judged: Service, model: Server, table: Table, one: str) -> None:
+    model.script = [ONE[one]()]
+    response = ask(judged, k=120)
+    body = whole(response, k=120)
+    assert spent(body) == (BUDGET, 0)
+    assert sum(document["source"] == "cross_encoder" for document in body["documents"]) == BUDGET - 1
+    assert any("got no score" in warning for warning in body["warnings"])
+    table.add(f"a language model {one}", f"{seen(response)}; a warning, and the document as it is believed", None)
+
+
+def _dear(body: Any) -> Any:
+    return body | {"usage": {"prompt_tokens": CEILING // 6, "completion_tokens": 1}}
+
+
+def test_over_budget(judged: Service, model: Server, table: Table) -> None:
+    model.behaviour = edited(_dear)
+    middle = ask(judged)
+    body = whole(middle, "partial", k=K)
+    assert body["stop_reason"] == "cost_ceiling"
+    assert body["usage"]["language_model"]["input_tokens"] <= CEILING
+    asked = len(model.asked)
+    refused = ask(judged, "music " * 1_600)
+    assert len(model.asked) == asked, "nothing was sent"
+    degraded = ask(judged, "music " * 1_600, on_failure="degrade")
+    model.behaviour = well
+    recovery = Stopwatch().until(lambda: completes(judged))
+    saw = f"{seen(middle)}; before the first grade {seen(refused)}, with `on_failure: degrade` {seen(degraded)}"
+    table.add("a language model would cost more than it may", saw, recovery)
