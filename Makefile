@@ -14,7 +14,8 @@ with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
-setup: $(DEVELOPMENT)  ## make the environment, for development
+BROWSER := tests/web/node_modules/.installed
+setup: $(DEVELOPMENT) $(BROWSER)  ## make the environment, for development
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -98,6 +99,14 @@ check-typescript: setup $(TYPESCRIPT)/node_modules  ## the TypeScript client: it
 	$(NPM) pack ./$(TYPESCRIPT) --pack-destination build/typescript
 	$(NPM) install --prefix build/typescript --no-save ./build/typescript/*.tgz
 	cd build/typescript && $(NODE_HOME)/bin/node -e 'import("boundarymorph-client").then(({ Client }) => console.log(new Client()))'
+
+# Chromium comes in an npm package, with the libraries that a machine may lack; it looks for a Lambda before it unpacks them.
+WEB := tests/web
+$(BROWSER): $(WEB)/package-lock.json | $(DEVELOPMENT)
+	$(NPM) ci --prefix $(WEB)
+	mkdir -p $(WEB)/node_modules/.chromium
+	TMPDIR=$(CURDIR)/$(WEB)/node_modules/.chromium AWS_EXECUTION_ENV=AWS_Lambda_nodejs22.x $(NPM) run --silent unpack --prefix $(WEB)
+	touch $@
 
 CONFORMANCE := build/conformance
 check-mcp: setup  ## the conformance scenarios of MCP that ask nothing of a server's tools, against ours

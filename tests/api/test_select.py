@@ -195,6 +195,36 @@ async def test_explain_tells_every_call(client: httpx.AsyncClient, batch_size: i
     assert all(ranks.get(call["id"], call["retrieval_rank"]) == call["retrieval_rank"] for call in calls)
 
 
+async def test_explain_tells_of_the_whole_pool(client: httpx.AsyncClient) -> None:
+    """The choice is the same as without."""
+    plain = await select(client, index="texts", k=5, budget=8)
+    body = await select(client, index="texts", k=5, budget=8, explain="pool")
+    assert body["documents"] == plain["documents"] and len(body["rounds"]) == plain["usage"]["rounds"]
+    pool = body["pool"]
+    assert len(set(pool["ids"])) == 40
+    for name in ("retrieval_scores", "relevance", "std"):
+        assert len(pool[name]) == 40
+    for document in body["documents"]:
+        place = document["retrieval_rank"] - 1
+        assert pool["ids"][place] == document["id"]
+        for name in ("relevance", "std"):
+            assert pool[name][place] == pytest.approx(document[name], abs=1e-5)
+        assert pool["retrieval_scores"][place] == pytest.approx(document["retrieval_score"], abs=1e-5)
+    assert {len(pool["map"]["x"]), len(pool["map"]["y"])} == {40} and len(pool["map"]["query"]) == 2
+
+
+async def test_a_pool_without_a_map(client: httpx.AsyncClient) -> None:
+    body = await select(client, pool=texts(1), k=1, budget=1, explain="pool")
+    assert body["pool"]["map"] is None
+    assert body["pool"]["std"] == [0.0]
+
+
+async def test_explain_is_true_false_or_pool(client: httpx.AsyncClient) -> None:
+    for value in ("rounds", 1, "true"):
+        response = await client.post("/select", json={"query": "q", "index": "texts", "explain": value})
+        assert "explain" in problem(response, 422, "invalid-input")
+
+
 async def test_explain_without_a_call_is_an_empty_list(client: httpx.AsyncClient) -> None:
     assert (await select(client, index="texts", k=5, budget=0, explain=True))["rounds"] == []
 
@@ -442,6 +472,29 @@ class TestStreaming:
         for whole in (body, plain):
             del whole["id"], whole["timings_ms"]
         assert body == plain
+
+    async def test_events_explain_their_round(self, client: httpx.AsyncClient) -> None:
+        request = {"query": "q", "index": "texts", "budget": 6, "batch_size": 2, "k": 5, "explain": True}
+        *rounds, (_, body) = self.events(await client.post("/select", json=request, headers=self.HEADERS))
+        calls = [event.pop("calls") for _, event in rounds]
+        assert calls == [[], *(each["calls"] for each in body["rounds"][:2])]
+        assert not any({"relevance", "std"} & event.keys() for _, event in rounds)
+        assert body["pool"] is None
+
+    async def test_events_tell_of_the_whole_pool(self, client: httpx.AsyncClient) -> None:
+        """What is believed of it before the first round, then of what was scored so far its scores."""
+        request = {"query": "q", "index": "texts", "budget": 6, "batch_size": 2, "k": 5, "explain": "pool"}
+        *rounds, (_, body) = self.events(await client.post("/select", json=request, headers=self.HEADERS))
+        scores: dict[int, float] = {}
+        for _, event in rounds:
+            scores |= {call["retrieval_rank"] - 1: call["score"] for call in event["calls"]}
+            assert len(event["relevance"]) == len(event["std"]) == 40
+            assert {place for place, std in enumerate(event["std"]) if std == 0} == scores.keys()
+            for place, score in scores.items():
+                assert event["relevance"][place] == pytest.approx(score, abs=1e-5)
+            by_id = dict(zip(body["pool"]["ids"], event["relevance"], strict=True))
+            believed = [by_id[id] for id in event["ids"]]
+            assert believed == sorted(believed, reverse=True)
 
     async def test_a_problem_comes_as_the_last_event(
         self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch

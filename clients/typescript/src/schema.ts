@@ -582,6 +582,34 @@ export interface components {
             score: number;
         };
         /**
+         * ExplainedPool
+         * @description All candidates. The lists have one entry each, in retrieval order.
+         */
+        ExplainedPool: {
+            /**
+             * Ids
+             * @description of the documents
+             */
+            ids: string[];
+            /**
+             * Retrieval Scores
+             * @description of the first stage
+             */
+            retrieval_scores: number[];
+            /**
+             * Relevance
+             * @description as believed in the end; null where nothing is, or it is deleted
+             */
+            relevance: (number | null)[];
+            /**
+             * Std
+             * @description posterior standard deviation; 0 where scored
+             */
+            std: (number | null)[];
+            /** @description null where there are no vectors, or too few */
+            map: components["schemas"]["PoolMap"] | null;
+        };
+        /**
          * ExplainedRound
          * @description The calls of one trip to the scorer.
          */
@@ -795,6 +823,27 @@ export interface components {
             detail?: string | null;
         };
         /**
+         * PoolMap
+         * @description The pool on the plane of its first two principal components: what lies close together is alike.
+         */
+        PoolMap: {
+            /**
+             * X
+             * @description of the documents, in retrieval order
+             */
+            x: number[];
+            /**
+             * Y
+             * @description of the documents, in retrieval order
+             */
+            y: number[];
+            /**
+             * Query
+             * @description x and y of the query, which is on the positive side of both
+             */
+            query: number[];
+        };
+        /**
          * Ready
          * @description Whether the process can serve, and which part behind it does not answer. What is paid by the request is not
          *     asked, and not among the parts.
@@ -986,6 +1035,8 @@ export interface components {
              * @description with 'explain'
              */
             rounds?: components["schemas"]["ExplainedRound"][] | null;
+            /** @description with 'explain': "pool" */
+            pool?: components["schemas"]["ExplainedPool"] | null;
         };
         /**
          * SelectedDocument
@@ -1925,6 +1976,24 @@ export interface components {
              * @default null
              */
             language_model?: components["schemas"]["LanguageModelUsage"] | null;
+            /**
+             * Calls
+             * @description of the last round, with 'explain'
+             * @default null
+             */
+            calls?: components["schemas"]["ExplainedCall"][] | null;
+            /**
+             * Relevance
+             * @description of all candidates as believed now, in retrieval order, with 'explain': "pool"
+             * @default null
+             */
+            relevance?: (number | null)[] | null;
+            /**
+             * Std
+             * @description its posterior standard deviation; 0 where scored
+             * @default null
+             */
+            std?: (number | null)[] | null;
         };
         /**
          * ScoreRequest
@@ -2058,10 +2127,10 @@ export interface components {
             return_documents?: boolean;
             /**
              * Explain
-             * @description return every round: what was asked, against what, and the score
+             * @description return every round: what was asked, against what, and the score; with 'pool' also what is believed of each candidate, and where it lies on a map
              * @default false
              */
-            explain?: boolean;
+            explain?: boolean | "pool";
             /**
              * Deadline Ms
              * @description from the arrival: the set as it is then is the answer
@@ -2284,6 +2353,7 @@ export type BilledUnits = components['schemas']['BilledUnits'];
 export type DeleteReport = components['schemas']['DeleteReport'];
 export type Diagnostics = components['schemas']['Diagnostics'];
 export type ExplainedCall = components['schemas']['ExplainedCall'];
+export type ExplainedPool = components['schemas']['ExplainedPool'];
 export type ExplainedRound = components['schemas']['ExplainedRound'];
 export type Health = components['schemas']['Health'];
 export type IndexDescription = components['schemas']['IndexDescription'];
@@ -2294,6 +2364,7 @@ export type NimAnswer = components['schemas']['NimAnswer'];
 export type NimError = components['schemas']['NimError'];
 export type NimRank = components['schemas']['NimRank'];
 export type PartHealth = components['schemas']['PartHealth'];
+export type PoolMap = components['schemas']['PoolMap'];
 export type Ready = components['schemas']['Ready'];
 export type RerankAnswer = components['schemas']['RerankAnswer'];
 export type RerankError = components['schemas']['RerankError'];

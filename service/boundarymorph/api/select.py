@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from boundarymorph.access import bodies
 from boundarymorph.api import examples, openapi, problems
 from boundarymorph.api.dependencies import AccessOf, CallerOf, SelectorOf, permitted
-from boundarymorph.api.select_schemas import SelectRequest, SelectResponse
+from boundarymorph.api.select_schemas import RoundEvent, SelectRequest, SelectResponse
 from boundarymorph.api.translate import event_of, response_of, task_of
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.selector.result import Progress, SelectionResult
@@ -55,12 +55,13 @@ async def select(
         if wanted.index is not None:
             permitted(request).require(wanted.index)
         turn = access.admission.turn(visit, priority=wanted.priority, deadline=task.deadline.moment)
-        answer = partial(response_of, task=task, explain=wanted.explain)
+        explain = bool(wanted.explain)
+        answer = partial(response_of, task=task, explain=explain)
         if EVENTS in request.headers.get("accept", ""):
             steps = selector.steps(task, watch)
             first = await bodies.while_connected(request, _begun(steps, watch, turn, held))
             kept = held.pop_all()
-            events = _events(request, first, steps, kept, answer)
+            events = _events(request, first, steps, kept, partial(event_of, explain=explain), answer)
             return _Events(events, kept, access.settings.event_seconds)
 
         result = await bodies.while_connected(request, selected(selector, task, watch, turn))
@@ -112,12 +113,13 @@ async def _events(
     step: Progress | SelectionResult,
     steps: AsyncIterator[Progress | SelectionResult],
     held: AsyncExitStack,
+    event: Callable[[Progress], RoundEvent],
     answer: Callable[[SelectionResult], SelectResponse],
 ) -> AsyncIterator[bytes]:
     """The events `round`, and `selection` or `problem` as the last one, for which nothing is held any more."""
     try:
         while isinstance(step, Progress):
-            yield _event("round", event_of(step))
+            yield _event("round", event(step))
             step = await anext(steps)
         last = _event("selection", answer(step))
     except BoundaryMorphError as error:
@@ -127,7 +129,8 @@ async def _events(
 
 
 def _event(name: str, content: BaseModel) -> bytes:
-    return f"event: {name}\ndata: {content.model_dump_json(exclude_none=name == 'problem')}\n\n".encode()
+    data = content.model_dump_json(exclude_none=name == "problem", exclude_defaults=name == "round")
+    return f"event: {name}\ndata: {data}\n\n".encode()
 
 
 def _parse(body: bytes, settings: Settings, arrival: float) -> tuple[SelectRequest, SelectionTask]:

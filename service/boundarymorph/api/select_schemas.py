@@ -153,7 +153,11 @@ class SelectRequest(Message):
         description="of a pool without embeddings: made of its words, which takes no encoder, or by the encoder",
     )
     return_documents: bool = Field(False, description="return text, title and metadata too")
-    explain: bool = Field(False, description="return every round: what was asked, against what, and the score")
+    explain: bool | Literal["pool"] = Field(
+        False,
+        description="return every round: what was asked, against what, and the score; with 'pool' also what is "
+        "believed of each candidate, and where it lies on a map",
+    )
     deadline_ms: float | None = Field(
         None, gt=0, le=86_400_000, description="from the arrival: the set as it is then is the answer"
     )
@@ -243,6 +247,24 @@ class ExplainedRound(BaseModel):
     calls: list[ExplainedCall] = Field(description="in the order in which they were chosen")
 
 
+class PoolMap(BaseModel):
+    """The pool on the plane of its first two principal components: what lies close together is alike."""
+
+    x: list[float] = Field(description="of the documents, in retrieval order")
+    y: list[float] = Field(description="of the documents, in retrieval order")
+    query: list[float] = Field(description="x and y of the query, which is on the positive side of both")
+
+
+class ExplainedPool(BaseModel):
+    """All candidates. The lists have one entry each, in retrieval order."""
+
+    ids: list[str] = Field(description="of the documents")
+    retrieval_scores: list[float] = Field(description="of the first stage")
+    relevance: list[float | None] = Field(description="as believed in the end; null where nothing is, or it is deleted")
+    std: list[float | None] = Field(description="posterior standard deviation; 0 where scored")
+    map: PoolMap | None = Field(description="null where there are no vectors, or too few")
+
+
 class SelectResponse(BaseModel):
     """The chosen set, most relevant first, and what is known about it."""
 
@@ -269,6 +291,7 @@ class SelectResponse(BaseModel):
     timings_ms: dict[str, float] = Field(description="by stage, and in total")
     warnings: list[str] = Field(description="what a caller should know, in words")
     rounds: list[ExplainedRound] | None = Field(None, description="with 'explain'")
+    pool: ExplainedPool | None = Field(None, description="with 'explain': \"pool\"")
 
 
 class RoundEvent(BaseModel):
@@ -284,3 +307,8 @@ class RoundEvent(BaseModel):
     language_model: LanguageModelUsage | None = Field(
         None, description="tokens and cost so far, where a language model is the scorer"
     )
+    calls: list[ExplainedCall] | None = Field(None, description="of the last round, with 'explain'")
+    relevance: list[float | None] | None = Field(
+        None, description="of all candidates as believed now, in retrieval order, with 'explain': \"pool\""
+    )
+    std: list[float | None] | None = Field(None, description="its posterior standard deviation; 0 where scored")

@@ -17,8 +17,10 @@ from boundarymorph.access.bodies import bound
 from boundarymorph.api.schemas import LanguageModelUsage
 from boundarymorph.api.select_schemas import (
     ExplainedCall,
+    ExplainedPool,
     ExplainedRound,
     PoolBody,
+    PoolMap,
     RoundEvent,
     SelectedDocument,
     SelectRequest,
@@ -31,12 +33,14 @@ from boundarymorph.inference.deadline import Deadline
 from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, IndexedCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Retriever, Search
-from boundarymorph.selection import Observation, Pool, methods
+from boundarymorph.selection import Observation, Pool, Selection, methods
+from boundarymorph.selection.plane import Places
 from boundarymorph.selector.result import Progress, SelectionResult
 from boundarymorph.selector.task import SelectionTask
 from boundarymorph.settings import Limits, Settings
 
 ITEM_BYTES = {"float16": 2, "float32": 4}
+DECIMALS = 5  # of what is told of a whole pool
 
 
 def task_of(request: SelectRequest, settings: Settings, arrival: float) -> SelectionTask:
@@ -63,6 +67,7 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
         degrade=request.on_failure != "error",
         unscored=request.on_failure == "degrade",
         reuse=request.reuse,
+        pool=request.explain == "pool",
     )
     bound("query", len(request.query), limits.query_characters, "characters")
     bound("budget", task.budget, limits.budget, "calls")
@@ -97,11 +102,13 @@ def response_of(result: SelectionResult, task: SelectionTask, *, explain: bool =
         timings_ms={stage: round(seconds * 1e3, 3) for stage, seconds in result.seconds.items()},
         warnings=list(result.warnings),
         rounds=_rounds(result.history, result.pool) if explain else None,
+        pool=_pool(result) if task.pool else None,
     )
 
 
-def event_of(progress: Progress) -> RoundEvent:
+def event_of(progress: Progress, *, explain: bool = False) -> RoundEvent:
     """Where a selection stands."""
+    relevance, std = (None, None) if progress.believed is None else _of_all(progress.believed, progress.pool)
     return RoundEvent(
         rounds=progress.rounds,
         cross_encoder_calls=progress.calls,
@@ -111,6 +118,9 @@ def event_of(progress: Progress) -> RoundEvent:
         expected_loss=progress.expected_loss,
         ids=list(progress.selected),
         language_model=LanguageModelUsage.of(progress.bill),
+        calls=[_call(observation, progress.pool) for observation in progress.history] if explain else None,
+        relevance=relevance,
+        std=std,
     )
 
 
@@ -242,14 +252,50 @@ def _documents(result: SelectionResult, with_text: bool) -> list[SelectedDocumen
 def _rounds(history: Sequence[Observation], pool: Pool) -> list[ExplainedRound]:
     rounds: defaultdict[int, list[ExplainedCall]] = defaultdict(list)
     for observation in history:
-        rounds[observation.round].append(
-            ExplainedCall(
-                id=pool.ids[observation.document],
-                retrieval_rank=observation.document + 1,
-                rival=None if observation.rival is None else pool.ids[observation.rival],
-                gap=None if observation.rival is None else observation.value,
-                value=observation.value if observation.rival is None else None,
-                score=observation.score,
-            )
-        )
+        rounds[observation.round].append(_call(observation, pool))
     return [ExplainedRound(round=number, calls=calls) for number, calls in rounds.items()]
+
+
+def _call(observation: Observation, pool: Pool) -> ExplainedCall:
+    return ExplainedCall(
+        id=pool.ids[observation.document],
+        retrieval_rank=observation.document + 1,
+        rival=None if observation.rival is None else pool.ids[observation.rival],
+        gap=None if observation.rival is None else observation.value,
+        value=observation.value if observation.rival is None else None,
+        score=observation.score,
+    )
+
+
+def _pool(result: SelectionResult) -> ExplainedPool:
+    relevance, std = _of_all(result.believed, result.pool)
+    return ExplainedPool(
+        ids=list(result.pool.ids),
+        retrieval_scores=_rounded(result.pool.scores),
+        relevance=relevance,
+        std=std,
+        map=None if result.places is None else _map(result.places),
+    )
+
+
+def _map(places: Places) -> PoolMap:
+    x, y = places.documents.T
+    return PoolMap(x=_rounded(x), y=_rounded(y), query=_rounded(places.query))
+
+
+def _of_all(believed: Selection | None, pool: Pool) -> tuple[list[float | None], list[float | None]]:
+    """Relevance and deviation of all documents of the pool, None where nothing is believed."""
+    relevance: list[float | None] = [None] * len(pool)
+    std = relevance.copy()
+    if believed is not None:
+        for position, mean, deviation in zip(
+            believed.documents.tolist(), _rounded(believed.relevance), _rounded(believed.std), strict=True
+        ):
+            relevance[position], std[position] = mean, deviation
+    return relevance, std
+
+
+def _rounded(values: NDArray[np.float64]) -> list[float]:
+    """For many numbers, which nobody reads to more than DECIMALS."""
+    rounded: list[float] = np.round(values, DECIMALS).tolist()
+    return rounded

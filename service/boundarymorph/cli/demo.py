@@ -27,6 +27,7 @@ from boundarymorph.retrieval.document import Document
 INDEX = "python-docstrings"
 UPLOAD = 128  # documents a request, so that progress shows and an interruption loses little
 STARTUP_SECONDS = 60.0
+PLAYGROUND = "http://127.0.0.1:8080/playground"
 PACKAGES_LEFT_OUT = {
     "__hello__",
     "__phello__",
@@ -56,6 +57,9 @@ def run(console: Console, data_directory: Path, query: str, budget: int, k: int)
         console.print(f"\n[bold]POST {client.base_url}/select[/bold] {orjson.dumps(request).decode()}\n")
         answer = _answered(client.post("/select", json=request)).json()
         terminal.print_selection(console, query, answer)
+    console.print(
+        f"\nto see how it came about: `make serve`, or `boundarymorph serve`, and {PLAYGROUND}", highlight=False
+    )
 
 
 def docstrings() -> Iterator[Document]:

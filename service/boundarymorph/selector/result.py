@@ -23,6 +23,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import VectorSource
 from boundarymorph.scoring.bill import Bill
 from boundarymorph.selection import Observation, Pool, Selection, StopReason
+from boundarymorph.selection.plane import Places
 
 
 class Status(StrEnum):
@@ -72,7 +73,8 @@ class Progress:
     """Where a task stands before a round.
 
     calls, cached, reused: as of `SelectionResult`; budget: the task's; expected_loss: as of `SelectionSession`;
-    selected: ids, as believed now; bill: as of `SelectionResult`.
+    selected: ids, as believed now; pool: of the documents; history: the scores of the last round; believed: where the
+    task wants it, what is believed of all candidates; bill: as of `SelectionResult`.
     """
 
     rounds: int
@@ -82,6 +84,9 @@ class Progress:
     reused: int
     expected_loss: float
     selected: Sequence[str]
+    pool: Pool
+    history: Sequence[Observation]
+    believed: Selection | None
     bill: Bill | None = None
 
 
@@ -94,8 +99,8 @@ class SelectionResult:
     same computed. reused: scores that were known before, and took the place of as many calls; expected_loss: share of
     the set's relevance that more calls may have brought; documents: by id, as far as they were fetched; truncated:
     scored pairs that were cut to fit the cross-encoder; bill: what a scorer that costs money took, None of another;
-    seconds: by stage, and their total; vectors: where those of the
-    pool are from.
+    seconds: by stage, and their total; vectors: where those of the pool are from; believed: as of `Progress`; places:
+    where the candidates lie on a map, where the task wants it.
     """
 
     pool: Pool
@@ -113,4 +118,6 @@ class SelectionResult:
     seconds: Mapping[str, float]
     warnings: Sequence[str]
     vectors: VectorSource
+    believed: Selection | None
+    places: Places | None
     bill: Bill | None = None

@@ -19,6 +19,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import VectorSource
 from boundarymorph.selection import ExhaustiveSession, Pool, Selection, SelectionSession, StopReason, capacity_of
 from boundarymorph.selection.methods import METHODS
+from boundarymorph.selection.plane import plane
 from boundarymorph.selector.observer import Observer
 from boundarymorph.selector.pace import Pace
 from boundarymorph.selector.refusal import refusal
@@ -131,16 +132,20 @@ class SelectionRun:
 
     async def progress(self) -> Progress:
         """Where it stands."""
-        assert self._session is not None
-        selection, expected_loss = await self._in_thread(_believed, self._session, self._task.rank_all)
+        session = self._session
+        assert session is not None
+        selection, expected_loss = await self._in_thread(_believed, session, self._task.rank_all)
         return Progress(
-            self._session.rounds,
+            session.rounds,
             self._scores.calls,
             self._scores.cached,
             self._task.budget,
             len(self._scores.reused),
             expected_loss,
             [self.pool.ids[position] for position in selection.documents],
+            self.pool,
+            [observation for observation in session.history if observation.round == session.rounds],
+            await self._of_pool(),
             self._scores.bill,
         )
 
@@ -184,10 +189,18 @@ class SelectionRun:
             self._observer.seconds(),
             self._warnings,
             self._vectors,
+            await self._of_pool(),
+            await self._in_thread(plane, self.pool) if self._task.pool else None,
             scores.bill,
         )
         self._observer.finished(result, self._task.budget)
         return result
+
+    async def _of_pool(self) -> Selection | None:
+        """What is believed of all candidates, where that is wanted and anything is believed."""
+        if self._session is None or not self._task.pool:
+            return None
+        return await self._in_thread(self._session.ranking)
 
     def _no_call(self, session: Session, returned: int) -> str:
         """Why no call was made though some were allowed."""

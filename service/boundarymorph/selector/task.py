@@ -22,7 +22,8 @@ class SelectionTask:
     failed. unscored: whether it is wanted, too, if for want of room nothing was scored, in place of Overloaded. reuse:
     whether scores known from earlier tasks are evidence that takes the place of calls. rank_all: whether the result has
     all candidates in order, and not k. exhaustive: whether all of them are scored, whatever is believed. caller: the
-    name of the key that is charged where scores cost money.
+    name of the key that is charged where scores cost money. pool: whether progress and result have what is believed of
+    all candidates.
     """
 
     query: str
@@ -42,3 +43,4 @@ class SelectionTask:
     rank_all: bool = False
     exhaustive: bool = False
     caller: str = ""
+    pool: bool = False

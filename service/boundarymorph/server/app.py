@@ -20,6 +20,7 @@ from boundarymorph.server.lifecycle import Build, Lifecycle
 from boundarymorph.server.middleware import HeadAsGet, Observed, RateLimitHeaders, Unexpected, UntilEnd
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
+from boundarymorph.web import pages
 
 SHARE_SECONDS = 1.0  # that what one worker's queues hold may be late in what another one shows
 
@@ -36,10 +37,11 @@ def create_app(
     """
     description = "Budgeted reranking: spend B cross-encoder calls where they change which k documents are returned."
     if settings.retriever.url:
-        routes = (select.router, rerank.router, forward.router, operations.router, agents.router(settings))
-        return _application(settings, build or composition.build_gateway, on_failure, routes, description)
-    routes = (select.router, rerank.router, _indexes().router, operations.router, agents.router(settings))
-    return _application(settings, build or composition.build, on_failure, routes, description)
+        indexes, build = forward.router, build or composition.build_gateway
+    else:
+        indexes, build = _indexes().router, build or composition.build
+    routes = (select.router, rerank.router, indexes, operations.router, agents.router(settings))
+    return _application(settings, build, on_failure, (*routes, pages.playground(settings)), description)
 
 
 def create_retriever_app(
@@ -98,10 +100,12 @@ def _application(
         version=__version__,
         description=description,
         lifespan=lifespan,
+        docs_url=None,  # FastAPI's pages load their scripts from another server; ours is in `pages.docs`
+        redoc_url=None,
         redirect_slashes=False,  # a client that resolves /indexes/a/documents/.. shall not be led to /indexes/a
     )
     app.state.access, app.state.lifecycle = access, lifecycle
-    for router in routes:
+    for router in (*routes, pages.docs()):
         app.include_router(router)
     problems.install(app)
     openapi.install(app)

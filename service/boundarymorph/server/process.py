@@ -19,6 +19,7 @@ from typing import Protocol
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.routing import NoMatchFound
 
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.server import supervisor
@@ -178,6 +179,16 @@ class _DrainingServer(uvicorn.Server):
             os._exit(128 + sig)  # an end in order would wait for threads, such as one whose disk hangs
         self._app.state.lifecycle.draining = True
         self._exit_at = time.monotonic() + self._drain_seconds
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and tell people where there is a page for them."""
+        await super().startup(sockets)
+        if not self.started:
+            return
+        with suppress(NoMatchFound):
+            path = self._app.url_path_for("playground")
+            host, port = (sockets or self.servers[0].sockets)[0].getsockname()[:2]
+            log.info("to try it: http://%s:%d%s", f"[{host}]" if ":" in host else host, port, path)
 
     async def on_tick(self, counter: int) -> bool:
         """Called ten times a second."""

@@ -93,6 +93,7 @@ class Settings(BaseSettings):
     work: WorkSettings = Field(default_factory=WorkSettings)
     ready_interval_seconds: float = Field(10.0, gt=0, description="between probes to the parts behind /readyz")
     ready_timeout_seconds: float = Field(5.0, gt=0, description="that a part may take to answer one")
+    playground: bool = Field(True, description="serve /playground, the page to try selections on")
     agents: AgentSettings = Field(default_factory=AgentSettings)
     traces: TraceSettings = Field(default_factory=TraceSettings)
     workers: int = Field(1, ge=1, le=256, description="processes that answer on one port, each with models of its own")

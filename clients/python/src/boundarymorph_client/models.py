@@ -58,7 +58,8 @@ class SelectOptions(TypedDict, total=False):
     spend: where every document fits, `order` (the default) makes calls for the order, `set` makes none.
     method: `trend` or `boundarymorph`. depth: candidates taken from the index. batch_size: documents scored a round.
     filter: only documents of the index whose metadata pass it. hybrid: candidates by vectors and words.
-    return_documents: with text, title and metadata. explain: with every round.
+    return_documents: with text, title and metadata. explain: with every round; "pool": also with
+        what is believed of every candidate, and where it lies on a map.
     deadline_ms: milliseconds for the whole call, retries included; the client's `timeout` by default.
     reuse: let scores of earlier requests take the place of calls. priority: -9 to 9, among your own requests.
     on_failure: `error` for any answer that would not be complete, or `degrade`: to what is known when the scorer fails
@@ -81,7 +82,7 @@ class SelectOptions(TypedDict, total=False):
     batch_size: int
     spend: Literal["order", "set"]
     return_documents: bool
-    explain: bool
+    explain: bool | Literal["pool"]
     deadline_ms: float
     reuse: bool
     priority: int
@@ -146,6 +147,24 @@ class ExplainedRound(Answer):
     calls: list[ExplainedCall]
 
 
+class PoolMap(Answer):
+    """Where the candidates and the query lie: what lies close together is alike."""
+
+    x: list[float]
+    y: list[float]
+    query: list[float]
+
+
+class ExplainedPool(Answer):
+    """All candidates, in retrieval order, and what is believed of each."""
+
+    ids: list[str]
+    retrieval_scores: list[float]
+    relevance: list[float | None]
+    std: list[float | None]
+    map: PoolMap | None
+
+
 class Selection(Answer):
     """The chosen set, most relevant first. `status` is `complete`, `partial` or `retrieval_only`."""
 
@@ -163,6 +182,7 @@ class Selection(Answer):
     timings_ms: dict[str, float]
     warnings: list[str]
     rounds: list[ExplainedRound] | None = None
+    pool: ExplainedPool | None = None
 
 
 class Round(Answer):
@@ -176,6 +196,9 @@ class Round(Answer):
     expected_loss: float
     ids: list[str]
     language_model: LanguageModelUsage | None = None
+    calls: list[ExplainedCall] | None = None
+    relevance: list[float | None] | None = None
+    std: list[float | None] | None = None
 
 
 class StructureDescription(Answer):

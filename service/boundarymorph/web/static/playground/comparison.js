@@ -1,0 +1,83 @@
+// What plain reranking returns for the same budget: the first B of the retriever by their scores, then the rest of the
+// first k as the retriever has them.
+
+import { decimal, element, find, plural } from "./dom.js";
+import { row, tag } from "./documents.js";
+
+// Asks for what plain reranking needs: scores of the first B of the pool, and what else is in its first k.
+export async function rerankPlainly(service, request, pool, signal) {
+  const { query, index, reuse } = request;
+  const count = pool.ids.length;
+  const [first, returned] = [Math.min(request.budget, count), Math.min(request.k, count)];
+  const byId = new Map((request.pool ?? []).map((document) => [document.id, document]));
+  const head = (depth) => (index === undefined ? { ranked: true, pool: pool.ids.slice(0, depth).map((id) => bare(byId.get(id))) } : { index, depth });
+  const ask = async (depth, budget) =>
+    depth ? (await service.selection({ query, ...head(depth), budget, k: depth, reuse, return_documents: true }, signal)).documents : [];
+  const [scored, unseen] = await Promise.all([ask(first, first), ask(returned > first ? returned : 0, 0)]);
+  return { scored, unseen };
+}
+
+function bare({ id, text, title }) {
+  return { id, text, title };
+}
+
+export class Comparison {
+  // scored: the documents of the answer to `plainRequest`; none where the budget is 0.
+  constructor(answer, scored) {
+    const { ids, relevance } = answer.pool;
+    this.believed = new Map(ids.map((id, position) => [id, relevance[position]]));
+    for (const document of scored) if (document.cross_encoder_score !== null) this.believed.set(document.id, document.cross_encoder_score);
+    const reranked = scored.map(({ id }) => id);
+    const seen = new Set(reranked);
+    this.plain = [...reranked, ...ids.filter((id) => !seen.has(id))].slice(0, answer.documents.length);
+    this.ours = answer.documents.map(({ id }) => id);
+    this.scored = new Set(scored.filter(({ source }) => source === "cross_encoder").map(({ id }) => id));
+    this.ranks = new Map(ids.map((id, position) => [id, position + 1]));
+  }
+
+  get onlyOurs() {
+    const plain = new Set(this.plain);
+    return this.ours.filter((id) => !plain.has(id));
+  }
+
+  get onlyPlain() {
+    const ours = new Set(this.ours);
+    return this.plain.filter((id) => !ours.has(id));
+  }
+
+  sum(ids) {
+    return ids.reduce((total, id) => total + (this.believed.get(id) ?? 0), 0);
+  }
+}
+
+export function showComparison(comparison, texts) {
+  const { ours, plain, onlyOurs, onlyPlain } = comparison;
+  const sums = [comparison.sum(ours), comparison.sum(plain)];
+  const most = Math.max(...sums, 1e-9);
+  const bars = [["BoundaryMORPH", sums[0], "ours"], ["plain reranking", sums[1], "plain"]].map(([name, sum, kind]) => {
+    const bar = element("span", { className: `total ${kind}`, "aria-hidden": "true" });
+    bar.style.setProperty("--share", sum / most);
+    return element("div", { className: "totals" }, element("span", {}, name), bar, element("b", {}, decimal(sum, 1)));
+  });
+  find("compared").replaceChildren(
+    element("p", { className: "verdict" }, `${plural(ours.length - onlyOurs.length, "document")} of ${ours.length} in both; ${onlyOurs.length} differ.`),
+    ...bars,
+    element("p", { className: "hint" }, "Relevance of each set in total: scores where either has one, else as believed in the end."),
+    list("Only with BoundaryMORPH", onlyOurs, comparison, texts),
+    list("Only with plain reranking", onlyPlain, comparison, texts),
+  );
+}
+
+export function showNoComparison(words) {
+  find("compared").replaceChildren(element("p", { className: "hint" }, words));
+}
+
+function list(title, ids, comparison, texts) {
+  const rows = ids.map((id) => {
+    const rank = comparison.ranks.get(id);
+    const scored = comparison.scored.has(id);
+    const facts = [tag(`rank ${rank}`, "rank")];
+    return row(id, comparison.believed.get(id), facts, scored ? "Plain reranking scored it." : "Plain reranking did not score it.", texts);
+  });
+  return element("details", { className: "only", open: ids.length > 0 && ids.length <= 8 }, element("summary", {}, `${title} (${ids.length})`), element("ol", { className: "documents" }, ...rows));
+}

@@ -1,0 +1,75 @@
+// Lists of documents that open to their text and to why they are there.
+
+import { decimal, element, find, number } from "./dom.js";
+
+// The set, with how each document came into it.
+export function showSet(answer, frame, texts) {
+  const rows = answer.documents.map((document) => {
+    const scored = document.source === "cross_encoder";
+    const call = frame.asked.get(document.retrieval_rank - 1);
+    const facts = [
+      tag(scored ? "scored" : `inferred ± ${decimal(document.std)}`, scored ? "scored" : "inferred"),
+      element("span", { className: "from" }, `from rank ${number(document.retrieval_rank)}`),
+    ];
+    return row(document.id, document.relevance, facts, reason(document, call, texts), texts);
+  });
+  find("set").replaceChildren(...rows);
+}
+
+// All calls as a table, for those who read more than they see.
+export function showCalls(frame, texts) {
+  const head = ["round", "document", "retrieval rank", "score", "why"];
+  const rows = frame.rounds.flatMap((calls, round) =>
+    calls.map((call) =>
+      element("tr", {}, ...[round + 1, texts.title(call.id), number(call.retrieval_rank), decimal(call.score, 3), why(call, texts)].map((cell) => element("td", {}, String(cell)))),
+    ),
+  );
+  const table = element(
+    "table",
+    {},
+    element("thead", {}, element("tr", {}, ...head.map((title) => element("th", { scope: "col" }, title)))),
+    element("tbody", {}, ...rows),
+  );
+  const holder = element("div", { className: "scrolled", tabIndex: 0, role: "region", "aria-label": "All calls" }, table);
+  find("all-calls").lastElementChild.replaceChildren(holder);
+  find("all-calls").hidden = !rows.length;
+}
+
+// relevance: null where none is known. facts: elements beside the title. text: read when the row is opened.
+export function row(id, relevance, facts, explanation, texts) {
+  const bar = element("span", { className: "bar", "aria-hidden": "true" });
+  bar.style.setProperty("--share", relevance ?? 0);
+  const details = element(
+    "details",
+    {},
+    element("summary", {}, element("span", { className: "worth" }, decimal(relevance)), bar, element("span", { className: "title" }, texts.title(id)), ...facts),
+  );
+  details.addEventListener("toggle", () => open(details, id, explanation, texts), { once: true });
+  return element("li", {}, details);
+}
+
+async function open(details, id, explanation, texts) {
+  const text = element("p", { className: "text" }, "…");
+  details.append(element("p", { className: "why" }, explanation), element("p", { className: "id" }, id), text);
+  try {
+    text.textContent = await texts.text(id);
+  } catch (error) {
+    text.textContent = `The text cannot be read: ${error.message}`;
+  }
+}
+
+export function tag(words, kind) {
+  return element("span", { className: `tag ${kind}` }, words);
+}
+
+function reason(document, call, texts) {
+  if (call) return `Scored ${decimal(call.score, 3)} in round ${call.round}: ${why(call, texts)}.`;
+  if (document.source === "cross_encoder") return `Its score, ${decimal(document.cross_encoder_score, 3)}, was known before the first call.`;
+  return `Not scored. From the scores of documents like it, ${decimal(document.relevance)} ± ${decimal(document.std)} is expected.`;
+}
+
+function why(call, texts) {
+  if (call.rival) return `it was the closest contest at the boundary, with ${texts.title(call.rival)} (gap ${decimal(call.gap)})`;
+  if (call.value !== null && call.value !== undefined) return `its score was expected to change most at the boundary (value ${call.value.toPrecision(2)})`;
+  return "there was nothing to weigh yet";
+}

@@ -1,0 +1,19 @@
+// Elements out of data. Texts go in as texts, never as HTML: documents are anybody's.
+
+export const find = (id) => document.getElementById(id);
+
+export function element(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name in made) made[name] = value;
+    else made.setAttribute(name, value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+export const number = (value) => value.toLocaleString("en-US");
+
+export const decimal = (value, digits = 2) => (value === null ? "–" : value.toFixed(digits));
+
+export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;

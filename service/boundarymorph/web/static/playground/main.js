@@ -1,0 +1,127 @@
+// The page: asks, and shows what comes back.
+
+import { Comparison, rerankPlainly, showComparison, showNoComparison } from "./comparison.js";
+import { decimal, find, number, plural } from "./dom.js";
+import { showCalls, showSet } from "./documents.js";
+import { MapChart } from "./map.js";
+import { drawLegend } from "./marks.js";
+import { RankingChart } from "./ranking.js";
+import { Replay } from "./replay.js";
+import { RequestForm } from "./request.js";
+import { Unfolding } from "./selection.js";
+import { Service } from "./service.js";
+import { Snippets } from "./snippets.js";
+import { showProblem, showSummary, showTime } from "./summary.js";
+import { Texts } from "./texts.js";
+
+const RETRY = 1000; // milliseconds
+const service = new Service();
+const form = new RequestForm(ask);
+const snippets = new Snippets();
+const ranking = new RankingChart(describe);
+const map = new MapChart(describe);
+const replay = new Replay((frame) => {
+  ranking.show(frame);
+  map.show(frame);
+});
+let underWay = null;
+let shown = null;
+
+async function ask() {
+  underWay?.abort();
+  const asking = (underWay = new AbortController());
+  showProblem(null);
+  try {
+    const request = form.request();
+    find("go").disabled = true;
+    const unfolding = new Unfolding();
+    say("Looking for candidates");
+    for await (const { name, data } of service.select({ ...request, explain: "pool" }, asking.signal)) {
+      if (name === "selection") await show(request, data, unfolding, asking.signal);
+      else {
+        unfolding.add(data);
+        say(`Round ${data.rounds + 1}: ${plural(data.cross_encoder_calls + data.cached_scores, "call")} of ${number(data.budget)} so far`);
+      }
+    }
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    showProblem(error);
+    if (error.status === 401) find("key").focus();
+  } finally {
+    if (underWay === asking) {
+      find("go").disabled = false;
+      say("");
+    }
+  }
+}
+
+async function show(request, answer, unfolding, signal) {
+  const begun = performance.now();
+  const frames = unfolding.end(answer);
+  const last = frames.at(-1);
+  const known = request.pool ?? answer.documents;
+  const read = request.index === undefined ? null : (id) => service.read(`indexes/${request.index}/documents/${encodeURIComponent(id)}`);
+  shown = { answer, frames, texts: new Texts(known, read) };
+  find("answer").hidden = false;
+  showSummary(answer);
+  draw();
+  showSet(answer, last, shown.texts);
+  showCalls(last, shown.texts);
+  snippets.show(request, Boolean(service.key));
+  await new Promise(requestAnimationFrame);
+  showTime(answer, performance.now() - begun);
+  find("go").disabled = false;
+  say("");
+  await compare(request, answer, shown.texts, signal);
+}
+
+function draw() {
+  drawLegend();
+  ranking.begin(shown.frames[0]);
+  map.begin(shown.answer.pool.map);
+  replay.begin(shown.frames);
+}
+
+async function compare(request, answer, texts, signal) {
+  if (!answer.pool_size) return showNoComparison("There are no candidates to rerank.");
+  showNoComparison("Reranking …");
+  try {
+    const { scored, unseen } = await rerankPlainly(service, request, answer.pool, signal);
+    texts.add([...scored, ...unseen]);
+    showComparison(new Comparison(answer, scored), texts);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    showNoComparison(`It could not be reranked: ${error.message}`);
+  }
+}
+
+function describe(position, frame) {
+  const { ids } = shown.answer.pool;
+  const call = frame.asked.get(position);
+  const worth = `${decimal(frame.relevance[position])}${frame.isScored(position) ? "" : ` ± ${decimal(frame.std[position])}`}`;
+  const how = call ? `scored in round ${call.round}` : "not scored";
+  return `${shown.texts.title(ids[position])}\nrank ${number(position + 1)} · ${worth} · ${how}${frame.selected.has(position) ? " · in the set" : ""}`;
+}
+
+function say(words) {
+  find("progress").textContent = words;
+}
+
+async function listIndexes() {
+  try {
+    const { indexes } = await service.read("indexes");
+    form.offer(indexes.filter(({ encoder, dimension }) => encoder !== null || !dimension)); // others need vectors of queries
+    showProblem(null);
+  } catch (error) {
+    if (error.status === 503) setTimeout(listIndexes, RETRY); // the models are being loaded
+    const words = { 401: "This service wants an API key: type it in above.", 403: "This key is not for selections." };
+    form.withoutIndexes(words[error.status] ?? `The indexes cannot be listed: ${error.message}`);
+  }
+}
+
+find("key").addEventListener("change", () => {
+  service.key = find("key").value.trim();
+  listIndexes();
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => shown && draw());
+listIndexes();

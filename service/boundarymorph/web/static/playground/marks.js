@@ -1,0 +1,50 @@
+// The marks of the charts. Shape tells as much as colour: disc, ring, cross, dot.
+
+export const KINDS = ["unasked", "scored-out", "inferred-in", "scored-in"]; // from the back to the front
+
+export function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+export function palette() {
+  return Object.fromEntries([...KINDS, "text", "faint", "line", "band", "posterior", "prior", "boundary", "card"].map((name) => [name, colour(name)]));
+}
+
+export function drawMark(context, kind, x, y, size, colours) {
+  context.beginPath();
+  context.strokeStyle = context.fillStyle = colours[kind];
+  context.lineWidth = size * 0.42;
+  if (kind === "scored-out") {
+    const arm = size * 0.8;
+    context.moveTo(x - arm, y - arm);
+    context.lineTo(x + arm, y + arm);
+    context.moveTo(x + arm, y - arm);
+    context.lineTo(x - arm, y + arm);
+    context.stroke();
+    return;
+  }
+  context.arc(x, y, kind === "unasked" ? size * 0.3 : size, 0, 2 * Math.PI);
+  if (kind === "inferred-in") {
+    context.fillStyle = colours.card;
+    context.fill();
+    context.stroke();
+  } else {
+    context.fill();
+  }
+}
+
+export function drawHalo(context, x, y, size, colours) {
+  context.beginPath();
+  context.strokeStyle = colours.text;
+  context.lineWidth = size * 0.25;
+  context.arc(x, y, size * 2, 0, 2 * Math.PI);
+  context.stroke();
+}
+
+export function drawLegend() {
+  const colours = palette();
+  for (const canvas of document.querySelectorAll("canvas[data-mark]")) {
+    canvas.width = canvas.height = 40;
+    drawMark(canvas.getContext("2d"), canvas.dataset.mark, 20, 20, 11, colours);
+  }
+}

@@ -1,0 +1,90 @@
+// Prior and posterior along the ranking, averaged over neighbouring ranks, with every mark of the set.
+
+import { decimal, find, number, plural } from "./dom.js";
+import { MarkChart } from "./chart.js";
+
+const STEPS = 140; // stretches of the ranking that are averaged, each longer than the one before
+
+export class RankingChart {
+  #chart;
+  #prior = null;
+  #stretches = [];
+
+  constructor(describe) {
+    this.#chart = new MarkChart(find("ranking"), (colours) => this.#options(colours), {
+      size: 4,
+      describe,
+      underneath: (plot, frame, colours) => this.#underneath(plot, frame, colours),
+    });
+  }
+
+  // prior: the frame before the first call.
+  begin(prior) {
+    this.#stretches = stretches(prior.relevance.length);
+    this.#prior = averages(prior.relevance, this.#stretches);
+    this.#chart.reset();
+  }
+
+  show(frame) {
+    const mean = averages(frame.relevance, this.#stretches);
+    const std = averages(frame.std, this.#stretches);
+    const band = (sign) => mean.map((value, i) => (value === null ? null : Math.min(1, Math.max(0, value + sign * std[i]))));
+    const ranks = this.#stretches.map(([from, to]) => Math.sqrt((from + 1) * to));
+    const marked = frame.relevance.map((y, position) => (frame.kind(position) === "unasked" || y === null ? null : { x: position + 1, y }));
+    this.#chart.show([ranks, this.#prior, band(1), band(-1), mean], marked, frame);
+    const { boundary } = frame;
+    const inside = [...frame.selected].filter((position) => position >= frame.selected.size).length;
+    find("ranking-text").textContent =
+      `Chart of relevance from 0 to 1 over ${plural(frame.relevance.length, "candidate")} in retrieval order, after ` +
+      `${plural(frame.calls.length, "call")}. ${number(frame.selected.size)} are in the set` +
+      `${boundary === null ? "" : `, whose boundary is at ${decimal(boundary)}`}, ${number(inside)} of them from below rank ${number(frame.selected.size)}. ` +
+      "The list of the set and the table of all calls below say the same in words.";
+  }
+
+  #options(colours) {
+    const axis = { stroke: colours.faint, grid: { stroke: colours.line, width: 1 }, ticks: { show: false }, font: "12px system-ui", labelFont: "12px system-ui", labelSize: 18 };
+    const line = (stroke, width, dash) => ({ stroke, width, dash, points: { show: false }, spanGaps: true });
+    return {
+      scales: { x: { time: false, distr: 3, range: (plot, min, max) => [0.9, Math.max(10, max * 1.1)] }, y: { range: [0, 1.02] } },
+      axes: [
+        { ...axis, label: "retrieval rank", values: (plot, splits) => splits.map((rank) => (rank >= 1 && Number.isInteger(Math.log10(rank)) ? number(rank) : "")) },
+        { ...axis, label: "relevance", size: 44 },
+      ],
+      series: [{}, line(colours.prior, 1.5, [5, 4]), line(colours.band, 0), line(colours.band, 0), line(colours.posterior, 1.6)],
+      bands: [{ series: [2, 3], fill: colours.band }],
+    };
+  }
+
+  #underneath(plot, frame, colours) {
+    const { ctx: context, bbox } = plot;
+    if (frame.boundary === null) return;
+    const y = plot.valToPos(frame.boundary, "y", true);
+    context.strokeStyle = context.fillStyle = colours.boundary;
+    context.lineWidth = 1.5 * devicePixelRatio;
+    context.setLineDash([8 * devicePixelRatio, 4 * devicePixelRatio]);
+    context.beginPath();
+    context.moveTo(bbox.left, y);
+    context.lineTo(bbox.left + bbox.width, y);
+    context.stroke();
+    context.setLineDash([]);
+    context.font = `600 ${12 * devicePixelRatio}px system-ui`;
+    context.textAlign = "right";
+    context.fillText(`boundary ${decimal(frame.boundary)}`, bbox.left + bbox.width - 6 * devicePixelRatio, y - 6 * devicePixelRatio);
+  }
+}
+
+// Positions [from, to) of at most STEPS stretches, the first ones of a single document.
+function stretches(count) {
+  const edges = new Set([0]);
+  for (let step = 1; step <= STEPS; step += 1) edges.add(Math.round(count ** (step / STEPS)));
+  edges.add(count);
+  const sorted = [...edges].filter((edge) => edge <= count).sort((a, b) => a - b);
+  return sorted.slice(1).map((to, i) => [sorted[i], to]);
+}
+
+function averages(values, within) {
+  return within.map(([from, to]) => {
+    const known = values.slice(from, to).filter((value) => value !== null);
+    return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
+  });
+}

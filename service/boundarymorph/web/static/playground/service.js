@@ -1,0 +1,68 @@
+// The service that this page came from. The key is kept here, in memory, and nowhere else.
+
+export class Problem extends Error {
+  constructor(content, response) {
+    super(content.detail ?? content.title);
+    this.title = content.title;
+    this.type = (content.type ?? "").replace("urn:boundarymorph:problem:", "");
+    this.status = content.status;
+    this.errors = content.errors ?? [];
+    this.retryAfter = response?.headers.get("Retry-After") ?? null;
+    this.requestId = response?.headers.get("X-Request-ID") ?? null;
+  }
+}
+
+export class Service {
+  key = "";
+
+  async read(path) {
+    const response = await this.#send(path, {});
+    return response.json();
+  }
+
+  // The events of a selection as {name, data}: "round" before each round, "selection" as the last one.
+  async *select(request, signal) {
+    const headers = { "Content-Type": "application/json", Accept: "text/event-stream" };
+    const response = await this.#send("select", { method: "POST", headers, body: JSON.stringify(request), signal });
+    for await (const event of eventsOf(response.body)) {
+      if (event.name === "problem") throw new Problem(event.data, response);
+      yield event;
+    }
+  }
+
+  async selection(request, signal) {
+    const headers = { "Content-Type": "application/json" };
+    const response = await this.#send("select", { method: "POST", headers, body: JSON.stringify(request), signal });
+    return response.json();
+  }
+
+  async #send(path, options) {
+    const headers = { ...options.headers, ...(this.key ? { Authorization: `Bearer ${this.key}` } : {}) };
+    let response;
+    try {
+      response = await fetch(path, { ...options, headers, credentials: "omit", cache: "no-store" });
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      throw new Problem({ title: "No answer", detail: "The service cannot be reached. Is it still running?" });
+    }
+    if (response.ok) return response;
+    let content = { title: `Status ${response.status}`, detail: response.statusText, status: response.status };
+    if (response.headers.get("Content-Type")?.includes("json")) content = await response.json();
+    throw new Problem(content, response);
+  }
+}
+
+async function* eventsOf(body) {
+  let rest = "";
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const parts = (rest + value).split("\n\n");
+    rest = parts.pop();
+    for (const part of parts) {
+      const [name, data] = part.split("\n", 2).map((line) => line.slice(line.indexOf(": ") + 2));
+      yield { name, data: JSON.parse(data) };
+    }
+  }
+}

@@ -1,0 +1,95 @@
+// The request as code. A key is never in it.
+
+import { element, find } from "./dom.js";
+
+const LANGUAGES = { curl, Python: python, TypeScript: typescript };
+
+export class Snippets {
+  #language = "curl";
+  #shown = null;
+  #tabs;
+
+  constructor() {
+    this.#tabs = Object.keys(LANGUAGES).map((language) => element("button", { type: "button", role: "tab", "aria-controls": "code", id: `tab-${language}` }, language));
+    const list = document.querySelector(".tabs");
+    list.append(...this.#tabs);
+    for (const tab of this.#tabs) tab.addEventListener("click", () => this.#choose(tab.textContent));
+    list.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!step) return;
+      const names = Object.keys(LANGUAGES);
+      this.#choose(names[(names.indexOf(this.#language) + step + names.length) % names.length]);
+      this.#tabs.find((tab) => tab.textContent === this.#language).focus();
+    });
+    find("copy").addEventListener("click", () => this.#copy());
+    this.#choose(this.#language);
+  }
+
+  show(request, withKey) {
+    this.#shown = { request, withKey, url: new URL(".", document.baseURI).href.replace(/\/$/, "") };
+    this.#choose(this.#language);
+  }
+
+  #choose(language) {
+    this.#language = language;
+    for (const tab of this.#tabs) {
+      const chosen = tab.textContent === language;
+      tab.setAttribute("aria-selected", String(chosen));
+      tab.tabIndex = chosen ? 0 : -1;
+    }
+    find("code").setAttribute("aria-labelledby", `tab-${language}`);
+    if (this.#shown) find("code").firstElementChild.textContent = LANGUAGES[language](this.#shown);
+  }
+
+  async #copy() {
+    const code = find("code").firstElementChild;
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      find("copy").textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(code); // where the clipboard is out of reach, for the reader to copy
+      find("copy").textContent = "Selected";
+    }
+    setTimeout(() => (find("copy").textContent = "Copy"), 1500);
+  }
+}
+
+function curl({ request, withKey, url }) {
+  const body = JSON.stringify(request, null, 2).replaceAll("'", `'"'"'`);
+  const key = withKey ? ` \\\n  -H "Authorization: Bearer $BOUNDARYMORPH_API_KEY"` : "";
+  return `curl -s ${url}/select${key} \\\n  -d '${body}'`;
+}
+
+function python({ request, withKey, url }) {
+  const { query, ...options } = request;
+  const lines = Object.entries(options).map(([name, value]) => `        ${name}=${pythonValue(value)},`);
+  const imports = withKey ? "import os\n\n" : "";
+  const key = withKey ? `, api_key=os.environ["BOUNDARYMORPH_API_KEY"]` : "";
+  return `${imports}from boundarymorph_client import Client
+
+with Client(${pythonValue(url)}${key}) as client:
+    selection = client.select(
+        ${pythonValue(query)},
+${lines.join("\n")}
+    )
+for document in selection.documents:
+    print(document.rank, document.id, document.relevance, document.source)`;
+}
+
+function pythonValue(value) {
+  if (value === null) return "None";
+  if (typeof value === "boolean") return value ? "True" : "False";
+  if (Array.isArray(value)) return `[${value.map(pythonValue).join(", ")}]`;
+  if (typeof value === "object") return `{${Object.entries(value).map(([name, entry]) => `${pythonValue(name)}: ${pythonValue(entry)}`).join(", ")}}`;
+  return JSON.stringify(value);
+}
+
+function typescript({ request, withKey, url }) {
+  const { query, ...options } = request;
+  const key = withKey ? ", apiKey: process.env.BOUNDARYMORPH_API_KEY" : "";
+  return `import { Client } from "boundarymorph-client";
+
+const client = new Client({ baseUrl: ${JSON.stringify(url)}${key} });
+const selection = await client.select(${JSON.stringify(query)}, ${JSON.stringify(options, null, 2)});
+for (const { rank, id, relevance, source } of selection.documents) console.log(rank, id, relevance, source);`;
+}

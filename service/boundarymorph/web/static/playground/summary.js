@@ -1,0 +1,70 @@
+// What became of the request: in one line, with what a reader should know, and where the time went.
+
+import { decimal, element, find, number, plural } from "./dom.js";
+
+const STATUS = {
+  complete: ["good", "Complete"],
+  partial: ["bad", "Partial: as far as it came"],
+  retrieval_only: ["bad", "Retrieval only: nothing was scored"],
+};
+const STOPPED = {
+  budget: "the budget is spent",
+  settled: "little is expected to be lost",
+  pool_exhausted: "everything is scored",
+  nothing_to_decide: "there was nothing to decide",
+  deadline: "the deadline came",
+  overloaded: "the service is busy",
+};
+
+export function showSummary(answer) {
+  const { documents, usage } = answer;
+  const scored = documents.filter(({ source }) => source === "cross_encoder").length;
+  const deep = documents.filter(({ retrieval_rank: rank }) => rank > documents.length);
+  const deepest = Math.max(0, ...deep.map(({ retrieval_rank: rank }) => rank));
+  find("headline").textContent =
+    `${plural(documents.length, "document")}: ${number(scored)} scored, ${number(documents.length - scored)} inferred` +
+    (deep.length ? `; ${number(deep.length)} from below rank ${number(documents.length)}, the deepest from ${number(deepest)}` : "");
+  const [kind, words] = STATUS[answer.status] ?? ["bad", answer.status];
+  const calls = usage.cross_encoder_calls + usage.cached_scores;
+  const cached = usage.cached_scores ? ` (${number(usage.cached_scores)} from the cache)` : "";
+  find("status").replaceChildren(
+    element("span", { className: `badge ${kind}` }, words),
+    ` ${number(calls)} of ${plural(usage.budget, "call")}${cached} in ${plural(usage.rounds, "round")} among ${plural(answer.pool_size, "candidate")}. ` +
+      `It ended because ${STOPPED[answer.stop_reason] ?? answer.stop_reason.replaceAll("_", " ")}. ` +
+      `Expected loss: ${decimal(answer.expected_loss)}.`,
+  );
+  find("warnings").replaceChildren(...answer.warnings.map((warning) => element("p", { className: "note warn" }, element("b", {}, "Note "), warning)));
+}
+
+export function showTime(answer, drawn) {
+  const { total, ...stages } = answer.timings_ms;
+  const rows = Object.entries(stages).map(([stage, milliseconds]) => {
+    const bar = element("span", { className: "total ours", "aria-hidden": "true" });
+    bar.style.setProperty("--share", total ? milliseconds / total : 0);
+    return element("div", { className: "totals" }, element("span", {}, stage), bar, element("b", {}, `${number(Math.round(milliseconds))} ms`));
+  });
+  const whole = `${number(Math.round(total))} ms in the service; this page took ${number(Math.round(drawn))} ms to show it.`;
+  find("time").replaceChildren(element("p", { className: "verdict" }, whole), ...rows);
+}
+
+export function showProblem(problem) {
+  if (!problem) {
+    find("problem").replaceChildren();
+    return;
+  }
+  const errors = (problem.errors ?? []).map((error) => element("li", {}, [error.where ?? error.loc, error.detail ?? error.message ?? error.msg].filter(Boolean).join(": ")));
+  const hints = [
+    problem.retryAfter ? `Try again in ${problem.retryAfter} s.` : "",
+    problem.requestId ? `Request id: ${problem.requestId}` : "",
+  ].filter(Boolean);
+  find("problem").replaceChildren(
+    element(
+      "div",
+      { className: "note bad" },
+      element("b", {}, problem.title ?? "This does not work"),
+      element("p", {}, problem.message),
+      errors.length ? element("ul", {}, ...errors) : null,
+      hints.length ? element("p", { className: "hint" }, hints.join(" ")) : null,
+    ),
+  );
+}

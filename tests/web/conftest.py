@@ -1,0 +1,102 @@
+"""A real browser, on a real service over documents of the demo."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+
+from boundarymorph.cli import demo
+from tests.api.service import NDJSON
+from tests.system.service import Service, service
+
+CHROMIUM = Path(__file__).parent / "node_modules" / ".chromium"  # `make setup` unpacks it there
+MODULES = (
+    "calendar",
+    "datetime",
+    "decimal",
+    "pathlib",
+    "tarfile",
+    "textwrap",
+    "zipfile",
+)  # of all that the demo indexes
+REFUSED = "Failed to load resource"  # what Chromium says of every answer that is an error
+Open = Callable[..., AbstractContextManager[Page]]
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    environment: dict[str, str | float | bool] = {**os.environ, "LD_LIBRARY_PATH": str(CHROMIUM / "al2023" / "lib")}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM / "chromium",
+            args=["--no-sandbox"],  # which root cannot have
+            env=environment,
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="package")
+def demonstrated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service with an index like the demo's, of a few modules."""
+    with service(tmp_path_factory.mktemp("web") / "data") as running:
+        fill(running)
+        yield running
+
+
+def fill(running: Service) -> None:
+    library = Path(sysconfig.get_path("stdlib"))
+    lines = [
+        orjson.dumps({"id": name, "title": name, "text": text, "metadata": {"kind": kind}})
+        for module in MODULES
+        for name, text, kind in demo._definitions(ast.parse((library / f"{module}.py").read_bytes()), module)
+    ]
+    assert running.client.put(f"/indexes/{demo.INDEX}").is_success
+    report = running.client.post(f"/indexes/{demo.INDEX}/documents", content=b"\n".join(lines), headers=NDJSON)
+    assert report.json()["skipped"] == 0
+
+
+@pytest.fixture
+def opened(browser: Browser, demonstrated: Service) -> Open:
+    """Opens a path of the service in a fresh profile."""
+
+    @contextmanager
+    def open_page(
+        path: str = "/playground", url: str = demonstrated.url, refusals: bool = False, **options: Any
+    ) -> Iterator[Page]:
+        """Whatever the browser has to say of the page, or anything that it asks of others, is an error.
+
+        refusals: whether answers that are errors are none.
+        """
+        said: list[str] = []
+        with browser.new_context(locale="en-US", **{"viewport": {"width": 1200, "height": 900}, **options}) as context:
+            context.set_default_timeout(20_000)
+            page = context.new_page()
+
+            def heard(message: ConsoleMessage) -> None:
+                if not (refusals and message.text.startswith(REFUSED)):
+                    said.append(message.text)
+
+            def asked(request: Request) -> None:
+                if not request.url.startswith((url, "data:")):
+                    said.append(request.url)
+
+            page.on("console", heard)
+            page.on("pageerror", lambda error: said.append(str(error)))
+            page.on("request", asked)
+            page.goto(url + path)
+            yield page
+            assert context.cookies() == []
+            assert page.evaluate("localStorage.length + sessionStorage.length") == 0
+        assert said == []
+
+    return open_page

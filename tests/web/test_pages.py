@@ -1,0 +1,75 @@
+"""What the pages are made of, and the description of the API."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from boundarymorph.server.app import create_app, create_scorer_app
+from boundarymorph.settings import Settings
+from boundarymorph.web.files import STATIC
+from tests.api.service import client_of, fake_service, problem, starting
+from tests.web.conftest import Open
+
+PAGE_BYTES = 300_000
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    async with starting(Settings(data_directory=tmp_path), fake_service) as client:
+        yield client
+
+
+async def test_the_playground_is_small_and_keeps_to_itself(client: httpx.AsyncClient) -> None:
+    page = await client.get("/playground")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    size, names = len(page.content), {path.name for path in (Path(str(STATIC)) / "playground").iterdir()}
+    for name in (names - {"index.html"}) | {"uPlot.iife.min.js", "uPlot.min.css"}:
+        answer = await client.get(f"/playground/{name}")
+        assert answer.is_success
+        policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
+        assert policy["default-src"] == "'none'" and policy["script-src"] == policy["style-src"] == "'self'"
+        size += len(answer.content)
+    assert 50_000 < size < PAGE_BYTES
+    assert not re.search(r"https?://|<style|style=|<script(?![^>]*src=)|\son\w+=", page.text)
+
+
+async def test_what_a_browser_has_is_not_sent_again(client: httpx.AsyncClient) -> None:
+    first = await client.get("/playground")
+    again = await client.get("/playground", headers={"If-None-Match": first.headers["etag"]})
+    assert again.status_code == 304 and again.content == b""
+    assert (await client.get("/playground", headers={"If-None-Match": '"other"'})).status_code == 200
+    assert (await client.head("/playground")).status_code == 200
+
+
+async def test_without_the_playground(tmp_path: Path) -> None:
+    async with starting(Settings(data_directory=tmp_path, playground=False), fake_service) as client:
+        problem(await client.get("/playground"), 404, "not-found")
+        problem(await client.get("/playground/main.js"), 404, "not-found")
+        assert (await client.get("/docs")).is_success
+
+
+async def test_the_pages_are_not_in_the_description(tmp_path: Path) -> None:
+    paths = create_app(Settings(data_directory=tmp_path), build=fake_service).openapi()["paths"]
+    assert not [path for path in paths if path.startswith(("/playground", "/docs", "/redoc"))]
+
+
+async def test_every_application_describes_itself(tmp_path: Path) -> None:
+    async with client_of(create_scorer_app(Settings(data_directory=tmp_path))) as client:
+        assert (await client.get("/docs")).is_success
+        problem(await client.get("/playground"), 404, "not-found")
+
+
+def test_the_description_of_the_api(opened: Open) -> None:
+    with opened("/docs") as page:
+        expect(page.locator(".opblock-summary-path").first).to_be_visible()
+        assert "/select" in "".join(page.locator(".opblock-summary-path").all_inner_texts()).replace("\u200b", "")
+        page.locator(".opblock-summary", has_text="/livez").click()
+        page.get_by_role("button", name="Try it out").click()
+        page.get_by_role("button", name="Execute").click()
+        expect(page.locator(".live-responses-table .response-col_status").last).to_contain_text("200")

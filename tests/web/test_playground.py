@@ -1,0 +1,259 @@
+"""The playground, as somebody uses it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from playwright.sync_api import Page, expect
+
+from boundarymorph.access import keys
+from boundarymorph.cli import demo
+from tests.clients.examples import typescript
+from tests.system.service import Service, scorer, service
+from tests.web.conftest import CHROMIUM, Open
+
+QUERY = "convert a string to a number"
+AXE = (CHROMIUM.parent / "axe-core" / "axe.min.js").read_text()
+TITLE = "summary .title"
+SERIOUS = ("serious", "critical")
+
+
+def ask(page: Page, query: str = QUERY, **fields: object) -> None:
+    """Fill in the form and wait for selection and comparison."""
+    expect(page.locator("#index option")).to_have_count(1)
+    for name, value in {"query": query, **fields}.items():
+        page.fill(f"[name={name}]", str(value))
+    page.click("#go")
+    compared(page)
+
+
+def compared(page: Page) -> None:
+    expect(page.locator("#compared .verdict")).to_be_visible()
+    expect(page.locator("#problem")).to_be_empty()
+
+
+def selected(running: Service, **request: Any) -> dict[str, Any]:
+    """What the API answers to a request that is like the page's."""
+    wanted = {"query": QUERY, "index": demo.INDEX, "reuse": False, "return_documents": True, **request}
+    answer: dict[str, Any] = running.client.post("/select", json=wanted).json()
+    return answer
+
+
+def ids(answer: dict[str, Any]) -> list[str]:
+    return [document["id"] for document in answer["documents"]]
+
+
+def picture(page: Page, chart: str) -> str:
+    """What is painted on a chart, which is not blank."""
+    is_blank = """canvas => {
+        const blank = Object.assign(document.createElement("canvas"), { width: canvas.width, height: canvas.height });
+        return canvas.toDataURL() === blank.toDataURL();
+    }"""
+    canvas = page.locator(f"#{chart} canvas")
+    assert not canvas.evaluate(is_blank)
+    painted: str = canvas.evaluate("c => c.toDataURL()")
+    return painted
+
+
+def test_a_selection(opened: Open, demonstrated: Service) -> None:
+    with opened() as page:
+        ask(page, budget=20, k=12)
+        answer = selected(demonstrated, budget=20, k=12)
+        assert page.locator(f"#set {TITLE}").all_inner_texts() == ids(answer)
+        scored = sum(document["source"] == "cross_encoder" for document in answer["documents"])
+        assert f"12 documents: {scored} scored, {12 - scored} inferred" in page.inner_text("#headline")
+        assert "20 of 20 calls" in page.inner_text("#status")
+        assert f"in 4 rounds among {answer['pool_size']} candidates" in page.inner_text("#status")
+        assert page.locator("#all-calls tbody tr").count() == 20
+        assert picture(page, "ranking") != picture(page, "map")
+
+        page.locator("#set summary").first.click()
+        expect(page.locator("#set .text").first).to_have_text(answer["documents"][0]["text"])
+        assert re.match(r"Scored 0\.\d+ in round \d+: |Not scored\. ", page.locator("#set .why").first.inner_text())
+
+
+def test_replay(opened: Open) -> None:
+    with opened() as page:
+        ask(page, budget=20, k=12)
+        last = page.inner_text("#ranking-text")
+        slider = page.locator("#round")
+        expect(page.locator("#moment")).to_contain_text("Round 4 of 4: 20 calls")
+        slider.press("Home")
+        expect(page.locator("#moment")).to_have_text("Before the first call")
+        assert "after 0 calls" in page.inner_text("#ranking-text") and "0 calls made" in page.inner_text("#map-text")
+        before = [picture(page, chart) for chart in ("ranking", "map")]
+        slider.press("ArrowRight")
+        expect(page.locator("#moment")).to_contain_text("Round 1 of 4: 5 calls")
+        after = [picture(page, chart) for chart in ("ranking", "map")]
+        assert before[0] != after[0] and before[1] != after[1]
+        page.click("#play")
+        expect(page.locator("#moment")).to_contain_text("Round 4 of 4")
+        expect(page.locator("#play")).to_have_text("Play")
+        assert page.inner_text("#ranking-text") == last
+
+
+def test_comparison(opened: Open, demonstrated: Service) -> None:
+    """Beside what the rerank route makes of the same first documents."""
+    budget, k = 10, 25
+    ranking = selected(demonstrated, budget=0, k=k, depth=k)["documents"]
+    assert [document["retrieval_rank"] for document in ranking] == list(range(1, k + 1))
+    texts = [f"{document['title']} {document['text']}" for document in ranking[:budget]]
+    results = demonstrated.client.post("/rerank", json={"query": QUERY, "documents": texts}).json()["results"]
+    plain = [ranking[result["index"]]["id"] for result in results] + [document["id"] for document in ranking[budget:]]
+    chosen = ids(selected(demonstrated, budget=budget, k=k))
+    only = [id for id in chosen if id not in plain], [id for id in plain if id not in chosen]
+    assert only[0]
+    with opened() as page:
+        ask(page, budget=budget, k=k)
+        assert page.inner_text("#compared .verdict").startswith(f"{k - len(only[0])} documents of {k} in both")
+        for shown, expected in zip(page.locator("#compared .only").all(), only, strict=True):
+            shown.evaluate("list => (list.open = true)")
+            assert shown.locator(TITLE).all_inner_texts() == expected
+
+
+def test_moving_the_budget(opened: Open, demonstrated: Service) -> None:
+    """Asks anew, once the slider rests."""
+    with opened() as page:
+        ask(page, budget=20, k=12)
+        page.locator("[data-of=budget]").press("ArrowRight")
+        assert page.input_value("#budget") == "25"
+        expect(page.locator("#status")).to_contain_text("25 of 25 calls")
+        compared(page)
+        assert page.locator(f"#set {TITLE}").all_inner_texts() == ids(selected(demonstrated, budget=25, k=12))
+
+
+def test_documents_of_ones_own(opened: Open) -> None:
+    with opened() as page:
+        page.check("[value=pool]")
+        page.click("#example")
+        page.click("#go")
+        compared(page)
+        assert page.locator("#set > li").count() == 4
+        assert "5 of 5 calls" in page.inner_text("#status") and "12 candidates" in page.inner_text("#status")
+
+        lines = ['{"id": 7, "title": "<b>bold</b>", "text": "<img src=nowhere onerror=alert(1)>"}', '{"text": "plain"}']
+        page.fill("#documents", "\n".join(lines))
+        page.click("#go")
+        expect(page.locator("#status")).to_contain_text("2 candidates")
+        assert set(page.locator(f"#set {TITLE}").all_inner_texts()) == {"<b>bold</b>", "plain"}
+        expect(page.locator("#compared .verdict")).to_contain_text("2 documents of 2 in both")
+
+        page.fill("#documents", '[{"text": "never ends"')
+        page.click("#go")
+        expect(page.locator("#problem")).to_contain_text("The documents begin like JSON, but are not")
+
+
+def test_an_error(opened: Open) -> None:
+    with opened(refusals=True) as page:
+        ask(page)
+        page.fill("#query", "  ")
+        page.click("#go")
+        problem = page.locator("#problem")
+        expect(problem).to_contain_text("query")
+        expect(problem).to_contain_text("Request id: ")
+        expect(page.locator("#go")).to_be_enabled()
+        page.fill("#query", QUERY)
+        page.click("#go")
+        expect(problem).to_be_empty()
+
+
+def test_a_scorer_that_is_away(opened: Open, tmp_path: Path) -> None:
+    """The answer is shown as what it is."""
+    with (
+        scorer(tmp_path / "scorer.log") as away,
+        service(tmp_path / "data", "--scorer-url", away.url) as running,
+        opened(url=running.url) as page,
+    ):
+        away.process.kill()
+        expect(page.locator("#no-index")).to_contain_text("There is no index yet")
+        page.check("[value=pool]")
+        page.click("#example")
+        page.click("#go")
+        expect(page.locator("#status")).to_contain_text("Retrieval only: nothing was scored")
+        expect(page.locator("#warnings")).to_contain_text("nothing was scored")
+        assert page.locator("#set > li").count() == 4
+
+
+def test_a_key(opened: Open, tmp_path: Path) -> None:
+    secret, key = keys.make("reader", [keys.Scope.SELECT])
+    with (
+        service(tmp_path / "data", environment={"BOUNDARYMORPH_KEYS": str(key)}) as running,
+        opened(url=running.url, refusals=True) as page,
+    ):
+        expect(page.locator("#no-index")).to_contain_text("API key")
+        page.check("[value=pool]")
+        page.click("#example")
+        page.click("#go")
+        expect(page.locator("#problem .note")).to_be_visible()
+        page.fill("#key", secret)
+        page.click("#go")
+        compared(page)
+        for language in ("curl", "Python", "TypeScript"):
+            page.click(f"#tab-{language}")
+            code = page.inner_text("#code")
+            assert "BOUNDARYMORPH_API_KEY" in code and secret not in code
+
+
+def test_the_same_request(opened: Open, demonstrated: Service, tmp_path: Path) -> None:
+    """As code, which chooses what the page shows."""
+    code = {}
+    with opened() as page:
+        ask(page, "don't round 'half' up", budget=10, k=5)
+        shown = page.locator(f"#set {TITLE}").all_inner_texts()
+        for language in ("curl", "Python", "TypeScript"):
+            page.click(f"#tab-{language}")
+            code[language] = page.inner_text("#code")
+    answer = orjson.loads(printed("bash", "-c", code["curl"]))
+    assert [document["id"] for document in answer["documents"]] == shown
+    for command in ((sys.executable, "-c", code["Python"]), typescript(code["TypeScript"], tmp_path)):
+        assert [line.split()[1] for line in printed(*command).splitlines()] == shown
+
+
+def printed(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+LOOKS: list[dict[str, Any]] = [
+    {"color_scheme": "light"},
+    {"color_scheme": "dark"},
+    {"color_scheme": "light", "viewport": {"width": 390, "height": 844}},
+]
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=["light", "dark", "phone"])
+def test_for_everybody(opened: Open, look: dict[str, Any]) -> None:
+    """axe finds nothing serious, and nothing is wider than the screen."""
+    with opened(**look) as page:
+        ask(page, budget=20, k=12)
+        for details in page.locator("details").all():
+            details.evaluate("details => (details.open = true)")
+        page.evaluate(AXE)
+        found = page.evaluate("axe.run(document).then(({ violations }) => violations)")
+        assert [
+            (each["id"], [node["html"] for node in each["nodes"]]) for each in found if each["impact"] in SERIOUS
+        ] == []
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_by_keyboard(opened: Open) -> None:
+    with opened() as page:
+        expect(page.locator("#index option")).to_have_count(1)
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.className") == "skip"
+        page.keyboard.press("Enter")
+        page.keyboard.press("Tab")
+        page.focus("#query")
+        page.keyboard.press("Enter")
+        compared(page)
+        page.focus("#set summary")
+        page.keyboard.press("Enter")
+        expect(page.locator("#set .why").first).to_be_visible()
+        page.focus("#tab-curl")
+        page.keyboard.press("ArrowRight")
+        assert page.inner_text("#code").startswith("from boundarymorph_client import Client")
