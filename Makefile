@@ -7,7 +7,7 @@ SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $(1): $(2)")
 
-.PHONY: help setup demo serve test compare-answers test-faults compatibility fuzz check check-deploy images test-ray wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-select bench-scorer bench-rerank \
+.PHONY: help setup demo serve test compare-answers test-faults compatibility fuzz check check-deploy images test-ray test-milvus wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-select bench-scorer bench-rerank \
 	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-overload soak-scorer soak-index soak-models soak-tests gpu-check \
 	evaluation evaluation-options evaluation-order evaluation-rerank clean
 
@@ -43,6 +43,14 @@ test: setup  ## all tests, in four processes; WORKERS=8 on more cores
 compare-answers: setup  ## a hundred requests and answers -> build/answers.json; BEFORE=file compares
 	$(BIN)/python -m load_tests.answers record build/answers.json
 	$(if $(BEFORE),$(BIN)/python -m load_tests.answers compare $(BEFORE) build/answers.json)
+
+MILVUS := build/milvus-env
+$(MILVUS)/bin/milvus-server: | $(BIN)/python
+	$(PYTHON) -m venv $(MILVUS)
+	$(MILVUS)/bin/python -m pip install --quiet --disable-pip-version-check milvus==2.3.5 'setuptools<80'
+
+test-milvus: setup $(MILVUS)/bin/milvus-server  ## the tests of indexes in Milvus against a server, in an environment of its own -> build/milvus.md
+	$(BIN)/python -m tests.retrieval.milvus_run $(MILVUS)/bin/python $(OPTIONS)
 
 test-faults: setup  ## break a running service in every way that docs/operations.md lists -> build/faults.md
 	$(BIN)/python -m pytest tests/faults

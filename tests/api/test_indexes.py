@@ -399,7 +399,32 @@ class TestDocuments:
         assert answer(await client.request("DELETE", url, json=many)) == {"deleted": 38}
         problem(await client.post("/select", json={"query": "q", "index": "texts"}), 409, "empty-index")
 
-    @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"ids": "d0"}', b'{"ids": [true]}', b'{"ids": ["\\ud800"]}'])
+    async def test_delete_what_passes_a_filter(self, client: httpx.AsyncClient) -> None:
+        url, rows = "/indexes/own/documents", [UNIT | {"id": str(n), "metadata": {"n": n}} for n in range(9)]
+        answer(await client.post(url, json=rows))
+        response = await client.request("DELETE", url, json={"filter": {"n": {"gte": 6}}})
+        assert answer(response) == {"deleted": 3}
+        assert answer(await client.request("DELETE", url, json={"filter": {"n": "0"}})) == {"deleted": 0}
+        problem(await client.get(f"{url}/6"), 404, "unknown-document")
+        assert answer(await client.get("/indexes/own"))["count"] == 10
+        said = problem(await client.request("DELETE", url, json={"filter": {"n": {"over": 1}}}), 422, "invalid-input")
+        assert "filter.n" in said
+        assert answer(await client.request("DELETE", url, json={"filter": {}})) == {"deleted": 10}
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"",
+            b"{}",
+            b"[]",
+            b'{"ids": "d0"}',
+            b'{"ids": [true]}',
+            b'{"ids": ["\\ud800"]}',
+            b'{"filter": []}',
+            b'{"ids": [], "filter": {}}',
+            b'{"ids": null, "filter": null}',
+        ],
+    )
     async def test_delete_what(self, client: httpx.AsyncClient, body: bytes) -> None:
         problem(await client.request("DELETE", "/indexes/texts/documents", content=body), 422, "invalid-input")
         assert answer(await client.get("/indexes/texts"))["count"] == 40

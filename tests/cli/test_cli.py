@@ -29,6 +29,7 @@ from boundarymorph.retrieval.local import index as local_index
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.training import TrainingPolicy
 from boundarymorph.settings import Settings
+from tests.retrieval.milvus import embedded
 
 DOCUMENTS = [
     {"id": "violin", "text": "A violin has four strings.\nThey are tuned in fifths.", "title": "Violin"},
@@ -499,33 +500,34 @@ class TestSources:
 class TestWhereTheIndexesAre:
     """Not on this machine: commands do what a service would do, or say where."""
 
-    @pytest.fixture
-    def milvus(self, monkeypatch: pytest.MonkeyPatch) -> LocalCatalog:
-        """What stands for the indexes in a Milvus."""
-        catalog = LocalCatalog(Path("in-milvus"))
+    @pytest.mark.usefixtures("tiny_weights")
+    def test_in_milvus(self, run: Run, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def said() -> list[str]:
+            """What commands say of an index with a filter, with words, and without some of its documents."""
+            assert "4 added" in run("index", "build", "few", "--from", str(source)).out
+            selected = ["select", "few", "string instruments", "-B", "2", "-k", "3", "--json"]
+            answers = [run(*selected, *more).out for more in ((), ("--filter", '{"line": 4}'), ("--hybrid",))]
+            listing = [listed(run), run("index", "info", "few").out.partition("encoder")[0]]
+            pruned = run("index", "delete", "few", "--filter", '{"line": {"lt": 5}}').out
+            chosen = [
+                [document.id for document in SelectResponse.model_validate_json(answer).documents] for answer in answers
+            ]
+            return [*map(str, (chosen, *listing, pruned, listed(run)))]
 
-        def build_indexes(settings: Settings) -> LocalCatalog:
-            assert settings.milvus.url == "http://milvus:19530"
-            return catalog
-
-        monkeypatch.setattr(build, "build_indexes", build_indexes)
-        monkeypatch.setenv("BOUNDARYMORPH_MILVUS__URL", "http://milvus:19530")
-        return catalog
-
-    def test_in_milvus(self, run: Run, source: Path, own: list[str], milvus: LocalCatalog) -> None:
-        assert "3 added" in run(*own, str(source)).out
-        assert milvus.get("own").count() == 3
-        assert listed(run) == [["own", "3"]]
-        assert "documents      3\n" in run("index", "info", "own").out
-        assert run("index", "delete", "own").code == 0
-        assert not milvus.exists("own")
-        assert not Path("data").exists()
+        here = said()
+        assert here[-2:] == ["few: 1 documents deleted\n", "[['few', '3']]"]
+        with embedded(tmp_path / "milvus") as url:
+            monkeypatch.setenv("BOUNDARYMORPH_MILVUS__URL", url)
+            assert said() == here
+            assert run("index", "delete", "few") == Outcome(0, "few deleted\n", "")
+            assert listed(run) == []
+        assert LocalCatalog(Path("data/indexes")).get("few").count() == 3
 
     @pytest.mark.parametrize(
         "command", [["compact", "a"], ["words", "a"], ["snapshot", "a", "--to", "b"], ["restore", "a", "--from", "."]]
     )
-    @pytest.mark.usefixtures("milvus")
-    def test_what_only_indexes_here_have(self, run: Run, command: list[str]) -> None:
+    def test_what_only_indexes_here_have(self, run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("BOUNDARYMORPH_MILVUS__URL", "http://milvus:19530")
         line = refused(run("index", *command))
         assert f"milvus.url is set: the indexes are in Milvus, and `index {command[0]}` is for" in line
 

@@ -179,6 +179,8 @@ class TestIndexes:
             await client.delete_document("own", "..")
         assert (await client.delete_documents("own", ["a/b", "e", "never"])).deleted == 2
         assert (await client.describe_index("own")).count == 1
+        assert (await client.delete_documents("own", filter={"n": {"lt": 2}})).deleted == 0
+        assert (await client.delete_documents("own", filter={"n": 2})).deleted == 1
         await client.delete_index("own")
         with pytest.raises(bm.UnknownIndex):
             await client.describe_index("own")

@@ -1,4 +1,7 @@
-"""Milvus for tests: milvus-lite as a server, in this process or in one of its own."""
+"""Milvus for tests: milvus-lite as a server, in this process or in one of its own.
+
+With MILVUS_URL a server that runs there stands in for the former, as in `make test-milvus`.
+"""
 
 import os
 import subprocess
@@ -7,18 +10,28 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from boundarymorph.errors import RetrieverUnavailable
 from boundarymorph.retrieval.milvus.connection import Connection
 from boundarymorph.settings import MilvusSettings
+from tests.system.service import free_port
 
 PREFIX = MilvusSettings().prefix
-UP_TO = 60.0  # seconds that a server may take to start on a busy machine
+UP_TO = 120.0  # seconds that a server may take to start on a busy machine
+_PROGRAM = Path(__file__).with_name("milvus_server.py")
 
 
 @contextmanager
 def embedded(directory: Path) -> Iterator[str]:
-    """The URL of a server in this process."""
+    """The URL of a server that holds nothing."""
+    if url := os.environ.get("MILVUS_URL"):
+        connection = Connection(url)
+        for collection in connection.call("list_collections"):
+            connection.call("drop_collection", collection)
+        connection.close()
+        yield url
+        return
     from milvus_lite.adapter.grpc.server import start_server_in_thread
 
     server, database, port = start_server_in_thread(str(directory))
@@ -34,7 +47,24 @@ def process(directory: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
     """A server in a process of its own, which answers, and is killed at the end if it still runs."""
     command = [sys.executable, "-c", "from milvus_lite.cmdline import main; main()", "server"]
     options = ["--data-dir", str(directory), "--host", "127.0.0.1", "--port", str(port)]
-    with subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, env=dict(os.environ)) as running:
+    with _answering([*command, *options], port, subprocess.DEVNULL) as running:
+        yield running
+
+
+@contextmanager
+def server(interpreter: str, directory: Path) -> Iterator[str]:
+    """The URL of the server that the package `milvus` carries, which an interpreter has that has nothing of ours."""
+    port = free_port()
+    command = [interpreter, "-P", str(_PROGRAM), str(directory), str(port), str(free_port())]
+    with (directory / "log").open("wb") as log, _answering(command, port, log):
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def _answering(command: list[str], port: int, output: int | IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(
+        command, stdout=output, stderr=subprocess.STDOUT if output != subprocess.DEVNULL else None
+    ) as running:
         try:
             _await(f"http://127.0.0.1:{port}", running)
             yield running

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import InvalidInput, RetrieverUnavailable
 from boundarymorph.retrieval.catalog import Catalog
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.flat import rounding_error
@@ -185,6 +186,18 @@ async def test_all_retrievers_agree(catalogs: dict[str, Catalog], retrievers: di
     assert {catalog.get("many").delete([f"ä {n}" for n in range(50, 150)]) for catalog in catalogs.values()} == {100}
     await all_congruent(retrievers, 3)
     assert {catalog.get("many").count() for catalog in catalogs.values()} == {COUNT - 70}
+
+
+def test_all_delete_the_same_by_a_filter(catalogs: dict[str, Catalog]) -> None:
+    write(catalogs, list(range(80)), "text", 0)
+    for filter in (*FILTERS[2:], {"year": "none"}, {"year": 1985, "tags": {"in": ["a", "b"]}}, {}, {}):
+        left = []
+        for catalog in catalogs.values():
+            index = catalog.get("many")
+            deleted = index.delete_matching(Filter(filter))
+            left.append((deleted, index.count(), set(index.documents([f"ä {n}" for n in range(80)]))))
+        assert all(of_one == left[0] for of_one in left), filter
+    assert left[0] == (0, 0, set())
 
 
 async def test_all_retrievers_refuse_alike(catalogs: dict[str, Catalog], retrievers: dict[str, Retriever]) -> None:

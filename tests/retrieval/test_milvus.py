@@ -3,9 +3,12 @@
 import itertools
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+from pymilvus import DataType
 
 from boundarymorph.errors import (
     CorruptIndex,
@@ -16,18 +19,19 @@ from boundarymorph.errors import (
     InvalidIndexName,
     InvalidInput,
     LimitExceeded,
-    RetrieverFailed,
+    RetrieverUnavailable,
     UnknownIndex,
 )
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.ingestion import ingest
 from boundarymorph.retrieval.milvus import collection as collections
-from boundarymorph.retrieval.milvus.catalog import DIMENSIONS, MilvusCatalog
-from boundarymorph.retrieval.milvus.collection import quoted
+from boundarymorph.retrieval.milvus.catalog import DIMENSIONS, MilvusCatalog, _schema
+from boundarymorph.retrieval.milvus.collection import Consistency, quoted
 from boundarymorph.retrieval.milvus.connection import Connection
-from boundarymorph.retrieval.milvus.existing import Existing
 from boundarymorph.retrieval.milvus.index import MAX_ID_BYTES, MAX_JSON_BYTES, MAX_TERMS, MAX_TEXT_BYTES, MilvusIndex
+from boundarymorph.retrieval.milvus.server import Server
+from boundarymorph.retrieval.milvus.structures import KINDS, Structures
 from boundarymorph.retrieval.milvus.vectors import VectorCache
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.retrieval.uploads import BadLine, ParsedDocument, parse_array
@@ -193,23 +197,26 @@ async def test_what_milvus_cannot_hold_is_a_bad_line(catalog: MilvusCatalog) -> 
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_no_more_than_milvus_finds_at_once(
+def test_pools_beyond_one_answer(
     catalog: MilvusCatalog, keeping: MilvusCatalog, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("boundarymorph.retrieval.milvus.searched.SEARCH_LIMIT", 20)
-    catalog.create("a", encoder=None, dimension=4).upsert([Document(id, "") for id in names(20)], unit(20, 4))
-    index = (keeping if kept else catalog).get("a")
-    assert index.retrieve(Search("", 19, np.ones(4))).warnings == []
-    assert index.retrieve(Search("", 20, np.ones(4))).warnings == []
-    index.upsert([Document("d20", "")], -np.ones((1, 4)))
-    assert index.retrieve(Search("", 20, np.ones(4))).warnings == []
-    for depth in (21, 10_000):
-        found = index.retrieve(Search("", depth, np.ones(4)))
-        assert (len(found.pool), found.warnings) == (
-            20,
-            [f"Milvus finds no more than 20 documents at once, not {depth:,}"],
-        )
+    """By pages where there is much more, all at once where there is little more, and with a filter."""
     assert collections.SEARCH_LIMIT == 16_384
+    metadata = [{"third": n % 3 == 0} for n in range(120)]
+    documents = [Document(id, "", metadata=row) for id, row in zip(names(120), metadata, strict=True)]
+    catalog.create("a", encoder=None, dimension=4, lexical=False).upsert(documents, unit(120, 4))
+    whole = catalog.get("a").retrieve(Search("", 120, np.ones(4))).pool
+    for module in ("collection", "index"):
+        monkeypatch.setattr(f"boundarymorph.retrieval.milvus.{module}.SEARCH_LIMIT", 20)
+    index = (keeping if kept else catalog).get("a")
+    for depth in (20, 21, 50, 59, 61, 119, 120, 10_000):
+        found = index.retrieve(Search("", depth, np.ones(4)))
+        assert (list(found.pool.ids), list(found.warnings)) == (list(whole.ids[:depth]), []), depth
+        np.testing.assert_array_equal(found.pool.embeddings, whole.embeddings[:depth])
+    thirds = [id for id in whole.ids if int(id[1:]) % 3 == 0]
+    for filter, expected in (({"third": True}, thirds), ({"third": 1}, [])):
+        for depth in (25, 38, 1_000):
+            assert list(index.retrieve(Search("", depth, np.ones(4), filter=filter)).pool.ids) == expected[:depth]
 
 
 def test_vectors_that_are_too_many_for_one_answer(catalog: MilvusCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,8 +237,9 @@ def test_filters_that_nothing_passes_and_hybrid(catalog: MilvusCatalog) -> None:
         index.retrieve(Search("", 5, np.ones(4), filter={"a": 1}))
     index.upsert([Document("x", "", metadata={"a": 2})], unit(1, 4))
     assert len(index.retrieve(Search("", 5, np.ones(4), filter={"a": 1})).pool) == 0
-    with pytest.raises(InvalidInput, match="hybrid"):
-        index.retrieve(Search("", 5, np.ones(4), hybrid=True))
+    without = catalog.create("b", encoder=None, dimension=4, lexical=False)
+    with pytest.raises(InvalidInput, match="keeps no words"):
+        without.retrieve(Search("", 5, np.ones(4), hybrid=True))
     with pytest.raises(InvalidInput, match="depth"):
         index.retrieve(Search("", 0, np.ones(4)))
 
@@ -247,7 +255,7 @@ async def test_uploads_cost_what_has_changed(catalog: MilvusCatalog) -> None:
     assert (report.unchanged, report.updated, encoder.encoded) == (1, 1, ["three", "two", "two"])
 
 
-@pytest.mark.parametrize("kind", ["flat", "hnsw"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_creating_describing_and_deleting(catalog: MilvusCatalog, url: str, prefix: str, kind: str) -> None:
     other = MilvusCatalog(Connection(url), prefix=prefix)
     assert (catalog.list(), catalog.exists("a.b-c_d")) == ([], False)
@@ -264,6 +272,8 @@ def test_creating_describing_and_deleting(catalog: MilvusCatalog, url: str, pref
         with pytest.raises(IndexConflict):
             other.create("a.b-c_d", encoder=encoder, dimension=dimension, kind=wanted)
     other.delete("a.b-c_d")
+    with pytest.raises(UnknownIndex):
+        index.retrieve(Search("", 1, np.ones(4)))  # known to this catalog until it fails
     for call in (catalog.get, catalog.describe, catalog.delete, other.get):
         with pytest.raises(UnknownIndex, match=r"a\.b-c_d"):
             call("a.b-c_d")
@@ -297,17 +307,17 @@ def test_what_cannot_be_created(catalog: MilvusCatalog) -> None:
     for dimension in (0, DIMENSIONS[0] - 1, DIMENSIONS[-1] + 1):
         with pytest.raises(InvalidInput, match="dimensions"):
             catalog.create("a", encoder=None, dimension=dimension)
-    with pytest.raises(InvalidInput, match="flat or hnsw"):
+    with pytest.raises(InvalidInput, match="diskann or autoindex"):
         catalog.create("a", encoder=None, dimension=4, kind="sq8")
     assert catalog.list() == []
 
 
 def test_an_interrupted_creation_is_taken_up(catalog: MilvusCatalog) -> None:
-    catalog._build("a", None, 4, "flat")
+    catalog._build("a", None, 4, "flat", lexical=False)
     index = catalog.create("a", encoder=None, dimension=4)
     index.upsert([Document("x", "")], unit(1, 4))
     assert index.retrieve(Search("", 5, np.ones(4))).pool.ids == ["x"]
-    catalog._build("a", None, 4, "flat")  # as another process would a moment later
+    catalog._build("a", None, 4, "flat", lexical=False)  # as another process would a moment later
     assert index.count() == 1
 
 
@@ -322,66 +332,6 @@ def test_collections_of_others_are_left_alone(catalog: MilvusCatalog, url: str, 
     assert catalog.list() == []
     connection.close()
     other.close()
-
-
-@pytest.mark.parametrize("numbers", [False, True])
-async def test_a_collection_of_one_s_own(url: str, prefix: str, numbers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pymilvus import DataType, MilvusClient
-
-    client, own = MilvusClient(url), f"{prefix}Papers"
-    schema = MilvusClient.create_schema()
-    schema.add_field("pk", DataType.INT64 if numbers else DataType.VARCHAR, is_primary=True, max_length=100)
-    schema.add_field("emb", DataType.FLOAT_VECTOR, dim=8)
-    schema.add_field("body", DataType.VARCHAR, max_length=100)
-    schema.add_field("head", DataType.VARCHAR, max_length=100, nullable=True)
-    client.create_collection(own, schema=schema)
-    wanted = MilvusClient.prepare_index_params()
-    wanted.add_index("emb", index_type="FLAT", metric_type="IP")
-    client.create_index(own, wanted)
-    client.load_collection(own)
-    vectors = unit(50, 8)
-    ids = [str(n - 20) for n in range(50)]
-    rows = zip(ids, vectors, strict=True)
-    client.insert(own, [{"pk": int(i) if numbers else i, "emb": v, "body": f"b{i}", "head": None} for i, v in rows])
-    described = Existing(own, id="pk", vector="emb", text="body", title="head", encoder="seeded-8")
-    catalog = MilvusCatalog(Connection(url), prefix=prefix, existing={"papers": described})
-    retriever = IndexRetriever(catalog, None)
-    query = unit(1, 8, seed=1)[0]
-    pool = (await retriever.retrieve("papers", Search("", 10, query))).pool
-    scores = vectors.astype(np.float64) @ query
-    assert list(pool.ids) == [ids[row] for row in np.argsort(-scores)[:10]]
-    np.testing.assert_allclose(pool.scores, np.sort(scores)[::-1][:10], atol=1e-12)
-    with monkeypatch.context() as patch:
-        for module in ("existing", "collection"):
-            patch.setattr(f"boundarymorph.retrieval.milvus.{module}.ANSWER_BYTES", 32 * 7)
-        parts = (await retriever.retrieve("papers", Search("", 10, query))).pool
-    assert parts.ids == pool.ids
-    np.testing.assert_array_equal(parts.embeddings, pool.embeddings)
-    assert await retriever.documents("papers", ["-3", "x", "7"]) == {i: Document(i, f"b{i}") for i in ("-3", "7")}
-    assert await retriever.characters("papers", ["-13"]) == {"-13": 4}
-    with pytest.raises(InvalidInput, match="seeded-8"):
-        await retriever.retrieve("papers", Search("text", 10))
-    with pytest.raises(InvalidInput, match="no filter"):
-        await retriever.retrieve("papers", Search("", 10, query, filter={"a": 1}))
-    index = catalog.get("papers")
-    for change in (lambda: index.upsert([], np.empty((0, 8))), lambda: index.delete(["1"])):
-        with pytest.raises(InvalidInput, match="of your own"):
-            change()
-    with pytest.raises(InvalidInput, match="of your own"):
-        catalog.delete("papers")
-    assert [(info.name, info.count, info.encoder) for info in catalog.list()] == [("papers", 50, "seeded-8")]
-    assert catalog.exists("papers")
-    wrong = MilvusCatalog(
-        Connection(url),
-        prefix=prefix,
-        existing={"papers": Existing(own, id="pk", vector="emb", text="words", title=None, encoder=None)},
-    )
-    with pytest.raises(RetrieverFailed, match="'words'"):
-        wrong.get("papers")
-    assert wrong.list() == []
-    for part in (catalog, wrong, client):
-        part.close()
-    await retriever.close()
 
 
 def test_kept_vectors_follow_what_is_written(catalog: MilvusCatalog, keeping: MilvusCatalog) -> None:
@@ -445,3 +395,116 @@ def test_quoted_strings_have_no_way_out(text: str) -> None:
     inner = quoted(text)[1:-1]
     assert "\n" not in inner and "\r" not in inner
     assert '"' not in inner.replace("\\\\", "").replace('\\"', "")
+
+
+def test_an_index_in_use_is_described_once_in_a_while(url: str, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, asked = 0.0, []
+    connection, other = Connection(url), MilvusCatalog(Connection(url), prefix=prefix)
+    catalog = MilvusCatalog(connection, prefix=prefix, schema_seconds=5, clock=lambda: now)
+    catalog.create("a", encoder=None, dimension=4).upsert([Document("x", "text")], unit(1, 4))
+    call = connection.call
+
+    def counted(method: str, *args: Any, **options: Any) -> Any:
+        asked.append(method)
+        return call(method, *args, **options)
+
+    monkeypatch.setattr(connection, "call", counted)
+    for _ in range(3):
+        catalog.get("a").retrieve(Search("", 1, np.ones(4)))
+        catalog.get("a").documents(["x"])
+    assert "describe_collection" not in asked
+    now = 5.0
+    for _ in range(3):
+        catalog.get("a")
+    assert asked.count("describe_collection") == 1
+    # Another process makes it anew, of other vectors: the first call fails, and the next knows.
+    other.delete("a")
+    other.create("a", encoder=None, dimension=6).upsert([Document("y", "text")], unit(1, 6))
+    with pytest.raises((RetrieverUnavailable, InvalidEmbeddings)):
+        catalog.get("a").retrieve(Search("", 1, np.ones(4)))
+    assert catalog.get("a").retrieve(Search("", 1, np.ones(6))).pool.ids == ["y"]
+    other.delete("a")
+    with pytest.raises(UnknownIndex):
+        catalog.get("a").retrieve(Search("", 1, np.ones(6)))
+    with pytest.raises(UnknownIndex, match="'a'"):
+        catalog.get("a")
+    catalog.close()
+    other.close()
+
+
+@pytest.mark.parametrize("consistency", ["strong", "session", "bounded", "eventually"])
+def test_consistency_is_of_searches(url: str, prefix: str, consistency: Consistency) -> None:
+    catalog = MilvusCatalog(Connection(url), prefix=prefix, consistency=consistency)
+    index = catalog.create("a", encoder=None, dimension=4)
+    asked: list[str] = []
+    assert isinstance(index, MilvusIndex)
+    loaded = index._collection._loaded
+
+    def watched(method: str, **options: Any) -> Any:
+        asked.append(options["consistency_level"])
+        return loaded(method, **options)
+
+    index._collection._loaded = watched  # type: ignore[method-assign]
+    index.upsert([Document("x", "")], unit(1, 4), [b"digest"])
+    assert (index.digests(["x"]), asked) == ({"x": b"digest"}, ["Strong"])  # what decides about writing
+    asked.clear()
+    assert index.documents(["x"]).keys() <= {"x"}
+    index._collection.search(np.ones(4, np.float32), 1, [])
+    assert asked == [consistency.capitalize()] * 2
+    catalog.close()
+
+
+def test_parameters_of_the_settings() -> None:
+    structures = Structures(
+        {"ivf": {"nlist": 16}, "hnsw": {"M": 8}}, {"ivf": {"nprobe": 3}, "diskann": {"search_list": 7}}
+    )
+    assert structures.index("ivf") == {"index_type": "IVF_FLAT", "metric_type": "COSINE", "params": {"nlist": 16}}
+    assert structures.index("hnsw")["params"] == {"M": 8, "efConstruction": 360}
+    assert [structures.index(kind)["index_type"] for kind in KINDS] == [
+        "FLAT",
+        "IVF_FLAT",
+        "HNSW",
+        "DISKANN",
+        "AUTOINDEX",
+    ]
+    assert structures.searching("ivf", 100) == {"nprobe": 3}
+    assert structures.searching("hnsw", 100) == {"ef": 200}
+    assert structures.searching("hnsw", 16_384) == {"ef": 32_768}
+    assert (structures.searching("diskann", 5), structures.searching("diskann", 9)) == (
+        {"search_list": 7},
+        {"search_list": 9},
+    )
+    assert Structures(search={"hnsw": {"ef": 64}}).searching("hnsw", 100) == {"ef": 100}
+    assert (structures.searching("flat", 9), structures.exhaustive("flat"), structures.exhaustive("ivf")) == (
+        {},
+        {},
+        {"nprobe": 16},
+    )
+
+
+def test_clusters_that_hold_too_little_are_all_searched(url: str, prefix: str) -> None:
+    structures = Structures({"ivf": {"nlist": 32}}, {"ivf": {"nprobe": 1}})
+    catalog = MilvusCatalog(Connection(url), prefix=prefix, structures=structures)
+    index = catalog.create("a", encoder=None, dimension=8, kind="ivf", lexical=False)
+    index.upsert([Document(id, "") for id in names(2_000)], unit(2_000, 8))
+    assert len(index.retrieve(Search("", 1_500, np.ones(8))).pool) == 1_500
+    catalog.close()
+
+
+def test_half_precision_vectors_are_read_as_they_are() -> None:
+    """As servers from 2.4 send them: as bytes by a search, and as a list of bytes by a query."""
+    described = {
+        "properties": {},
+        "enable_dynamic_field": False,
+        "fields": [{"name": "vector", "type": DataType.FLOAT16_VECTOR, "params": {"dim": 8}}],
+    }
+    collection = collections.Collection(SimpleNamespace(call=lambda *_: described), "a")  # type: ignore[arg-type]
+    halves = unit(2, 8).astype("<f2")
+    rows: list[dict[str, Any]] = [{"vector": halves[0].tobytes()}, {"vector": [halves[1].tobytes()]}]
+    assert collection.halves
+    np.testing.assert_array_equal(collection.matrix(rows), halves.astype(np.float32))
+    assert collection.matrix([]).shape == (0, 8)
+    for server, wanted, expected in (("2.4.1", True, "16"), ("2.4.1", False, ""), ("2.3.5", True, "")):
+        schema = _schema(8, halves=wanted and Server.of(server).half_precision, full_text=False)
+        (vector,) = [field for field in schema.fields if field.name == "vector"]
+        assert vector.dtype.name == f"FLOAT{expected}_VECTOR"

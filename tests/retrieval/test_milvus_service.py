@@ -12,6 +12,7 @@ import pytest
 
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.retrieval.build import build_indexes
+from boundarymorph.retrieval.milvus.searched import HYBRID_OF_THE_POOL, WORDS_OF_THE_POOL
 from boundarymorph.settings import MilvusSettings, Settings
 from boundarymorph.settings.dump import masked
 from tests.api.service import problem
@@ -78,14 +79,15 @@ def test_a_service_over_milvus(tmp_path: Path, vectors: str) -> None:
         trams = select(running, filter={"of": "tram", "n": {"gte": 4}}, k=10)
         assert {document["id"] for document in trams["documents"]} == {f"tram-{n}" for n in range(4, 10)}
         assert select(running, max_tokens=30, k=None)["status"] == "complete"
-        assert "leave hybrid out" in problem(
-            client.post("/select", json=SELECT | {"hybrid": True}), 422, "invalid-input"
-        )
+        assert first["warnings"] == [WORDS_OF_THE_POOL]
+        assert select(running, hybrid=True)["warnings"] == [HYBRID_OF_THE_POOL.format("41")]
 
         ids = [document["id"] for document in DOCUMENTS if document["metadata"]["of"] == ["tram"]]  # type: ignore[index]
         deleted = client.request("DELETE", "/indexes/tales/documents", json={"ids": [*ids, "nobody"]})
         assert deleted.json() == {"deleted": 10}
         assert select(running, filter={"of": "tram"})["documents"] == []
+        url = "/indexes/tales/documents"
+        assert client.request("DELETE", url, json={"filter": {"n": 9}}).json() == {"deleted": 3}
         before = select(running)
 
         server.kill()

@@ -1527,7 +1527,7 @@ export interface components {
             dimension?: number | null;
             /**
              * Kind
-             * @description how it is searched: exactly (flat, the default), or faster and nearly so (ivf; in Milvus hnsw)
+             * @description how it is searched: exactly (flat, the default), or faster and nearly so (ivf; in Milvus also hnsw, diskann and autoindex)
              * @default null
              */
             kind?: string | null;
@@ -1546,15 +1546,30 @@ export interface components {
         };
         /**
          * DeleteDocuments
-         * @description Ids to delete; unknown ones are ignored.
+         * @description Which documents to delete: those of some ids, or those whose metadata pass a filter.
          */
         DeleteDocuments: {
             /**
              * Ids
-             * @description of the documents to delete
+             * @description of the documents to delete; unknown ones are ignored
+             * @default null
              */
-            ids: (string | number)[];
-        };
+            ids?: (string | number)[] | null;
+            /**
+             * Filter
+             * @description as of a selection; {} is passed by all documents
+             * @default null
+             */
+            filter?: {
+                [key: string]: unknown;
+            } | null;
+        } & ({
+            ids: unknown[];
+            filter?: null;
+        } | {
+            filter: Record<string, unknown>;
+            ids?: null;
+        });
         /**
          * DocumentsRequest
          * @description A request of Cohere (v1 and v2), Jina, Infinity, vLLM or of what is compatible with one of them.

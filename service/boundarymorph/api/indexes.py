@@ -35,6 +35,7 @@ from boundarymorph.errors import BoundaryMorphError, InvalidInput, LimitExceeded
 from boundarymorph.inference.executors import Run
 from boundarymorph.retrieval.catalog import WORDS, Catalog, IndexInfo
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.ingestion import BATCH_BYTES, IngestReport, ingesting
 from boundarymorph.retrieval.pace import Pace
 from boundarymorph.retrieval.uploads import BadLine, ParsedDocument, parse_array, parse_ndjson
@@ -137,7 +138,11 @@ async def upsert_documents(
 async def delete_documents(name: str, request: Request, access: AccessOf, indexes: IndexesOf) -> DeleteReport:
     """Gone for every search that begins after the answer."""
     wanted = await bodies.parsed(request, access, DeleteDocuments)
-    return DeleteReport(deleted=await access.work.write.run(_delete, indexes.catalog, name, wanted.ids))
+    if wanted.ids is not None:
+        return DeleteReport(deleted=await access.work.write.run(_delete, indexes.catalog, name, wanted.ids))
+    return DeleteReport(
+        deleted=await access.work.write.run(_delete_matching, indexes.catalog, name, Filter(wanted.filter))
+    )
 
 
 @router.get(
@@ -173,6 +178,10 @@ def _document(catalog: Catalog, name: str, id: str) -> Document | None:
 
 def _delete(catalog: Catalog, name: str, ids: Sequence[str]) -> int:
     return catalog.get(name).delete(ids)
+
+
+def _delete_matching(catalog: Catalog, name: str, filter: Filter) -> int:
+    return catalog.get(name).delete_matching(filter)
 
 
 class _WhileUploading(StreamingResponse):

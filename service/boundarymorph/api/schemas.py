@@ -65,7 +65,8 @@ class CreateIndex(Message):
     dimension: int | None = Field(None, ge=1, description="own vectors of this dimension, without an encoder")
     kind: str | None = Field(
         None,
-        description="how it is searched: exactly (flat, the default), or faster and nearly so (ivf; in Milvus hnsw)",
+        description="how it is searched: exactly (flat, the default), or faster and nearly so (ivf; in Milvus also "
+        "hnsw, diskann and autoindex)",
     )
     lexical: bool = Field(True, description="keep the words too, for BM25 and hybrid search")
     metric: str = Field("cosine", description="cosine: every vector is brought to unit length")
@@ -172,9 +173,25 @@ class UploadProgress(BaseModel):
 
 
 class DeleteDocuments(Message):
-    """Ids to delete; unknown ones are ignored."""
+    """Which documents to delete: those of some ids, or those whose metadata pass a filter."""
 
-    ids: list[Id] = Field(description="of the documents to delete")
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"required": ["ids"], "properties": {"ids": {"type": "array"}, "filter": {"type": "null"}}},
+                {"required": ["filter"], "properties": {"filter": {"type": "object"}, "ids": {"type": "null"}}},
+            ]
+        }
+    )
+
+    ids: list[Id] | None = Field(None, description="of the documents to delete; unknown ones are ignored")
+    filter: dict[str, Any] | None = Field(None, description="as of a selection; {} is passed by all documents")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if (self.ids is None) == (self.filter is None):
+            raise ValueError("give exactly one of 'ids' and 'filter'")
+        return self
 
 
 class DeleteReport(BaseModel):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
+import orjson
 import typer
 from rich.console import Console
 from rich.markup import escape
+
+from boundarymorph.errors import InvalidInput
 
 console = Console(emoji=False)
 
@@ -22,3 +25,14 @@ def fail(message: str) -> NoReturn:
     stderr = Console(stderr=True, emoji=False)
     stderr.print(f"[red]error:[/red] {escape(message)}", highlight=False, soft_wrap=True)
     sys.exit(1)
+
+
+def json_object(option: str, text: str) -> dict[str, Any]:
+    """The object that an option's text is as JSON. Raises InvalidInput."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(f"{option} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InvalidInput(f"{option} must be a JSON object")
+    return value

@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 
 from boundarymorph.cli import source as sources
-from boundarymorph.cli.common import DataDirectory, console, fail
+from boundarymorph.cli.common import DataDirectory, console, fail, json_object
 from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration
 from boundarymorph.settings import Settings
 
@@ -45,7 +45,11 @@ def build_index(
     ],
     strict: Annotated[bool, typer.Option(help="Write nothing at all if any line is bad.")] = False,
     kind: Annotated[
-        str | None, typer.Option(help="flat or ivf: how a new index is searched.", show_default="flat")
+        str | None,
+        typer.Option(
+            help="How a new index is searched: flat or ivf, in Milvus also hnsw, diskann or autoindex.",
+            show_default="flat",
+        ),
     ] = None,
     words: Annotated[bool, typer.Option(help="Keep the words of a new index too, for BM25 and hybrid search.")] = True,
     dimension: Annotated[
@@ -180,12 +184,26 @@ def restore_index(
 
 @app.command("delete")
 def delete_index(
-    name: Annotated[str, typer.Argument(help="Name of the index.")], data_directory: DataDirectory = None
+    name: Annotated[str, typer.Argument(help="Name of the index.")],
+    filter: Annotated[
+        str | None,
+        typer.Option(
+            help="Only documents whose metadata pass it, as JSON, from an index that stays.", show_default="all"
+        ),
+    ] = None,
+    data_directory: DataDirectory = None,
 ) -> None:
-    """Remove an index with all its documents."""
+    """Remove an index with all its documents, or some of the documents."""
+    from boundarymorph.retrieval.filters import Filter
+
+    wanted = None if filter is None else Filter(json_object("--filter", filter))
     with _indexes(Settings.load(data_directory=data_directory)) as catalog:
-        catalog.delete(name)
-    console.print(f"{name} deleted", highlight=False)
+        if wanted is None:
+            catalog.delete(name)
+            console.print(f"{name} deleted", highlight=False)
+        else:
+            deleted = catalog.get(name).delete_matching(wanted)
+            console.print(f"{name}: {deleted:,} documents deleted", highlight=False)
 
 
 def _encoder_of(info: IndexInfo) -> str:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
-import orjson
 import typer
 
-from boundarymorph.cli.common import DataDirectory, console
-from boundarymorph.errors import InvalidInput
+from boundarymorph.cli.common import DataDirectory, console, json_object
 from boundarymorph.settings import Settings
 
 
@@ -53,7 +51,7 @@ def select(
         "batch_size": batch_size,
         "method": method,
         "spend": spend,
-        "filter": None if filter is None else _json_object("--filter", filter),
+        "filter": None if filter is None else json_object("--filter", filter),
         "hybrid": hybrid,
     }
     request = SelectRequest.model_validate({"query": query, "index": index, "return_documents": not as_json, **given})
@@ -73,13 +71,3 @@ def select(
         typer.echo(response.model_dump_json(indent=2))
     else:
         terminal.print_selection(console, query, response.model_dump())
-
-
-def _json_object(option: str, text: str) -> dict[str, Any]:
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"{option} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise InvalidInput(f"{option} must be a JSON object")
-    return value

@@ -6,7 +6,7 @@ What a process does not need is not imported.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pydantic import SecretStr
 
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.settings import EncoderSettings, Settings
+from boundarymorph.settings import EncoderSettings, MilvusParameters, Settings
 from boundarymorph.telemetry import metrics
 
 if TYPE_CHECKING:
@@ -111,6 +111,7 @@ def build_indexes(settings: Settings) -> Catalog:
     except ModuleNotFoundError as error:
         raise InvalidConfiguration(f"milvus.url needs {error.name}: pip install 'boundarymorph[milvus]'") from None
     from boundarymorph.retrieval.milvus.existing import Existing
+    from boundarymorph.retrieval.milvus.structures import Structures
     from boundarymorph.retrieval.milvus.vectors import VectorCache
 
     def cache(dimension: int) -> VectorCache:
@@ -121,6 +122,10 @@ def build_indexes(settings: Settings) -> Catalog:
         prefix=chosen.prefix,
         make_cache=cache if chosen.vectors == "local" else None,
         existing={name: Existing(**described.model_dump()) for name, described in chosen.collections.items()},
+        structures=Structures(_by_kind(chosen.build), _by_kind(chosen.search)),
+        consistency=chosen.consistency,
+        half_precision=chosen.half_precision,
+        schema_seconds=chosen.schema_seconds,
     )
 
 
@@ -167,6 +172,10 @@ def build_remote_retriever(settings: Settings) -> RemoteRetriever:
         connections=chosen.connections,
         on_change=partial(metrics.observe_replica, "retriever"),
     )
+
+
+def _by_kind(parameters: MilvusParameters) -> Mapping[str, Mapping[str, int | float | str | bool]]:
+    return {str(kind): given for kind, given in parameters.items()}
 
 
 def _secret(value: SecretStr | None) -> str | None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import IndexConflict, InvalidIndexName, UnknownIndex
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.retriever import Retrieved, Search
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -129,6 +130,9 @@ class Index(Protocol):
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove documents, durably and at once; how many of the ids were there."""
+
+    def delete_matching(self, filter: Filter) -> int:
+        """Remove the documents whose metadata pass a filter, durably and at once; how many there were."""
 
     def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
         """The documents of these ids, by id and in their order; unknown ones are left out."""

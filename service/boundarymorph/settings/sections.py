@@ -284,7 +284,16 @@ class MilvusCollection(BaseModel, extra="forbid"):
     vector: str = "vector"
     text: str = "text"
     title: str | None = None
+    metadata: tuple[str, ...] | None = Field(None, description="fields that are metadata; all others if unset")
     encoder: str | None = Field(None, description="full name of what made its vectors; queries bring theirs if unset")
+    words: bool = Field(False, description="BM25 over the texts of each pool, which are read for it")
+    search: dict[str, int | float | str | bool] = Field(
+        default_factory=dict, description="parameters of a search in its index, such as nprobe"
+    )
+
+
+MilvusKind = Literal["flat", "ivf", "hnsw", "diskann", "autoindex"]
+MilvusParameters = dict[MilvusKind, dict[str, int | float | str | bool]]
 
 
 class MilvusSettings(BaseModel, extra="forbid"):
@@ -300,4 +309,13 @@ class MilvusSettings(BaseModel, extra="forbid"):
     connections: int = Field(16, ge=1, description="searches that wait for it at a time")
     vectors: Literal["milvus", "local"] = Field("milvus", description="local: kept on disk here once fetched")
     vector_bytes: int = Field(2**30, ge=2**16, description="of disk for the kept vectors of each index")
+    consistency: Literal["strong", "session", "bounded", "eventually"] = Field(
+        "strong", description="of searches: strong sees all that is acknowledged, and waits for it"
+    )
+    schema_seconds: float = Field(
+        5.0, ge=0, description="until an index in use is described anew; 0: for every request"
+    )
+    half_precision: bool = Field(True, description="vectors of new indexes as float16, where the server can")
+    build: MilvusParameters = Field(default_factory=dict, description="of indexes by kind, as in hnsw = {M = 32}")
+    search: MilvusParameters = Field(default_factory=dict, description="of searches by kind, as in ivf = {nprobe = 64}")
     collections: dict[str, MilvusCollection] = Field(default_factory=dict, description="your own, by name of the index")

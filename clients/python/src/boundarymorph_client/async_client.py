@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 import httpx
 
@@ -122,9 +122,11 @@ class AsyncClient:
         """Raises UnknownIndex or UnknownDocument."""
         await self._result(calls.delete_document(index, id))
 
-    async def delete_documents(self, index: str, ids: Sequence[str]) -> DeleteReport:
-        """Those that are there. Raises UnknownIndex."""
-        return await self._result(calls.delete_documents(index, ids))
+    async def delete_documents(
+        self, index: str, ids: Sequence[str] | None = None, *, filter: Mapping[str, Any] | None = None
+    ) -> DeleteReport:
+        """Those of the ids that are there, or all that pass a filter. Raises UnknownIndex."""
+        return await self._result(calls.delete_documents(index, ids, filter))
 
     async def ready(self) -> Ready:
         """Whether the service can serve: its `status` is then `ok`."""

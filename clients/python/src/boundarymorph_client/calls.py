@@ -110,12 +110,14 @@ def delete_document(index: str, id: str) -> Call[None]:
     return Call(method="DELETE", path=_path(index, "documents", id), read=lambda _: None, idempotent=False)
 
 
-def delete_documents(index: str, ids: Sequence[str]) -> Call[DeleteReport]:
+def delete_documents(
+    index: str, ids: Sequence[str] | None = None, filter: Mapping[str, Any] | None = None
+) -> Call[DeleteReport]:
     return Call(
         method="DELETE",
         path=_path(index, "documents"),
         read=_reading(DeleteReport),
-        body={"ids": list(ids)},
+        body={"filter": filter} if ids is None else {"ids": list(ids)},
         idempotent=False,
     )
 

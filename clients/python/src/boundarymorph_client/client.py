@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 import httpx
 
@@ -113,9 +113,11 @@ class Client:
         """Raises UnknownIndex or UnknownDocument."""
         self._result(calls.delete_document(index, id))
 
-    def delete_documents(self, index: str, ids: Sequence[str]) -> DeleteReport:
-        """Those that are there. Raises UnknownIndex."""
-        return self._result(calls.delete_documents(index, ids))
+    def delete_documents(
+        self, index: str, ids: Sequence[str] | None = None, *, filter: Mapping[str, Any] | None = None
+    ) -> DeleteReport:
+        """Those of the ids that are there, or all that pass a filter. Raises UnknownIndex."""
+        return self._result(calls.delete_documents(index, ids, filter))
 
     def ready(self) -> Ready:
         """Whether the service can serve: its `status` is then `ok`."""

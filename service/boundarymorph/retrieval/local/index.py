@@ -130,6 +130,10 @@ class LocalIndex:
         """As `Index.delete`."""
         return self._store.delete(ids)
 
+    def delete_matching(self, filter: Filter) -> int:
+        """As `Index.delete_matching`."""
+        return self._store.delete_matching(filter)
+
     def documents(self, ids: Sequence[str]) -> dict[str, Document]:
         """As `Index.documents`."""
         return self._store.documents(ids)

@@ -131,18 +131,18 @@ class DocumentStore(SqliteFile):
     def delete(self, ids: Sequence[str]) -> int:
         """Remove documents; how many of the ids were there."""
         with self.write() as connection:
-            rows = select(connection, "id, sequence", ids)
-            present = [id for id, _ in rows]
-            before = last_sequence(connection)
-            metadata_index.remove(connection, [sequence for _, sequence in rows])
-            bury_words(connection, [sequence for _, sequence in rows])
-            merge_segments(connection)
-            connection.executemany("INSERT OR REPLACE INTO documents (id) VALUES (?)", ((id,) for id in present))
-            (tombstones,) = connection.execute("SELECT count(*) FROM documents WHERE embedding IS NULL").fetchone()
-            if tombstones - len(present) > self._tombstones_kept:
-                connection.execute("DELETE FROM documents WHERE embedding IS NULL AND sequence <= ?", (before,))
-                connection.execute("UPDATE meta SET value = ? WHERE key = 'purged'", (before,))
-        return len(present)
+            return self._bury(connection, select(connection, "id, sequence", ids))
+
+    def delete_matching(self, filter: Filter) -> int:
+        """Remove the documents whose metadata meet a filter; how many there were."""
+        with self.write() as connection:
+            matching = orjson.dumps(self._matched.sequences(connection, filter).tolist()).decode()
+            rows = connection.execute(
+                f"SELECT id, sequence FROM documents WHERE {LIVING} "  # noqa: S608
+                "AND sequence IN (SELECT value FROM json_each(?))",
+                (matching,),
+            ).fetchall()
+            return self._bury(connection, rows)
 
     def documents(self, ids: Sequence[str]) -> dict[str, Document]:
         """The documents of these ids, by id and in their order; unknown ones are left out."""
@@ -266,6 +266,20 @@ class DocumentStore(SqliteFile):
         """
         with self.transaction() as connection:
             return self._matched.sequences(connection, filter)
+
+    def _bury(self, connection: sqlite3.Connection, rows: Sequence[tuple[str, int]]) -> int:
+        """Remove documents by id and sequence number; how many these are."""
+        present = [id for id, _ in rows]
+        before = last_sequence(connection)
+        metadata_index.remove(connection, [sequence for _, sequence in rows])
+        bury_words(connection, [sequence for _, sequence in rows])
+        merge_segments(connection)
+        connection.executemany("INSERT OR REPLACE INTO documents (id) VALUES (?)", ((id,) for id in present))
+        (tombstones,) = connection.execute("SELECT count(*) FROM documents WHERE embedding IS NULL").fetchone()
+        if tombstones - len(present) > self._tombstones_kept:
+            connection.execute("DELETE FROM documents WHERE embedding IS NULL AND sequence <= ?", (before,))
+            connection.execute("UPDATE meta SET value = ? WHERE key = 'purged'", (before,))
+        return len(present)
 
     def back_up(self, target: Path) -> int:
         """Copy the store, as it is at one moment, into a new file; how many documents that is. Writers go on meanwhile.

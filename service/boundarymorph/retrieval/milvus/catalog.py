@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import orjson
-from pymilvus import CollectionSchema, DataType, MilvusClient
+from pymilvus import CollectionSchema, DataType, Function, FunctionType, MilvusClient
 
 from boundarymorph.errors import (
     CorruptIndex,
@@ -19,20 +21,22 @@ from boundarymorph.errors import (
     UnknownIndex,
 )
 from boundarymorph.retrieval.catalog import NAME, Index, IndexConfiguration, IndexInfo, check_name, check_same, unknown
-from boundarymorph.retrieval.milvus.collection import Collection
+from boundarymorph.retrieval.milvus.collection import Collection, Consistency
 from boundarymorph.retrieval.milvus.connection import Connection
 from boundarymorph.retrieval.milvus.existing import Existing, ExistingIndex
 from boundarymorph.retrieval.milvus.index import (
+    CONTENT,
     MAX_DIGEST_LENGTH,
     MAX_ID_BYTES,
     MAX_TERMS,
     MAX_TEXT_BYTES,
+    WORDS,
     MilvusIndex,
 )
+from boundarymorph.retrieval.milvus.structures import KINDS, Structures
 from boundarymorph.retrieval.milvus.vectors import VectorCache
 
 PROPERTY = "boundarymorph.index"
-STRUCTURES = {"flat": ("FLAT", {}), "hnsw": ("HNSW", {"M": 32, "efConstruction": 360})}
 DIMENSIONS = range(2, 32_769)
 _ESCAPED = {"_": "__", ".": "_d", "-": "_h"}
 _PLAIN = {escaped: plain for plain, escaped in _ESCAPED.items()}
@@ -53,14 +57,28 @@ class MilvusCatalog:
         prefix: str,
         make_cache: Callable[[int], VectorCache] | None = None,
         existing: Mapping[str, Existing] | None = None,
+        structures: Structures | None = None,
+        consistency: Consistency = "strong",
+        half_precision: bool = True,
+        schema_seconds: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """make_cache: where the vectors of an index of so many dimensions are kept, None to have them from Milvus."""
+        """make_cache: where the vectors of an index of so many dimensions are kept, None to have them from Milvus.
+
+        structures: parameters of the kinds of index. half_precision: of the vectors of new indexes, where the server
+        can. schema_seconds: how long an index that is used is not asked for anew, if no call of it fails.
+        """
         self._connection = connection
         self._prefix = prefix
         self._make_cache = make_cache
         self._existing = existing or {}
+        self._structures = structures or Structures()
+        self._consistency = consistency
+        self._half_precision = half_precision
+        self._schema_seconds = schema_seconds
+        self._clock = clock
         self._lock = threading.Lock()
-        self._open: dict[str, MilvusIndex] = {}
+        self._open: dict[str, _Open] = {}
 
     def check(self) -> None:
         self._connection.call("list_collections")
@@ -72,13 +90,15 @@ class MilvusCatalog:
     def ensure(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
     ) -> bool:
-        """As `Catalog.ensure`. What an interrupted call of it left undone is done by the next. No words are kept."""
+        """As `Catalog.ensure`. What an interrupted call of it left undone is done by the next."""
         check_name(name)
-        if kind is not None and kind not in STRUCTURES:
-            raise InvalidInput(f"in Milvus an index is of the kind {' or '.join(STRUCTURES)}, not {kind!r}")
+        if kind is not None and kind not in KINDS:
+            raise InvalidInput(
+                f"in Milvus an index is of the kind {', '.join(KINDS[:-1])} or {KINDS[-1]}, not {kind!r}"
+            )
         if dimension not in DIMENSIONS:
             raise InvalidInput(f"Milvus takes {DIMENSIONS[0]} to {DIMENSIONS[-1]:,} dimensions, not {dimension}")
-        ours = None if self.exists(name) else self._build(name, encoder, dimension, kind or "flat")
+        ours = None if self.exists(name) else self._build(name, encoder, dimension, kind or "flat", lexical)
         collection, info = self._describe(name)
         check_same(name, info, encoder=encoder, dimension=dimension, kind=kind)
         if name not in self._existing:
@@ -93,19 +113,17 @@ class MilvusCatalog:
         return self.get(name)
 
     def get(self, name: str) -> Index:
-        collection, info = self._describe(name)
-        if (existing := self._existing.get(name)) is not None:
-            return ExistingIndex(name, info, collection, existing)
+        """As `Catalog.get`. One that was deleted elsewhere a moment ago may still be answered; its calls then fail."""
+        check_name(name)
         with self._lock:
-            if (index := self._open.get(name)) is not None and index.info == info:
-                return index
-            cache = None if self._make_cache is None else self._make_cache(info.dimension)
-            self._open[name] = index = MilvusIndex(name, info, collection, cache)
-            return index
+            known = self._open.get(name)
+        if known is not None and not known.opened.stale and self._clock() < known.until:
+            return known.opened
+        return self._opened(name)
 
     def describe(self, name: str) -> IndexInfo:
         """An index at a glance; of its bytes none are on this machine."""
-        index = self.get(name)
+        index = self._opened(name)
         info = index.info
         return IndexInfo(name, index.count(), info.dimension, info.encoder, info.created, 0, info.kind)
 
@@ -146,20 +164,51 @@ class MilvusCatalog:
     def _collection_of(self, name: str) -> str:
         return self._prefix + "".join(_ESCAPED.get(letter, letter) for letter in name)
 
+    def _opened(self, name: str) -> MilvusIndex | ExistingIndex:
+        """The index as it is in Milvus now."""
+        try:
+            collection, info = self._describe(name)
+            lite = name in self._existing and self._connection.server().lite
+        except UnknownIndex:
+            with self._lock:
+                self._open.pop(name, None)
+            raise
+        with self._lock:
+            known = self._open.get(name)
+            index: MilvusIndex | ExistingIndex
+            if (existing := self._existing.get(name)) is not None:
+                index = ExistingIndex(name, info, collection, existing, lite=lite)
+            elif known is not None and known.opened.info == info and not known.opened.stale:
+                index = known.opened
+            else:
+                if known is not None and known.opened.info == info and isinstance(known.opened, MilvusIndex):
+                    cache = known.opened.cache
+                else:
+                    cache = None if self._make_cache is None else self._make_cache(info.dimension)
+                index = MilvusIndex(name, info, collection, self._structures, cache)
+            self._open[name] = _Open(index, self._clock() + self._schema_seconds)
+            return index
+
     def _describe(self, name: str) -> tuple[Collection, IndexConfiguration]:
         check_name(name)
         existing = self._existing.get(name)
         try:
             if existing is not None:
-                collection = existing.open(self._connection)
-                return collection, IndexConfiguration(existing.encoder, collection.dimension, "", lexical=False)
-            collection = Collection(self._connection, self._collection_of(name))
+                collection = existing.open(self._connection, self._consistency)
+                return collection, IndexConfiguration(
+                    existing.encoder, collection.dimension, "", lexical=existing.words
+                )
+            collection = Collection(self._connection, self._collection_of(name), consistency=self._consistency)
         except UnknownIndex as error:
             raise unknown(name) from error
         try:
             stored = orjson.loads(collection.properties[PROPERTY])
             return collection, IndexConfiguration(
-                stored["encoder"], collection.dimension, stored["created"], stored["kind"], lexical=False
+                stored["encoder"],
+                collection.dimension,
+                stored["created"],
+                stored["kind"],
+                lexical=stored.get("lexical", False),
             )
         except (KeyError, TypeError, orjson.JSONDecodeError) as error:
             raise CorruptIndex(
@@ -167,15 +216,17 @@ class MilvusCatalog:
                 "milvus.prefix, or name it in milvus.collections"
             ) from error
 
-    def _build(self, name: str, encoder: str | None, dimension: int, kind: str) -> str:
+    def _build(self, name: str, encoder: str | None, dimension: int, kind: str, lexical: bool) -> str:
         """Make the collection, unless another process is there first; when it was created if it is this one."""
         created = datetime.now(UTC).isoformat()
-        description = {"encoder": encoder, "created": created, "kind": kind}
+        description = {"encoder": encoder, "created": created, "kind": kind, "lexical": lexical}
+        server = self._connection.server()
+        halves = self._half_precision and server.half_precision
         try:
             self._connection.call(
                 "create_collection",
                 self._collection_of(name),
-                schema=_schema(dimension),
+                schema=_schema(dimension, halves=halves, full_text=lexical and server.full_text),
                 consistency_level="Strong",
                 properties={PROPERTY: orjson.dumps(description).decode()},
             )
@@ -185,23 +236,40 @@ class MilvusCatalog:
         return created
 
     def _index(self, collection: Collection, kind: str) -> None:
-        if not self._connection.call("list_indexes", collection.name):
-            structure, parameters = STRUCTURES[kind]
-            wanted = MilvusClient.prepare_index_params()
-            wanted.add_index("vector", index_type=structure, metric_type="COSINE", params=parameters)
-            self._connection.call("create_index", collection.name, wanted, sync=False)  # of nothing yet
+        """Index the fields of a new collection, the vectors last, whose index says that all are."""
+        if self._connection.call("list_indexes", collection.name, field_name="vector"):
+            return
+        wanted = MilvusClient.prepare_index_params()
+        if self._connection.server().array_index:
+            wanted.add_index("terms", index_type="INVERTED")
+        if WORDS in collection.fields:
+            wanted.add_index(WORDS, index_type="SPARSE_INVERTED_INDEX", metric_type="BM25")
+        wanted.add_index("vector", **self._structures.index(kind))
+        self._connection.call("create_index", collection.name, wanted, sync=False)  # of nothing yet
 
 
-def _schema(dimension: int) -> CollectionSchema:
+class _Open(NamedTuple):
+    """An index in use, and when it is asked for anew."""
+
+    opened: MilvusIndex | ExistingIndex
+    until: float
+
+
+def _schema(dimension: int, *, halves: bool, full_text: bool) -> CollectionSchema:
     schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
     schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=MAX_ID_BYTES)
     schema.add_field("version", DataType.INT64)
     schema.add_field("digest", DataType.VARCHAR, max_length=MAX_DIGEST_LENGTH)
     schema.add_field("characters", DataType.INT64)
-    schema.add_field("title", DataType.VARCHAR, max_length=MAX_TEXT_BYTES, nullable=True)
+    schema.add_field("title", DataType.VARCHAR, max_length=MAX_TEXT_BYTES)
+    schema.add_field("titled", DataType.BOOL)
     schema.add_field("text", DataType.VARCHAR, max_length=MAX_TEXT_BYTES)
     schema.add_field("metadata", DataType.JSON)
     schema.add_field("terms", DataType.ARRAY, element_type=DataType.INT64, max_capacity=MAX_TERMS)
     schema.add_field("bounds", DataType.JSON)
-    schema.add_field("vector", DataType.FLOAT_VECTOR, dim=dimension)
+    schema.add_field("vector", DataType.FLOAT16_VECTOR if halves else DataType.FLOAT_VECTOR, dim=dimension)
+    if full_text:
+        schema.add_field(CONTENT, DataType.VARCHAR, max_length=MAX_TEXT_BYTES, enable_analyzer=True)
+        schema.add_field(WORDS, DataType.SPARSE_FLOAT_VECTOR)
+        schema.add_function(Function("bm25", FunctionType.BM25, [CONTENT], [WORDS]))
     return schema

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.errors import BoundaryMorphError, RetrieverFailed
 from boundarymorph.retrieval.milvus.connection import Connection, NotLoaded
 
+Consistency = Literal["strong", "session", "bounded", "eventually"]
+
 SEARCH_LIMIT = 16_384  # documents in one answer of Milvus; milvus-lite gives more, which is not relied on
-IDS_AT_A_TIME = 1_000
+IDS_AT_A_TIME = 10_000
 TEXTS_AT_A_TIME = 256
-ANSWER_BYTES = 64 * 2**20  # of vectors; a server sends 100 MB at most by default
+ANSWER_BYTES = 64 * 2**20  # of vectors or texts; a server sends 100 MB at most by default
 REQUEST_BYTES = 32 * 2**20  # of rows; a server takes 64 MB
 ROW_BYTES = 5 * 2**16  # of a document without its vector, at most: four strings and objects, and an array
+_STRONG = "Strong"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a schema. type, element: as Milvus calls them, such as VARCHAR; element: of arrays."""
+
+    type: str
+    element: str = ""
+    nullable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,43 +41,85 @@ class Found:
 
 
 class Collection:
-    """What is read is what was acknowledged before (consistency level Strong). Raises what `Connection` raises."""
+    """Its schema is as it was when it was opened; `stale` once a call has failed, which may be for another schema.
 
-    def __init__(self, connection: Connection, name: str, *, id: str = "id", vector: str = "vector") -> None:
-        """id, vector: the fields that hold them."""
+    Raises what `Connection` raises.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        name: str,
+        *,
+        id: str = "id",
+        vector: str = "vector",
+        consistency: Consistency = "strong",
+    ) -> None:
+        """id, vector: the fields that hold them. consistency: of searches and of what is read of their results."""
         self.name = name
+        self.stale = False
         self._connection = connection
         self._id = id
         self._vector = vector
+        self._consistency = consistency.capitalize()
         described = connection.call("describe_collection", name)
         self.properties: dict[str, str] = described["properties"]
-        fields = {field["name"]: field for field in described["fields"]}
-        self.fields = fields.keys()
-        self.dimension = int(fields[vector]["params"]["dim"]) if vector in fields else 0
-        self._numbers = id in fields and fields[id]["type"].name == "INT64"
+        self.dynamic: bool = described["enable_dynamic_field"]
+        self.fields: Mapping[str, Field] = {field["name"]: _field(field) for field in described["fields"]}
+        parameters = {field["name"]: field["params"] for field in described["fields"]}
+        self.dimension = int(parameters.get(vector, {}).get("dim", 0))
+        self._numbers = id in self.fields and self.fields[id].type == "INT64"
+
+    @property
+    def halves(self) -> bool:
+        """Whether the vectors are float16."""
+        return self.fields[self._vector].type == "FLOAT16_VECTOR"
 
     def search(
         self, query: NDArray[np.float32], depth: int, fields: Sequence[str], filter: str = "", **parameters: Any
     ) -> Found:
-        """The nearest to a (d,) query; parameters: of the search, as its kind of index takes them."""
-        (hits,) = self._loaded(
+        """The nearest to a (d,) query; parameters: of the search, as its kind of index takes them.
+
+        More than SEARCH_LIMIT come in pages, or, where they are most of what there is, as all of it, in no order.
+        """
+        if depth <= SEARCH_LIMIT:
+            return self._search([self._as_stored(query)], self._vector, depth, fields, filter, params=parameters)
+        there = self.count(filter)
+        if there <= SEARCH_LIMIT:
+            return self.search(query, there, fields, filter, **parameters) if there else Found([], [])
+        if there <= 2 * depth:
+            return self._everything(fields, filter)
+        return self._pages(query, depth, fields, filter, parameters)
+
+    def search_words(self, field: str, query: str, depth: int, filter: str = "") -> dict[str, float]:
+        """The BM25 of the best by a field of words, by id and best first."""
+        found = self._loaded(
             "search",
             data=[query],
-            anns_field=self._vector,
-            limit=depth,
+            anns_field=field,
+            limit=min(depth, SEARCH_LIMIT),
             filter=filter,
-            output_fields=list(fields),
-            search_params={"params": parameters},
-            consistency_level="Strong",
+            search_params={"metric_type": "BM25", "params": {}},
+            consistency_level=self._consistency,
         )
-        return Found([str(hit[self._id]) for hit in hits], [hit["entity"] for hit in hits])
+        return {str(hit.id): float(hit.distance) for hit in found[0]}
+
+    def word_scores(self, field: str, query: str, ids: Sequence[str]) -> dict[str, float]:
+        """The BM25 of these ids, by id; those that share no word with the query are left out."""
+        scores = {}
+        for expression in self._among(ids, min(IDS_AT_A_TIME, SEARCH_LIMIT)):
+            scores.update(self.search_words(field, query, SEARCH_LIMIT, expression))
+        return scores
 
     def read(
-        self, ids: Iterable[str], fields: Sequence[str], at_a_time: int = IDS_AT_A_TIME
+        self, ids: Iterable[str], fields: Sequence[str], at_a_time: int = IDS_AT_A_TIME, *, strong: bool = False
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The documents of these ids with these fields, in no particular order; unknown ones are left out."""
+        """The documents of these ids with these fields, in no particular order; unknown ones are left out.
+
+        strong: as they are now, whatever the collection's consistency.
+        """
         for expression in self._among(ids, at_a_time):
-            for row in self._query(expression, [self._id, *fields]):
+            for row in self._query(expression, [self._id, *fields], _STRONG if strong else self._consistency):
                 yield str(row[self._id]), row
 
     def vectors(self, ids: Iterable[str], fields: Sequence[str] = ()) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -72,35 +127,130 @@ class Collection:
         at_a_time = max(1, min(IDS_AT_A_TIME, ANSWER_BYTES // (4 * self.dimension)))
         return self.read(ids, [*fields, self._vector], at_a_time)
 
-    def count(self) -> int:
-        """Documents in the collection."""
-        (row,) = self._query("", ["count(*)"])
+    def matrix(self, rows: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
+        """(n, d) vectors of n rows that were read or found with them."""
+        values = [row[self._vector] for row in rows]
+        if self.halves:
+            parts = [value[0] if isinstance(value, list) else value for value in values]
+            return np.frombuffer(b"".join(parts), "<f2").reshape(-1, self.dimension).astype(np.float32)
+        return np.array(values, np.float32).reshape(-1, self.dimension)
+
+    def count(self, filter: str = "") -> int:
+        """Documents in the collection, or those that pass a filter."""
+        (row,) = self._query(filter, ["count(*)"], _STRONG)
         return int(row["count(*)"])
 
     def write(self, rows: Sequence[dict[str, Any]]) -> None:
         """Add rows, or replace those of the same id, in requests of a bounded size."""
         at_a_time = max(1, REQUEST_BYTES // (4 * self.dimension + ROW_BYTES))
         for start in range(0, len(rows), at_a_time):
-            self._connection.call("upsert", self.name, list(rows[start : start + at_a_time]))
+            self._call("upsert", data=list(rows[start : start + at_a_time]))
 
     def delete(self, ids: Iterable[str]) -> None:
         """Remove documents; unknown ids are ignored."""
         for expression in self._among(ids, IDS_AT_A_TIME):
-            self._connection.call("delete", self.name, filter=expression)
+            self._call("delete", filter=expression)
 
-    def _query(self, expression: str, fields: list[str]) -> Sequence[dict[str, Any]]:
+    def delete_matching(self, filter: str) -> int:
+        """Remove the documents that pass a filter; how many there were."""
+        there = self.count(filter)
+        if there:
+            self._loaded("delete", filter=filter)
+        return there
+
+    def _as_stored(self, query: NDArray[np.float32]) -> NDArray[np.floating]:
+        match self.fields[self._vector].type:
+            case "FLOAT_VECTOR":
+                return query
+            case "FLOAT16_VECTOR":
+                return query.astype(np.float16)
+            case other:
+                raise RetrieverFailed(
+                    f"the vectors of the collection {self.name!r} in Milvus are {other}; FLOAT_VECTOR and "
+                    "FLOAT16_VECTOR can be searched"
+                )
+
+    def _search(
+        self, data: Sequence[object], field: str, depth: int, fields: Sequence[str], filter: str, **search_params: Any
+    ) -> Found:
+        (hits,) = self._loaded(
+            "search",
+            data=data,
+            anns_field=field,
+            limit=depth,
+            filter=filter,
+            output_fields=list(fields),
+            search_params=search_params,
+            consistency_level=self._consistency,
+        )
+        return self._found(hits)
+
+    def _pages(
+        self, query: NDArray[np.float32], depth: int, fields: Sequence[str], filter: str, parameters: Mapping[str, Any]
+    ) -> Found:
+        found = Found([], [])
+        metric = self._call("describe_index", index_name=self._call("list_indexes", field_name=self._vector)[0])
+        for page in self._connection.pages(
+            "search_iterator",
+            self.name,
+            data=[self._as_stored(query)],
+            anns_field=self._vector,
+            batch_size=self._page_size(fields),
+            limit=depth,
+            filter=filter,
+            output_fields=list(fields),
+            search_params={"metric_type": metric["metric_type"], "params": dict(parameters)},
+            consistency_level=self._consistency,
+        ):
+            more = self._found(page)
+            found.ids.extend(more.ids)
+            found.rows.extend(more.rows)
+        return found
+
+    def _everything(self, fields: Sequence[str], filter: str) -> Found:
+        rows = [
+            row
+            for page in self._connection.pages(
+                "query_iterator",
+                self.name,
+                batch_size=self._page_size(fields),
+                filter=filter,
+                output_fields=[self._id, *fields],
+                consistency_level=self._consistency,
+            )
+            for row in page
+        ]
+        return Found([str(row[self._id]) for row in rows], rows)
+
+    def _page_size(self, fields: Sequence[str]) -> int:
+        return min(SEARCH_LIMIT, ANSWER_BYTES // (4 * self.dimension)) if self._vector in fields else SEARCH_LIMIT
+
+    def _found(self, hits: Iterable[Any]) -> Found:
+        hits = list(hits)
+        return Found([str(hit.id) for hit in hits], [hit["entity"] for hit in hits])
+
+    def _query(self, expression: str, fields: list[str], consistency: str) -> Sequence[dict[str, Any]]:
         rows: Sequence[dict[str, Any]] = self._loaded(
-            "query", filter=expression, output_fields=fields, consistency_level="Strong"
+            "query", filter=expression, output_fields=fields, consistency_level=consistency
         )
         return rows
 
     def _loaded(self, method: str, **options: Any) -> Any:
         """Call a method of this collection, which a Milvus that has started anew must load first."""
         try:
-            return self._connection.call(method, self.name, **options)
+            return self._call(method, **options)
         except NotLoaded:
             self._connection.call("load_collection", self.name)
+            return self._call(method, **options)
+
+    def _call(self, method: str, **options: Any) -> Any:
+        try:
             return self._connection.call(method, self.name, **options)
+        except NotLoaded:
+            raise
+        except BoundaryMorphError:
+            self.stale = True
+            raise
 
     def _among(self, ids: Iterable[str], at_a_time: int) -> Iterator[str]:
         """Expressions that documents of these ids meet."""
@@ -118,3 +268,8 @@ class Collection:
 def quoted(text: str) -> str:
     """A string in an expression. Everything else stands for itself there."""
     return '"' + text.translate({ord("\\"): r"\\", ord('"'): r"\"", ord("\n"): r"\n", ord("\r"): r"\r"}) + '"'
+
+
+def _field(described: Mapping[str, Any]) -> Field:
+    element = described.get("element_type")
+    return Field(described["type"].name, element.name if element else "", bool(described.get("nullable")))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -12,6 +14,7 @@ from pymilvus import MilvusClient
 from pymilvus.exceptions import ErrorCode, MilvusException
 
 from boundarymorph.errors import InvalidConfiguration, RetrieverFailed, RetrieverUnavailable, UnknownIndex
+from boundarymorph.retrieval.milvus.server import Server
 
 NOT_LOADED = 101  # which Milvus says of a collection, and pymilvus has no name for
 CONNECT_TIMEOUT = 2.0  # seconds; less where a call has less
@@ -48,8 +51,37 @@ class Connection:
 
     def call(self, method: str, /, *args: Any, **options: Any) -> Any:
         """What the method of this name of `MilvusClient` returns."""
-        try:
+        with self._errors():
             return getattr(self._connected(), method)(*args, timeout=self.timeout, **options)
+
+    def pages(self, method: str, /, *args: Any, **options: Any) -> Iterator[Any]:
+        """The pages of the iterator that the method of this name of `MilvusClient` returns; `timeout` is of each."""
+        iterator = self.call(method, *args, **options)
+        try:
+            while True:
+                with self._errors():
+                    page = iterator.next()
+                if not len(page):
+                    return
+                yield page
+        finally:
+            iterator.close()
+
+    def server(self) -> Server:
+        """What is at the other end."""
+        return Server.of(self.call("get_server_version"))
+
+    def close(self) -> None:
+        """Hang up. Later calls connect anew."""
+        with self._connecting:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
         except MilvusException as error:
             if error.code == ErrorCode.COLLECTION_NOT_FOUND:
                 raise UnknownIndex(f"the index is gone: {error.message}") from error
@@ -61,13 +93,6 @@ class Connection:
             if code in REFUSED:
                 raise RetrieverFailed(f"Milvus at {self.url} refuses milvus.token: {error.details()}") from error
             raise self._unavailable(error.details() if isinstance(error, grpc.Call) else str(error)) from error
-
-    def close(self) -> None:
-        """Hang up. Later calls connect anew."""
-        with self._connecting:
-            client, self._client = self._client, None
-        if client is not None:
-            client.close()
 
     def _connected(self) -> MilvusClient:
         if self._client is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -15,8 +15,9 @@ from boundarymorph.retrieval.catalog import IndexConfiguration
 from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.halves import unit_from_halves
-from boundarymorph.retrieval.milvus.collection import ANSWER_BYTES, TEXTS_AT_A_TIME, Collection
-from boundarymorph.retrieval.milvus.searched import SearchedCollection
+from boundarymorph.retrieval.milvus.collection import ANSWER_BYTES, SEARCH_LIMIT, TEXTS_AT_A_TIME, Collection, Found
+from boundarymorph.retrieval.milvus.searched import Nominated, SearchedCollection
+from boundarymorph.retrieval.milvus.structures import Structures
 from boundarymorph.retrieval.milvus.terms import expression, terms_of
 from boundarymorph.retrieval.milvus.vectors import VectorCache
 from boundarymorph.retrieval.vectors import unit_embeddings
@@ -26,18 +27,27 @@ MAX_TEXT_BYTES = 65_535  # of a string in Milvus
 MAX_JSON_BYTES = 65_536
 MAX_TERMS = 4_096  # elements of an array
 MAX_DIGEST_LENGTH = 128
-_LARGEST_BEAM = 32_768
+WORDS = "words"  # the field whose BM25 Milvus computes, of CONTENT
+CONTENT = "content"
+_LONGEST = 4  # bytes of a character
+_MARGIN = 20  # one in so many more is nominated by half precision, which rounds the query
 
 
 class MilvusIndex(SearchedCollection):
     """An `Index` whose documents, vectors included, are in Milvus; these are float16, as everywhere."""
 
     def __init__(
-        self, name: str, info: IndexConfiguration, collection: Collection, cache: VectorCache | None = None
+        self,
+        name: str,
+        info: IndexConfiguration,
+        collection: Collection,
+        structures: Structures,
+        cache: VectorCache | None = None,
     ) -> None:
         """cache: where vectors are kept, so that Milvus sends only their versions."""
         super().__init__(name, info, collection)
-        self._cache = cache
+        self._structures = structures
+        self.cache = cache
 
     def check(self, document: Document) -> None:
         """As `Index.check`. Milvus bounds the length of strings, and of what filters need of the metadata."""
@@ -59,20 +69,23 @@ class MilvusIndex(SearchedCollection):
         if digests is None:
             digests = [fingerprint(document, row) for document, row in zip(documents, embeddings, strict=True)]
         rows = {
-            document.id: _row(document, halves, digest)
+            document.id: self._row(document, halves, digest)
             for document, halves, digest in zip(documents, vectors.astype("<f2"), digests, strict=True)
         }
         self._collection.write(list(rows.values()))
 
     def delete(self, ids: Sequence[str]) -> int:
-        present = [id for id, _ in self._collection.read(ids, [])]
+        present = [id for id, _ in self._collection.read(ids, [], strong=True)]
         self._collection.delete(present)
         return len(present)
 
+    def delete_matching(self, filter: Filter) -> int:
+        return self._collection.delete_matching(expression(filter))
+
     def documents(self, ids: Sequence[str]) -> dict[str, Document]:
         found = {
-            id: Document(id, row["text"], row["title"], row["metadata"])
-            for id, row in self._collection.read(ids, ["text", "title", "metadata"], TEXTS_AT_A_TIME)
+            id: _document(id, row)
+            for id, row in self._collection.read(ids, ["text", "title", "metadata", *self._titled], TEXTS_AT_A_TIME)
         }
         return {id: found[id] for id in ids if id in found}
 
@@ -80,20 +93,68 @@ class MilvusIndex(SearchedCollection):
         return {id: row["characters"] for id, row in self._collection.read(ids, ["characters"])}
 
     def digests(self, ids: Sequence[str]) -> dict[str, bytes]:
-        return {id: bytes.fromhex(row["digest"]) for id, row in self._collection.read(ids, ["digest"])}
+        return {id: bytes.fromhex(row["digest"]) for id, row in self._collection.read(ids, ["digest"], strong=True)}
 
-    def _expression(self, filter: Filter) -> str:
-        return expression(filter)
+    @property
+    def _words_field(self) -> str | None:
+        return WORDS if WORDS in self._collection.fields else None
 
-    def _nearest(self, unit: NDArray[np.float32], depth: int, filter: str) -> tuple[list[str], NDArray[np.float32]]:
-        parameters = {"ef": min(2 * depth, _LARGEST_BEAM)} if self._info.kind == "hnsw" else {}
-        whole = self._cache is None and 4 * self._info.dimension * depth <= ANSWER_BYTES
-        found = self._collection.search(unit, depth, ["vector" if whole else "version"], filter, **parameters)
+    def _expression(self, filter: Filter | None) -> str:
+        return "" if filter is None else expression(filter)
+
+    def _nearest(self, unit: NDArray[np.float32], depth: int, filter: Filter | None) -> Nominated:
+        if self._collection.halves:
+            depth += depth // _MARGIN + 16
+        whole = self.cache is None and 4 * self._info.dimension * min(depth, SEARCH_LIMIT) <= ANSWER_BYTES
+        fields = ["vector" if whole else "version", *(["characters"] if self._info.lexical else [])]
+        found = self._found(unit, depth, fields, self._expression(filter))
+        lengths = {id: row["characters"] for id, row in zip(found.ids, found.rows, strict=True) if self._info.lexical}
         if whole:
-            return found.ids, unit_from_halves(_halves([row["vector"] for row in found.rows], self._info.dimension))
+            halves = self._collection.matrix(found.rows).astype(np.float16)
+            return Nominated(found.ids, unit_from_halves(halves), lengths)
         versions = np.array([row["version"] for row in found.rows], np.int64)
         present, halves = self._by_version(found.ids, versions)
-        return [id for id, there in zip(found.ids, present, strict=True) if there], unit_from_halves(halves[present])
+        ids = [id for id, there in zip(found.ids, present, strict=True) if there]
+        return Nominated(ids, unit_from_halves(halves[present]), lengths)
+
+    def _found(self, unit: NDArray[np.float32], depth: int, fields: Sequence[str], filter: str) -> Found:
+        kind = self._info.kind
+        parameters = self._structures.searching(kind, min(depth, SEARCH_LIMIT))
+        found = self._collection.search(unit, depth, fields, filter, **parameters)
+        if len(found.ids) < depth and (more := self._structures.exhaustive(kind)):
+            return self._collection.search(unit, depth, fields, filter, **{**parameters, **more})
+        return found
+
+    def _contents(self, ids: Sequence[str], lengths: Mapping[str, int]) -> list[str]:
+        found = {}
+        for portion in _portions(ids, lengths):
+            for id, row in self._collection.read(portion, ["title", "text", *self._titled]):
+                found[id] = _document(id, row).content
+        return [found.get(id, "") for id in ids]
+
+    def _unit_rows(self, ids: Sequence[str]) -> Mapping[str, NDArray[np.float32]]:
+        fetched = dict(self._collection.vectors(ids))
+        halves = self._collection.matrix(list(fetched.values())).astype(np.float16)
+        return dict(zip(fetched, unit_from_halves(halves), strict=True))
+
+    @property
+    def _titled(self) -> list[str]:
+        """The field that says whether there is a title, which collections of earlier releases lack."""
+        return ["titled"] if "titled" in self._collection.fields else []
+
+    def _row(self, document: Document, halves: NDArray[np.float16], digest: bytes) -> dict[str, Any]:
+        """A document with its vector as it is in Milvus. Raises as `_fields` does."""
+        row = {
+            **_fields(document),
+            "version": int.from_bytes(blake2b(halves.tobytes(), digest_size=8).digest(), signed=True),
+            "digest": digest.hex(),
+            "vector": halves if self._collection.halves else halves.astype(np.float32),
+        }
+        if self._titled:
+            row |= {"title": document.title or "", "titled": document.title is not None}
+        if CONTENT in self._collection.fields:
+            row[CONTENT] = document.content.encode()[:MAX_TEXT_BYTES].decode(errors="ignore")
+        return row
 
     def _by_version(
         self, ids: Sequence[str], versions: NDArray[np.int64]
@@ -101,32 +162,35 @@ class MilvusIndex(SearchedCollection):
         """(n,) which of n documents are still there, and (n, d) vectors of those: kept ones, and the others fetched."""
         halves = np.zeros((len(ids), self._info.dimension), np.float16)
         present = np.zeros(len(ids), np.bool_)
-        if self._cache is not None:
-            present, kept = self._cache.find(ids, versions)
+        if self.cache is not None:
+            present, kept = self.cache.find(ids, versions)
             halves[present] = kept
         missing = {ids[row]: row for row in np.flatnonzero(~present).tolist()}
         fetched = dict(self._collection.vectors(missing, ["version"]))
         rows = [missing[id] for id in fetched]
-        halves[rows] = _halves([row["vector"] for row in fetched.values()], self._info.dimension)
+        halves[rows] = self._collection.matrix(list(fetched.values())).astype(np.float16)
         present[rows] = True
-        if self._cache is not None:
+        if self.cache is not None:
             read = np.array([row["version"] for row in fetched.values()], np.int64)
-            self._cache.keep(list(fetched), read, halves[rows])
+            self.cache.keep(list(fetched), read, halves[rows])
         return present, halves
 
 
-def _halves(rows: Sequence[Sequence[float]], dimension: int) -> NDArray[np.float16]:
-    return np.array(rows, np.float32).reshape(-1, dimension).astype(np.float16)
+def _portions(ids: Sequence[str], lengths: Mapping[str, int]) -> Iterator[list[str]]:
+    """The ids, as many at a time as have texts of a bounded size."""
+    portion: list[str] = []
+    size = 0
+    for id in ids:
+        size += _LONGEST * lengths[id]
+        if portion and size > ANSWER_BYTES:
+            yield portion
+            portion, size = [], _LONGEST * lengths[id]
+        portion.append(id)
+    yield portion
 
 
-def _row(document: Document, halves: NDArray[np.float16], digest: bytes) -> dict[str, Any]:
-    """A document with its vector as it is in Milvus. Raises as `_fields` does."""
-    return {
-        **_fields(document),
-        "version": int.from_bytes(blake2b(halves.tobytes(), digest_size=8).digest(), signed=True),
-        "digest": digest.hex(),
-        "vector": halves.astype(np.float32),
-    }
+def _document(id: str, row: Mapping[str, Any]) -> Document:
+    return Document(id, row["text"], row["title"] if row.get("titled", True) else None, row.get("metadata", {}))
 
 
 def _fields(document: Document) -> dict[str, Any]:

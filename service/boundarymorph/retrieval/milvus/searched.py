@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +13,27 @@ from numpy.typing import NDArray
 from boundarymorph.errors import EmptyIndex, InvalidInput
 from boundarymorph.retrieval.catalog import IndexConfiguration
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.milvus.collection import SEARCH_LIMIT, Collection
+from boundarymorph.retrieval.fusion import fuse
+from boundarymorph.retrieval.milvus.collection import Collection
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.vectors import check_search, exact_scores
+from boundarymorph.retrieval.words.lexical import PoolWords, words
 from boundarymorph.selection.pool import Pool
+
+WORDS_OF_THE_POOL = "this Milvus computes no BM25 (2.5 and later do); it is computed over the texts of the pool"
+HYBRID_OF_THE_POOL = (
+    "this Milvus has no full-text search (2.5 and later have): hybrid ranks the {} nearest documents by their words"
+)
+
+
+class Nominated(NamedTuple):
+    """The ids and (n, d) unit rows of n candidates, in any order; lengths of their texts in characters, by id, as far
+    as they are known; and what their user should know."""
+
+    ids: Sequence[str]
+    vectors: NDArray[np.float32]
+    lengths: Mapping[str, int] = {}
+    warnings: Sequence[str] = ()
 
 
 class SearchedCollection(ABC):
@@ -37,35 +56,97 @@ class SearchedCollection(ABC):
     def info(self) -> IndexConfiguration:
         return self._info
 
+    @property
+    def stale(self) -> bool:
+        """Whether it should be opened anew, as a call has failed."""
+        return self._collection.stale
+
     def count(self) -> int:
         return self._collection.count()
 
     def retrieve(self, search: Search) -> Retrieved:
-        """As `Index.retrieve`. Beyond SEARCH_LIMIT the pool ends there, with a warning if there would be more."""
-        if search.hybrid:
-            raise InvalidInput(f"the index {self._name!r} is in Milvus and keeps no words; leave hybrid out")
+        """As `Index.retrieve`, with BM25 of Milvus where its server computes it, else of the pool's own texts."""
+        if search.hybrid and not self._info.lexical:
+            raise InvalidInput(f"the index {self._name!r} keeps no words; leave hybrid out")
         unit, depth = search.unit, search.depth
         check_search(unit, depth, self._info.dimension)
-        expression = "" if search.condition is None else self._expression(search.condition)
-        ids, vectors = self._nearest(unit, min(depth, SEARCH_LIMIT), expression)
-        if not ids and self.count() == 0:
+        in_pool = self._info.lexical and self._words_field is None
+        wanted = 2 * depth if search.hybrid and in_pool else depth
+        found = self._nearest(unit, wanted, search.condition)
+        near = _ranked(found, unit, wanted)
+        if not found.ids and self.count() == 0:
             raise EmptyIndex(f"the index {self._name!r} holds no documents yet")
-        warnings = []
-        if depth > SEARCH_LIMIT == len(ids):
-            warnings.append(f"Milvus finds no more than {SEARCH_LIMIT:,} documents at once, not {depth:,}")
-        return Retrieved(_ranked(ids, vectors, unit), warnings)
+        if not found.ids or not self._info.lexical:
+            return Retrieved(near, found.warnings)
+        if in_pool:
+            pool, said = self._with_words_here(near, search, self._contents(near.ids, found.lengths))
+        else:
+            pool, said = self._with_words_there(near, search)
+        return Retrieved(pool, (*found.warnings, *said))
+
+    def _with_words_here(self, near: Pool, search: Search, texts: Sequence[str]) -> tuple[Pool, list[str]]:
+        """The pool of a search with BM25 over the texts of those nearest; what to say about it."""
+        bm25 = PoolWords.of(texts).bm25(search.query)
+        if not search.hybrid:
+            return replace(near, features={"bm25": bm25}), [WORDS_OF_THE_POOL]
+        best = [near.ids[row] for row in np.argsort(-bm25, kind="stable").tolist() if bm25[row] > 0]
+        pool = _fused(near, best, dict(zip(near.ids, near.embeddings, strict=True)), search.depth)
+        scores = dict(zip(near.ids, bm25.tolist(), strict=True))
+        return _with_bm25(pool, scores), [HYBRID_OF_THE_POOL.format(f"{len(near):,}")]
+
+    def _with_words_there(self, near: Pool, search: Search) -> tuple[Pool, list[str]]:
+        """The same with BM25 over the whole collection, by Milvus."""
+        field, query = self._words_field, search.query
+        assert field is not None
+        pool = near
+        scores: dict[str, float] = {}
+        if not words(query):
+            return _with_bm25(pool, scores), []
+        if search.hybrid:
+            scores = self._collection.search_words(field, query, search.depth, self._expression(search.condition))
+            rows = dict(zip(near.ids, near.embeddings, strict=True))
+            rows |= self._unit_rows([id for id in scores if id not in rows])
+            pool = _fused(near, [id for id in scores if id in rows], rows, search.depth)
+        rest = [id for id in pool.ids if id not in scores]
+        return _with_bm25(pool, {**scores, **self._collection.word_scores(field, query, rest)}), []
+
+    @property
+    @abstractmethod
+    def _words_field(self) -> str | None:
+        """The field whose BM25 Milvus computes, if there is one."""
 
     @abstractmethod
-    def _expression(self, filter: Filter) -> str:
-        """The filter as Milvus takes it."""
+    def _expression(self, filter: Filter | None) -> str:
+        """A filter that Milvus can express, as it takes it."""
 
     @abstractmethod
-    def _nearest(self, unit: NDArray[np.float32], depth: int, filter: str) -> tuple[list[str], NDArray[np.float32]]:
-        """The ids of the nearest to a (d,) query, and their (n, d) unit rows."""
+    def _nearest(self, unit: NDArray[np.float32], depth: int, filter: Filter | None) -> Nominated:
+        """The nearest to a (d,) query; more than `depth` where that makes the nearest surer."""
+
+    @abstractmethod
+    def _contents(self, ids: Sequence[str], lengths: Mapping[str, int]) -> list[str]:
+        """(n,) what encoders read of n documents; nothing of those that are gone."""
+
+    @abstractmethod
+    def _unit_rows(self, ids: Sequence[str]) -> Mapping[str, NDArray[np.float32]]:
+        """The (d,) unit vectors of ids, by id; those that are gone are left out."""
 
 
-def _ranked(ids: Sequence[str], vectors: NDArray[np.float32], unit: NDArray[np.float32]) -> Pool:
-    by_id = np.array(sorted(range(len(ids)), key=ids.__getitem__), np.int64)
-    scores = exact_scores(vectors, unit)
-    order = by_id[np.argsort(-scores[by_id], kind="stable")]
-    return Pool([ids[row] for row in order.tolist()], vectors[order], unit, scores[order])
+def _ranked(found: Nominated, unit: NDArray[np.float32], depth: int) -> Pool:
+    by_id = np.array(sorted(range(len(found.ids)), key=found.ids.__getitem__), np.int64)
+    scores = exact_scores(found.vectors, unit)
+    order = by_id[np.argsort(-scores[by_id], kind="stable")][:depth]
+    return Pool([found.ids[row] for row in order.tolist()], found.vectors[order], unit, scores[order])
+
+
+def _fused(near: Pool, best: Sequence[str], rows: Mapping[str, NDArray[np.float32]], depth: int) -> Pool:
+    """Those nearest and the best by words, as they are ranked together by reciprocal rank."""
+    ranked = fuse([near.ids[:depth], best[:depth]])
+    ids, scores = ranked.ids[:depth], ranked.scores[:depth]
+    vectors = np.array([rows[id] for id in ids], dtype=np.float32)
+    return Pool(ids, vectors, near.query, scores, {"similarity": exact_scores(vectors, near.query)})
+
+
+def _with_bm25(pool: Pool, scores: Mapping[str, float]) -> Pool:
+    bm25 = np.array([max(0.0, scores.get(id, 0.0)) for id in pool.ids])
+    return replace(pool, features={**pool.features, "bm25": bm25})

@@ -1,0 +1,219 @@
+"""Filters over the fields of collections that others made, as expressions of Milvus.
+
+Expressions differ from our filters in types, lists and missing fields, and from release to release. So a filter becomes
+two expressions: one that every document it means meets, and one that no other document meets. Where both are the same
+Milvus decides; else it narrows the documents down by the first, and `Filter.matches` decides here.
+
+Strings are compared whole, so that of those with a NUL only equal ones are found.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Exists, Not, Scalar
+from boundarymorph.retrieval.milvus.collection import Field, quoted
+
+Expression = str | bool  # a boolean is met by every document, or by none
+
+
+class Bounds(NamedTuple):
+    """possible: met by every document that a condition means; certain: by no other."""
+
+    possible: Expression
+    certain: Expression
+
+
+UNKNOWN = Bounds(True, False)
+_NEVER = Bounds(False, False)
+_OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+_INTEGERS = {"INT8": 7, "INT16": 15, "INT32": 31, "INT64": 63}
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_ -]*")  # of keys that all releases take for keys
+_EXACT = 2**53  # integers up to which are floats
+
+
+class Native:
+    """The fields of a collection as filters see them."""
+
+    def __init__(self, fields: Mapping[str, Field], names: Callable[[str], bool], *, dynamic: bool, lite: bool) -> None:
+        """names: whether a field is metadata. dynamic: whether documents have fields beyond the schema. lite:
+        milvus-lite, to which in JSON true is 1, and no comparison of different types is false."""
+        self._fields = fields
+        self._names = names
+        self._dynamic = dynamic
+        self._lite = lite
+
+    def bounds(self, condition: Condition) -> Bounds:
+        """The expressions of a condition."""
+        match condition:
+            case AllOf(parts):
+                return self._joined("and", parts)
+            case AnyOf(parts):
+                return self._joined("or", parts)
+            case Not(part):
+                inner = self.bounds(part)
+                return Bounds(_negated(inner.certain), _negated(inner.possible))
+            case Exists(path) | Compare(path):
+                return self._leaf(path, condition)
+        raise AssertionError(condition)
+
+    def _joined(self, by: str, parts: frozenset[Condition]) -> Bounds:
+        bounds = [self.bounds(part) for part in parts]
+        return Bounds(joined(by, [bound.possible for bound in bounds]), joined(by, [bound.certain for bound in bounds]))
+
+    def _leaf(self, path: tuple[str, ...], condition: Exists | Compare) -> Bounds:
+        name = path[0]
+        if not self._names(name):
+            return _NEVER
+        field = self._fields.get(name)
+        if field is None and not self._dynamic:
+            return _NEVER
+        if field is None or field.type == "JSON":
+            keys = path if field is None else path[1:]
+            if not keys or not all(map(_PLAIN.fullmatch, keys)):
+                return UNKNOWN
+            place = ("$meta" if field is None else name) + "".join(f'["{key}"]' for key in keys)
+            return self._json(place, condition)
+        if len(path) > 1:
+            return _NEVER
+        return _nullable(name, field, _scalar(name, field, condition))
+
+    def _json(self, place: str, condition: Exists | Compare) -> Bounds:
+        exists = f"(exists {place})"
+        if isinstance(condition, Exists):
+            return Bounds(True, exists)  # where it is null some releases say that it does not exist
+        if condition.type == "null":
+            return UNKNOWN
+        if condition.comparison in _OPERATORS:
+            value = _literal(condition.values[0])
+            if value is None or self._lite:
+                return Bounds(exists, False)
+            compared = f"{place} {_OPERATORS[condition.comparison]} {value}"
+            return Bounds(f"({exists} and (({compared}) or (exists {place}[0])))", f"({exists} and ({compared}))")
+        literals = [_literal(value) for value in condition.values]
+        if None in literals or (self._lite and place.startswith("$meta")):  # milvus-lite finds no lists there
+            return Bounds(exists, False)
+        equal = [f"({place} == {literal})" for literal in literals]
+        listed = f"(json_contains_any({place}, [{', '.join(map(str, literals))}]))"
+        met = f"({exists} and {joined('or', [*equal, listed])})"
+        return Bounds(met, met if condition.type == "text" or not self._lite else False)
+
+
+def joined(by: str, parts: Sequence[Expression]) -> Expression:
+    """Expressions joined by `and` or `or`, in an order of their own, as a balanced tree: parsers bound the depth."""
+    absorbing = by == "or"
+    if any(part is absorbing for part in parts):
+        return absorbing
+    pieces = sorted({part for part in parts if isinstance(part, str)})
+    while len(pieces) > 1:
+        pairs = [pieces[start : start + 2] for start in range(0, len(pieces), 2)]
+        pieces = [f"({f' {by} '.join(pair)})" if len(pair) > 1 else pair[0] for pair in pairs]
+    return pieces[0] if pieces else not absorbing
+
+
+def _negated(expression: Expression) -> Expression:
+    return not expression if isinstance(expression, bool) else f"(not {expression})"
+
+
+def _nullable(name: str, field: Field, bounds: Bounds) -> Bounds:
+    """The same where a field may be null, which is as if it were not there."""
+    if not field.nullable:
+        return bounds
+    there = f"({name} is not null)"
+    return Bounds(joined("and", [there, bounds.possible]), joined("and", [there, bounds.certain]))
+
+
+def _scalar(name: str, field: Field, condition: Exists | Compare) -> Bounds:
+    if isinstance(condition, Exists):
+        return Bounds(True, True)
+    match field.type, condition.type:
+        case "VARCHAR", "text":
+            return _exactly(name, condition, [quoted(str(value)) for value in condition.values])
+        case "BOOL", "true" | "false":
+            return _exactly(name, condition, [condition.type])
+        case (("INT8" | "INT16" | "INT32" | "INT64"), "number"):
+            return _integer(name, _INTEGERS[field.type], condition)
+        case (("FLOAT" | "DOUBLE"), "number"):
+            return _float(name, field.type == "FLOAT", condition)
+        case "ARRAY", _:
+            return _array(name, field.element, condition)
+        case (("VARCHAR" | "BOOL" | "INT8" | "INT16" | "INT32" | "INT64" | "FLOAT" | "DOUBLE"), _):
+            return _NEVER
+        case _:
+            return UNKNOWN
+
+
+def _exactly(name: str, condition: Compare, literals: Sequence[str]) -> Bounds:
+    if condition.comparison == "in":
+        expression = f"({name} in [{', '.join(literals)}])"
+    else:
+        expression = f"({name} {_OPERATORS[condition.comparison]} {literals[0]})"
+    return Bounds(expression, expression)
+
+
+def _integer(name: str, bits: int, condition: Compare) -> Bounds:
+    """Of whole numbers: fractions are brought to the next, and what is beyond the type is always or never met."""
+    least, greatest = -(2**bits), 2**bits - 1
+    if condition.comparison == "in":
+        whole = [int(value) for value in condition.values if isinstance(value, (int, float)) and value == int(value)]
+        literals = [str(value) for value in whole if least <= value <= greatest]
+        return _exactly(name, condition, literals) if literals else _NEVER
+    (value,) = condition.values
+    assert isinstance(value, (int, float))
+    above = condition.comparison in ("gt", "gte")
+    # gt x is gte the next whole number above x, and lt x lte the next below.
+    if above:
+        bound = math.ceil(value) if condition.comparison == "gte" else math.floor(value) + 1
+        met = bound <= least or (bound <= greatest and f"({name} >= {bound})")
+    else:
+        bound = math.floor(value) if condition.comparison == "lte" else math.ceil(value) - 1
+        met = bound >= greatest or (bound >= least and f"({name} <= {bound})")
+    return Bounds(met, met)
+
+
+def _float(name: str, single: bool, condition: Compare) -> Bounds:
+    literals = [_literal(value) for value in condition.values]
+    if None in literals:
+        return UNKNOWN
+    operator = _OPERATORS.get(condition.comparison, "==")
+    possible = operator if not single or operator == "==" else operator[0] + "="  # the bound is rounded, too
+    met = joined("or", [f"({name} {possible} {literal})" for literal in literals])
+    return Bounds(met, False if single else met)
+
+
+def _array(name: str, element: str, condition: Compare) -> Bounds:
+    if condition.comparison != "in":
+        return UNKNOWN
+    match element, condition.type:
+        case "VARCHAR", "text":
+            literals = [quoted(str(value)) for value in condition.values]
+        case (("INT8" | "INT16" | "INT32" | "INT64"), "number"):
+            bits = _INTEGERS[element]
+            whole = [
+                int(value) for value in condition.values if isinstance(value, (int, float)) and value == int(value)
+            ]
+            literals = [str(value) for value in whole if -(2**bits) <= value < 2**bits]
+        case (("VARCHAR" | "INT8" | "INT16" | "INT32" | "INT64"), _):
+            return _NEVER
+        case _:
+            return UNKNOWN
+    if not literals:
+        return _NEVER
+    met = f"(array_contains_any({name}, [{', '.join(literals)}]))"
+    return Bounds(met, met)
+
+
+def _literal(value: Scalar) -> str | None:
+    """A value in an expression; None for numbers that not all releases read alike."""
+    match value:
+        case str():
+            return quoted(value)
+        case bool():
+            return "true" if value else "false"
+        case int() | float() if abs(value) <= _EXACT:
+            return repr(value)
+        case _:
+            return None
