@@ -478,7 +478,7 @@ class TestStreaming:
         *rounds, (_, body) = self.events(await client.post("/select", json=request, headers=self.HEADERS))
         calls = [event.pop("calls") for _, event in rounds]
         assert calls == [[], *(each["calls"] for each in body["rounds"][:2])]
-        assert not any({"relevance", "std"} & event.keys() for _, event in rounds)
+        assert not any({"relevance", "std", "retrieval_ranks"} & event.keys() for _, event in rounds)
         assert body["pool"] is None
 
     async def test_events_tell_of_the_whole_pool(self, client: httpx.AsyncClient) -> None:
@@ -493,6 +493,7 @@ class TestStreaming:
             for place, score in scores.items():
                 assert event["relevance"][place] == pytest.approx(score, abs=1e-5)
             by_id = dict(zip(body["pool"]["ids"], event["relevance"], strict=True))
+            assert event["ids"] == [body["pool"]["ids"][rank - 1] for rank in event["retrieval_ranks"]]
             believed = [by_id[id] for id in event["ids"]]
             assert believed == sorted(believed, reverse=True)
 

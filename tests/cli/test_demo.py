@@ -41,6 +41,7 @@ def test_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         shown = screen.getvalue()
         assert f"40 documents: {outcome}" in shown
         assert "POST http://127.0.0.1:" in shown
+        assert "http://127.0.0.1:8080/playground" in shown
         assert "8 documents: " in shown and "4 of 4 cross-encoder calls" in shown
 
 

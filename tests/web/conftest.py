@@ -71,15 +71,16 @@ def opened(browser: Browser, demonstrated: Service) -> Open:
 
     @contextmanager
     def open_page(
-        path: str = "/playground", url: str = demonstrated.url, refusals: bool = False, **options: Any
+        path: str = "/playground", url: str = demonstrated.url, refusals: bool = False, script: str = "", **options: Any
     ) -> Iterator[Page]:
         """Whatever the browser has to say of the page, or anything that it asks of others, is an error.
 
-        refusals: whether answers that are errors are none.
+        refusals: whether answers that are errors are none. script: runs before those of the page.
         """
         said: list[str] = []
         with browser.new_context(locale="en-US", **{"viewport": {"width": 1200, "height": 900}, **options}) as context:
             context.set_default_timeout(20_000)
+            context.add_init_script(script)
             page = context.new_page()
 
             def heard(message: ConsoleMessage) -> None:

@@ -83,13 +83,13 @@ def test_replay(opened: Open) -> None:
         ask(page, budget=20, k=12)
         last = page.inner_text("#ranking-text")
         slider = page.locator("#round")
-        expect(page.locator("#moment")).to_contain_text("Round 4 of 4: 20 calls")
+        expect(page.locator("#moment")).to_contain_text("Round 4 of 4: 20 of 20 calls")
         slider.press("Home")
         expect(page.locator("#moment")).to_have_text("Before the first call")
         assert "after 0 calls" in page.inner_text("#ranking-text") and "0 calls made" in page.inner_text("#map-text")
         before = [picture(page, chart) for chart in ("ranking", "map")]
         slider.press("ArrowRight")
-        expect(page.locator("#moment")).to_contain_text("Round 1 of 4: 5 calls")
+        expect(page.locator("#moment")).to_contain_text("Round 1 of 4: 5 of 20 calls")
         after = [picture(page, chart) for chart in ("ranking", "map")]
         assert before[0] != after[0] and before[1] != after[1]
         page.click("#play")
@@ -142,7 +142,7 @@ def test_documents_of_ones_own(opened: Open) -> None:
         page.click("#go")
         expect(page.locator("#status")).to_contain_text("2 candidates")
         assert set(page.locator(f"#set {TITLE}").all_inner_texts()) == {"<b>bold</b>", "plain"}
-        expect(page.locator("#compared .verdict")).to_contain_text("2 documents of 2 in both")
+        expect(page.locator("#compared .verdict")).to_have_text("Both return the same 2 documents.")
 
         page.fill("#documents", '[{"text": "never ends"')
         page.click("#go")
@@ -257,3 +257,54 @@ def test_by_keyboard(opened: Open) -> None:
         page.focus("#tab-curl")
         page.keyboard.press("ArrowRight")
         assert page.inner_text("#code").startswith("from boundarymorph_client import Client")
+
+
+def test_a_selection_that_takes_its_time(opened: Open) -> None:
+    """It is drawn while it goes on. Here every millisecond is a second to the page."""
+    watch = """
+        const now = performance.now.bind(performance);
+        performance.now = () => 1000 * now();
+        window.seen = [];
+        const note = () => {
+            if (document.querySelector("#answer.live")) seen.push(document.querySelector("#ranking-text").textContent);
+        };
+        addEventListener("DOMContentLoaded", () => {
+            const options = { subtree: true, childList: true };
+            new MutationObserver(note).observe(document.querySelector("#ranking-text"), options);
+        });
+    """
+    with opened(script=watch) as page:
+        ask(page, budget=20, k=12)
+        seen = " ".join(page.evaluate("seen"))
+        for calls in (0, 5, 10, 15):
+            assert f"after {calls} calls. 12 are in the set" in seen
+        assert not page.locator("#answer.live").count()
+        expect(page.locator("#moment")).to_contain_text("Round 4 of 4")
+
+
+def test_what_a_mark_is(opened: Open) -> None:
+    """Said under the pointer, which passes over the map."""
+    sweep = """chart => {
+        const { left, top, width, height } = chart.getBoundingClientRect();
+        const said = new Set();
+        for (let x = 0; x < width; x += 10) {
+            for (let y = 0; y < height; y += 10) {
+                chart.dispatchEvent(new PointerEvent("pointermove", { clientX: left + x, clientY: top + y }));
+                const note = chart.querySelector(".note-at");
+                if (!note.hidden) said.add(note.textContent);
+            }
+        }
+        return [...said];
+    }"""
+    with opened() as page:
+        ask(page, budget=20, k=12)
+        said = [note.split("\n") for note in page.locator("#map").evaluate(sweep)]
+        names = page.locator(f"#set {TITLE}").all_inner_texts()
+        assert len(said) > 20
+        assert {name for name, facts in said if facts.endswith("in the set")} <= set(names)
+        assert any(re.fullmatch(r"rank \d+ · [01]\.\d\d · scored in round \d · in the set", facts) for _, facts in said)
+        assert any(re.fullmatch(r"rank \d+ · [01]\.\d\d ± 0\.\d\d · not scored", facts) for _, facts in said)
+
+
+def test_where_it_is_found(demonstrated: Service) -> None:
+    assert f"{demonstrated.url}/playground" in demonstrated.log

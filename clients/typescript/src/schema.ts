@@ -1998,6 +1998,12 @@ export interface components {
              */
             calls?: components["schemas"]["ExplainedCall"][] | null;
             /**
+             * Retrieval Ranks
+             * @description of 'ids', with 'explain': "pool"
+             * @default null
+             */
+            retrieval_ranks?: number[] | null;
+            /**
              * Relevance
              * @description of all candidates as believed now, in retrieval order, with 'explain': "pool"
              * @default null

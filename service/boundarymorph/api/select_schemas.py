@@ -308,6 +308,7 @@ class RoundEvent(BaseModel):
         None, description="tokens and cost so far, where a language model is the scorer"
     )
     calls: list[ExplainedCall] | None = Field(None, description="of the last round, with 'explain'")
+    retrieval_ranks: list[int] | None = Field(None, description="of 'ids', with 'explain': \"pool\"")
     relevance: list[float | None] | None = Field(
         None, description="of all candidates as believed now, in retrieval order, with 'explain': \"pool\""
     )

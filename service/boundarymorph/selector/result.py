@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
+from numpy.typing import NDArray
+
 from boundarymorph.errors import (
     BoundaryMorphError,
     CostCeiling,
@@ -73,7 +76,7 @@ class Progress:
     """Where a task stands before a round.
 
     calls, cached, reused: as of `SelectionResult`; budget: the task's; expected_loss: as of `SelectionSession`;
-    selected: ids, as believed now; pool: of the documents; history: the scores of the last round; believed: where the
+    selected: positions in the pool, as believed now; history: the scores of the last round; believed: where the
     task wants it, what is believed of all candidates; bill: as of `SelectionResult`.
     """
 
@@ -83,8 +86,8 @@ class Progress:
     budget: int
     reused: int
     expected_loss: float
-    selected: Sequence[str]
     pool: Pool
+    selected: NDArray[np.intp]
     history: Sequence[Observation]
     believed: Selection | None
     bill: Bill | None = None

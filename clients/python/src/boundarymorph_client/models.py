@@ -197,6 +197,7 @@ class Round(Answer):
     ids: list[str]
     language_model: LanguageModelUsage | None = None
     calls: list[ExplainedCall] | None = None
+    retrieval_ranks: list[int] | None = None
     relevance: list[float | None] | None = None
     std: list[float | None] | None = None
 

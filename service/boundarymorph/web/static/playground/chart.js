@@ -11,11 +11,13 @@ export class MarkChart {
   #plot = null;
   #shown = null;
   #size;
+  #shape;
 
-  // options(colours): uPlot's, without a size; describe(position): what the note says.
-  constructor(holder, options, { size, describe, underneath = () => {}, over = () => {} }) {
+  // options(colours): uPlot's, without a size; size: of marks, in pixels; shape: height by width; describe(position): what the note says.
+  constructor(holder, options, { size, shape, describe, underneath = () => {}, over = () => {} }) {
     this.#holder = holder;
     this.#size = size;
+    this.#shape = shape;
     this.options = options;
     this.describe = describe;
     this.underneath = underneath;
@@ -49,7 +51,7 @@ export class MarkChart {
 
   #dimensions() {
     const width = Math.max(240, this.#holder.clientWidth);
-    return { width, height: Math.round(Math.min(380, Math.max(240, width * 0.55))) };
+    return { width, height: Math.round(Math.min(430, Math.max(240, width * this.#shape))) };
   }
 
   #fit() {
@@ -60,9 +62,10 @@ export class MarkChart {
     const { places, frame } = this.#shown;
     const { ctx: context, bbox } = plot;
     const size = this.#size * devicePixelRatio;
+    const dot = places.length > 1000 ? 0.3 : 0.6; // many of them are a cloud
     context.save();
     context.beginPath();
-    context.rect(bbox.left, bbox.top - size, bbox.width, bbox.height + 2 * size);
+    context.rect(bbox.left, bbox.top - 3 * size, bbox.width, bbox.height + 6 * size);
     context.clip();
     this.underneath(plot, frame, this.colours);
     const byKind = new Map(KINDS.map((kind) => [kind, []]));
@@ -71,7 +74,7 @@ export class MarkChart {
       for (const position of positions) {
         const x = plot.valToPos(places[position].x, "x", true);
         const y = plot.valToPos(places[position].y, "y", true);
-        drawMark(context, kind, x, y, size, this.colours);
+        drawMark(context, kind, x, y, kind === "unasked" ? size * dot : size, this.colours);
         if (frame.latest.has(position)) drawHalo(context, x, y, size, this.colours);
       }
     }

@@ -59,13 +59,21 @@ export function showComparison(comparison, texts) {
     bar.style.setProperty("--share", sum / most);
     return element("div", { className: "totals" }, element("span", {}, name), bar, element("b", {}, decimal(sum, 1)));
   });
+  const common = ours.length - onlyOurs.length;
+  const verdict = onlyOurs.length ? `${plural(common, "document")} of ${ours.length} in both; ${onlyOurs.length} differ.` : `Both return the same ${plural(common, "document")}.`;
   find("compared").replaceChildren(
-    element("p", { className: "verdict" }, `${plural(ours.length - onlyOurs.length, "document")} of ${ours.length} in both; ${onlyOurs.length} differ.`),
+    element("p", { className: "verdict" }, verdict),
     ...bars,
     element("p", { className: "hint" }, "Relevance of each set in total: scores where either has one, else as believed in the end."),
-    list("Only with BoundaryMORPH", onlyOurs, comparison, texts),
-    list("Only with plain reranking", onlyPlain, comparison, texts),
+    ...(onlyOurs.length ? [list("Only with BoundaryMORPH", onlyOurs, comparison, texts), list("Only with plain reranking", onlyPlain, comparison, texts)] : []),
   );
+}
+
+// Where calls cost money, it is for the reader to say.
+export function offerComparison(calls, onWanted) {
+  const button = element("button", { type: "button", className: "plain" }, `Rerank, for ${plural(calls, "call")} more at most`);
+  button.addEventListener("click", onWanted);
+  find("compared").replaceChildren(button);
 }
 
 export function showNoComparison(words) {
@@ -79,5 +87,5 @@ function list(title, ids, comparison, texts) {
     const facts = [tag(`rank ${rank}`, "rank")];
     return row(id, comparison.believed.get(id), facts, scored ? "Plain reranking scored it." : "Plain reranking did not score it.", texts);
   });
-  return element("details", { className: "only", open: ids.length > 0 && ids.length <= 8 }, element("summary", {}, `${title} (${ids.length})`), element("ol", { className: "documents" }, ...rows));
+  return element("details", { className: "only", open: true }, element("summary", {}, `${title} (${ids.length})`), element("ol", { className: "documents" }, ...rows));
 }

@@ -1,6 +1,6 @@
 // The page: asks, and shows what comes back.
 
-import { Comparison, rerankPlainly, showComparison, showNoComparison } from "./comparison.js";
+import { Comparison, offerComparison, rerankPlainly, showComparison, showNoComparison } from "./comparison.js";
 import { decimal, find, number, plural } from "./dom.js";
 import { showCalls, showSet } from "./documents.js";
 import { MapChart } from "./map.js";
@@ -14,7 +14,8 @@ import { Snippets } from "./snippets.js";
 import { showProblem, showSummary, showTime } from "./summary.js";
 import { Texts } from "./texts.js";
 
-const RETRY = 1000; // milliseconds
+const RETRY = 1000; // milliseconds, and so is
+const PATIENCE = 500; // after which a selection is shown before it is done
 const service = new Service();
 const form = new RequestForm(ask);
 const snippets = new Snippets();
@@ -35,17 +36,21 @@ async function ask() {
     const request = form.request();
     find("go").disabled = true;
     const unfolding = new Unfolding();
+    const begun = performance.now();
     say("Looking for candidates");
     for await (const { name, data } of service.select({ ...request, explain: "pool" }, asking.signal)) {
       if (name === "selection") await show(request, data, unfolding, asking.signal);
       else {
         unfolding.add(data);
+        if (performance.now() - begun > PATIENCE) showLive(unfolding.frames);
         say(`Round ${data.rounds + 1}: ${plural(data.cross_encoder_calls + data.cached_scores, "call")} of ${number(data.budget)} so far`);
       }
     }
   } catch (error) {
     if (error.name === "AbortError") return;
+    shown = null;
     showProblem(error);
+    find("answer").hidden = true;
     if (error.status === 401) find("key").focus();
   } finally {
     if (underWay === asking) {
@@ -55,14 +60,29 @@ async function ask() {
   }
 }
 
+// What there is of a selection that takes its time.
+function showLive(frames) {
+  const answer = find("answer");
+  if (!answer.classList.contains("live")) {
+    shown = null;
+    answer.classList.add("live");
+    answer.hidden = false;
+    drawLegend();
+    ranking.begin(frames[0]);
+  }
+  ranking.show(frames.at(-1));
+}
+
 async function show(request, answer, unfolding, signal) {
   const begun = performance.now();
-  const frames = unfolding.end(answer);
+  unfolding.end(answer);
+  const { frames } = unfolding;
   const last = frames.at(-1);
   const known = request.pool ?? answer.documents;
   const read = request.index === undefined ? null : (id) => service.read(`indexes/${request.index}/documents/${encodeURIComponent(id)}`);
   shown = { answer, frames, texts: new Texts(known, read) };
   find("answer").hidden = false;
+  find("answer").classList.remove("live");
   showSummary(answer);
   draw();
   showSet(answer, last, shown.texts);
@@ -72,7 +92,9 @@ async function show(request, answer, unfolding, signal) {
   showTime(answer, performance.now() - begun);
   find("go").disabled = false;
   say("");
-  await compare(request, answer, shown.texts, signal);
+  const comparing = () => compare(request, answer, shown.texts, signal);
+  if (answer.usage.language_model) offerComparison(Math.min(request.budget, answer.pool_size), comparing);
+  else await comparing();
 }
 
 function draw() {
@@ -96,11 +118,11 @@ async function compare(request, answer, texts, signal) {
 }
 
 function describe(position, frame) {
-  const { ids } = shown.answer.pool;
+  const name = shown ? shown.texts.title(shown.answer.pool.ids[position]) : "";
   const call = frame.asked.get(position);
   const worth = `${decimal(frame.relevance[position])}${frame.isScored(position) ? "" : ` ± ${decimal(frame.std[position])}`}`;
   const how = call ? `scored in round ${call.round}` : "not scored";
-  return `${shown.texts.title(ids[position])}\nrank ${number(position + 1)} · ${worth} · ${how}${frame.selected.has(position) ? " · in the set" : ""}`;
+  return `${name}\nrank ${number(position + 1)} · ${worth} · ${how}${frame.selected.has(position) ? " · in the set" : ""}`;
 }
 
 function say(words) {

@@ -12,6 +12,7 @@ export class MapChart {
   constructor(describe) {
     this.#chart = new MarkChart(find("map"), (colours) => this.#options(colours), {
       size: 4,
+      shape: 0.75,
       describe,
       over: (plot, colours) => this.#drawQuery(plot, colours),
     });
@@ -62,9 +63,14 @@ export class MapChart {
       context.lineTo(x + dx, y + dy);
     }
     context.stroke();
+    context.lineJoin = "round";
     context.font = `600 ${12 * devicePixelRatio}px system-ui`;
     context.textAlign = x > plot.bbox.left + plot.bbox.width * 0.8 ? "right" : "left";
-    context.fillText("query", x + (context.textAlign === "left" ? arm : -arm), y - arm * 0.7);
+    const at = [x + (context.textAlign === "left" ? arm : -arm), y - arm * 0.7];
+    context.strokeStyle = colours.card; // an edge that parts the word from the marks
+    context.lineWidth = 4 * devicePixelRatio;
+    context.strokeText("query", ...at);
+    context.fillText("query", ...at);
   }
 }
 

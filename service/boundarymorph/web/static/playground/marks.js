@@ -23,7 +23,7 @@ export function drawMark(context, kind, x, y, size, colours) {
     context.stroke();
     return;
   }
-  context.arc(x, y, kind === "unasked" ? size * 0.3 : size, 0, 2 * Math.PI);
+  context.arc(x, y, size, 0, 2 * Math.PI);
   if (kind === "inferred-in") {
     context.fillStyle = colours.card;
     context.fill();
@@ -45,6 +45,9 @@ export function drawLegend() {
   const colours = palette();
   for (const canvas of document.querySelectorAll("canvas[data-mark]")) {
     canvas.width = canvas.height = 40;
-    drawMark(canvas.getContext("2d"), canvas.dataset.mark, 20, 20, 11, colours);
+    const context = canvas.getContext("2d");
+    const size = { unasked: 5, "scored-out": 8 }[canvas.dataset.mark] ?? 10;
+    drawMark(context, canvas.dataset.mark, 20, 20, size, colours);
+    if ("latest" in canvas.dataset) drawHalo(context, 20, 20, size, colours);
   }
 }

@@ -13,6 +13,7 @@ export class RankingChart {
   constructor(describe) {
     this.#chart = new MarkChart(find("ranking"), (colours) => this.#options(colours), {
       size: 4,
+      shape: 0.36,
       describe,
       underneath: (plot, frame, colours) => this.#underneath(plot, frame, colours),
     });
@@ -42,15 +43,15 @@ export class RankingChart {
   }
 
   #options(colours) {
-    const axis = { stroke: colours.faint, grid: { stroke: colours.line, width: 1 }, ticks: { show: false }, font: "12px system-ui", labelFont: "12px system-ui", labelSize: 18 };
+    const axis = { stroke: colours.faint, grid: { stroke: colours.line, width: 1 }, ticks: { show: false }, font: "12px system-ui", labelFont: "12px system-ui", labelSize: 18, size: 30 };
     const line = (stroke, width, dash) => ({ stroke, width, dash, points: { show: false }, spanGaps: true });
     return {
       scales: { x: { time: false, distr: 3, range: (plot, min, max) => [0.9, Math.max(10, max * 1.1)] }, y: { range: [0, 1.02] } },
       axes: [
         { ...axis, label: "retrieval rank", values: (plot, splits) => splits.map((rank) => (rank >= 1 && Number.isInteger(Math.log10(rank)) ? number(rank) : "")) },
-        { ...axis, label: "relevance", size: 44 },
+        { ...axis, label: "relevance", size: 42 },
       ],
-      series: [{}, line(colours.prior, 1.5, [5, 4]), line(colours.band, 0), line(colours.band, 0), line(colours.posterior, 1.6)],
+      series: [{}, line(colours.prior, 1.5, [2, 4]), line(colours.band, 0), line(colours.band, 0), line(colours.posterior, 1.6)],
       bands: [{ series: [2, 3], fill: colours.band }],
     };
   }

@@ -1,6 +1,6 @@
 // Which frame is shown: by hand, or one after the other.
 
-import { decimal, find, number, plural } from "./dom.js";
+import { find, number, plural } from "./dom.js";
 
 const PAUSE = 700; // milliseconds a round
 
@@ -61,7 +61,7 @@ export class Replay {
     const said =
       this.#at === 0
         ? "Before the first call"
-        : `Round ${number(this.#at)} of ${number(this.#frames.length - 1)}: ${plural(frame.calls.length, "call")}, expected loss ${decimal(frame.loss)}`;
+        : `Round ${number(this.#at)} of ${number(this.#frames.length - 1)}: ${number(frame.calls.length)} of ${plural(this.#frames.at(-1).calls.length, "call")}`;
     find("moment").textContent = said;
     this.#round.setAttribute("aria-valuetext", said);
     find("back").disabled = this.#at === 0;

@@ -22,10 +22,12 @@ const EXAMPLE = {
 
 export class RequestForm {
   #form = find("ask");
+  #asked = false; // whether anything was; from then on a slider that moves asks too
 
   constructor(onAsk) {
     this.#form.addEventListener("submit", (event) => {
       event.preventDefault();
+      this.#asked = true;
       onAsk();
     });
     for (const range of this.#form.querySelectorAll("[data-of]")) this.#couple(range, onAsk);
@@ -80,7 +82,7 @@ export class RequestForm {
     let pending;
     const moved = () => {
       clearTimeout(pending);
-      if (!find("answer").hidden && this.#form.checkValidity()) pending = setTimeout(onMoved, 300);
+      if (this.#asked && this.#form.checkValidity()) pending = setTimeout(onMoved, 300);
     };
     range.addEventListener("input", () => {
       exact.value = range.value;
@@ -123,6 +125,7 @@ export function documentsOf(pasted) {
   }
   return documents.map((document, position) => {
     const given = typeof document === "string" ? { text: document } : document;
+    if (typeof given !== "object" || given === null) throw new Error(`Document ${position + 1} is neither a text nor an object.`);
     return { ...given, id: String(given.id ?? position + 1) };
   });
 }

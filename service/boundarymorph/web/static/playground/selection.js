@@ -1,18 +1,13 @@
-// A selection as it unfolded: one frame a round, from what the stream told.
+// A selection as it unfolds: one frame a round.
 
 export class Frame {
-  // relevance, std: of each candidate, in retrieval order. rounds: the calls so far, by round.
-  constructor({ relevance, std, rounds, ids, loss }) {
-    Object.assign(this, { relevance, std, rounds, ids, loss });
+  // relevance, std: of each candidate, in retrieval order. rounds: the calls so far, by round. ranks: of the set.
+  constructor({ relevance, std, rounds, ranks }) {
+    Object.assign(this, { relevance, std, rounds });
+    this.selected = new Set(ranks.map((rank) => rank - 1));
     this.calls = rounds.flat();
     this.asked = new Map(rounds.flatMap((calls, round) => calls.map((call) => [call.retrieval_rank - 1, { ...call, round: round + 1 }])));
     this.latest = new Set((rounds.at(-1) ?? []).map((call) => call.retrieval_rank - 1));
-  }
-
-  // Positions of the set, once it is known where in the pool the ids are.
-  locate(positions) {
-    this.selected = new Set(this.ids.map((id) => positions.get(id)));
-    return this;
   }
 
   isScored(position) {
@@ -35,26 +30,19 @@ export class Frame {
 }
 
 export class Unfolding {
-  #frames = [];
+  frames = [];
   #rounds = [];
 
-  // Takes an event "round"; what it says of the last round belongs to the moment after it.
-  add(event) {
-    if (event.calls.length) this.#rounds.push(event.calls);
-    this.#frames.push(this.#frame(event, event.expected_loss));
+  // Takes an event "round", which also has the calls of the round before it.
+  add({ calls, relevance, std, retrieval_ranks: ranks }) {
+    if (calls.length) this.#rounds.push(calls);
+    this.frames.push(new Frame({ relevance, std, ranks, rounds: [...this.#rounds] }));
   }
 
-  // Takes the answer; the frames, of which the last is the answer.
-  end(answer) {
-    const { pool } = answer;
-    this.#rounds = answer.rounds.map(({ calls }) => calls);
-    const ids = answer.documents.map(({ id }) => id);
-    this.#frames[this.#rounds.length] = this.#frame({ ...pool, ids }, answer.expected_loss);
-    const positions = new Map(pool.ids.map((id, position) => [id, position]));
-    return this.#frames.slice(0, this.#rounds.length + 1).map((frame) => frame.locate(positions));
-  }
-
-  #frame({ relevance, std, ids }, loss) {
-    return new Frame({ relevance, std, ids, loss, rounds: [...this.#rounds] });
+  // Takes the answer, which is the last frame.
+  end({ documents, rounds, pool }) {
+    const ranks = documents.map(({ retrieval_rank: rank }) => rank);
+    const last = new Frame({ ...pool, ranks, rounds: rounds.map(({ calls }) => calls) });
+    this.frames = [...this.frames.slice(0, rounds.length), last];
   }
 }

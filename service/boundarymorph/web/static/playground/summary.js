@@ -1,6 +1,6 @@
 // What became of the request: in one line, with what a reader should know, and where the time went.
 
-import { decimal, element, find, number, plural } from "./dom.js";
+import { element, find, number, plural } from "./dom.js";
 
 const STATUS = {
   complete: ["good", "Complete"],
@@ -31,9 +31,19 @@ export function showSummary(answer) {
     element("span", { className: `badge ${kind}` }, words),
     ` ${number(calls)} of ${plural(usage.budget, "call")}${cached} in ${plural(usage.rounds, "round")} among ${plural(answer.pool_size, "candidate")}. ` +
       `It ended because ${STOPPED[answer.stop_reason] ?? answer.stop_reason.replaceAll("_", " ")}. ` +
-      `Expected loss: ${decimal(answer.expected_loss)}.`,
+      `Expected loss: ${percent(answer.expected_loss)} of the set's relevance${cost(usage.language_model)}.`,
   );
   find("warnings").replaceChildren(...answer.warnings.map((warning) => element("p", { className: "note warn" }, element("b", {}, "Note "), warning)));
+}
+
+function percent(share) {
+  return share > 0 && share < 0.01 ? "less than 1 %" : `${Math.round(100 * share)} %`;
+}
+
+// Of a language model as the scorer.
+function cost(usage) {
+  if (!usage) return "";
+  return `. The language model read ${plural(usage.input_tokens, "token")} and wrote ${number(usage.output_tokens)}, for ${usage.cost.toPrecision(3)}`;
 }
 
 export function showTime(answer, drawn) {
@@ -52,7 +62,7 @@ export function showProblem(problem) {
     find("problem").replaceChildren();
     return;
   }
-  const errors = (problem.errors ?? []).map((error) => element("li", {}, [error.where ?? error.loc, error.detail ?? error.message ?? error.msg].filter(Boolean).join(": ")));
+  const errors = problem.errors?.length > 1 ? problem.errors.map(({ field, message }) => element("li", {}, `${field}: ${message}`)) : [];
   const hints = [
     problem.retryAfter ? `Try again in ${problem.retryAfter} s.` : "",
     problem.requestId ? `Request id: ${problem.requestId}` : "",
