@@ -12,13 +12,15 @@ from typing import Any
 
 import orjson
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
 from boundarymorph.cli import demo
 from tests.api.service import NDJSON
 from tests.system.service import Service, service
 
-CHROMIUM = Path(__file__).parent / "node_modules" / ".chromium"  # `make setup` unpacks it there
+NODE_MODULES = Path(__file__).parent / "node_modules"
+UNPACKED = NODE_MODULES / ".chromium"  # by `make setup`
+CHROMIUM = os.environ.get("CHROMIUM") or UNPACKED / "chromium"  # another one, where that does not run
 MODULES = (
     "calendar",
     "datetime",
@@ -29,15 +31,16 @@ MODULES = (
     "zipfile",
 )  # of all that the demo indexes
 REFUSED = "Failed to load resource"  # what Chromium says of every answer that is an error
+expect.set_options(timeout=20_000)
 Open = Callable[..., AbstractContextManager[Page]]
 
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    environment: dict[str, str | float | bool] = {**os.environ, "LD_LIBRARY_PATH": str(CHROMIUM / "al2023" / "lib")}
+    environment: dict[str, str | float | bool] = {**os.environ, "LD_LIBRARY_PATH": str(UNPACKED / "al2023" / "lib")}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=CHROMIUM / "chromium",
+            executable_path=CHROMIUM,
             args=["--no-sandbox"],  # which root cannot have
             env=environment,
         )

@@ -47,6 +47,12 @@ async def test_what_a_browser_has_is_not_sent_again(client: httpx.AsyncClient) -
     assert (await client.head("/playground")).status_code == 200
 
 
+async def test_paths_that_are_not_quite_right(client: httpx.AsyncClient) -> None:
+    assert (await client.get("/playground/", follow_redirects=True)).url.path == "/playground"
+    problem(await client.get("/playground/index.js"), 404, "not-found")
+    problem(await client.get("/playground/..%2Fdocs%2Fdocs.js"), 404, "not-found")
+
+
 async def test_without_the_playground(tmp_path: Path) -> None:
     async with starting(Settings(data_directory=tmp_path, playground=False), fake_service) as client:
         problem(await client.get("/playground"), 404, "not-found")

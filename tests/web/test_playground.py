@@ -10,16 +10,16 @@ from typing import Any
 
 import orjson
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from boundarymorph.access import keys
 from boundarymorph.cli import demo
 from tests.clients.examples import typescript
 from tests.system.service import Service, scorer, service
-from tests.web.conftest import CHROMIUM, Open
+from tests.web.conftest import NODE_MODULES, Open
 
 QUERY = "convert a string to a number"
-AXE = (CHROMIUM.parent / "axe-core" / "axe.min.js").read_text()
+AXE = (NODE_MODULES / "axe-core" / "axe.min.js").read_text()
 TITLE = "summary .title"
 SERIOUS = ("serious", "critical")
 
@@ -59,6 +59,13 @@ def picture(page: Page, chart: str) -> str:
     assert not canvas.evaluate(is_blank)
     painted: str = canvas.evaluate("c => c.toDataURL()")
     return painted
+
+
+def serious(page: Page) -> list[tuple[str, list[str]]]:
+    """What axe finds that is, by rule, and where."""
+    page.evaluate(AXE)
+    found = page.evaluate("axe.run(document).then(({ violations }) => violations)")
+    return [(each["id"], [node["html"] for node in each["nodes"]]) for each in found if each["impact"] in SERIOUS]
 
 
 def test_a_selection(opened: Open, demonstrated: Service) -> None:
@@ -157,10 +164,64 @@ def test_an_error(opened: Open) -> None:
         problem = page.locator("#problem")
         expect(problem).to_contain_text("query")
         expect(problem).to_contain_text("Request id: ")
+        assert serious(page) == []
         expect(page.locator("#go")).to_be_enabled()
         page.fill("#query", QUERY)
         page.click("#go")
         expect(problem).to_be_empty()
+
+
+def test_an_answer_that_breaks_off(opened: Open) -> None:
+    """As where the service dies meanwhile."""
+
+    def half(route: Route) -> None:
+        body = route.fetch().body()
+        route.fulfill(content_type="text/event-stream", body=body[: len(body) // 2])
+
+    with opened() as page:
+        ask(page)
+        page.route("**/select", half)
+        page.click("#go")
+        expect(page.locator("#problem")).to_contain_text("The answer broke off")
+        assert not page.locator("#answer").is_visible()
+
+
+def test_calls_that_cost_money(opened: Open) -> None:
+    """Those of the comparison are made when somebody wants them, and sliders make none. The bill is put in here."""
+    asked = 0
+
+    def billed(route: Route) -> None:
+        nonlocal asked
+        asked += 1
+        answer = route.fetch()
+        bill = '"language_model":{"input_tokens":12345,"output_tokens":40,"cost":0.0125}'
+        route.fulfill(response=answer, body=answer.text().replace('"language_model":null', bill))
+
+    with opened() as page:
+        expect(page.locator("#index option")).to_have_count(1)
+        page.route("**/select", billed)
+        page.fill("#budget", "20")
+        page.click("#go")
+        expect(page.locator("#status")).to_contain_text("read 12,345 tokens and wrote 40, for 0.0125")
+        page.locator("[data-of=budget]").press("ArrowRight")
+        page.wait_for_timeout(500)
+        assert asked == 1
+        page.click("text=Rerank, for 20 calls more at most")
+        compared(page)
+        assert asked == 3
+
+
+def test_asking_again_before_the_answer(opened: Open, demonstrated: Service) -> None:
+    """The last question counts, and the one before it is given up."""
+    with opened() as page:
+        ask(page, budget=20, k=12)
+        for budget in (30, 35, 40):
+            page.evaluate("document.querySelector('#ask').requestSubmit()")
+            page.fill("#budget", str(budget))
+        page.evaluate("document.querySelector('#ask').requestSubmit()")
+        expect(page.locator("#status")).to_contain_text("40 of 40 calls")
+        compared(page)
+        assert page.locator(f"#set {TITLE}").all_inner_texts() == ids(selected(demonstrated, budget=40, k=12))
 
 
 def test_a_scorer_that_is_away(opened: Open, tmp_path: Path) -> None:
@@ -177,6 +238,7 @@ def test_a_scorer_that_is_away(opened: Open, tmp_path: Path) -> None:
         page.click("#go")
         expect(page.locator("#status")).to_contain_text("Retrieval only: nothing was scored")
         expect(page.locator("#warnings")).to_contain_text("nothing was scored")
+        assert serious(page) == []
         assert page.locator("#set > li").count() == 4
 
 
@@ -233,11 +295,7 @@ def test_for_everybody(opened: Open, look: dict[str, Any]) -> None:
         ask(page, budget=20, k=12)
         for details in page.locator("details").all():
             details.evaluate("details => (details.open = true)")
-        page.evaluate(AXE)
-        found = page.evaluate("axe.run(document).then(({ violations }) => violations)")
-        assert [
-            (each["id"], [node["html"] for node in each["nodes"]]) for each in found if each["impact"] in SERIOUS
-        ] == []
+        assert serious(page) == []
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 

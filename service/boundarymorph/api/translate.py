@@ -286,14 +286,12 @@ def _map(places: Places) -> PoolMap:
 
 def _of_all(believed: Selection | None, pool: Pool) -> tuple[list[float | None], list[float | None]]:
     """Relevance and deviation of all documents of the pool, None where nothing is believed."""
-    relevance: list[float | None] = [None] * len(pool)
-    std = relevance.copy()
+    values = np.full((2, len(pool)), np.nan)
     if believed is not None:
-        for position, mean, deviation in zip(
-            believed.documents.tolist(), _rounded(believed.relevance), _rounded(believed.std), strict=True
-        ):
-            relevance[position], std[position] = mean, deviation
-    return relevance, std
+        values[:, believed.documents] = np.round((believed.relevance, believed.std), DECIMALS)
+    told = values.astype(object)
+    told[np.isnan(values)] = None
+    return told[0].tolist(), told[1].tolist()
 
 
 def _rounded(values: NDArray[np.float64]) -> list[float]:

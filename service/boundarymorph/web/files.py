@@ -30,12 +30,13 @@ class StaticFile:
 
     def __init__(self, source: Traversable) -> None:
         """Raises KeyError for a type that is not among TYPES, and OSError."""
-        self.content = source.read_bytes()
+        self._content = source.read_bytes()
         self._type = TYPES[PurePosixPath(source.name).suffix]
-        self._tag = f'"{hashlib.sha256(self.content).hexdigest()[:32]}"'
+        self._tag = f'"{hashlib.sha256(self._content).hexdigest()[:32]}"'
 
     def answer(self, request: Request) -> Response:
+        """The file, for a GET."""
         headers = {**SECURITY, "ETag": self._tag, "Cache-Control": "no-cache"}
         if request.headers.get("if-none-match") == self._tag:
             return Response(status_code=304, headers=headers)
-        return Response(self.content, media_type=self._type, headers=headers)
+        return Response(self._content, media_type=self._type, headers=headers)

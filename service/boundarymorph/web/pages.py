@@ -2,50 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Iterable
 from importlib.metadata import distribution
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi.responses import RedirectResponse
 
 from boundarymorph.settings import Settings
 from boundarymorph.web.files import STATIC, StaticFile
 
+PAGE = "index.html"
+CHARTS = ("uPlot.iife.min.js", "uPlot.min.css")
 SWAGGER_UI = ("swagger-ui-bundle.js", "swagger-ui.css")  # in a package that follows each release of it
-Answer = Callable[[Request], Awaitable[Response]]
 
 
 def playground(settings: Settings) -> APIRouter:
     """The page where a selection can be tried and seen; nothing where the settings say so."""
-    routes = APIRouter(include_in_schema=False)
-    if settings.playground:
-        page, *parts = sorted((STATIC / "playground").iterdir(), key=lambda file: file.name != "index.html")
-        charts = [file for file in (STATIC / "vendor").iterdir() if not file.name.endswith("LICENSE")]
-        _add(routes, "/playground", page, {file.name: file for file in (*parts, *charts)})
-    return routes
+    if not settings.playground:
+        return APIRouter()
+    return _page("playground", [STATIC / "vendor" / name for name in CHARTS])
 
 
 def docs() -> APIRouter:
     """The description of an application's API."""
-    routes = APIRouter(include_in_schema=False)
-    page, *parts = sorted((STATIC / "docs").iterdir(), key=lambda file: file.name != "index.html")
     carrier = distribution("fastapi-swagger")
-    swagger_ui = [Path(str(carrier.locate_file(f"fastapi_swagger/resources/{name}"))) for name in SWAGGER_UI]
-    _add(routes, "/docs", page, {file.name: file for file in (*parts, *swagger_ui)})
+    return _page("docs", [Path(str(carrier.locate_file(f"fastapi_swagger/resources/{name}"))) for name in SWAGGER_UI])
+
+
+def _page(name: str, others: Iterable[Traversable]) -> APIRouter:
+    """A page at /NAME, with what it is made of below: all of its folder, and other files."""
+    files = {source.name: StaticFile(source) for source in (*(STATIC / name).iterdir(), *others)}
+    page = files.pop(PAGE)
+    routes = APIRouter(include_in_schema=False)
+
+    async def whole(request: Request) -> Response:
+        return page.answer(request)
+
+    async def part(request: Request, file: str) -> Response:
+        if file not in files:
+            raise HTTPException(404)
+        return files[file].answer(request)
+
+    async def with_slash() -> Response:
+        return RedirectResponse(f"../{name}")
+
+    routes.add_api_route(f"/{name}", whole, name=name)
+    routes.add_api_route(f"/{name}/", with_slash)
+    routes.add_api_route(f"/{name}/{{file}}", part)
     return routes
-
-
-def _add(routes: APIRouter, path: str, page: Traversable, parts: Mapping[str, Traversable]) -> None:
-    routes.add_api_route(path, _answering(page), name=path.removeprefix("/"))
-    for name, file in parts.items():
-        routes.add_api_route(f"{path}/{name}", _answering(file))
-
-
-def _answering(source: Traversable) -> Answer:
-    file = StaticFile(source)
-
-    async def answer(request: Request) -> Response:
-        return file.answer(request)
-
-    return answer

@@ -38,14 +38,18 @@ async function ask() {
     const unfolding = new Unfolding();
     const begun = performance.now();
     say("Looking for candidates");
+    let answered = false;
     for await (const { name, data } of service.select({ ...request, explain: "pool" }, asking.signal)) {
-      if (name === "selection") await show(request, data, unfolding, asking.signal);
-      else {
+      if (name === "selection") {
+        answered = true;
+        await show(request, data, unfolding, asking.signal);
+      } else {
         unfolding.add(data);
         if (performance.now() - begun > PATIENCE) showLive(unfolding.frames);
         say(`Round ${data.rounds + 1}: ${plural(data.cross_encoder_calls + data.cached_scores, "call")} of ${number(data.budget)} so far`);
       }
     }
+    if (!answered) throw new Error("The answer broke off. Is the service still running?");
   } catch (error) {
     if (error.name === "AbortError") return;
     shown = null;
@@ -55,7 +59,7 @@ async function ask() {
   } finally {
     if (underWay === asking) {
       find("go").disabled = false;
-      say("");
+      if (!shown) say("");
     }
   }
 }
@@ -91,9 +95,10 @@ async function show(request, answer, unfolding, signal) {
   await new Promise(requestAnimationFrame);
   showTime(answer, performance.now() - begun);
   find("go").disabled = false;
-  say("");
+  say(find("headline").textContent, false);
   const comparing = () => compare(request, answer, shown.texts, signal);
-  if (answer.usage.language_model) offerComparison(Math.min(request.budget, answer.pool_size), comparing);
+  form.paid = Boolean(answer.usage.language_model);
+  if (form.paid) offerComparison(Math.min(request.budget, answer.pool_size), comparing);
   else await comparing();
 }
 
@@ -125,8 +130,10 @@ function describe(position, frame) {
   return `${name}\nrank ${number(position + 1)} · ${worth} · ${how}${frame.selected.has(position) ? " · in the set" : ""}`;
 }
 
-function say(words) {
+// For those who listen, and where it is said nowhere else for those who look.
+function say(words, shownToo = true) {
   find("progress").textContent = words;
+  find("progress").classList.toggle("hidden", !shownToo);
 }
 
 async function listIndexes() {

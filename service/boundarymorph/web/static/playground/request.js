@@ -22,7 +22,8 @@ const EXAMPLE = {
 
 export class RequestForm {
   #form = find("ask");
-  #asked = false; // whether anything was; from then on a slider that moves asks too
+  #asked = false; // whether anything was; from then on a slider that moves asks too, unless calls are paid
+  paid = false;
 
   constructor(onAsk) {
     this.#form.addEventListener("submit", (event) => {
@@ -82,7 +83,7 @@ export class RequestForm {
     let pending;
     const moved = () => {
       clearTimeout(pending);
-      if (this.#asked && this.#form.checkValidity()) pending = setTimeout(onMoved, 300);
+      if (this.#asked && !this.paid && this.#form.checkValidity()) pending = setTimeout(onMoved, 300);
     };
     range.addEventListener("input", () => {
       exact.value = range.value;

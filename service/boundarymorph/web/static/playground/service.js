@@ -56,7 +56,7 @@ async function* eventsOf(body) {
   let rest = "";
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   for (;;) {
-    const { done, value } = await reader.read();
+    const { done, value } = await reader.read().catch(ended);
     if (done) return;
     const parts = (rest + value).split("\n\n");
     rest = parts.pop();
@@ -65,4 +65,10 @@ async function* eventsOf(body) {
       yield { name, data: JSON.parse(data) };
     }
   }
+}
+
+// A connection that breaks is the end of the events, before the last one; one that the page gave up is an error.
+function ended(error) {
+  if (error.name === "AbortError") throw error;
+  return { done: true };
 }
