@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 from boundarymorph.evaluation.audit import audit
-from boundarymorph.evaluation.chat import Chat, ChatFailed, json_in
+from boundarymorph.evaluation.chat import Chat, ChatFailed
 from boundarymorph.evaluation.methods import agentic
 from boundarymorph.evaluation.multimodality import Landscape, Peak
 from boundarymorph.evaluation.problem import Question, Texts
 from boundarymorph.evaluation.run import run_once
+from boundarymorph.remote.chat import json_in
 from tests.evaluation.tables import on_a_circle
 
 Answer = Callable[[dict[str, Any]], tuple[int, str]]

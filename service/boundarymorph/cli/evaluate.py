@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.markup import escape
@@ -19,7 +20,7 @@ from rich.table import Table as Grid
 from boundarymorph.cli import terminal
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation import datasets, report, tables
-from boundarymorph.evaluation.builder import TableBuilder
+from boundarymorph.evaluation.builder import Approve, TableBuilder
 from boundarymorph.evaluation.cells import METRIC_TITLES, cells
 from boundarymorph.evaluation.chat import Chat
 from boundarymorph.evaluation.datasets import Collection
@@ -29,6 +30,7 @@ from boundarymorph.evaluation.run import left_out
 from boundarymorph.evaluation.study import Study, study
 from boundarymorph.evaluation.tables import Table
 from boundarymorph.retrieval.encoders import Encoder
+from boundarymorph.scoring.bill import Amount
 from boundarymorph.scoring.scorer import Scorer
 
 DEFAULT_METHODS = ("baselines", "product")
@@ -38,7 +40,8 @@ DEFAULT_METHODS = ("baselines", "product")
 class Request:
     """What to evaluate. tables: .npz files; texts: collections that have theirs, named as data are; data: a BEIR folder
     or ir_datasets:ID, made into a table at `write_table`; depth: N of that table; queries: at most so many of each
-    collection; chat: a language model, which adds the agentic loop and the audit of peaks where texts are at hand."""
+    collection; spend: how much a scorer that costs money may take, None to be asked; chat: a language model, which adds
+    the agentic loop and the audit of peaks where texts are at hand."""
 
     tables: Sequence[Path] = ()
     texts: Sequence[str] = ()
@@ -52,6 +55,7 @@ class Request:
     queries: int | None = None
     call_seconds: float | None = None
     chat: Chat | None = field(default=None, repr=False)
+    spend: float | None = None
 
 
 def evaluate(request: Request, models: Callable[[], tuple[Encoder, Scorer]], console: Console) -> None:
@@ -74,7 +78,7 @@ def evaluate(request: Request, models: Callable[[], tuple[Encoder, Scorer]], con
         if request.data is not None:
             with asyncio.Runner() as runner:
                 encoder, scorer = models()
-                builder = TableBuilder(encoder, scorer, request.depth)
+                builder = TableBuilder(encoder, scorer, request.depth, _approval(request, scorer, console, progress))
                 found.append(_built(request, request.data, builder, runner, progress))
                 if request.chat is not None:
                     extra = [agentic.contestant(request.chat, lambda text: runner.run(encoder.encode_query(text)))]
@@ -104,6 +108,26 @@ def _built(request: Request, source: str, builder: TableBuilder, runner: asyncio
         collection = collection.first(request.queries)
     path = request.write_table or request.out / f"{collection.name}.npz"
     return runner.run(builder.build(collection, path, _watch(progress, collection.name)))
+
+
+def _approval(request: Request, scorer: Scorer, console: Console, progress: Progress) -> Approve:
+    """Tells what the scores may cost, and asks where nothing was said about it. Raises InvalidInput for a no."""
+
+    def approve(pairs: int, most: Amount) -> None:
+        console.print(
+            f"{pairs:,} pairs are to be scored by {scorer.name}: at most {most.tokens:,} tokens, which cost "
+            f"{most.cost:,.2f}, and likely a quarter of that",
+            highlight=False,
+            soft_wrap=True,
+        )
+        if request.spend is not None:
+            return
+        progress.stop()
+        if not (console.is_terminal and typer.confirm("Go on?")):
+            raise InvalidInput("nothing was scored: allow it with --yes, or set a ceiling with --max-cost")
+        progress.start()
+
+    return approve
 
 
 def _studied(request: Request, found: Sequence[Table], extra: Sequence[Contestant], progress: Progress) -> list[Study]:

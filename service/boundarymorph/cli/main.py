@@ -1,7 +1,9 @@
-"""The command line: `boundarymorph serve | retriever | scorer | index | select | mcp | evaluate | demo | ...`."""
+"""The command line: `boundarymorph serve | retriever | scorer | index | select | mcp | top | evaluate | demo | ...`."""
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +16,7 @@ from boundarymorph.cli import ray, serve
 from boundarymorph.cli.common import DataDirectory, console, fail
 from boundarymorph.cli.mcp import mcp
 from boundarymorph.cli.select import select
+from boundarymorph.cli.top import top
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.settings import Settings, mistakes
 from boundarymorph.settings.dump import to_toml
@@ -21,6 +24,14 @@ from boundarymorph.settings.dump import to_toml
 if TYPE_CHECKING:
     from boundarymorph.retrieval.encoders import Encoder
     from boundarymorph.scoring.scorer import Scorer
+
+ScorerUrls = Annotated[
+    list[str] | None,
+    typer.Option(help="URL of what scores --data, as --scorer-url of serve.", show_default="the embedded model"),
+]
+MostCost = Annotated[
+    float | None, typer.Option(min=0, help="What a language model that scores may cost, by scorer.judge's prices.")
+]
 
 app = typer.Typer(
     help="Budgeted reranking: spend B cross-encoder calls where they change which k documents are returned.",
@@ -59,6 +70,7 @@ def key(
 app.add_typer(index_commands.app, name="index")
 app.command()(select)
 app.command()(mcp)
+app.command()(top)
 
 
 @app.command()
@@ -114,6 +126,9 @@ def evaluate(
     ] = None,
     depth: Annotated[int, typer.Option("--depth", "-N", min=2, help="Candidates a query, with --data.")] = 2_000,
     queries: Annotated[int | None, typer.Option(min=1, help="Only the first so many of each collection.")] = None,
+    scorer: ScorerUrls = None,
+    max_cost: MostCost = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a language model is paid.")] = False,
     call_seconds: Annotated[
         float | None,
         typer.Option(min=0, help="Time of one call, for the latency table.", show_default="as in the table"),
@@ -131,14 +146,6 @@ def evaluate(
     except ModuleNotFoundError as error:
         fail(f"evaluate needs {error.name}: pip install 'boundarymorph[evaluation]'")
 
-    settings = Settings.load()
-
-    def models() -> tuple[Encoder, Scorer]:
-        from boundarymorph.retrieval.build import build_encoder
-        from boundarymorph.scoring.build import build_local_scorer
-
-        return build_encoder(settings), build_local_scorer(settings)
-
     request = evaluate_command.Request(
         tables=table or [],
         texts=texts or [],
@@ -151,9 +158,22 @@ def evaluate(
         depth=depth,
         queries=queries,
         call_seconds=call_seconds,
+        spend=max_cost if max_cost is not None else (math.inf if yes else None),
         chat=Chat(chat_url, chat_model, api_key=chat_key) if chat_url else None,
     )
-    evaluate_command.evaluate(request, models, console)
+    evaluate_command.evaluate(request, partial(_models, scorer, max_cost), console)
+
+
+def _models(scorer: list[str] | None, max_cost: float | None) -> tuple[Encoder, Scorer]:
+    """What makes a table of texts. scorer: URLs, for one elsewhere; max_cost: of one that is paid."""
+    from boundarymorph.retrieval.build import build_encoder
+    from boundarymorph.scoring.bill import OpenLedger
+    from boundarymorph.scoring.build import build_local_scorer, build_scorer
+
+    settings = Settings.load(scorer={"url": tuple(scorer)} if scorer else None)
+    if not scorer:
+        return build_encoder(settings), build_local_scorer(settings)
+    return build_encoder(settings), build_scorer(settings, ledger=lambda: OpenLedger(max_cost))
 
 
 def _version(wanted: bool) -> None:

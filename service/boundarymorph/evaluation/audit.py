@@ -10,9 +10,9 @@ from itertools import combinations
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
-from boundarymorph.evaluation.chat import json_in
 from boundarymorph.evaluation.multimodality import Landscape, Peak
 from boundarymorph.evaluation.problem import Question
+from boundarymorph.remote.chat import json_in
 
 FEWEST = 3  # members that a peak needs to be audited
 SAMPLE = 8

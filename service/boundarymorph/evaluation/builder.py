@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -18,36 +18,43 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from boundarymorph.errors import InvalidInput
+from boundarymorph.errors import CostCeiling, InvalidInput
 from boundarymorph.evaluation import tables
 from boundarymorph.evaluation.datasets import Collection, fingerprint
 from boundarymorph.evaluation.lexical import Bm25Index
 from boundarymorph.evaluation.tables import Table
 from boundarymorph.retrieval.encoders import Encoder
-from boundarymorph.scoring.scorer import Scorer
+from boundarymorph.scoring.bill import NOTHING, Amount
+from boundarymorph.scoring.scorer import PricedScorer, Scorer
 
 CHUNK = 32  # texts or pairs between two appends: what a crash can cost
 BLOCK = 256
 JUDGMENTS = ("grade", "n_relevant")
 
+TRIES = 3  # of pairs that the scorer could not answer at once
 Watch = Callable[[str, int, int], None]  # stage, done, of how many
+Approve = Callable[[int, Amount], None]  # pairs that are to be scored, and the most that they may cost
 
 
 @dataclass(frozen=True, slots=True)
 class TableBuilder:
-    """encoder, scorer: the product's; depth: N, the most candidates of a query."""
+    """encoder, scorer: the product's; depth: N, the most candidates of a query; approve: called before a scorer that
+    costs money is asked for more than a trial, and raises to prevent it."""
 
     encoder: Encoder
     scorer: Scorer
     depth: int
+    approve: Approve = lambda pairs, most: None
 
     async def build(self, collection: Collection, path: Path, watch: Watch = lambda *_: None) -> Table:
         """The table at `path`, built unless it is there already. Raises InvalidInput if another file is there.
 
         Scores of a finished table are kept, also where only some of its queries are asked for; its judgments are those
-        that the collection has now.
+        that the collection has now. A document that the scorer gave no score for is left out of its query's pool.
         """
         await self.encoder.check()
+        if getattr(self.scorer, "identity", "known") is None:
+            await self.scorer.check()  # by which its name is known
         recipe = {
             "documents": fingerprint(collection.documents),
             "queries": [fingerprint({query: text}) for query, text in collection.queries.items()],
@@ -68,8 +75,9 @@ class TableBuilder:
         pools, similarities = _pools(documents, queries, min(self.depth, len(documents)))
         scores, seconds = await self._scored(collection, pools, work, watch)
         arrays = _assembled(collection, documents, queries, pools, similarities)
+        arrays["pool"][np.isnan(scores)] = -1
         arrays |= {
-            "score": scores,
+            "score": np.nan_to_num(scores),
             "call_seconds": np.array(seconds),
             "recipe": np.array(orjson.dumps(recipe).decode()),
         }
@@ -93,15 +101,40 @@ class TableBuilder:
         texts, queries = list(collection.documents.values()), list(collection.queries.values())
         shelf, clock = _Shelf(work / "scores", 1, np.float64), _Shelf(work / "seconds", 1, np.float64)
         watch("scoring pairs", len(shelf), pools.size)
+        self._ask_for_approval(queries, texts, pools, len(shelf))
         while (start := len(shelf)) < pools.size:
             row, column = divmod(start, pools.shape[1])
             chunk = pools[row, column : column + CHUNK]
             begin = perf_counter()
-            scores = await self.scorer.score(queries[row], [texts[document] for document in chunk])
+            scores = await self._scores(queries[row], [texts[document] for document in chunk])
             clock.append(np.array([perf_counter() - begin]))
-            shelf.append(scores.values)
+            shelf.append(scores)
             watch("scoring pairs", len(shelf), pools.size)
         return shelf.read().reshape(pools.shape), float(clock.read().sum()) / pools.size
+
+    async def _scores(self, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
+        """NaN where the scorer answered without a score. Raises what the scorer does."""
+        values = np.full(len(texts), np.nan)
+        open = np.arange(len(texts))
+        for _ in range(TRIES):
+            scores = await self.scorer.score(query, [texts[place] for place in open.tolist()])
+            values[open] = scores.values
+            if scores.failure is None or isinstance(scores.failure, CostCeiling):
+                break
+            open = open[np.isnan(scores.values)]
+        if scores.failure is not None:
+            raise scores.failure
+        return values
+
+    def _ask_for_approval(
+        self, queries: Sequence[str], texts: Sequence[str], pools: NDArray[np.intp], scored: int
+    ) -> None:
+        if not isinstance(self.scorer, PricedScorer) or scored == pools.size:
+            return
+        most = NOTHING
+        for place, document in enumerate(pools.ravel().tolist()[scored:], start=scored):
+            most = most.plus(self.scorer.most(queries[place // pools.shape[1]], texts[document]))
+        self.approve(pools.size - scored, most)
 
 
 class _Shelf:

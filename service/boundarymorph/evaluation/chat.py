@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import re
 import time
-from typing import Any
 
 import httpx
 
 from boundarymorph.errors import BoundaryMorphError
+from boundarymorph.remote.chat import PATH, completion
+from boundarymorph.remote.wire import Unusable
 
 ATTEMPTS = 4
 BUSY = {408, 409, 425, 429, 500, 502, 503, 504}
@@ -37,7 +36,7 @@ class Chat:
     ) -> None:
         self._model, self._tokens, self._pause = model, tokens, pause
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._client = httpx.Client(base_url=base_url.rstrip("/") + "/", headers=headers, timeout=timeout)
+        self._client = httpx.Client(base_url=base_url.rstrip("/"), headers=headers, timeout=timeout)
 
     def __call__(self, prompt: str) -> str:
         """The answer. Raises ChatFailed; a busy or unreachable endpoint is asked again a few times first."""
@@ -52,7 +51,7 @@ class Chat:
             if attempt:
                 time.sleep(self._pause * 2 ** (attempt - 1))
             try:
-                response = self._client.post("chat/completions", json=body)
+                response = self._client.post(PATH, json=body)
             except httpx.TransportError as error:
                 trouble = str(error) or type(error).__name__
                 continue
@@ -62,20 +61,10 @@ class Chat:
             if response.is_error:
                 raise ChatFailed(f"the chat endpoint answered {response.status_code}: {response.text[:200]}")
             try:
-                return str(response.json()["choices"][0]["message"]["content"] or "")
-            except (ValueError, LookupError, TypeError) as error:
+                return completion(response.content).text
+            except Unusable as error:
                 raise ChatFailed(f"the chat endpoint's answer is no chat completion: {response.text[:200]}") from error
         raise ChatFailed(f"the chat endpoint gave no answer in {ATTEMPTS} attempts; last: {trouble}")
 
     def close(self) -> None:
         self._client.close()
-
-
-def json_in(answer: str) -> dict[str, Any] | None:
-    """The JSON object in a model's answer, which may stand in a fence or between sentences; None if there is none."""
-    braces = re.search(r"\{.*\}", answer, re.DOTALL)
-    try:
-        found = json.loads(braces.group()) if braces else None
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None

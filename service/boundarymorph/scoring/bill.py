@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from boundarymorph.errors import CostCeiling
 from boundarymorph.remote.wire import Usage
 
 NANO = 1_000_000_000  # parts of the currency that sums are kept in, so that no rounding adds up
@@ -70,12 +71,28 @@ class Ledger(Protocol):
 
 
 class OpenLedger:
-    """A `Ledger` without ceilings."""
+    """A `Ledger` for one user, with one ceiling or none.
+
+    total: what has been spent, or is reserved.
+    """
+
+    def __init__(self, most_cost: float | None = None) -> None:
+        """most_cost: in the currency of the prices."""
+        self.total = NOTHING
+        self._most_cost = most_cost
 
     async def reserve(self, bill: Bill, most: Amount) -> None:
-        bill.reserved = bill.reserved.plus(most)
+        wanted = self.total.plus(most)
+        if self._most_cost is not None and wanted.cost > self._most_cost:
+            raise CostCeiling(
+                f"{self.total.cost:.6g} of {self._most_cost:.6g} are spent or reserved, and the next answer may cost "
+                f"{most.cost:.6g}; allow more to go on",
+                retry_after=math.inf,
+            )
+        self.total, bill.reserved = wanted, bill.reserved.plus(most)
 
     async def settle(self, bill: Bill, most: Amount, spent: Amount) -> None:
+        self.total = self.total.minus(most).plus(spent)
         bill.reserved, bill.spent = bill.reserved.minus(most), bill.spent.plus(spent)
 
     async def close(self) -> None:

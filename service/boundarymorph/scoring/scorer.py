@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import BoundaryMorphError, ScorerUnavailable
-from boundarymorph.scoring.bill import Bill
+from boundarymorph.scoring.bill import Amount, Bill
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,9 @@ class Scorer(Protocol):
 @runtime_checkable
 class PricedScorer(Scorer, Protocol):
     """A scorer whose calls cost money."""
+
+    def most(self, query: str, text: str) -> Amount:
+        """The most that the score of one pair may cost."""
 
     async def score_for(self, bill: Bill, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
         """As `score`, charged to a request. Raises CostCeiling too."""

@@ -12,9 +12,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.evaluation.chat import json_in
 from boundarymorph.evaluation.methods.method import Contestant
 from boundarymorph.evaluation.problem import Problem, Ranking, Texts
+from boundarymorph.remote.chat import json_in
 
 HOPS = (1, 2, 4)
 CHARACTERS = 1_500

@@ -25,7 +25,7 @@ from boundarymorph.remote.model import OUTCOMES, Observer, Options, Outcome
 from boundarymorph.remote.peer import Busy, Flawed, Peer, Refused, Unavailable
 from boundarymorph.remote.urls import Endpoint
 from boundarymorph.remote.wire import Answer, Description, Unusable
-from boundarymorph.scoring.bill import NOTHING, Bill, Ledger, OpenLedger, Prices
+from boundarymorph.scoring.bill import NOTHING, Amount, Bill, Ledger, OpenLedger, Prices
 from boundarymorph.scoring.judge.dialect import WAYS, OpenAI, Ungraded
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.settings import JudgeSettings
@@ -105,6 +105,11 @@ class Judge:
         except CostCeiling as ceiling:
             log.warning("the language model is not tried out: %s", ceiling)
 
+    def most(self, query: str, text: str) -> Amount:
+        """As of `PricedScorer`, by way of the longest requests where it is not known yet how the model is asked."""
+        dialect = self._dialect or OpenAI(self._chosen, "json")
+        return self._prices.of(dialect.most_usage(encoded(self._request(dialect, query, text))))
+
     async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
         return await self.score_for(Bill(NOBODY), query, texts, deadline=deadline)
 
@@ -174,11 +179,13 @@ class Judge:
         self._ungraded = 0
         return float(answer.values[0])
 
+    def _request(self, dialect: OpenAI, query: str, text: str) -> dict[str, object]:
+        return dialect.request(str(self._endpoint.model), query, [text], self._attempt_timeout).body
+
     async def _answer(
         self, dialect: OpenAI, bill: Bill, query: str, text: str, deadline: Deadline
     ) -> Answer | Ungraded:
-        request = dialect.request(str(self._endpoint.model), query, [text], self._attempt_timeout)
-        body = encoded(request.body)
+        body = encoded(self._request(dialect, query, text))
         return await self._balancer.call(
             lambda peer: self._attempt(peer, dialect, bill, body, deadline), deadline=deadline
         )

@@ -1,0 +1,216 @@
+"""`boundarymorph top`: what a running service is doing, from its /metrics alone."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping
+from typing import Annotated
+
+import httpx
+import typer
+from rich.columns import Columns
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from boundarymorph.cli.common import console
+from boundarymorph.cli.samples import Samples, Span
+from boundarymorph.errors import BoundaryMorphError
+
+SECONDS = 10.0  # that a scrape may take
+REQUESTS, STAGES = "boundarymorph_http_request_duration_seconds", "boundarymorph_select_stage_duration_seconds"
+CIRCUIT = {0: "closed", 1: "on trial", 2: "open"}
+PROBED = {"/livez", "/readyz", "/metrics"}  # whose refusals are answers
+WIDTH = 76  # of a panel
+
+
+class Unreachable(BoundaryMorphError):
+    """The service's metrics cannot be read."""
+
+    slug = "unreachable"
+
+
+def top(
+    url: Annotated[
+        str, typer.Option(envvar="BOUNDARYMORPH_URL", help="The service, a scorer or a retriever.")
+    ] = "http://127.0.0.1:8080",
+    interval: Annotated[float, typer.Option(min=0.2, help="Seconds between two frames.")] = 2.0,
+    window: Annotated[float, typer.Option(min=1, help="Seconds that rates and latencies are of.")] = 30.0,
+    once: Annotated[bool, typer.Option("--once", help="Show one frame, of all time since the start, and end.")] = False,
+) -> None:
+    """Watch a running service: requests, latencies, calls, cache, queues, scorers, degraded answers. Ctrl-C ends it."""
+    with httpx.Client(base_url=url.rstrip("/"), timeout=SECONDS) as client:
+        first = scrape(client)
+        started = Samples(first.total("process_start_time_seconds") or first.at)
+        if once:
+            console.print(frame(Span(started, first), url))
+            return
+        kept = deque([started, first])
+        with Live(frame(Span(started, first), url), console=console, screen=True, auto_refresh=False) as live:
+            try:
+                while True:
+                    time.sleep(interval)
+                    live.update(_next(client, kept, window, url), refresh=True)
+            except KeyboardInterrupt:
+                pass
+
+
+def scrape(client: httpx.Client) -> Samples:
+    """Raises Unreachable."""
+    try:
+        response = client.get("/metrics").raise_for_status()
+        return Samples.parsed(response.text, time.time())
+    except (httpx.HTTPError, ValueError) as error:
+        raise Unreachable(f"{client.base_url}/metrics cannot be read: {error}") from error
+
+
+def _next(client: httpx.Client, kept: deque[Samples], window: float, url: str) -> RenderableType:
+    """The next frame, of the last so many seconds; of a service that does not answer, the last one and why."""
+    try:
+        kept.append(scrape(client))
+    except Unreachable as error:
+        return Group(Text(str(error), "bold red"), frame(Span(kept[0], kept[-1]), url))
+    while len(kept) > 2 and kept[-1].at - kept[1].at >= window:
+        kept.popleft()
+    return frame(Span(kept[0], kept[-1]), url)
+
+
+def frame(span: Span, url: str) -> RenderableType:
+    """All that there is to see of a span."""
+    title = Text.assemble(("boundarymorph ", "bold"), url, (f"   the last {_duration(span.seconds)}", "dim"))
+    panels = [_requests(span), _selections(span), _work(span), _state(span)]
+    if span.now.of("boundarymorph_judge_answers_total"):
+        panels.append(_judge(span))
+    return Group(title, Columns(panels))
+
+
+def _requests(span: Span) -> Panel:
+    rows = [("all", f"{span.rate(f'{REQUESTS}_count'):.1f} /s", "")]
+    for route in list(span.by("route", f"{REQUESTS}_count"))[:5]:
+        rate = span.rate(f"{REQUESTS}_count", route=route)
+        rows.append((route, f"{rate:.1f} /s", f"p95 {_time(span.quantile(0.95, REQUESTS, route=route))}"))
+    failed: defaultdict[str, float] = defaultdict(float)
+    for labels, count in span.grown(f"{REQUESTS}_count").items():
+        found = dict(labels)
+        if count and found["status"] >= "400" and found["route"] not in PROBED:
+            failed[found["status"]] += count
+    rows.append(("[red]refused or failed[/red]" if failed else "refused or failed", _counts(failed), ""))
+    return _panel("requests", rows)
+
+
+def _selections(span: Span) -> Panel:
+    times = ", ".join(
+        f"p{round(100 * share)} {_time(span.quantile(share, STAGES, stage='total'))}" for share in (0.5, 0.95, 0.99)
+    )
+    answers = span.by("status", "boundarymorph_selections_total")
+    degraded = sum(answers.values()) - answers.get("complete", 0.0)
+    reasons: dict[str, float] = {}
+    for status in answers.keys() - {"complete"}:
+        reasons |= span.by("stop_reason", "boundarymorph_selections_total", status=status)
+    style = "red" if degraded else "green"
+    return _panel(
+        "selections",
+        [
+            ("answers", f"{sum(answers.values()) / span.seconds:.1f} /s", _counts(answers)),
+            ("latency", times, ""),
+            (f"[{style}]degraded[/{style}]", _share(degraded, sum(answers.values())), _counts(reasons)),
+            ("expected loss", f"p95 {_percent(span.quantile(0.95, 'boundarymorph_select_expected_loss_ratio'))}", ""),
+            ("refused (429)", _counts(span.by("reason", "boundarymorph_select_refused_total")), ""),
+        ],
+    )
+
+
+def _work(span: Span) -> Panel:
+    calls, rounds = span.mean("boundarymorph_select_calls"), span.mean("boundarymorph_select_rounds")
+    rows = [
+        (
+            "calls",
+            f"{span.rate('boundarymorph_cross_encoder_calls_total'):.1f} /s",
+            f"{_number(calls)} a selection in {_number(rounds)} rounds",
+        ),
+        ("budget used", _percent(span.mean("boundarymorph_select_budget_used_ratio")), ""),
+    ]
+    for cache in ("scores", "embeddings"):
+        found = span.by("outcome", "boundarymorph_cache_lookups_total", cache=cache)
+        rows.append((f"cache: {cache}", f"{_share(found.get('hit', 0.0), sum(found.values()))} hits", ""))
+    stages = {name: span.mean(STAGES, stage=name) for name in ("retrieve", "score", "select", "fetch", "wait")}
+    rows += [(f"mean {name}", _time(seconds), "") for name, seconds in stages.items() if seconds > 0]
+    return _panel("work", rows)
+
+
+def _state(span: Span) -> Panel:
+    now = span.now
+    rows = [
+        (
+            "selections",
+            f"{now.total('boundarymorph_select_running'):.0f} running",
+            f"{now.total('boundarymorph_select_waiting'):.0f} waiting",
+        )
+    ]
+    for role, items in (("scorer", "pairs"), ("encoder", "texts")):
+        if now.of(f"boundarymorph_{role}_queue_tokens"):
+            queue = now.total(f"boundarymorph_{role}_queue_{items}")
+            tokens = now.total(f"boundarymorph_{role}_queue_tokens")
+            wait = _time(span.quantile(0.95, f"boundarymorph_{role}_wait_seconds"))
+            rows.append((f"{role}'s queue", f"{queue:.0f} {items}, {tokens:,.0f} tokens", f"p95 wait {wait}"))
+    for labels, up in sorted(now.of("boundarymorph_part_up").items(), key=str):
+        rows.append((dict(labels)["part"], _up(up), ""))
+    for labels, up in sorted(now.of("boundarymorph_replica_up").items(), key=str):
+        rows.append((escape(f"{dict(labels)['role']} {dict(labels)['endpoint']}"), _up(up), ""))
+    for labels, state in sorted(now.of("boundarymorph_cache_circuit_state").items(), key=str):
+        rows.append((f"circuit to Redis: {dict(labels)['operation']}", CIRCUIT.get(int(state), "?"), ""))
+    return _panel("state", rows)
+
+
+def _judge(span: Span) -> Panel:
+    return _panel(
+        "language model",
+        [
+            ("answers", _counts(span.by("outcome", "boundarymorph_judge_answers_total")), ""),
+            ("tokens", f"{span.rate('boundarymorph_judge_tokens_total'):,.0f} /s", ""),
+            ("cost", f"{3600 * span.rate('boundarymorph_judge_cost_total'):,.2f} an hour", ""),
+            ("over a ceiling", _counts(span.by("ceiling", "boundarymorph_cost_ceiling_refusals_total")), ""),
+        ],
+    )
+
+
+def _panel(title: str, rows: Iterable[tuple[str, str, str]]) -> Panel:
+    grid = Table.grid(padding=(0, 2))
+    for row in rows:
+        grid.add_row(*row)
+    return Panel(grid, title=title, title_align="left", width=WIDTH)
+
+
+def _counts(counts: Mapping[str, float]) -> str:
+    return ", ".join(f"{escape(name)} {count:,.0f}" for name, count in counts.items()) or "none"
+
+
+def _up(value: float) -> str:
+    return "[green]up[/green]" if value else "[bold red]down[/bold red]"
+
+
+def _time(seconds: float) -> str:
+    if math.isnan(seconds):
+        return "-"
+    return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.1f}"
+
+
+def _percent(value: float) -> str:
+    return "-" if math.isnan(value) else f"{100 * value:.1f} %"
+
+
+def _share(part: float, whole: float) -> str:
+    return _percent(part / whole) if whole else "-"
