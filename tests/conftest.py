@@ -14,7 +14,7 @@ from tests import weights
 from tests.stateful import profile as profile  # registers its profile before the command line is read
 
 TESTS = Path(__file__).parent
-TOGETHER = ("faults", "web")  # packages whose files share what is slow to start
+TOGETHER = ("faults",)  # packages whose files share what is slow to start
 LONGEST_FIRST = ("faults", "system", "telemetry", "fuzz", "cli", "stateful")
 
 

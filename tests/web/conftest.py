@@ -35,7 +35,7 @@ expect.set_options(timeout=20_000)
 Open = Callable[..., AbstractContextManager[Page]]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     environment: dict[str, str | float | bool] = {**os.environ, "LD_LIBRARY_PATH": str(UNPACKED / "al2023" / "lib")}
     with sync_playwright() as playwright:
@@ -48,7 +48,7 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def demonstrated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A service with an index like the demo's, of a few modules."""
     with service(tmp_path_factory.mktemp("web") / "data") as running:

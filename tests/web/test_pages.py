@@ -1,4 +1,4 @@
-"""What the pages are made of, and the description of the API."""
+"""What the pages are made of."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import expect
 
 from boundarymorph.server.app import create_app, create_scorer_app
 from boundarymorph.settings import Settings
 from boundarymorph.web.files import STATIC
 from tests.api.service import client_of, fake_service, problem, starting
-from tests.web.conftest import Open
 
 PAGE_BYTES = 300_000
 
@@ -69,13 +67,3 @@ async def test_every_application_describes_itself(tmp_path: Path) -> None:
     async with client_of(create_scorer_app(Settings(data_directory=tmp_path))) as client:
         assert (await client.get("/docs")).is_success
         problem(await client.get("/playground"), 404, "not-found")
-
-
-def test_the_description_of_the_api(opened: Open) -> None:
-    with opened("/docs") as page:
-        expect(page.locator(".opblock-summary-path").first).to_be_visible()
-        assert "/select" in "".join(page.locator(".opblock-summary-path").all_inner_texts()).replace("\u200b", "")
-        page.locator(".opblock-summary", has_text="/livez").click()
-        page.get_by_role("button", name="Try it out").click()
-        page.get_by_role("button", name="Execute").click()
-        expect(page.locator(".live-responses-table .response-col_status").last).to_contain_text("200")

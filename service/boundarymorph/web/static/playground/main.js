@@ -34,18 +34,22 @@ async function ask() {
   showProblem(null);
   try {
     const request = form.request();
-    find("go").disabled = true;
     const unfolding = new Unfolding();
     const begun = performance.now();
     say("Looking for candidates");
-    let answered = false;
+    let [live, answered] = [false, false];
     for await (const { name, data } of service.select({ ...request, explain: "pool" }, asking.signal)) {
+      if (asking.signal.aborted) return;
       if (name === "selection") {
         answered = true;
         await show(request, data, unfolding, asking.signal);
       } else {
         unfolding.add(data);
-        if (performance.now() - begun > PATIENCE) showLive(unfolding.frames);
+        if (performance.now() - begun > PATIENCE) {
+          if (!live) beginLive(unfolding.frames[0]);
+          live = true;
+          ranking.show(unfolding.frames.at(-1));
+        }
         say(`Round ${data.rounds + 1}: ${plural(data.cross_encoder_calls + data.cached_scores, "call")} of ${number(data.budget)} so far`);
       }
     }
@@ -57,24 +61,17 @@ async function ask() {
     find("answer").hidden = true;
     if (error.status === 401) find("key").focus();
   } finally {
-    if (underWay === asking) {
-      find("go").disabled = false;
-      if (!shown) say("");
-    }
+    if (underWay === asking && !shown) say("");
   }
 }
 
-// What there is of a selection that takes its time.
-function showLive(frames) {
-  const answer = find("answer");
-  if (!answer.classList.contains("live")) {
-    shown = null;
-    answer.classList.add("live");
-    answer.hidden = false;
-    drawLegend();
-    ranking.begin(frames[0]);
-  }
-  ranking.show(frames.at(-1));
+// A selection that takes its time is shown as far as it is: along the ranking, which is known before ids and places.
+function beginLive(prior) {
+  shown = null;
+  find("answer").classList.add("live");
+  find("answer").hidden = false;
+  drawLegend();
+  ranking.begin(prior);
 }
 
 async function show(request, answer, unfolding, signal) {
@@ -94,7 +91,6 @@ async function show(request, answer, unfolding, signal) {
   snippets.show(request, Boolean(service.key));
   await new Promise(requestAnimationFrame);
   showTime(answer, performance.now() - begun);
-  find("go").disabled = false;
   say(find("headline").textContent, false);
   const comparing = () => compare(request, answer, shown.texts, signal);
   form.paid = Boolean(answer.usage.language_model);
@@ -117,8 +113,7 @@ async function compare(request, answer, texts, signal) {
     texts.add([...scored, ...unseen]);
     showComparison(new Comparison(answer, scored), texts);
   } catch (error) {
-    if (error.name === "AbortError") throw error;
-    showNoComparison(`It could not be reranked: ${error.message}`);
+    if (error.name !== "AbortError") showNoComparison(`It could not be reranked: ${error.message}`);
   }
 }
 

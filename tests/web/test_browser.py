@@ -1,4 +1,7 @@
-"""The playground, as somebody uses it."""
+"""The pages, as somebody uses them.
+
+No test here is a coroutine: while the browser runs, Playwright has an event loop of its own in this thread.
+"""
 
 from __future__ import annotations
 
@@ -165,7 +168,6 @@ def test_an_error(opened: Open) -> None:
         expect(problem).to_contain_text("query")
         expect(problem).to_contain_text("Request id: ")
         assert serious(page) == []
-        expect(page.locator("#go")).to_be_enabled()
         page.fill("#query", QUERY)
         page.click("#go")
         expect(problem).to_be_empty()
@@ -216,9 +218,8 @@ def test_asking_again_before_the_answer(opened: Open, demonstrated: Service) -> 
     with opened() as page:
         ask(page, budget=20, k=12)
         for budget in (30, 35, 40):
-            page.evaluate("document.querySelector('#ask').requestSubmit()")
             page.fill("#budget", str(budget))
-        page.evaluate("document.querySelector('#ask').requestSubmit()")
+            page.click("#go")
         expect(page.locator("#status")).to_contain_text("40 of 40 calls")
         compared(page)
         assert page.locator(f"#set {TITLE}").all_inner_texts() == ids(selected(demonstrated, budget=40, k=12))
@@ -366,3 +367,13 @@ def test_what_a_mark_is(opened: Open) -> None:
 
 def test_where_it_is_found(demonstrated: Service) -> None:
     assert f"{demonstrated.url}/playground" in demonstrated.log
+
+
+def test_the_description_of_the_api(opened: Open) -> None:
+    with opened("/docs") as page:
+        expect(page.locator(".opblock-summary-path").first).to_be_visible()
+        assert "/select" in "".join(page.locator(".opblock-summary-path").all_inner_texts()).replace("\u200b", "")
+        page.locator(".opblock-summary", has_text="/livez").click()
+        page.get_by_role("button", name="Try it out").click()
+        page.get_by_role("button", name="Execute").click()
+        expect(page.locator(".live-responses-table .response-col_status").last).to_contain_text("200")
