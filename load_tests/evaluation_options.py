@@ -83,6 +83,7 @@ TITLES = {
     "known": "Known scores: CE-nCG of a second request after one of B = 25, k = 50",
     "speculation": "Speculation at B = 50, k = 100: per pick",
     "hybrid": "BM25 as a feature and in the order of the pool: CE-nCG (standard error of the change)",
+    "signals": "Signals of the caller's: CE-nCG, and its change in points (standard error)",
 }
 
 
@@ -216,6 +217,19 @@ def _hybrid(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return found
 
 
+def _signals(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    found = []
+    base = {_key(row): row["ce_ncg"] for row in rows if row["signal"] == "none"}
+    for signal in options.SIGNALS:
+        here = [row for row in rows if row["signal"] == signal]
+        line: dict[str, Any] = {"signals": signal, "CE-nCG": f"{100 * _over_tables(here, 'ce_ncg'):.1f}"}
+        changes = [{**row, "change": 100 * (row["ce_ncg"] - base[_key(row)])} for row in here]
+        line |= _by_table(changes, lambda part: "{:+.1f} ({:.1f})".format(*_mean_error(part, "change")))
+        line[ALL] = f"{_over_tables(changes, 'change'):+.2f} ({_error_over_tables(changes, 'change'):.2f})"
+        found.append(line)
+    return found
+
+
 SUMMARIES: Mapping[str, Callable[[Sequence[Row]], list[dict[str, Any]]]] = {
     "ablations": _ablations,
     "rounds": _rounds,
@@ -224,6 +238,7 @@ SUMMARIES: Mapping[str, Callable[[Sequence[Row]], list[dict[str, Any]]]] = {
     "known": _known,
     "speculation": _speculation,
     "hybrid": _hybrid,
+    "signals": _signals,
 }
 
 

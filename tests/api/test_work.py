@@ -306,7 +306,7 @@ async def main():
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     assert response.status_code == 422, response.text
     assert grown < 4 * len(body), grown / len(body)
-    assert "8,192 (limits.dimension)" in response.text, response.text
+    assert "20,000 (limits.pool)" in response.text, response.text
 
 asyncio.run(main())
 """
@@ -314,7 +314,7 @@ asyncio.run(main())
         assert done.returncode == 0, done.stderr
 
     async def test_lists_in_texts_and_lists_at_the_bound_are_none_of_these(self, tmp_path: Path) -> None:
-        settings = Settings(data_directory=tmp_path, limits=Limits(dimension=100))
+        settings = Settings(data_directory=tmp_path, depth=99, limits=Limits(dimension=100, pool=99))
         long = "[" + ", ".join(map(str, range(40_000))) + "]"
         async with filled(settings) as client:
             pool: list[dict[str, Any]] = [{"text": f'he said \\"{long}'}, {"text": long}, {"text": f'"{long}\\'}]

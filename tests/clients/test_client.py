@@ -86,6 +86,12 @@ class TestSelect:
         block = recorder.seen[1].body["pool"]["embeddings"]
         assert (block["shape"], block["dtype"]) == ([20, 8], "float16" if dtype == "float16" else "float32")
 
+    async def test_signals_as_lists_and_arrays(self, connect: Connect, url: str, recorder: Recorder) -> None:
+        signals: dict[str, Any] = {"clicks": [3, None], "age": np.array([0.5, np.nan]), "size": np.array([1, 2])}
+        await connect(url).select(QUERY, pool=["a", "b"], features=signals, budget=0, k=1)
+        expected = {"clicks": [3, None], "age": [0.5, None], "size": [1, 2]}
+        assert recorder.seen[0].body["pool"]["features"] == expected
+
     async def test_a_wrong_number_of_embeddings(self, connect: Connect, url: str, recorder: Recorder) -> None:
         with pytest.raises(ValueError, match="3 embeddings for 2 documents"):
             await connect(url).select(QUERY, pool=["a", "b"], embeddings=np.ones((3, 4)))

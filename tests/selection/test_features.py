@@ -4,9 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 
+from boundarymorph.errors import InvalidInput
 from boundarymorph.selection import Pool, SelectionSession, TrendConfig
-from boundarymorph.selection.features import lexical, rank_and_similarity, standardised
+from boundarymorph.selection.features import lexical, rank_and_similarity, signals, standardised
 
 
 @given(arrays(np.float64, st.integers(1, 30), elements=st.floats(allow_nan=False, allow_infinity=False)))
@@ -50,3 +52,20 @@ def test_a_fused_pool_brings_its_similarity() -> None:
     rank, told = rank_and_similarity(pool)
     assert (np.diff(rank) < 0).all()
     np.testing.assert_allclose(told, standardised(similarity))
+
+
+def test_signals_of_the_callers() -> None:
+    """By name, on ranks of their own, whatever their scale; a missing value says nothing."""
+    rng = np.random.default_rng(0)
+    clicks, age = np.array([1e9, np.nan, 3.0, 3.0, -7.0]), np.array([np.nan] * 5)
+    features = {"clicks": clicks, "bm25": np.ones(5), "age": age, "similarity": np.ones(5), "flat": np.full(5, 2.0)}
+    pool = Pool.of(list("abcde"), rng.normal(size=(5, 3)), rng.normal(size=3), [5, 4, 3, 2, 1], features)
+    columns = signals(pool)
+    assert columns.shape == (3, 5)
+    np.testing.assert_array_equal(columns[[0, 2]], np.zeros((2, 5)))
+    there = [0, 2, 3, 4]
+    np.testing.assert_allclose(columns[1][there], standardised(rankdata(clicks[there])))
+    assert columns[1][1] == 0
+    for bad in ({"clicks": [1, 2, 3, 4, np.inf]}, {"bm25": [1, 2, 3, 4, np.nan]}, {"clicks": [1, 2]}):
+        with pytest.raises(InvalidInput):
+            Pool.of(list("abcde"), pool.embeddings, pool.query, features=bad)

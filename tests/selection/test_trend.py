@@ -1,9 +1,12 @@
 """The trend posterior against the textbook formulas, written out with whole matrices."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy.special import expit, logit
+from scipy.stats import rankdata
 
 from boundarymorph.selection import Pool, SelectionSession, TrendConfig
 from boundarymorph.selection.features import standardised
@@ -20,8 +23,19 @@ def with_bm25(pool: Pool, seed: int = 0) -> Pool:
     return Pool.of(pool.ids, pool.embeddings, pool.query, pool.scores, {"bm25": bm25})
 
 
+def with_signals(pool: Pool, seed: int = 0) -> Pool:
+    """BM25 and three signals of the caller's."""
+    rng = np.random.default_rng(seed)
+    features = {
+        "bm25": np.maximum(rng.normal(size=len(pool)), 0),
+        **{name: rng.normal(size=len(pool)) for name in "abc"},
+    }
+    return Pool.of(pool.ids, pool.embeddings, pool.query, pool.scores, features)
+
+
 def member_covariances(pool: Pool, kappa: float) -> list[Matrix]:
-    """(N, N) of each member: without and with BM25, without and with the reweighted query."""
+    """(N, N) of each member: without and with BM25, with the caller's signals too, each without and with the reweighted
+    query."""
     field = np.exp(kappa * (pool.embeddings @ pool.embeddings.T - 1))
     signals = [standardised(-np.arange(len(pool), dtype=np.float64)), standardised(pool.scores)]
     products = pool.embeddings * pool.query
@@ -30,6 +44,8 @@ def member_covariances(pool: Pool, kappa: float) -> list[Matrix]:
     sets = [signals]
     if "bm25" in pool.features:
         sets.append([*signals, standardised(np.sqrt(pool.features["bm25"]))])
+    if others := [standardised(rankdata(pool.features[name])) for name in "abc" if name in pool.features]:
+        sets.append([*sets[-1], *(other / len(others) for other in others)])
     return [
         field + LINEAR_WEIGHT * (sum(np.outer(s, s) for s in chosen) + reweighted * products @ products.T)
         for chosen in sets
@@ -53,14 +69,14 @@ def member(covariance: Matrix, observed: list[int], y: Matrix) -> tuple[Matrix, 
     return mean, amplitude**2 * variance, likelihood if t > 1 else 0.0
 
 
-@pytest.mark.parametrize("bm25", [False, True])
+@pytest.mark.parametrize(("featured", "size"), [(None, 2), (with_bm25, 4), (with_signals, 6)])
 @pytest.mark.parametrize("observations", [1, 2, 15])
-def test_mixture_matches_the_textbook(bm25: bool, observations: int) -> None:
+def test_mixture_matches_the_textbook(featured: Callable[[Pool], Pool] | None, size: int, observations: int) -> None:
     """The default's own configuration: a field of correlation 1/2 at half the median distance of the pool."""
     for seed in range(3):
         pool, scores = clustered(70, 10, seed)
         scores = 0.1 + 0.8 * scores  # far enough from 0 and 1 that nothing is clipped
-        pool = with_bm25(pool) if bm25 else pool
+        pool = pool if featured is None else featured(pool)
         kappa = 2 * np.log(2) / median_distance(pool.embeddings, None)
         observed = np.random.default_rng(seed).permutation(70)[:observations].tolist()
         posterior = TrendConfig().posterior(pool, observations)
@@ -68,7 +84,7 @@ def test_mixture_matches_the_textbook(bm25: bool, observations: int) -> None:
 
         y = logit(scores[observed])
         members = [member(k, observed, y) for k in member_covariances(pool, kappa)]
-        assert len(members) == (4 if bm25 else 2)
+        assert len(members) == size
         weights = np.exp([m[2] - max(o[2] for o in members) for m in members])
         weights /= weights.sum()
         mean = sum(w * m for w, (m, _, _) in zip(weights, members, strict=True))

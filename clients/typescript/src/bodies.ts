@@ -1,6 +1,6 @@
 /** Bodies of requests: a selection with its vectors, and documents as NDJSON. */
 
-import type { PoolDocument, SelectRequest, UploadedDocument, VectorBlock } from "./schema.ts";
+import type { PoolBody, PoolDocument, SelectRequest, UploadedDocument, VectorBlock } from "./schema.ts";
 
 export type Vector = ArrayLike<number>;
 
@@ -20,12 +20,15 @@ type OfIndex = Partial<Pick<SelectRequest, "depth" | "filter" | "hybrid">> & {
   index: string;
   pool?: never;
   embeddings?: never;
+  features?: never;
 };
 type OfPool = {
   /** Take these candidates, as texts or documents, in the order of your retriever. */
   pool: readonly (string | Candidate)[];
   /** Of the pool's documents [N, d], sent as one block of float32. */
   embeddings?: readonly Vector[];
+  /** Signals of yours by name, a number a document of the pool, null where it has none. */
+  features?: PoolBody["features"];
   index?: never;
 };
 
@@ -34,12 +37,16 @@ export type SelectOptions = Common & (OfIndex | OfPool);
 
 /** The body of POST /select. Throws a RangeError if there are not as many embeddings as documents. */
 export function selection(query: string, options: SelectOptions): Record<string, unknown> {
-  const { pool, embeddings, query_embedding, ...rest } = options;
+  const { pool, embeddings, features, query_embedding, ...rest } = options;
   const body: Record<string, unknown> = { query, ...rest };
   if (query_embedding !== undefined) body["query_embedding"] = block([query_embedding], [query_embedding.length]);
   if (pool === undefined) return body;
   const documents = pool.map((given) => (typeof given === "string" ? { text: given } : plain(given)));
-  body["pool"] = embeddings === undefined ? { documents } : { documents, embeddings: matrix(embeddings, pool.length) };
+  body["pool"] = {
+    documents,
+    ...(embeddings === undefined ? {} : { embeddings: matrix(embeddings, pool.length) }),
+    ...(features === undefined ? {} : { features }),
+  };
   return body;
 }
 

@@ -1845,6 +1845,13 @@ export interface components {
              * @default null
              */
             embeddings?: components["schemas"]["VectorBlock"] | null;
+            /**
+             * Features
+             * @description signals of yours by name, a number a document in their order, null where it has none: the method 'trend' learns which of them the scores follow
+             */
+            features?: {
+                [key: string]: (number | null)[];
+            };
         };
         /**
          * PoolDocument

@@ -73,6 +73,13 @@ suite("select", () => {
     }
   });
 
+  test("signals of the pool", async () => {
+    await using way = await wayTo(url);
+    const features = { clicks: [3, null], age: [0.5, 1] };
+    await new bm.Client({ baseUrl: way.url }).select(QUERY, { pool: ["a", "b"], features, budget: 0, k: 1 });
+    assert.deepEqual(JSON.parse(way.seen[0]!.body).pool.features, features);
+  });
+
   test("a wrong number of embeddings is not sent", async () => {
     await using way = await wayTo(url);
     const call = new bm.Client({ baseUrl: way.url }).select(QUERY, { pool: ["a", "b"], embeddings: [[1, 2]] });

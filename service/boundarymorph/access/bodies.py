@@ -15,6 +15,7 @@ from starlette.types import Message, Receive, Send
 
 from boundarymorph.access.access import Access
 from boundarymorph.errors import BodyTooLarge, BodyTooSlow, LimitExceeded
+from boundarymorph.settings import Limits
 
 LARGE = 2**17  # bytes of a body that is not parsed on the event loop
 _STRING_OR_NUMBERS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|\[[-+0-9.eE, \t\r\n]*+', re.DOTALL)
@@ -54,7 +55,7 @@ async def parsed(request: Request, access: Access, model: type[Model]) -> Model:
     body = await read(request, access)
 
     def parse() -> Model:
-        check_lists(body, access.settings.limits.dimension)
+        check_lists(body, access.settings.limits)
         return model.model_validate_json(body)
 
     return await off_loop(access, body, parse)
@@ -71,20 +72,20 @@ def bound(field: str, value: int, limit: int, unit: str) -> None:
         raise LimitExceeded(f"{field}: over this service's limit of {limit:,} {unit}: {value:,}")
 
 
-def check_lists(body: bytes, limit: int) -> None:
-    """Raises LimitExceeded for a JSON body with a list of more than so many numbers: unparsed, it is a tenth as large.
+def check_lists(body: bytes, limits: Limits) -> None:
+    """Raises LimitExceeded for a JSON body with a list of more numbers than an embedding, or a feature of a pool, may
+    have: unparsed, it is a tenth as large.
 
     Small bodies pass: the parser has a better message for what is wrong with them.
     """
+    limit, setting = max((limits.dimension, "limits.dimension"), (limits.pool, "limits.pool"))
     if len(body) < LARGE or not any(
         body.count(b",", *found.span()) >= limit for found in _numbers(2 * limit + 1).finditer(body)
     ):
         return
     for found in _STRING_OR_NUMBERS.finditer(body):  # it may have been in a text
         if body[found.start()] == ord("[") and body.count(b",", *found.span()) >= limit:
-            raise LimitExceeded(
-                f"the body has a list of more numbers than embeddings may have here, {limit:,} (limits.dimension)"
-            )
+            raise LimitExceeded(f"the body has a list of more numbers than any may have here, {limit:,} ({setting})")
 
 
 async def chunks(request: Request) -> AsyncIterator[bytes]:

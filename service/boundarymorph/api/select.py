@@ -134,6 +134,6 @@ def _event(name: str, content: BaseModel) -> bytes:
 
 
 def _parse(body: bytes, settings: Settings, arrival: float) -> tuple[SelectRequest, SelectionTask]:
-    bodies.check_lists(body, settings.limits.dimension)
+    bodies.check_lists(body, settings.limits)
     wanted = SelectRequest.model_validate_json(body)
     return wanted, task_of(wanted, settings, arrival)

@@ -76,6 +76,11 @@ class PoolBody(Message):
         min_length=1, description="ranked by their scores; without them as 'ranked' says"
     )
     embeddings: VectorBlock | None = Field(None, description="of all documents at once, in their order")
+    features: dict[Annotated[str, Field(min_length=1, max_length=64)], list[float | None]] = Field(
+        default_factory=dict,
+        description="signals of yours by name, a number a document in their order, null where it has none: the method "
+        "'trend' learns which of them the scores follow",
+    )
 
 
 def _documents_alone(value: object) -> object:

@@ -35,6 +35,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Retriever, Search
 from boundarymorph.selection import Observation, Pool, Selection, methods
 from boundarymorph.selection.plane import Places
+from boundarymorph.selection.pool import COMPLETE
 from boundarymorph.selector.result import Progress, SelectionResult
 from boundarymorph.selector.task import SelectionTask
 from boundarymorph.settings import Limits, Settings
@@ -166,7 +167,7 @@ def _candidates(request: SelectRequest, settings: Settings) -> Callable[[Retriev
         embeddings=_embeddings(pool, limits),
         query_embedding=vector,
         scores=_complete([given.score for given in pool.documents], "score"),
-        features={} if bm25 is None else {"bm25": bm25},
+        features=_features(pool, limits) | ({} if bm25 is None else {"bm25": bm25}),
         tokens=[given.tokens for given in pool.documents],
         known=known,
         words=(request.method or settings.method) in methods.BY_WORDS,
@@ -199,6 +200,22 @@ def _embeddings(pool: PoolBody, limits: Limits) -> NDArray[np.floating] | Sequen
             f"pool.embeddings: the shape {pool.embeddings.shape} does not fit {len(pool.documents)} documents"
         )
     return vectors
+
+
+def _features(pool: PoolBody, limits: Limits) -> dict[str, NDArray[np.float64]]:
+    """(N,) each, NaN where a document has none."""
+    bound("pool.features", len(pool.features), limits.features, "signals")
+    for name, values in pool.features.items():
+        if name in COMPLETE:
+            raise InvalidInput(
+                f"pool.features.{name}: the name is taken; call it otherwise, and send 'bm25' with documents"
+            )
+        if len(values) != len(pool.documents):
+            raise InvalidInput(
+                f"pool.features.{name}: {len(values)} values for {len(pool.documents)} documents; give one for each, "
+                "null where there is none"
+            )
+    return {name: np.array(values, dtype=np.float64) for name, values in pool.features.items()}
 
 
 def _complete(values: Sequence[float | None], what: str) -> list[float] | None:

@@ -31,6 +31,7 @@ from boundarymorph.selection import (
     TokenCapacity,
     TrendConfig,
 )
+from boundarymorph.selection.features import standardised
 from boundarymorph.selection.methods import DEFAULT, METHODS
 
 Row = Mapping[str, Any]
@@ -52,6 +53,8 @@ VARIANTS: Mapping[str, Config] = {
     "paper": SelectionConfig(),
     "paper, told log-odds": SelectionConfig(),
 }
+SIGNALS = ("none", "1 noise", "4 noise", "16 noise", "useful", "useful, half missing", "useful and 15 noise")
+USEFUL = 0.5  # correlation of a useful signal with the log-odds of the scores
 LOG_ODDS = 11.5  # of the widest score that common cross-encoders give
 
 
@@ -230,6 +233,29 @@ def hybrid(table: Table, every: int, watch: Watch) -> list[Row]:
     return found
 
 
+def signals(table: Table, every: int, watch: Watch) -> list[Row]:
+    """CE-nCG of the default with signals of the caller's, beside those that the table has: noise, and a useful one."""
+    found: list[Row] = []
+    for row, question in questions(table, every, watch):
+        rng, count = np.random.default_rng(row), len(question.pool)
+        noise = {f"noise {number:02}": rng.standard_normal(count) for number in range(16)}
+        odds = np.log(np.clip(question.scores, 1e-5, 1 - 1e-5)) - np.log1p(-np.clip(question.scores, 1e-5, 1 - 1e-5))
+        useful = USEFUL * standardised(odds) + np.sqrt(1 - USEFUL**2) * rng.standard_normal(count)
+        missing = np.where(rng.random(count) < 0.5, np.nan, useful)
+        for signal in SIGNALS:
+            noisy = next((int(word) for word in signal.split() if word.isdigit()), 0)
+            given: dict[str, NDArray[np.float64]] = dict(list(noise.items())[:noisy])
+            if "useful" in signal:
+                given["useful"] = missing if "missing" in signal else useful
+            pool = replace(question.pool, features={**question.pool.features, **given})
+            for k in (k for k in KS if k < count):
+                session = SelectionSession(pool, budget=max(BUDGETS), k=k, config=METHODS[DEFAULT])
+                for budget in _at_budgets(session, question.scores, BUDGETS):
+                    quality = normalised_gain(session.selection().documents, question.scores)
+                    found.append({"query": row, "signal": signal, "budget": budget, "k": k, "ce_ncg": quality})
+    return found
+
+
 STUDIES: Mapping[str, Callable[[Table, int, Watch], list[Row]]] = {
     "ablations": ablations,
     "rounds": rounds,
@@ -238,6 +264,7 @@ STUDIES: Mapping[str, Callable[[Table, int, Watch], list[Row]]] = {
     "known": known,
     "speculation": speculation,
     "hybrid": hybrid,
+    "signals": signals,
 }
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.selection.pool import Pool
+from boundarymorph.selection.pool import COMPLETE, Pool
 
 
 def standardised(values: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -34,3 +34,21 @@ def lexical(pool: Pool) -> NDArray[np.float64]:
     if "bm25" not in pool.features:
         return np.empty((0, len(pool)))
     return standardised(np.sqrt(np.maximum(pool.features["bm25"], 0.0)))[None]
+
+
+def signals(pool: Pool) -> NDArray[np.float64]:
+    """(M, N): every other feature of the pool, in the order of their names, by its ranks among the documents that have
+    it, so that its scale and its outliers mean nothing; 0 where it is missing."""
+    others = sorted(pool.features.keys() - set(COMPLETE))
+    columns = np.zeros((len(others), len(pool)))
+    for column, name in zip(columns, others, strict=True):
+        there = ~np.isnan(pool.features[name])
+        column[there] = standardised(_ranks(pool.features[name][there]))
+    return columns
+
+
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(n,) ascending; equal values share the mean of theirs."""
+    _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[group]
+    return ranks

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.errors import DuplicateIds, InvalidEmbeddings, InvalidInput
 
+COMPLETE = ("bm25", "similarity")  # features that every document has, or none
 COLUMNS = 256  # float32 products summed as float32 before they go into a float64 sum
 
 
@@ -23,7 +24,7 @@ class Pool:
     embeddings: (N, d) unit rows, float32 or float64.
     query: (d,) unit vector, of the same type.
     scores: (N,) float64 retrieval scores, non-increasing.
-    features: further (N,) float64 signals by name, such as "bm25".
+    features: further (N,) float64 signals by name, such as "bm25"; NaN where a document has none.
     """
 
     ids: Sequence[str]
@@ -64,7 +65,9 @@ class Pool:
                 "use one encoder for both"
             )
         values = _vector(matrix @ vector if scores is None else scores, "score", ids)
-        signals = {name: _vector(signal, name, ids) for name, signal in (features or {}).items()}
+        signals = {
+            name: _vector(signal, name, ids, missing=name not in COMPLETE) for name, signal in (features or {}).items()
+        }
 
         order = np.argsort(-values, kind="stable")
         if np.array_equal(order, np.arange(len(ids))):
@@ -121,11 +124,12 @@ def row_lengths(rows: NDArray[np.floating]) -> NDArray[np.float64]:
     return np.sqrt(squares)
 
 
-def _vector(values: ArrayLike, what: str, ids: Sequence[str]) -> NDArray[np.float64]:
+def _vector(values: ArrayLike, what: str, ids: Sequence[str], *, missing: bool = False) -> NDArray[np.float64]:
+    """missing: NaN stands for a value that is not there."""
     vector = np.asarray(values, dtype=np.float64)
     if vector.shape != (len(ids),):
         raise InvalidInput(f"{len(ids)} documents need as many values of {what!r}, not an array of {vector.shape}")
-    bad = np.flatnonzero(~np.isfinite(vector))
+    bad = np.flatnonzero(np.isinf(vector) if missing else ~np.isfinite(vector))
     if bad.size:
         raise InvalidInput(f"the {what!r} of {ids[int(bad[0])]!r} is not a finite number")
     return vector

@@ -2,10 +2,10 @@
 
 The paper's prior takes the score to fall from 1 to 0 along the ranking. Most cross-encoders do not: they saturate, most
 scores are near 0, and the residual is then little more than the prior itself. Here the score is believed on its
-log-odds scale. Its level, its slopes along the ranking, in the similarity and (where there is one) in BM25, and the
-scale of everything are unknown and learned with the field: level and amplitude are profiled, and fields with and
-without a signal are averaged by how well they explain the scores so far. The noise, the weight of the trend and the
-bandwidth are constants, which were chosen on the tables of docs/evaluation.md.
+log-odds scale. Its level, its slopes along the ranking, in the similarity and (where there are such) in BM25 and in
+signals of the caller's, and the scale of everything are unknown and learned with the field: level and amplitude are
+profiled, and fields with and without a signal are averaged by how well they explain the scores so far. The noise, the
+weight of the trend and the bandwidth are constants, which were chosen on the tables of docs/evaluation.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.covariance import SharedCovariance, SharedRows
-from boundarymorph.selection.features import lexical, rank_and_similarity
+from boundarymorph.selection.features import lexical, rank_and_similarity, signals
 from boundarymorph.selection.kernels import Kernel
 from boundarymorph.selection.link import FLOOR, expected_probability, log_odds, probability, resolution, stretched
 from boundarymorph.selection.pool import Pool
@@ -102,22 +102,25 @@ class TrendPosterior:
 
     Each member believes the log-odds y to be a level (generalised least squares under a flat prior), plus an amplitude
     (maximum likelihood) times a sum: slopes of prior variance `weight` in the features F, and a field of covariance k
-    with noise. The members, with and without BM25, are one process, whose columns are the level and the features: with
-    the lower Cholesky factor of G'G + prior precisions, the leading entries are those of the fit without the last
-    column. Memory: size N numbers of the type of the embeddings.
+    with noise. The members, with and without BM25 and the caller's signals, are one process, whose columns are the
+    level and the features: with the lower Cholesky factor of G'G + prior precisions, the leading entries are those of
+    the fit without the last columns. Memory: size N numbers of the type of the embeddings.
     """
 
     def __init__(
         self, pool: Pool, kernel: Kernel, size: int, *, noise: float = NOISE, weight: float = LINEAR_WEIGHT
     ) -> None:
-        always, sometimes = rank_and_similarity(pool), lexical(pool)
-        columns = np.concatenate([np.ones((1, len(pool))), np.sqrt(weight) * np.concatenate([always, sometimes])])
+        always, by_words, others = rank_and_similarity(pool), lexical(pool), signals(pool)
+        others /= max(len(others), 1)  # the more there are, the less each is expected to say
+        features = np.concatenate([always, by_words, others])
+        columns = np.concatenate([np.ones((1, len(pool))), np.sqrt(weight) * features])
         self._shared, self._weights = SharedRows(pool, kernel), (0.0, weight)
         self._processes = [
             GaussianProcess(covariance, columns, max(size, 1), noise, dtype=pool.embeddings.dtype)
             for covariance in self._covariances(self._shared)
         ]
-        self._sizes: list[int] = sorted({1 + len(always), len(columns)})  # columns of each member
+        sizes = {1 + len(always), 1 + len(always) + len(by_words), len(columns)}
+        self._sizes: list[int] = sorted(sizes)  # columns of each member
         self._scores: dict[int, float] = {}
         self._clip = FLOOR
         self._base = 0.0  # what the process's targets are counted from, so that equal scores make exactly equal means

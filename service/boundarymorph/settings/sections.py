@@ -18,6 +18,7 @@ class Limits(BaseModel, extra="forbid"):
     query_characters: int = Field(10_000, ge=1)
     text_characters: int = Field(1_000_000, ge=1, description="title and text of one document of a pool")
     pool: int = Field(20_000, ge=1, description="N: candidates, given or taken from an index")
+    features: int = Field(16, ge=0, description="named signals that come with a pool")
     budget: int = Field(2_000, ge=0, description="B: cross-encoder calls")
     k: int = Field(20_000, ge=1, description="documents returned")
     max_tokens: int = Field(10_000_000, ge=1, description="tokens returned")

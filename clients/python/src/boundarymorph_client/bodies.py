@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,8 @@ def selection(query: str, options: SelectOptions) -> dict[str, Any]:
     if "pool" in body:
         documents = [{"text": given} if isinstance(given, str) else given for given in body["pool"]]
         body["pool"] = _pool(documents, body.pop("embeddings", None))
+        if "features" in body:
+            body["pool"]["features"] = {name: _signal(values) for name, values in body.pop("features").items()}
     return body
 
 
@@ -38,6 +41,13 @@ def _pool(documents: list[Any], embeddings: Any) -> dict[str, Any]:
         pairs = zip(documents, embeddings, strict=True)
         return {"documents": [{**document, "embedding": vector} for document, vector in pairs]}
     return {"documents": documents, "embeddings": block(embeddings)}
+
+
+def _signal(values: Sequence[float | None] | Array) -> list[float | None]:
+    numbers: Any = values
+    if not isinstance(values, Sequence):
+        numbers = values.__array__().tolist()
+    return [None if value is None or math.isnan(value) else value for value in numbers]
 
 
 def _vector(vector: Vector) -> Any:

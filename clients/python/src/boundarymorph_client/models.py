@@ -51,6 +51,7 @@ class SelectOptions(TypedDict, total=False):
     index: take the candidates from this index.
     pool: or take these, as texts or documents. ranked: they are in the order of your retriever, best first.
     embeddings: of the pool's documents [N, d]; arrays are sent as a block of float16 if they are that, else float32.
+    features: signals of yours by name, a number a document of the pool, None or NaN where it has none.
     query_embedding: [d], used instead of encoding the query. vectors: of a pool without embeddings, `lexical` (made of
         its words) or `encoder`.
     budget: cross-encoder calls at most; "auto" stops when little is expected to be lost by it.
@@ -69,6 +70,7 @@ class SelectOptions(TypedDict, total=False):
     index: str
     pool: Sequence[str | PoolDocument | Mapping[str, object]]
     embeddings: Vectors
+    features: Mapping[str, Sequence[float | None] | Array]
     query_embedding: Vector
     ranked: bool
     vectors: Literal["lexical", "encoder"]

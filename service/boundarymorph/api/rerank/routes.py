@@ -99,7 +99,7 @@ async def _read(
     """What is wanted, in whichever of the dialects. Raises InvalidInput and pydantic's ValidationError."""
 
     def load() -> tuple[Dialect, Any]:
-        bodies.check_lists(body, access.settings.limits.dimension)
+        bodies.check_lists(body, access.settings.limits)
         try:
             data = from_json(body)
         except ValueError as error:
