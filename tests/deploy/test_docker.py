@@ -39,13 +39,13 @@ def compose(file: str) -> dict[str, Any]:
 
 class TestRequirements:
     def test_all_of_the_service_is_installed_somewhere(self) -> None:
-        core = listed("gateway.txt") - extra("otel")
+        core = listed("gateway.txt") - extra("otel") - extra("mcp")
         embedded = listed("embedded.txt") | {WEIGHTS}
         assert core | embedded | (listed("retriever-cpu.txt") - extra("milvus")) == names(PROJECT["dependencies"])
         assert not core & embedded
 
     def test_each_extra_is_where_it_is_used(self) -> None:
-        assert extra("otel") <= listed("gateway.txt")
+        assert extra("otel") | extra("mcp") <= listed("gateway.txt")
         assert listed("retriever-cpu.txt") == extra("milvus") | {"faiss-cpu"}
         assert listed("retriever-gpu.txt") == extra("milvus") | extra("gpu") | extra("torch")
         assert listed("scorer.txt") == extra("torch")

@@ -18,6 +18,7 @@ IMPORTED = boundarymorph.telemetry.metrics
 WHOLE = [each for each in resources() if each["kind"] in ("Deployment", "StatefulSet")]
 CUSTOM = {
     "Milvus",
+    "PrometheusRule",
     "Redis",
     "ScaledObject",
     "ServiceMonitor",
@@ -152,6 +153,12 @@ def test_metrics_are_scraped_where_they_are() -> None:
         assert endpoint["path"] in paths(role)
     (label,) = kustomizations()[KUBERNETES / "base"]["labels"]
     assert monitor["selector"]["matchLabels"] == label["pairs"]
+
+
+def test_alerts_are_those_of_prometheus() -> None:
+    (rule,) = (each["spec"] for each in resources() if each["kind"] == "PrometheusRule")
+    (alerts,) = documents(KUBERNETES.parent / "prometheus/alerts.yaml")
+    assert rule == alerts
 
 
 def test_milvus_is_asked_where_its_operator_puts_it() -> None:
