@@ -88,7 +88,9 @@ async def test_from_an_index(client: httpx.AsyncClient, budget: int, k: int, bat
 @pytest.mark.parametrize("bare", [True, False])
 async def test_from_a_pool_of_texts(client: httpx.AsyncClient, bare: bool) -> None:
     given = texts(12)
-    body = await select(client, pool=given if bare else {"documents": given}, budget=5, k=4, vectors="encoder")
+    body = await select(
+        client, pool=given if bare else {"documents": given}, budget=5, k=4, vectors="encoder", batch_size=5
+    )
     check(body, {document["id"]: document["text"] for document in given}, 5, 4, batch_size=5)
 
 
@@ -97,7 +99,7 @@ async def test_ways_to_bring_embeddings_agree(client: httpx.AsyncClient) -> None
     vectors = np.array([vector_of(document["text"]) for document in given])
     one_each = [document | {"embedding": row.tolist()} for document, row in zip(given, vectors, strict=True)]
     some = [document if number % 3 else one_each[number] for number, document in enumerate(given)]
-    plain = await select(client, pool=given, budget=5, k=4, vectors="encoder")
+    plain = await select(client, pool=given, budget=5, k=4, vectors="encoder", batch_size=5)
     for pool in (
         one_each,
         some,
@@ -106,12 +108,12 @@ async def test_ways_to_bring_embeddings_agree(client: httpx.AsyncClient) -> None
         {"documents": given, "embeddings": block(1e4 * vectors, "float16")},
         {"documents": given, "embeddings": block(1e-15 * vectors)},
     ):
-        body = await select(client, pool=pool, budget=5, k=4)
+        body = await select(client, pool=pool, budget=5, k=4, batch_size=5)
         check(body, {document["id"]: document["text"] for document in given}, 5, 4, batch_size=5)
         assert ids(body) == ids(plain)
     query = vector_of(QUERY)
     for vector in ((2 * query).tolist(), block(query), block(query, "float16"), block(query, shape=[32])):
-        body = await select(client, pool=one_each, budget=5, k=4, query_embedding=vector)
+        body = await select(client, pool=one_each, budget=5, k=4, batch_size=5, query_embedding=vector)
         assert ids(body) == ids(plain)
 
 
@@ -159,6 +161,20 @@ async def test_defaults_come_from_the_settings(tmp_path: Path) -> None:
         assert (body["k"], body["pool_size"], body["usage"]["budget"], body["usage"]["rounds"]) == (3, 9, 6, 2)
         body = await select(client, pool=texts(20), k=None, budget=None)
         assert (body["k"], body["pool_size"], body["usage"]["budget"]) == (3, 20, 6)
+
+
+@pytest.mark.parametrize("given", [{}, {"batch_size": "auto"}])
+async def test_rounds_grow_unless_their_size_is_given(client: httpx.AsyncClient, given: dict[str, Any]) -> None:
+    body = await select(client, index="texts", k=5, budget=20, explain=True, **given)
+    assert [len(entry["calls"]) for entry in body["rounds"]] == [2, 2, 2, 3, 4, 4, 3]
+    assert body["usage"]["rounds"] == 7
+
+
+async def test_growing_rounds_stay_within_the_limit(tmp_path: Path) -> None:
+    settings = Settings(data_directory=tmp_path, limits=Limits(batch_size=3))
+    async with serving(settings) as client:
+        body = await select(client, pool=texts(40), k=5, budget=20, explain=True)
+        assert [len(entry["calls"]) for entry in body["rounds"]] == [2, 2, 2, 3, 3, 3, 3, 2]
 
 
 async def test_documents_come_back_on_request(client: httpx.AsyncClient) -> None:

@@ -1,130 +1,143 @@
-"""The paper's Algorithms 1 and 2 word for word: the whole kernel, a whole solve a step, the whole cross product.
+"""Algorithms 1 and 2 of the paper as they are printed: the kernel whole, the factorisation from scratch at every step,
+every incumbent against every challenger. Slow, and sharing nothing with the code that it is the yardstick for.
 
-Slow on purpose, and sharing nothing with the product but the pool. The conventions where the paper is silent are those
-of docs/architecture.md: nothing ranks above the query, so its percentile is 1; scored documents sit at their score with
-sigma 0, two scored documents are no contested pair, ties go by retrieval rank and equal sigmas to the incumbent.
+It was written from the paper's text alone (section 3, appendices C.1, C.3 and C.4). Where the text leaves something
+open: the query has the prior mean 1 under the percentile prior, as nothing ranks above it, and 0 under a zero prior;
+in the loop as at the end a scored document sits at its score and is certain, so that it is not scored again, and two
+scored documents are no contested pair.
 """
 
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
 
 from boundarymorph.selection import Pool
 
-JITTER = 1e-4
+Array = NDArray[np.float64]
+
+JITTER, ESCALATED_JITTER = 1e-4, 1e-2
+DEGENERATE = 1e-6  # a median distance of no more is the rounding of equal vectors
+EQUAL = 1e-12  # a standard deviation of no more is that of one observation, or of equal ones
 
 
 @dataclass
 class LiteralRun:
-    """What the literal algorithm did: picks in order, the set (best first), the mean after every step."""
+    """Documents in the order of their calls, the set (best first), and the means (N,) before and after every call."""
 
     picks: list[int] = field(default_factory=list)
     selected: list[int] = field(default_factory=list)
-    means: list[NDArray[np.float64]] = field(default_factory=list)
-
-
-def distances_to_kernel(distance: NDArray[np.float64], median: float, name: str) -> NDArray[np.float64]:
-    degenerate = median <= 1e-6
-    if name == "vmf":
-        return np.exp(-(1.0 if degenerate else np.log(2) / median) * distance)
-    squared_length = 1.0 if degenerate else median
-    if name == "rbf":
-        return np.exp(-distance / squared_length)
-    rho = np.sqrt(5 * np.maximum(distance, 0) / squared_length)
-    return (1 + rho + rho**2 / 3) * np.exp(-rho)
-
-
-def augmented_kernel(pool: Pool, kernel: str = "vmf", median: float | None = None) -> NDArray[np.float64]:
-    """(N + 1, N + 1) with the query last; the median is over all document pairs i < j unless given."""
-    points = np.vstack([pool.embeddings, pool.query[None]]).astype(np.float64)
-    points /= np.linalg.norm(points, axis=1)[:, None]
-    distinct, which = np.unique(points, axis=0, return_inverse=True)
-    distance = (1.0 - distinct @ distinct.T)[
-        np.ix_(which, which)
-    ]  # equal vectors have equal distances, to the last bit
-    if median is None:
-        upper = distance[:-1, :-1][np.triu_indices(len(pool), 1)]
-        median = float(np.median(upper)) if upper.size else 0.0
-    matrix = distances_to_kernel(distance, median, kernel)
-    np.fill_diagonal(matrix, 1.0)
-    return matrix
-
-
-def percentile_prior(count: int) -> NDArray[np.float64]:
-    """(N + 1,) mu_0 with the query last: (N - 1 - pos) / (N - 1), the MIPS percentile rank (app. C.3)."""
-    ranks = np.arange(count)
-    documents = (count - 1 - ranks) / (count - 1) if count > 1 else np.ones(count)
-    return np.append(documents, 1.0)
-
-
-def zero_prior(count: int) -> NDArray[np.float64]:
-    """(N + 1,) "the MIPS percentile prior mean becomes a zero mean" (sec. 5.2), at the query as everywhere."""
-    return np.zeros(count + 1)
-
-
-def posterior(
-    observed: list[int], scores: list[float], prior: NDArray[np.float64], matrix: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Algorithm 1, POSTERIOR(A, y, mu_0, K, C): mean and standard deviation (N,) of every document.
-
-    observed: A, where N is the query; scores: y; prior: (N + 1,) mu_0; matrix: (N + 1, N + 1) K.
-    """
-    count = len(prior) - 1
-    if not observed:
-        return prior[:count].copy(), np.ones(count)
-    residuals = np.array(scores) - prior[observed]
-    centre, spread = residuals.mean(), residuals.std()
-    if spread <= 1e-12:  # one residual, or equal ones
-        spread = 1.0
-    z = (residuals - centre) / spread
-    factor = cho_factor(matrix[np.ix_(observed, observed)] + JITTER * np.eye(len(observed)), lower=True)
-    cross = matrix[observed, :count]
-    mean = cross.T @ cho_solve(factor, z)
-    variance = matrix.diagonal()[:count] - np.einsum("tn,tn->n", cross, cho_solve(factor, cross))
-    return prior[:count] + centre + spread * mean, spread * np.sqrt(np.maximum(variance, 0.0))
+    means: list[Array] = field(default_factory=list)
 
 
 def run(
     pool: Pool,
-    scores: NDArray[np.float64],
+    scores: Array,
     budget: int,
     k: int,
     *,
     kernel: str = "vmf",
-    prior: NDArray[np.float64] | None = None,
+    zero_prior: bool = False,
     anchored: bool = True,
-    matrix: NDArray[np.float64] | None = None,
+    matrix: Array | None = None,
 ) -> LiteralRun:
-    """Algorithm 2 against a table of true scores (N,). prior: (N + 1,) mu_0, the percentile unless given."""
-    count = len(pool)
-    mu_0 = percentile_prior(count) if prior is None else prior
+    """Algorithm 2, with a table (N,) of the cross-encoder's scores. The query is row N of the kernel.
+
+    matrix: the kernel (N + 1, N + 1), if it is at hand. anchored: whether the query is observed.
+    """
+    n = len(pool)
     gram = augmented_kernel(pool, kernel) if matrix is None else matrix
+    prior = np.zeros(n + 1) if zero_prior else percentile_prior(n)
+    observed, y = ([n], [1.0]) if anchored else ([], [])
     result = LiteralRun()
-    # "A <- {q}, y <- {1}: query enters as a zero-cost observation at y = 1"
-    observed, y = ([count], [1.0]) if anchored else ([], [])
-
-    def believe() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        mean, std = posterior(observed, y, mu_0, gram)
-        mean[result.picks], std[result.picks] = scores[result.picks], 0.0
-        result.means.append(mean)
-        return mean, std
-
-    mean, std = believe()
-    while k < count and len(result.picks) < min(budget, count):
-        ranking = np.argsort(-mean, kind="stable")
-        incumbents, challengers = np.sort(ranking[:k]), np.sort(ranking[k:])
-        gap = mean[incumbents][:, None] - mean[challengers][None, :]
-        spread = std[incumbents][:, None] + std[challengers][None, :]
-        ratio = np.full(gap.shape, np.inf)
-        np.divide(gap, spread, out=ratio, where=spread > 0)
-        row, column = np.unravel_index(np.argmin(ratio), ratio.shape)
-        j, i = int(incumbents[row]), int(challengers[column])
-        document = j if std[j] >= std[i] else i
+    mean, deviation = believed(observed, y, prior, gram)
+    result.means.append(mean)
+    while k < n and len(result.picks) < min(budget, n):
+        ranked = by_mean(mean)
+        document = least_certain(mean, deviation, np.sort(ranked[:k]), np.sort(ranked[k:]))
         result.picks.append(document)
-        observed.append(document)
-        y.append(float(scores[document]))
-        mean, std = believe()
-    result.selected = [int(d) for d in np.argsort(-mean, kind="stable")[: min(k, count)]]
+        observed, y = [*observed, document], [*y, float(scores[document])]
+        mean, deviation = believed(observed, y, prior, gram)
+        result.means.append(mean)
+    result.selected = by_mean(mean)[:k].tolist()
     return result
+
+
+def posterior(observed: list[int], y: list[float], prior: Array, kernel: Array) -> tuple[Array, Array]:
+    """Algorithm 1: mean and standard deviation (N,) of all documents."""
+    if not observed:
+        return prior[:-1].copy(), np.ones(len(prior) - 1)
+    e = np.array(y) - prior[observed]
+    spread = e.std() if e.std() > EQUAL else 1.0
+    z = (e - e.mean()) / spread
+    across = kernel[observed, :-1]  # (t, N)
+    solved = solve(kernel[np.ix_(observed, observed)], np.column_stack([z, across]))
+    mean = prior[:-1] + e.mean() + spread * (across.T @ solved[:, 0])
+    variance = spread**2 * np.maximum(1.0 - np.sum(across * solved[:, 1:], axis=0), 0.0)
+    return mean, np.sqrt(variance)
+
+
+def believed(observed: list[int], y: list[float], prior: Array, kernel: Array) -> tuple[Array, Array]:
+    """The posterior, with scored documents at their true score."""
+    mean, deviation = posterior(observed, y, prior, kernel)
+    for document, score in zip(observed, y, strict=True):
+        if document < len(mean):
+            mean[document], deviation[document] = score, 0.0
+    return mean, deviation
+
+
+def solve(observed: Array, right: Array) -> Array:
+    """(K + jitter I)^-1 right, with a larger jitter or a pseudo-inverse where the factorisation fails."""
+    identity = np.eye(len(observed))
+    for jitter in (JITTER, ESCALATED_JITTER):
+        try:
+            lower = np.linalg.cholesky(observed + jitter * identity)
+        except np.linalg.LinAlgError:
+            continue
+        return np.asarray(np.linalg.solve(lower.T, np.linalg.solve(lower, right)))
+    return np.asarray(np.linalg.pinv(observed + ESCALATED_JITTER * identity) @ right)
+
+
+def least_certain(mean: Array, deviation: Array, incumbents: NDArray[np.intp], challengers: NDArray[np.intp]) -> int:
+    """Of the pair with the smallest standardized boundary gap, whichever has the larger deviation."""
+    gap = mean[incumbents, None] - mean[challengers]
+    together = deviation[incumbents, None] + deviation[challengers]
+    ratio = np.where(together > 0, gap / np.where(together > 0, together, 1.0), np.inf)
+    row, column = np.unravel_index(ratio.argmin(), ratio.shape)
+    j, i = int(incumbents[row]), int(challengers[column])
+    return j if deviation[j] >= deviation[i] else i
+
+
+def by_mean(mean: Array) -> NDArray[np.intp]:
+    """Documents with equal posterior means are ordered by MIPS percentile."""
+    return np.argsort(-mean, kind="stable")
+
+
+def percentile_prior(n: int) -> Array:
+    """(N + 1,) MIPS percentile ranks, and the query's."""
+    return np.append((n - 1 - np.arange(n)) / (n - 1) if n > 1 else np.ones(n), 1.0)
+
+
+def augmented_kernel(pool: Pool, kernel: str = "vmf", median: float | None = None) -> Array:
+    """(N + 1, N + 1), with the median heuristic over the pairs of documents unless a median distance is given."""
+    u = cosine_distances(pool)
+    if median is None:
+        pairs = u[:-1, :-1][np.triu_indices(len(pool), 1)]
+        median = float(np.median(pairs)) if pairs.size else 0.0
+    scale = median if median > DEGENERATE else 1.0
+    if kernel == "vmf":
+        gram = np.exp((np.log(2.0) / scale if median > DEGENERATE else 1.0) * -u)
+    elif kernel == "rbf":
+        gram = np.exp(-u / scale)
+    else:
+        rho = np.sqrt(5.0 * np.maximum(u, 0.0) / scale)
+        gram = (1.0 + rho + rho**2 / 3.0) * np.exp(-rho)
+    np.fill_diagonal(gram, 1.0)
+    return np.asarray(gram)
+
+
+def cosine_distances(pool: Pool) -> Array:
+    """(N + 1, N + 1) 1 - cos; those of equal vectors are equal to the last bit, so that ties are ties."""
+    vectors = np.vstack([pool.embeddings, pool.query]).astype(np.float64)
+    distinct, which = np.unique(vectors / np.linalg.norm(vectors, axis=1)[:, None], axis=0, return_inverse=True)
+    return np.asarray((1.0 - distinct @ distinct.T)[np.ix_(which, which)])

@@ -96,8 +96,8 @@ def test_explore_looks_around_k_then_at_the_head_until_scores_differ() -> None:
         belief.scored[asked[-1]], belief.std[asked[-1]] = True, 0.0
     assert asked == [0, 10, 5, 20, 40, 1, 2, 3, 4, 6, 7, 8]
     belief.mean[3] = 0.9
-    assert rule.choose(belief, incumbents, 11) == BoundaryGap().choose(belief, incumbents, 11)
-    assert rule.choose(belief, incumbents, 12) == ValueAtCutoff().choose(belief, incumbents, 12)
+    assert rule.choose(belief, incumbents, 5) == BoundaryGap().choose(belief, incumbents, 5)
+    assert rule.choose(belief, incumbents, 6) == ValueAtCutoff().choose(belief, incumbents, 6)
 
 
 @pytest.mark.parametrize("rule", [BoundaryGap(), UpperConfidenceBound(), ValueAtCutoff(), Explore()])

@@ -64,7 +64,7 @@ def test_zero_prior(family: str) -> None:
     for seed in range(2):
         pool, scores = FAMILIES[family](200, 24, seed)
         session = run(pool, scores, 40, 40, SelectionConfig(prior="zero", bandwidth_pairs=None))
-        reference = literal.run(pool, scores, 40, 40, prior=literal.zero_prior(200))
+        reference = literal.run(pool, scores, 40, 40, zero_prior=True)
         assert picks(session) == reference.picks
         assert session.selection().documents.tolist() == reference.selected
         np.testing.assert_allclose(session.belief.mean, reference.means[-1], rtol=0, atol=1e-9)
@@ -73,7 +73,7 @@ def test_zero_prior(family: str) -> None:
 @pytest.mark.parametrize("prior", ["percentile", "zero"])
 def test_before_any_observation_the_prior_is_believed(prior: str) -> None:
     pool, _ = clustered(30, 8, 0)
-    belief = SelectionConfig(prior=prior, anchored=False).posterior(pool, 5).belief()
+    belief = SelectionConfig(prior=prior, anchored=False).posterior(pool, 5).beliefs.belief()
     expected = np.linspace(1, 0, 30) if prior == "percentile" else np.zeros(30)
     np.testing.assert_allclose(belief.mean, expected, rtol=0, atol=1e-15)
     np.testing.assert_array_equal(belief.std, 1.0)
@@ -87,7 +87,7 @@ def test_the_query_observed_at_1_lifts_a_zero_prior_near_it() -> None:
     posterior.observe([1], [0.0])
     covariance = np.exp(-np.log(2))  # the median distance, where the kernel is 1/2 by the median heuristic
     alpha = np.linalg.solve([[1 + 1e-4, covariance], [covariance, 1 + 1e-4]], [1.0, -1.0])
-    assert posterior.belief().mean[0] == pytest.approx(0.5 + 0.5 * (alpha[0] + covariance * alpha[1]))
+    assert posterior.beliefs.belief().mean[0] == pytest.approx(0.5 + 0.5 * (alpha[0] + covariance * alpha[1]))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -19,7 +19,6 @@ from boundarymorph.selection import (
     TrendConfig,
     capacity_of,
 )
-from boundarymorph.selection.link import stretched
 from boundarymorph.selection.session import FEWEST_TO_SETTLE
 from tests.selection.pools import FAMILIES, clustered
 
@@ -205,12 +204,3 @@ def test_a_coarse_scorer_does_not_fill_the_set_with_short_worthless_documents() 
         aware = finish(SelectionSession(pool, budget=40, k=limit, config=TrendConfig()), scores)
         shares["tokens"] += scores[aware.selection().documents].sum()
     assert shares["tokens"] > shares["count"]
-
-
-@given(arrays(np.float64, 20, elements=st.floats(0, 1)), st.floats(1e-7, 0.25))
-def test_stretching_keeps_the_order_and_the_unit_interval(expected: NDArray[np.float64], clip: float) -> None:
-    gain = stretched(expected, clip)
-    assert ((gain >= 0) & (gain <= 1)).all()
-    order = np.argsort(expected, kind="stable")
-    assert (np.diff(gain[order]) >= 0).all()
-    assert stretched(np.array([clip]), clip)[0] <= 1e-9 and stretched(np.array([1 - clip]), clip)[0] >= 1 - 1e-9

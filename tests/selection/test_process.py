@@ -38,27 +38,27 @@ def test_a_round_is_as_its_documents_one_by_one() -> None:
     observe(together, scores, range(40))
     for document in range(40):
         observe(one_by_one, scores, [document])
-    np.testing.assert_allclose(together.belief().mean, one_by_one.belief().mean, rtol=0, atol=1e-9)
-    np.testing.assert_allclose(together.belief().std, one_by_one.belief().std, rtol=0, atol=1e-7)
+    np.testing.assert_allclose(together.beliefs.belief().mean, one_by_one.beliefs.belief().mean, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(together.beliefs.belief().std, one_by_one.beliefs.belief().std, rtol=0, atol=1e-7)
 
 
 def test_fantasies_are_observations_that_leave_no_trace() -> None:
     gp, scores = posterior()
     observe(gp, scores, (3, 8, 1))
-    before = gp.belief()
+    before = gp.beliefs.belief()
     few = np.array([1, 3, 5, 8, 10, 11, 12, 40])
     fantasy = gp.among(few)
     np.testing.assert_allclose(fantasy.belief().mean, before.mean[few], rtol=0, atol=1e-15)
     for place, document in ((4, 10), (6, 12)):
-        fantasy.fantasise(place, 0.9)
-        scores[document] = 0.9
-    after = gp.belief()
+        scores[document] = fantasy.belief().mean[place]
+        fantasy.fantasise(place)
+    after = gp.beliefs.belief()
     np.testing.assert_array_equal(before.mean, after.mean)
     np.testing.assert_array_equal(before.std, after.std)
     observe(gp, scores, (10, 12))
-    np.testing.assert_allclose(fantasy.belief().mean, gp.belief().mean[few], rtol=0, atol=1e-10)
-    np.testing.assert_allclose(fantasy.belief().std, gp.belief().std[few], rtol=0, atol=1e-8)
-    np.testing.assert_array_equal(fantasy.belief().scored, gp.belief().scored[few])
+    np.testing.assert_allclose(fantasy.belief().mean, gp.beliefs.belief().mean[few], rtol=0, atol=1e-10)
+    np.testing.assert_allclose(fantasy.belief().std, gp.beliefs.belief().std[few], rtol=0, atol=1e-8)
+    np.testing.assert_array_equal(fantasy.belief().scored, gp.beliefs.belief().scored[few])
 
 
 def test_prepared_rows_are_brought_up_to_date() -> None:
@@ -71,8 +71,8 @@ def test_prepared_rows_are_brought_up_to_date() -> None:
     for document in (22, 7, 21, 23, 20):
         observe(gp, scores, [document])
         observe(plain, scores, [document])
-    np.testing.assert_allclose(gp.belief().mean, plain.belief().mean, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(gp.belief().std, plain.belief().std, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(gp.beliefs.belief().mean, plain.beliefs.belief().mean, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(gp.beliefs.belief().std, plain.beliefs.belief().std, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("size", [8, 20, 100, 135, 200])
@@ -161,7 +161,7 @@ def test_duplicates_of_a_scored_document_take_its_score() -> None:
     gp.observe([0], [0.8])
     gp.observe([10], [0.1])
     twins = np.flatnonzero(pool.embeddings @ pool.embeddings[0] > 1 - 1e-9)
-    belief: Belief = gp.belief()
+    belief: Belief = gp.beliefs.belief()
     assert twins.size == 5
     np.testing.assert_allclose(belief.mean[twins], 0.8, atol=0.01)
     assert belief.std[twins].max() < 0.02 * belief.std.max() + 0.02

@@ -4,6 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 from scipy.stats import rankdata
@@ -12,6 +15,7 @@ from boundarymorph.selection import Pool, SelectionSession, TrendConfig
 from boundarymorph.selection.features import standardised
 from boundarymorph.selection.geometry import median_distance
 from boundarymorph.selection.kernels import VonMisesFisher
+from boundarymorph.selection.link import Scale
 from boundarymorph.selection.trend import LINEAR_WEIGHT, NOISE, TrendPosterior
 from tests.selection.pools import FAMILIES, Scores, clustered
 
@@ -54,19 +58,20 @@ def member_covariances(pool: Pool, kappa: float) -> list[Matrix]:
 
 
 def member(covariance: Matrix, observed: list[int], y: Matrix) -> tuple[Matrix, Matrix, float]:
-    """Mean, variance and log marginal likelihood with the level integrated out and the amplitude profiled."""
+    """Mean and variance of a score's log-odds, and the log marginal likelihood: with the level integrated out and the
+    amplitude profiled, as if one more score had been seen of an amplitude of 1."""
     t = len(observed)
     inverse = np.linalg.inv(covariance[np.ix_(observed, observed)] + NOISE * np.eye(t))
     cross = covariance[:, observed]
     ones = np.ones(t)
     precision = ones @ inverse @ ones
     level = ones @ inverse @ y / precision
-    amplitude = np.sqrt((y - level) @ inverse @ (y - level) / (t - 1)) if t > 1 else 1.0
+    amplitude = np.sqrt(((y - level) @ inverse @ (y - level) + 1) / t)
     mean = level + cross @ inverse @ (y - level)
     leverage = 1 - cross @ inverse @ ones
     variance = np.diag(covariance) - np.einsum("nt,ts,ns->n", cross, inverse, cross) + leverage**2 / precision
-    likelihood = -(t - 1) * np.log(amplitude) + 0.5 * np.linalg.slogdet(inverse)[1] - 0.5 * np.log(precision)
-    return mean, amplitude**2 * variance, likelihood if t > 1 else 0.0
+    likelihood = -t * np.log(amplitude) + 0.5 * np.linalg.slogdet(inverse)[1] - 0.5 * np.log(precision)
+    return mean, amplitude**2 * (variance + NOISE), likelihood
 
 
 @pytest.mark.parametrize(("featured", "size"), [(None, 2), (with_bm25, 4), (with_signals, 6)])
@@ -87,45 +92,79 @@ def test_mixture_matches_the_textbook(featured: Callable[[Pool], Pool] | None, s
         assert len(members) == size
         weights = np.exp([m[2] - max(o[2] for o in members) for m in members])
         weights /= weights.sum()
-        mean = sum(w * m for w, (m, _, _) in zip(weights, members, strict=True))
-        second = sum(w * (v + m**2) for w, (m, v, _) in zip(weights, members, strict=True))
+        nodes, shares = np.polynomial.hermite_e.hermegauss(40)
+        outcomes = np.array([expit(m + nodes[:, None] * np.sqrt(v)) for m, v, _ in members])
+        chances = np.array(weights)[:, None, None] * (shares / shares.sum())[:, None]
+        mean = (chances * outcomes).sum(axis=(0, 1))
+        std = np.sqrt((chances * (outcomes - mean) ** 2).sum(axis=(0, 1)))
         open_ = np.setdiff1d(np.arange(70), observed)
-        belief = posterior.belief()
-        np.testing.assert_allclose(belief.mean[open_], mean[open_], rtol=0, atol=1e-8)
-        np.testing.assert_allclose(belief.std[open_], np.sqrt(second - mean**2)[open_], rtol=0, atol=1e-7)
-        np.testing.assert_allclose(belief.mean[observed], y, rtol=0, atol=1e-12)
+        belief = posterior.beliefs.belief()
+        np.testing.assert_allclose(belief.mean[open_], mean[open_], rtol=0, atol=2e-3)
+        np.testing.assert_allclose(belief.std[open_], std[open_], rtol=0, atol=4e-3)
+        np.testing.assert_array_equal(belief.mean[observed], scores[observed])
         assert (belief.std[observed] == 0).all()
 
-        expected = sum(w * expit(m / np.sqrt(1 + np.pi / 8 * v)) for w, (m, v, _) in zip(weights, members, strict=True))
-        np.testing.assert_allclose(posterior.relevance()[open_], expected[open_], rtol=0, atol=1e-9)
-        np.testing.assert_array_equal(posterior.relevance()[observed], scores[observed])
 
-
-def test_deviation_is_that_of_samples() -> None:
+def test_belief_is_that_of_samples_and_so_are_its_outcomes() -> None:
     pool, scores = clustered(40, 8, 0)
     posterior = TrendPosterior(pool, VonMisesFisher(3.0), 10)
     posterior.observe(range(10), scores[:10].tolist())
-    mixture = posterior._mixture
+    beliefs = posterior.beliefs
     rng = np.random.default_rng(0)
-    chosen = rng.choice(len(mixture.weights), p=mixture.weights, size=40_000)
-    means, variances = mixture.means[:, 20:25], mixture.variances[:, 20:25]
+    chosen = rng.choice(len(beliefs.weights), p=beliefs.weights, size=40_000)
+    means, variances = beliefs.means[:, 20:25], beliefs.variances[:, 20:25] + beliefs.noise
     samples = expit(means[chosen] + np.sqrt(variances[chosen]) * rng.normal(size=(40_000, 5)))
-    np.testing.assert_allclose(posterior.deviation(np.arange(20, 25)), samples.std(axis=0), atol=0.02)
-    assert (posterior.deviation(np.arange(10)) == 0).all()
+    belief = beliefs.belief()
+    np.testing.assert_allclose(belief.mean[20:25], samples.mean(axis=0), atol=0.01)
+    np.testing.assert_allclose(belief.std[20:25], samples.std(axis=0), atol=0.015)
+    shares, values = beliefs.outcomes()
+    assert shares.sum() == pytest.approx(1.0)
+    np.testing.assert_allclose(shares @ values, belief.mean, rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(values[:, :10], np.broadcast_to(scores[:10], (len(shares), 10)))
 
 
 def test_exact_zeros_and_ones_are_held_half_a_step_away() -> None:
     pool, _ = clustered(40, 8, 0)
     posterior = TrendPosterior(pool, VonMisesFisher(3.0), 10)
-    posterior.observe([0], [1.0])
-    assert posterior.belief().mean[0] == pytest.approx(logit(0.75))
-    posterior.observe([1, 2, 3], [0.0, 0.5, 0.0])
-    np.testing.assert_allclose(posterior.belief().mean[:4], logit([0.75, 0.25, 0.5, 0.25]))
-    posterior.observe([4], [0.02])
-    np.testing.assert_allclose(posterior.belief().mean[:5], logit([0.99, 0.01, 0.5, 0.01, 0.02]))
-    posterior.observe([5], [1e-9])
-    assert posterior.belief().mean[1] == posterior.belief().mean[5] == pytest.approx(logit(1e-7))
-    np.testing.assert_array_equal(posterior.relevance()[:6], [1.0, 0.0, 0.5, 0.0, 0.02, 1e-9])
+    process, scores = posterior._processes[0], np.array([1.0, 0.0, 0.5, 0.0, 0.02, 1e-9])
+    for known, held in (
+        (1, [0.75]),
+        (4, [0.75, 0.25, 0.5, 0.25]),
+        (5, [0.99, 0.01, 0.5, 0.01, 0.02]),
+        (6, [1 - 1e-7, 1e-7, 0.5, 1e-7, 0.02, 1e-7]),
+    ):
+        new = range(len(process.observed), known)
+        posterior.observe(new, scores[new].tolist())
+        np.testing.assert_allclose(process.targets + posterior._base, logit(held))
+    np.testing.assert_array_equal(posterior.beliefs.belief().mean[:6], scores)
+
+
+@given(arrays(np.float64, 20, elements=st.floats(0, 1)), st.sampled_from([(), (0.0,), (1.0,), (0.0, 0.5, 1.0)]))
+def test_the_scale_of_belief_and_back(scores: Scores, also: tuple[float, ...]) -> None:
+    """A score that was seen comes back as it was, the ends among them; what lies between comes back in order."""
+    seen = np.append(scores, also)
+    scale = Scale.of(seen.tolist())
+    np.testing.assert_allclose(scale.scores(scale.log_odds(seen)), seen, rtol=0, atol=3e-7)
+    between = scale.scores(np.linspace(-20, 20, 1_000))
+    assert (np.diff(between) >= 0).all() and between[0] >= 0 and between[-1] <= 1
+
+
+def test_before_the_first_score_the_order_is_the_ranking_and_nothing_is_sure() -> None:
+    pool, _ = clustered(400, 12, 0)
+    belief = SelectionSession(pool, budget=0, k=20, config=TrendConfig()).belief
+    assert (np.diff(belief.mean) < 0).all() and 0.05 < belief.mean[-1] < belief.mean[0] < 0.5
+    assert (belief.std > 0.9 * belief.mean).all()
+
+
+@pytest.mark.parametrize("same", [0.0, 0.3, 1.0])
+def test_equal_scores_are_no_proof_that_all_are_equal(same: float) -> None:
+    """After 25 of them another score is expected near them, and its deviation is in proportion to what is not known."""
+    pool, _ = clustered(400, 12, 0)
+    session = run(pool, np.full(400, same), 25, 50, 5)
+    unscored = ~session.belief.scored
+    assert (np.abs(session.belief.mean[unscored] - same) < 0.15).all()
+    assert (session.belief.std[unscored] > 0.02).all()
+    assert (session.belief.std[unscored] < 0.35).all()
 
 
 def test_a_scorer_that_says_the_same_of_everything_leaves_the_ranking() -> None:
@@ -138,20 +177,18 @@ def test_fantasies_leave_no_trace() -> None:
     pool, scores = clustered(60, 8, 0)
     posterior = TrendPosterior(with_bm25(pool), VonMisesFisher(3.0), 20)
     posterior.observe(range(5), scores[:5].tolist())
-    before, relevance = posterior.belief(), posterior.relevance()
+    before = posterior.beliefs.belief()
     few = np.array([0, 1, 2, 3, 4, 20, 30, 40])
     fantasy = posterior.among(few)
     np.testing.assert_allclose(fantasy.belief().mean, before.mean[few], rtol=0, atol=1e-12)
-    np.testing.assert_allclose(fantasy.belief().std, before.std[few], rtol=0, atol=1e-12)
-    np.testing.assert_allclose(fantasy.relevance(), relevance[few], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(fantasy.belief().std, before.std[few], rtol=0, atol=1e-9)
     weights = fantasy.weights.copy()
-    fantasy.fantasise(6, 4.0)
+    fantasy.fantasise(6)
     np.testing.assert_array_equal(fantasy.weights, weights)
-    assert fantasy.belief().mean[6] == 4.0 and fantasy.belief().scored[6]
-    assert fantasy.deviation(np.array([6])) == 0
-    np.testing.assert_array_equal(posterior.belief().mean, before.mean)
-    np.testing.assert_array_equal(posterior.belief().std, before.std)
-    np.testing.assert_array_equal(posterior.relevance(), relevance)
+    assert fantasy.belief().scored[6] and fantasy.belief().std[6] == 0
+    after = posterior.beliefs.belief()
+    np.testing.assert_array_equal(after.mean, before.mean)
+    np.testing.assert_array_equal(after.std, before.std)
 
 
 def test_fantasies_are_observations_under_the_amplitudes_and_weights_of_before() -> None:
@@ -163,11 +200,12 @@ def test_fantasies_are_observations_under_the_amplitudes_and_weights_of_before()
     fantasy = posterior.among(few)
     scales = [fitted.scales for fitted in posterior._fitted]
     for document in (30, 44):
-        fantasy.fantasise(document, float(logit(scores[document])))
+        scores[document] = expit(fantasy.weights @ fantasy.means[:, document])
+        fantasy.fantasise(document)
     posterior.observe([30, 44], scores[[30, 44]].tolist())
     rescaled = np.concatenate([old / new.scales for old, new in zip(scales, posterior._fitted, strict=True)])
-    np.testing.assert_allclose(fantasy.means, posterior._mixture.means, rtol=0, atol=1e-9)
-    np.testing.assert_allclose(fantasy.variances, posterior._mixture.variances * rescaled[:, None], rtol=0, atol=1e-9)
+    np.testing.assert_allclose(fantasy.means, posterior.beliefs.means, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(fantasy.variances, posterior.beliefs.variances * rescaled[:, None], rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

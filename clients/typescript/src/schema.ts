@@ -2125,10 +2125,10 @@ export interface components {
             spend?: "order" | "set";
             /**
              * Batch Size
-             * @description documents scored a round, fewer where the deadline is near; with 1 each call knows all before it. Where the budget covers the pool nothing is chosen, and a round has as many as can be scored in time
+             * @description documents scored a round, fewer where the deadline is near; with 1 each call knows all before it. 'auto', the default: rounds that grow, 4 for 10 calls and 10 for 50. Where the budget covers the pool nothing is chosen, and a round has as many as can be scored in time
              * @default null
              */
-            batch_size?: number | null;
+            batch_size?: number | "auto" | null;
             /**
              * Query Embedding
              * @description used instead of encoding the query

@@ -42,13 +42,17 @@ Vector = Annotated[
 ]
 
 
-def _calls(budget: object) -> object:
-    if budget == "auto" or budget is None or (isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0):
-        return budget
-    raise ValueError('give a whole number of calls, 0 or more, or "auto"')
+def _number_or_auto(least: int, what: str) -> BeforeValidator:
+    def check(value: object) -> object:
+        if value in ("auto", None) or (isinstance(value, int) and not isinstance(value, bool) and value >= least):
+            return value
+        raise ValueError(f'give a whole number of {what}, {least} or more, or "auto"')
+
+    return BeforeValidator(check)
 
 
-Budget = Annotated[Annotated[int, Field(ge=0)] | Literal["auto"], BeforeValidator(_calls)]
+Budget = Annotated[Annotated[int, Field(ge=0)] | Literal["auto"], _number_or_auto(0, "calls")]
+BatchSize = Annotated[Annotated[int, Field(ge=1)] | Literal["auto"], _number_or_auto(1, "documents")]
 
 
 class PoolDocument(Message):
@@ -141,10 +145,10 @@ class SelectRequest(Message):
         description="where every document fits: 'order' makes calls for the order of the answer, 'set', the paper's "
         "rule, none, as none can change the set",
     )
-    batch_size: int | None = Field(
+    batch_size: BatchSize | None = Field(
         None,
-        ge=1,
         description="documents scored a round, fewer where the deadline is near; with 1 each call knows all before it. "
+        "'auto', the default: rounds that grow, 4 for 10 calls and 10 for 50. "
         "Where the budget covers the pool nothing is chosen, and a round has as many as can be scored in time",
     )
     query_embedding: Vector | None = Field(None, description="used instead of encoding the query")

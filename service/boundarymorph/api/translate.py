@@ -50,6 +50,7 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
     arrival: when the request came, on `time.monotonic()`.
     """
     limits = settings.limits
+    batch_size = settings.batch_size if request.batch_size is None else request.batch_size
     seconds = settings.deadline_seconds if request.deadline_ms is None else request.deadline_ms / 1e3
     longest = math.floor(1e3 * limits.deadline_seconds)
     bound("deadline_ms", math.ceil(request.deadline_ms or 0), longest, "ms (limits.deadline_seconds)")
@@ -61,7 +62,8 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
         max_tokens=request.max_tokens,
         settle=settings.auto_settle if request.budget == "auto" else None,
         method=request.method or settings.method,
-        batch_size=settings.batch_size if request.batch_size is None else request.batch_size,
+        batch_size=limits.batch_size if batch_size == "auto" else batch_size,
+        growing=batch_size == "auto",
         order=request.spend == "order",
         return_documents=request.return_documents,
         deadline=Deadline.of_request(arrival, seconds),

@@ -19,7 +19,7 @@ def select(
     k: Annotated[int | None, typer.Option("-k", help="Documents to return.", show_default="50")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Return what fits into so many tokens, instead of k.")] = None,
     depth: Annotated[int | None, typer.Option("--depth", "-N", help="Candidates.", show_default="10000")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Documents scored a round.", show_default="5")] = None,
+    batch_size: Annotated[str | None, typer.Option(help='Documents a round, or "auto".', show_default="auto")] = None,
     method: Annotated[
         str | None, typer.Option(help="trend, or boundarymorph: the paper's.", show_default="trend")
     ] = None,
@@ -44,11 +44,11 @@ def select(
 
     settings = Settings.load(data_directory=data_directory)
     given = {
-        "budget": int(budget) if budget is not None and budget.isdecimal() else budget,
+        "budget": _number(budget),
         "k": k,
         "max_tokens": max_tokens,
         "depth": depth,
-        "batch_size": batch_size,
+        "batch_size": _number(batch_size),
         "method": method,
         "spend": spend,
         "filter": None if filter is None else json_object("--filter", filter),
@@ -71,3 +71,8 @@ def select(
         typer.echo(response.model_dump_json(indent=2))
     else:
         terminal.print_selection(console, query, response.model_dump())
+
+
+def _number(text: str | None) -> int | str | None:
+    """A whole number where it is one; the request says what else may be given."""
+    return int(text) if text is not None and text.isdecimal() else text

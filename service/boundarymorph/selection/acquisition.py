@@ -175,7 +175,7 @@ class Explore:
     the trend, and after these the head, which is where a scorer that says no to almost everything may say yes.
     """
 
-    gap_calls: int = 12
+    gap_calls: int = 6
 
     def choose(self, belief: Belief, incumbents: NDArray[np.bool_], step: int) -> Choice:
         if _all_equal(belief):

@@ -16,6 +16,10 @@ class Belief:
     std: NDArray[np.float64]
     scored: NDArray[np.bool_]
 
+    def of(self, documents: NDArray[np.intp]) -> Belief:
+        """The belief about these documents alone."""
+        return Belief(self.mean[documents], self.std[documents], self.scored[documents])
+
     @classmethod
     def given(
         cls,

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.errors import InvalidInput
 
+BINS = 4_096  # of densities
 LEAST_WORTH = 1e-6  # of a document under a token limit, so that one believed worthless has a density at all
 
 
@@ -30,6 +31,10 @@ class Capacity(Protocol):
 
     def margin(self, worth: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """(N,) values that say by how much each document is in or out, and the mask of those that are in."""
+
+    def best(self, shares: NDArray[np.float64], worth: NDArray[np.float64]) -> float:
+        """The most that may be returned where each of N documents is worth (m, N), with (m,) probabilities, and that is
+        known: of all that may come, as much as fits. It is exact for many documents, and for few too much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,9 @@ class DocumentCapacity:
 
     def margin(self, worth: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         return worth, top_k(worth, self.k)
+
+    def best(self, shares: NDArray[np.float64], worth: NDArray[np.float64]) -> float:
+        return _best(np.broadcast_to(shares[:, None], worth.shape), worth, float(self.k))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,6 +101,9 @@ class TokenCapacity:
         price = max(float(worth[broken]), LEAST_WORTH) / self.lengths[broken]
         return worth - price * self.lengths, mask
 
+    def best(self, shares: NDArray[np.float64], worth: NDArray[np.float64]) -> float:
+        return _best(shares[:, None] * self.lengths, worth / self.lengths, self.limit)
+
     def _by_density(self, worth: NDArray[np.float64]) -> NDArray[np.intp]:
         return np.argsort(-np.maximum(worth, LEAST_WORTH) / self.lengths, kind="stable")
 
@@ -111,6 +122,18 @@ def capacity_of(*, k: int | None = None, lengths: ArrayLike | None = None, max_t
     if (sizes == sizes[0]).all():
         return DocumentCapacity(int(max_tokens // sizes[0]))
     return TokenCapacity(sizes, float(max_tokens))
+
+
+def _best(sizes: NDArray[np.float64], densities: NDArray[np.float64], room: float) -> float:
+    """The most worth that fits, taken by density, of pieces of these sizes and densities; by bins of density."""
+    largest = float(densities.max(initial=0.0))
+    if largest == 0:
+        return 0.0
+    bins = (densities * (BINS / largest)).astype(np.intp).ravel()
+    filled = np.bincount(bins, sizes.ravel(), BINS + 1)[::-1]
+    worth = np.bincount(bins, (sizes * densities).ravel(), BINS + 1)[::-1]
+    taken = np.clip(room - (np.cumsum(filled) - filled), 0.0, filled)
+    return float((worth * np.divide(taken, filled, out=np.zeros_like(taken), where=filled > 0)).sum())
 
 
 def top_k(worth: NDArray[np.float64], k: int) -> NDArray[np.bool_]:

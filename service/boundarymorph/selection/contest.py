@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.selection.acquisition import Acquisition, Choice
 from boundarymorph.selection.belief import Belief
-from boundarymorph.selection.capacity import Capacity, DocumentCapacity
-from boundarymorph.selection.posterior import Beliefs, Posterior
+from boundarymorph.selection.capacity import Capacity
+from boundarymorph.selection.posterior import Posterior
 
-Value = TypeVar("Value", bound=np.generic)
 CONTESTED = 32  # documents for each further one of a round, among which it is chosen
 
 
@@ -22,32 +20,19 @@ CONTESTED = 32  # documents for each further one of a round, among which it is c
 class Contest:
     """A belief, and what competes for the capacity: the documents at the positions `left`, ascending."""
 
-    beliefs: Beliefs
     belief: Belief
     capacity: Capacity
     left: NDArray[np.intp]
 
-    def gain(self) -> NDArray[np.float64]:
-        """What the capacity weighs of what is left: a count compares documents, anything else adds them up against
-        their cost."""
-        by_count = isinstance(self.capacity, DocumentCapacity)
-        return self.of_left(self.beliefs.relevance() if by_count else self.beliefs.gain())
-
-    def of_left(self, values: NDArray[Value]) -> NDArray[Value]:
-        """Of N values, those of what is left."""
-        return values if len(self.left) == len(values) else values[self.left]
-
     @cached_property
     def margins(self) -> tuple[Belief, NDArray[np.bool_]]:
-        """The belief on the scale on which the capacity decides, and the mask of the incumbents, of what is left."""
-        scored = self.of_left(self.belief.scored)
-        everything = self.capacity.holds_all(len(self.left))
-        if everything or isinstance(self.capacity, DocumentCapacity):
-            mean = self.of_left(self.belief.mean)
-            inside = np.ones_like(scored) if everything else self.capacity.margin(mean)[1]
-            return Belief(mean, self.of_left(self.belief.std), scored), inside
-        margin, incumbents = self.capacity.margin(self.gain())
-        return Belief(margin, self.beliefs.deviation(self.left), scored), incumbents
+        """The belief about what is left, with by how much each document is in or out for its mean, and the mask of the
+        incumbents."""
+        belief = self.belief if len(self.left) == len(self.belief.mean) else self.belief.of(self.left)
+        if self.capacity.holds_all(len(self.left)):
+            return belief, np.ones_like(belief.scored)
+        margin, incumbents = self.capacity.margin(belief.mean)
+        return Belief(margin, belief.std, belief.scored), incumbents
 
     def choice(self, rule: Acquisition) -> Choice:
         """The next document by a rule, at its position in the contest's beliefs."""
@@ -65,12 +50,12 @@ class Contest:
         likely[self.left[np.where(incumbents, -np.inf, contested.mean).argmax()]] = True
         return likely
 
-    def among(self, mask: NDArray[np.bool_], beliefs: Beliefs) -> Contest:
-        """The contest of some documents alone, all else being decided. beliefs: about these."""
-        incumbents = self.margins[1]
-        belief = Belief(self.belief.mean[mask], self.belief.std[mask], self.belief.scored[mask])
-        left = np.searchsorted(np.flatnonzero(mask), self.left[self.of_left(mask)])
-        return Contest(beliefs, belief, self.capacity.among(self.of_left(mask), incumbents), left)
+    def among(self, mask: NDArray[np.bool_]) -> Contest:
+        """The contest of some documents alone, all else being decided."""
+        documents = np.flatnonzero(mask)
+        of_left = mask[self.left]
+        left = np.searchsorted(documents, self.left[of_left])
+        return Contest(self.belief.of(documents), self.capacity.among(of_left, self.margins[1]), left)
 
 
 def choose_round(contest: Contest, posterior: Posterior, rule: Acquisition, n: int) -> list[Choice]:
@@ -84,7 +69,7 @@ def choose_round(contest: Contest, posterior: Posterior, rule: Acquisition, n: i
     few = contest.likeliest(rule, CONTESTED * n)
     documents = np.flatnonzero(few)
     fantasy = posterior.among(documents)
-    narrowed = contest.among(few, fantasy)
+    narrowed = contest.among(few)
     chosen: list[Choice] = []
     while True:
         choice = narrowed.choice(rule)
@@ -95,5 +80,5 @@ def choose_round(contest: Contest, posterior: Posterior, rule: Acquisition, n: i
         chosen.append(Choice(int(documents[choice.document]), rival, choice.value))
         if len(chosen) == n:
             return chosen
-        fantasy.fantasise(choice.document, float(narrowed.belief.mean[choice.document]))
+        fantasy.fantasise(choice.document)
         narrowed = replace(narrowed, belief=fantasy.belief())

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.covariance import StationaryCovariance
+from boundarymorph.selection.link import NODE_WEIGHTS, NODES
 from boundarymorph.selection.process import MINIMUM_VARIANCE, QUERY, GaussianProcess, Rehearsal
 
 NOISE = 1e-4
@@ -19,30 +20,28 @@ QUERY_RELEVANCE = 1.0
 
 
 class Beliefs(Protocol):
-    """What is believed of N documents. `belief` is on a working scale of its own; the rest speaks of scores."""
+    """What is believed of the scores of N documents."""
 
     def belief(self) -> Belief:
         """All documents, scored ones at their value with std 0."""
 
-    def relevance(self) -> NDArray[np.float64]:
-        """(N,) expected score; a scored document's own."""
-
-    def gain(self) -> NDArray[np.float64]:
-        """(N,) `relevance` on a scale that adds up: what is believed worthless counts nothing."""
-
-    def deviation(self, documents: NDArray[np.intp]) -> NDArray[np.float64]:
-        """(n,) standard deviation of the scores of n documents; 0 where scored."""
+    def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(m,) shares and (m, N) scores of m outcomes that stand for all that may come, each document on its own."""
 
 
 class Fantasy(Beliefs, Protocol):
     """Beliefs about some documents, to play through what may come."""
 
-    def fantasise(self, document: int, mean: float) -> None:
-        """Condition on a document as if it had come out at this `Belief.mean`."""
+    def fantasise(self, document: int) -> None:
+        """Condition on a document as if it had come out as believed."""
 
 
-class Posterior(Beliefs, Protocol):
+class Posterior(Protocol):
     """Beliefs about the whole pool, conditioned on one round of scores after the other."""
+
+    @property
+    def beliefs(self) -> Beliefs:
+        """As of the scores so far."""
 
     def observe(self, documents: Sequence[int], scores: Sequence[float]) -> None:
         """Condition on the scores in [0, 1] of documents; a document is observed once."""
@@ -84,14 +83,9 @@ class Residuals:
         std *= spread if spread > MINIMUM_SCALE else 1.0
         return Belief.given(mean, std, self.observed, self.scores)
 
-    def relevance(self) -> NDArray[np.float64]:
-        return self.belief().mean
-
-    def gain(self) -> NDArray[np.float64]:
-        return self.relevance()
-
-    def deviation(self, documents: NDArray[np.intp]) -> NDArray[np.float64]:
-        return self.belief().std[documents]
+    def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        belief = self.belief()
+        return NODE_WEIGHTS, np.clip(belief.mean + NODES[:, None] * belief.std, 0.0, 1.0)
 
     def among(self, documents: NDArray[np.intp]) -> Residuals:
         """About some documents alone, ascending, every scored one among them."""
@@ -112,7 +106,8 @@ class ResidualFantasy(Residuals):
 
     rehearsal: Rehearsal
 
-    def fantasise(self, document: int, mean: float) -> None:
+    def fantasise(self, document: int) -> None:
+        mean = float(self.belief().mean[document])
         (row,), ((pivot,),) = self.rehearsal.condition(document)
         residual = mean - self.prior[document]
         self.explained += (residual - self.explained[document]) / pivot * row
@@ -157,17 +152,13 @@ class ResidualPosterior:
         self._process.observe(documents, np.asarray(scores) - self._prior[list(documents)])
         self._scores.update(zip(documents, scores, strict=True))
 
-    def belief(self) -> Belief:
-        return self._residuals().belief()
-
-    def relevance(self) -> NDArray[np.float64]:
-        return self._residuals().relevance()
-
-    def gain(self) -> NDArray[np.float64]:
-        return self._residuals().gain()
-
-    def deviation(self, documents: NDArray[np.intp]) -> NDArray[np.float64]:
-        return self._residuals().deviation(documents)
+    @property
+    def beliefs(self) -> Residuals:
+        process, scores = self._process, np.array(list(self._scores.values()))
+        observed = np.array(list(self._scores), dtype=np.intp)
+        return Residuals(
+            self._prior, process.explained, process.residuals[0], process.variance, process.targets, observed, scores
+        )
 
     def ready(self, document: int) -> bool:
         return self._process.ready(document)
@@ -176,14 +167,7 @@ class ResidualPosterior:
         self._process.prepare(documents)
 
     def among(self, documents: NDArray[np.intp]) -> ResidualFantasy:
-        beliefs = self._residuals().among(documents)
+        beliefs = self.beliefs.among(documents)
         covariance = self._covariance.among(documents)
         rehearsal = self._process.rehearsal(documents, covariance, [np.empty((0, len(documents)))], [1.0])
         return ResidualFantasy(**vars(beliefs), rehearsal=rehearsal)
-
-    def _residuals(self) -> Residuals:
-        process, scores = self._process, np.array(list(self._scores.values()))
-        observed = np.array(list(self._scores), dtype=np.intp)
-        return Residuals(
-            self._prior, process.explained, process.residuals[0], process.variance, process.targets, observed, scores
-        )

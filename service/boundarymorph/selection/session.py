@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.selection.acquisition import Acquisition, Choice, UpperConfidenceBound, cutoff, expected_excess
+from boundarymorph.selection.acquisition import Acquisition, Choice, UpperConfidenceBound
 from boundarymorph.selection.capacity import Capacity, capacity_of
 from boundarymorph.selection.config import Config, SelectionConfig
 from boundarymorph.selection.contest import Contest, choose_round
@@ -105,7 +105,7 @@ class SelectionSession:
         calls = 0 if self._decided else min(budget, len(pool) - len(known))
         self._posterior = self._config.posterior(pool, calls + len(known))
         self._posterior.observe(list(known), list(known.values()))
-        self.belief = self._posterior.belief()
+        self.belief = self._posterior.beliefs.belief()
 
     @property
     def spent(self) -> int:
@@ -150,16 +150,15 @@ class SelectionSession:
     def expected_loss(self) -> float:
         """What the set is expected to miss, as a share of its expected relevance, by not knowing every score.
 
-        Each document's score is taken as normal and on its own: the sum of what each may turn out to matter against
-        the cut, were it known exactly. 0 once everything is scored, and where everything fits.
+        Against the set of somebody who knew them all: what each document may turn out to score is taken on its own, and
+        of all that may come, as much as fits is the best. 0 once everything is scored, and where everything fits.
         """
         if self._decided or self._orders:
             return 0.0
-        relevance = self._contest.gain()
-        margin, inside = self.capacity.margin(relevance)
-        distance = np.abs(margin - cutoff(margin, inside))
-        missed = expected_excess(distance, self._posterior.deviation(self._left))
-        return float(missed.sum() / max(relevance[inside].sum(), np.finfo(np.float64).tiny))
+        shares, scores = self._posterior.beliefs.outcomes()
+        best = self.capacity.best(shares, scores[:, self._left])
+        chosen = float((shares @ scores[:, self._set()]).sum())
+        return max(0.0, 1.0 - chosen / best) if best > 0 else 0.0
 
     def ask(self, n: int = 1) -> NDArray[np.intp]:
         """Positions of the next documents to score, at most n and never more than the budget has left.
@@ -196,7 +195,7 @@ class SelectionSession:
         for document, score in told.items():
             choice = self._asked.pop(document)
             self.history.append(Observation(document, choice.rival, choice.value, self.rounds, score))
-        self.belief = self._posterior.belief()
+        self.belief = self._posterior.beliefs.belief()
 
     def leave_unscored(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
         """Documents of the last `ask` of which the scorer made nothing: they are believed as before, may be selected,
@@ -224,17 +223,11 @@ class SelectionSession:
 
     def selection(self) -> Selection:
         """The best documents that fit, as believed now; valid at any moment."""
-        gain, relevance = self._contest.gain(), self._posterior.relevance()
-        chosen = self._left
-        if chosen.size:
-            inside = self.capacity.margin(gain)[1]
-            scored = self._contest.of_left(self.belief.scored)
-            chosen = chosen[self.capacity.fill(self._config.worth(gain, inside, scored))]
-        return self._ranked(chosen, relevance)
+        return self._ranked(self._set())
 
     def ranking(self) -> Selection:
         """All documents that were not given up, as believed now; valid at any moment."""
-        return self._ranked(self._left, self._posterior.relevance())
+        return self._ranked(self._left)
 
     def shortlist(self, n: int) -> NDArray[np.intp]:
         """At most n unscored documents that are likely to be asked soon, likeliest first. Asks nothing."""
@@ -243,14 +236,18 @@ class SelectionSession:
         likely = self._rule.shortlist(*self._contest.margins, n)
         return self._left[likely]
 
-    def _ranked(self, chosen: NDArray[np.intp], relevance: NDArray[np.float64]) -> Selection:
-        documents = chosen[np.argsort(-relevance[chosen], kind="stable")]
-        return Selection(
-            documents,
-            np.clip(relevance[documents], 0.0, 1.0),
-            self._posterior.deviation(documents),
-            self.belief.scored[documents],
-        )
+    def _set(self) -> NDArray[np.intp]:
+        """Positions of the best documents that fit, ascending."""
+        if not self._left.size:
+            return self._left
+        belief = self.belief.of(self._left)
+        inside = self.capacity.margin(belief.mean)[1]
+        return self._left[self.capacity.fill(self._config.worth(belief.mean, inside, belief.scored))]
+
+    def _ranked(self, chosen: NDArray[np.intp]) -> Selection:
+        documents = chosen[np.argsort(-self.belief.mean[chosen], kind="stable")]
+        belief = self.belief.of(documents)
+        return Selection(documents, np.clip(belief.mean, 0.0, 1.0), belief.std, belief.scored)
 
     def _look_ahead(self, document: int) -> None:
         """Have the rows of likely next picks computed with that of this one."""
@@ -261,12 +258,12 @@ class SelectionSession:
 
     @property
     def _contest(self) -> Contest:
-        return Contest(self._posterior, self.belief, self.capacity, self._left)
+        return Contest(self.belief, self.capacity, self._left)
 
     @property
     def _unscored(self) -> NDArray[np.intp]:
         """Positions of what may still be asked: neither scored, nor left unscored, nor given up."""
-        unscored = self._left[~self._contest.of_left(self.belief.scored)]
+        unscored = self._left[~self.belief.scored[self._left]]
         return unscored[~np.isin(unscored, list(self._unanswered))] if self._unanswered else unscored
 
     @property

@@ -20,81 +20,73 @@ from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.covariance import SharedCovariance, SharedRows
 from boundarymorph.selection.features import lexical, rank_and_similarity, signals
 from boundarymorph.selection.kernels import Kernel
-from boundarymorph.selection.link import FLOOR, expected_probability, log_odds, probability, resolution, stretched
+from boundarymorph.selection.link import Scale
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.process import MINIMUM_VARIANCE, GaussianProcess, Rehearsal
 
 NOISE = 0.2
 LINEAR_WEIGHT = 0.25
-MINIMUM_SQUARES = 1e-12
-KNOWN = 1e12  # precision of the level before the first score, which makes it the base
-NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(21)
-NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
+PRIOR_SCALE, PRIOR_SCORES = 1.0, 1  # of the amplitude: as if so many scores had been seen of this squared one
+# Before the first score nothing is known of the scorer: most say yes to few documents, and rather to the first ones.
+UNSEEN_LEVEL, UNSEEN_VARIANCE = -3.0, 9.0
 
 
 @dataclass(eq=False)
 class Mixture:
-    """What the members believe of N documents on the log-odds scale. weights: (q,); means, variances: (q, N).
+    """What the members believe of N documents on the log-odds scale. weights: (q,); means, variances: (q, N) of the
+    field; noise: (q, 1), the variance of a score around it.
 
-    observed: positions of the scored documents; log_odds, scores: (t,) theirs; clip: where scores were held.
+    observed: positions of the scored documents; scores: (t,) theirs; scale: of the log-odds.
     """
 
     weights: NDArray[np.float64]
     means: NDArray[np.float64]
     variances: NDArray[np.float64]
+    noise: NDArray[np.float64]
     observed: NDArray[np.intp]
-    log_odds: NDArray[np.float64]
     scores: NDArray[np.float64]
-    clip: float
+    scale: Scale
 
     def belief(self) -> Belief:
-        """On the log-odds scale: mean and deviation of the mixture."""
-        mean = self.weights @ self.means
-        second = self.weights @ (self.variances + np.square(self.means))
+        mean, second = np.zeros((2, self.means.shape[1]))
+        for share, scores in self.scale.outcomes(self.means, self.variances + self.noise):
+            mean += share * (self.weights @ scores)
+            second += share * (self.weights @ np.square(scores))
         std = np.sqrt(np.maximum(second - np.square(mean), MINIMUM_VARIANCE))
-        return Belief.given(mean, std, self.observed, self.log_odds)
+        return Belief.given(mean, std, self.observed, self.scores)
 
-    def relevance(self) -> NDArray[np.float64]:
-        relevance: NDArray[np.float64] = self.weights @ expected_probability(self.means, self.variances)
-        relevance[self.observed] = self.scores
-        return relevance
-
-    def gain(self) -> NDArray[np.float64]:
-        gain = stretched(self.relevance(), self.clip)
-        gain[self.observed] = self.scores
-        return gain
-
-    def deviation(self, documents: NDArray[np.intp]) -> NDArray[np.float64]:
-        first, second = np.zeros((2, len(documents)))
-        means, spreads = self.means[:, documents], np.sqrt(self.variances[:, documents])
-        for node, weight in zip(NODES, NODE_WEIGHTS, strict=True):
-            values = probability(means + node * spreads)
-            first += weight * (self.weights @ values)
-            second += weight * (self.weights @ np.square(values))
-        deviation = np.sqrt(np.maximum(second - np.square(first), 0.0))
-        return np.where(np.isin(documents, self.observed), 0.0, deviation)
+    def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        shares, scores = zip(*self.scale.outcomes(self.means, self.variances + self.noise), strict=True)
+        values = np.concatenate(scores)
+        values[:, self.observed] = self.scores
+        return np.outer(shares, self.weights).ravel(), values
 
     def among(self, documents: NDArray[np.intp]) -> Mixture:
         """Of some documents alone, ascending, every scored one among them."""
         observed = np.searchsorted(documents, self.observed)
-        means, variances = self.means[:, documents], self.variances[:, documents]
-        return replace(self, means=means, variances=variances, observed=observed)
+        return replace(self, means=self.means[:, documents], variances=self.variances[:, documents], observed=observed)
 
 
 @dataclass(eq=False)
 class TrendFantasy(Mixture):
     """A mixture on some documents. Amplitudes and weights stay what the real scores make them, since a fantasy confirms
-    itself; level and slopes are among what each member is uncertain of."""
+    itself; level and slopes are among what each member is uncertain of. Scores that come out at their mean leave all
+    means where they are. expected: (N,) these.
+    """
 
     rehearsals: Sequence[Rehearsal]
+    expected: NDArray[np.float64]
 
-    def fantasise(self, document: int, mean: float) -> None:
+    def belief(self) -> Belief:
+        return replace(Mixture.belief(self), mean=self.expected.copy())
+
+    def fantasise(self, document: int) -> None:
+        mean = self.weights @ self.means[:, document]
         rows, pivots = map(np.concatenate, zip(*(one.condition(document) for one in self.rehearsals), strict=True))
         self.means += (mean - self.means[:, document, None]) / pivots * rows
-        self.variances -= np.square(rows)
+        self.variances = np.maximum(self.variances - np.square(rows), MINIMUM_VARIANCE)
         self.observed = np.append(self.observed, document)
-        self.log_odds = np.append(self.log_odds, mean)
-        self.scores = np.append(self.scores, probability(np.array(mean)))
+        self.scores = np.append(self.scores, self.expected[document])
 
 
 class TrendPosterior:
@@ -122,15 +114,16 @@ class TrendPosterior:
         sizes = {1 + len(always), 1 + len(always) + len(by_words), len(columns)}
         self._sizes: list[int] = sorted(sizes)  # columns of each member
         self._scores: dict[int, float] = {}
-        self._clip = FLOOR
+        self._scale = Scale()
+        self._unseen = UNSEEN_LEVEL + always[0]
         self._base = 0.0  # what the process's targets are counted from, so that equal scores make exactly equal means
         self._mixture = self._mixed()
 
     def observe(self, documents: Sequence[int], scores: Sequence[float]) -> None:
         self._scores.update(zip(documents, scores, strict=True))
-        clip = resolution(self._scores.values())
-        changed, self._clip = clip != self._clip, clip
-        values = log_odds(np.array(list(self._scores.values())), clip)
+        scale = Scale.of(self._scores.values())
+        changed, self._scale = scale != self._scale, scale
+        values = scale.log_odds(np.array(list(self._scores.values())))
         self._base = float(values[0]) if values.size else 0.0
         for process in self._processes:
             process.observe(documents, values[len(values) - len(documents) :] - self._base)
@@ -138,18 +131,9 @@ class TrendPosterior:
                 process.retarget(values - self._base)
         self._mixture = self._mixed()
 
-    def belief(self) -> Belief:
-        """On the log-odds scale: mean and deviation of the mixture."""
-        return self._mixture.belief()
-
-    def relevance(self) -> NDArray[np.float64]:
-        return self._mixture.relevance()
-
-    def gain(self) -> NDArray[np.float64]:
-        return self._mixture.gain()
-
-    def deviation(self, documents: NDArray[np.intp]) -> NDArray[np.float64]:
-        return self._mixture.deviation(documents)
+    @property
+    def beliefs(self) -> Mixture:
+        return self._mixture
 
     def ready(self, document: int) -> bool:
         return self._processes[0].ready(document)
@@ -166,7 +150,8 @@ class TrendPosterior:
             )
             for fitted, covariance in zip(self._fitted, covariances, strict=True)
         ]
-        return TrendFantasy(**vars(self._mixture.among(documents)), rehearsals=rehearsals)
+        beliefs = self._mixture.among(documents)
+        return TrendFantasy(**vars(beliefs), rehearsals=rehearsals, expected=beliefs.belief().mean)
 
     def _covariances(self, shared: SharedRows) -> list[SharedCovariance]:
         return [SharedCovariance(shared, weight) for weight in self._weights]
@@ -179,9 +164,11 @@ class TrendPosterior:
         means = np.concatenate([fitted.means for fitted in self._fitted])
         means += self._base
         variances = np.concatenate([fitted.variances for fitted in self._fitted])
-        process, scores = self._processes[0], np.array(list(self._scores.values()))
-        observed, log_odds = np.array(process.observed, dtype=np.intp), process.targets + self._base
-        return Mixture(weights, means, variances, observed, log_odds, scores, self._clip)
+        if not self._scores:
+            means[:], variances[:] = self._unseen, UNSEEN_VARIANCE
+        noise = np.concatenate([fitted.process.noise * fitted.scales for fitted in self._fitted])[:, None]
+        observed, scores = np.array(list(self._scores), dtype=np.intp), np.array(list(self._scores.values()))
+        return Mixture(weights, means, variances, noise, observed, scores, self._scale)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,19 +194,18 @@ class Fitted:
         posterior precision, all that concerns a member is in the leading entries."""
         columns, targets = process.whitened_columns, process.whitened_targets
         precision = columns.T @ columns
-        precision[0, 0] += 0.0 if process.observed else KNOWN
+        precision[0, 0] += 0.0 if process.observed else 1.0 / UNSEEN_VARIANCE
         precision[1:, 1:] += np.eye(len(precision) - 1)
         inverse = np.linalg.inv(np.linalg.cholesky(precision))
         loads = inverse @ (columns.T @ targets)
         directions = inverse @ process.residuals
         parts = [directions[:size] for size in sizes]
 
-        scales, likelihoods = np.ones(len(sizes)), np.zeros(len(sizes))
-        if (free := len(targets) - 1) > 0:
-            squares = targets @ targets - np.array([loads[:size] @ loads[:size] for size in sizes])
-            scales = (np.maximum(squares, 0.0) + MINIMUM_SQUARES) / free
-            volumes = -np.cumsum(np.log(inverse.diagonal()))[np.array(sizes) - 1]
-            likelihoods = -free / 2 * np.log(scales) - process.log_determinant - volumes
+        free = max(len(targets) - 1, 0) + PRIOR_SCORES
+        squares = targets @ targets - np.array([loads[:size] @ loads[:size] for size in sizes])
+        scales = (np.maximum(squares, 0.0) + PRIOR_SCORES * PRIOR_SCALE) / free
+        volumes = -np.cumsum(np.log(inverse.diagonal()))[np.array(sizes) - 1]
+        likelihoods = -free / 2 * np.log(scales) - process.log_determinant - volumes
 
         means = np.stack([loads[: len(part)] @ part for part in parts])
         means += process.explained

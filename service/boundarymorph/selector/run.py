@@ -20,6 +20,7 @@ from boundarymorph.retrieval.retriever import VectorSource
 from boundarymorph.selection import ExhaustiveSession, Pool, Selection, SelectionSession, StopReason, capacity_of
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.selection.plane import plane
+from boundarymorph.selection.rounds import growing
 from boundarymorph.selector.observer import Observer
 from boundarymorph.selector.pace import Pace
 from boundarymorph.selector.refusal import refusal
@@ -269,7 +270,12 @@ class SelectionRun:
 
     def _ask(self, session: Session) -> NDArray[np.intp]:
         """The next batch: all at once where nothing is chosen, but no more than is likely to be scored in time."""
-        most = len(self.pool) if session.covered else self._task.batch_size
+        most = self._task.batch_size
+        if session.covered:
+            most = len(self.pool)
+        elif self._task.growing and isinstance(session, SelectionSession):
+            known = int(np.count_nonzero(session.belief.scored))
+            most = min(most, growing(known, session.budget - session.spent, session.budget))
         return session.ask(self._pace.at_most(most, self._seconds))
 
     @property

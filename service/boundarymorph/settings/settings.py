@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from tomllib import TOMLDecodeError
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
@@ -66,7 +66,9 @@ class Settings(BaseSettings):
     budget: int = Field(50, ge=0, description="B where a request names none")
     k: int = Field(50, ge=1, description="k where a request names none")
     depth: int = Field(10_000, ge=1, description="N taken from an index where a request names none")
-    batch_size: int = Field(5, ge=1, description="documents a round where a request names none")
+    batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        "auto", description='documents a round where a request names none; "auto": rounds that grow'
+    )
     deadline_seconds: float = Field(60.0, gt=0, description="of a request that names no deadline of its own")
     body_seconds: float = Field(60.0, gt=0, description="that a body may take to arrive, except of a streamed upload")
     event_seconds: float = Field(
@@ -115,7 +117,7 @@ class Settings(BaseSettings):
             raise ValueError(f"method is {self.method!r}, not one of {', '.join(methods.METHODS)}")
         for name, limit in DEFAULTS_WITHIN.items():
             default, most = getattr(self, name), getattr(self.limits, limit)
-            if default > most:
+            if default != "auto" and default > most:
                 raise ValueError(f"{name} is {default:,}, over limits.{limit}, which is {most:,}")
         return self
 

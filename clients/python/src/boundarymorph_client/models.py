@@ -57,7 +57,8 @@ class SelectOptions(TypedDict, total=False):
     budget: cross-encoder calls at most; "auto" stops when little is expected to be lost by it.
     k: documents to return; max_tokens: return what fits into so many tokens, instead of k.
     spend: where every document fits, `order` (the default) makes calls for the order, `set` makes none.
-    method: `trend` or `boundarymorph`. depth: candidates taken from the index. batch_size: documents scored a round.
+    method: `trend` or `boundarymorph`. depth: candidates taken from the index. batch_size: documents scored a
+        round, or "auto": rounds that grow.
     filter: only documents of the index whose metadata pass it. hybrid: candidates by vectors and words.
     return_documents: with text, title and metadata. explain: with every round; "pool": also with
         what is believed of every candidate, and where it lies on a map.
@@ -81,7 +82,7 @@ class SelectOptions(TypedDict, total=False):
     depth: int
     filter: Mapping[str, Any]
     hybrid: bool
-    batch_size: int
+    batch_size: int | Literal["auto"]
     spend: Literal["order", "set"]
     return_documents: bool
     explain: bool | Literal["pool"]
