@@ -8,7 +8,7 @@ DEVELOPMENT := $(VENV)/.installed-dev
 with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $(1): $(2)")
 
 .PHONY: help setup demo serve test compare-answers test-faults compatibility fuzz check check-deploy images test-ray test-milvus wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-select bench-scorer bench-rerank \
-	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-overload soak-scorer soak-index soak-models soak-tests gpu-check \
+	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-overload load load-open capacity soak-scorer soak-index soak-models soak-tests gpu-check \
 	evaluation evaluation-options evaluation-order evaluation-rerank clean
 
 help:  ## this list
@@ -159,6 +159,15 @@ bench-products: setup  ## searches that read the rows together -> build/bench/pr
 
 bench-failover: setup  ## kill -9 of one of two scorers under load -> build/bench/failover.json
 	$(BIN)/python -m load_tests.failover $(OPTIONS)
+
+load: setup  ## Locust: applications, agents, slow clients, leavers -> build/bench/load.json, .html, .png; OPTIONS="--users 50 --seconds 300"
+	$(BIN)/python -m load_tests.locust_run $(OPTIONS)
+
+load-open: setup  ## a constant rate of requests, times from when each was due -> build/bench/load-open.json, .png; OPTIONS="--rates 2 4 8"
+	$(BIN)/python -m load_tests.open_loop $(OPTIONS)
+
+capacity: setup  ## costs of each stage, measured; cores and GPUs for X a second; a simulation of the whole -> build/bench/capacity.json, .png
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.capacity $(OPTIONS)
 
 bench-overload: setup  ## 200 clients at twice the capacity for ten minutes -> build/bench/overload.json
 	$(BIN)/python -m load_tests.overload $(OPTIONS)

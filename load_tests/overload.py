@@ -10,25 +10,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
 import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-import numpy as np
 import orjson
 
-from boundarymorph.cli.demo import docstrings
 from load_tests import report
 from load_tests.processes import Server, serving
+from load_tests.workload import INDEX, fill, quantile, queries_of
 
-INDEX = "docstrings"
-UPLOAD = 128  # documents a request
 REFUSALS = (429, 503)  # declared ones come with Retry-After
 
 
@@ -71,11 +67,11 @@ class Minute:
             "refused": self.statuses["refused"],
             "failed": self.statuses["failed"],
             "short": self.short,
-            "p50_ms": _quantile(self.seconds, 0.5) * 1e3,
-            "p99_ms": _quantile(self.seconds, 0.99) * 1e3,
+            "p50_ms": quantile(self.seconds, 0.5) * 1e3,
+            "p99_ms": quantile(self.seconds, 0.99) * 1e3,
             "longest_ms": max(self.seconds, default=0.0) * 1e3,
             "late": sum(taken > deadline for taken in self.seconds),
-            "refused_p99_ms": _quantile(self.refusal_seconds, 0.99) * 1e3,
+            "refused_p99_ms": quantile(self.refusal_seconds, 0.99) * 1e3,
             "resident_MiB": resident,
         }
 
@@ -142,8 +138,8 @@ class Clients:
 async def _run(server: Server, arguments: argparse.Namespace) -> tuple[report.Rows, dict[str, float]]:
     limits = httpx.Limits(max_connections=arguments.clients)
     async with httpx.AsyncClient(base_url=server.url, timeout=120, limits=limits) as client:
-        texts = await _fill(client, arguments.documents)
-        queries = _queries(texts)
+        texts = await fill(client, arguments.documents)
+        queries = queries_of(texts)
         capacity = await _capacity(Clients(client, arguments, queries), arguments)
         print(f"capacity: {capacity:.1f} requests a second", flush=True)
         clients = Clients(client, arguments, queries)
@@ -173,7 +169,7 @@ async def _run(server: Server, arguments: argparse.Namespace) -> tuple[report.Ro
         "refused_over_attempts": refused / max(1, answered + refused),
         "failed": clients.all.statuses["failed"],
         "short_answers": clients.all.short,
-        "p99_over_deadline": _quantile(clients.all.seconds, 0.99) / arguments.deadline,
+        "p99_over_deadline": quantile(clients.all.seconds, 0.99) / arguments.deadline,
         "memory_last_over_second_minute": rows[-1]["resident_MiB"] / second["resident_MiB"],
     }
 
@@ -201,29 +197,6 @@ async def _capacity(clients: Clients, arguments: argparse.Namespace) -> float:
     if clients.failures:
         raise RuntimeError(f"without any overload: {clients.failures[0]}")
     return len(clients.all.seconds) / float(arguments.capacity_seconds)
-
-
-async def _fill(client: httpx.AsyncClient, count: int) -> list[str]:
-    """Upload so many documents; their texts."""
-    documents = list(itertools.islice(docstrings(), count))
-    (await client.put(f"/indexes/{INDEX}")).raise_for_status()
-    for start in range(0, len(documents), UPLOAD):
-        part = [{"id": one.id, "text": one.text} for one in documents[start : start + UPLOAD]]
-        (await client.post(f"/indexes/{INDEX}/documents", json=part)).raise_for_status()
-    return [document.text for document in documents]
-
-
-def _queries(texts: Sequence[str]) -> Iterator[str]:
-    """Endless queries of six words, each from one text, hardly ever the same."""
-    rng = random.Random(0)
-    while True:
-        words = rng.choice(texts).split()
-        start = rng.randrange(max(1, len(words) - 6))
-        yield " ".join(words[start : start + 6])
-
-
-def _quantile(values: Sequence[float], share: float) -> float:
-    return float(np.quantile(values, share)) if values else float("nan")
 
 
 if __name__ == "__main__":
