@@ -126,7 +126,7 @@ class SelectionSession:
             return StopReason.BUDGET
         if not self._unscored.size:
             return StopReason.POOL_EXHAUSTED
-        settle = None if self._orders else self._settle
+        settle = None if self.orders else self._settle
         if settle is not None and self.informed and self.expected_loss() <= settle:
             return StopReason.SETTLED
         return None
@@ -135,7 +135,7 @@ class SelectionSession:
     def covered(self) -> bool:
         """Whether the budget pays for every score that is missing, and all of them are wanted, for the order or the
         set: what is asked first then matters only if the rest is never told."""
-        settles = self._settle is not None and not self._orders
+        settles = self._settle is not None and not self.orders
         return self._order and not settles and self.budget - self.spent >= len(self._unscored)
 
     @property
@@ -153,7 +153,7 @@ class SelectionSession:
         Against the set of somebody who knew them all: what each document may turn out to score is taken on its own, and
         of all that may come, as much as fits is the best. 0 once everything is scored, and where everything fits.
         """
-        if self._decided or self._orders:
+        if self._decided or self.orders:
             return 0.0
         shares, scores = self._posterior.beliefs.outcomes()
         best = self.capacity.best(shares, scores[:, self._left])
@@ -268,16 +268,16 @@ class SelectionSession:
 
     @property
     def _rule(self) -> Acquisition:
-        return BEST_FIRST if self._orders else self._config.acquisition
+        return BEST_FIRST if self.orders else self._config.acquisition
 
     @property
-    def _orders(self) -> bool:
+    def orders(self) -> bool:
         """Whether calls go to the order, because the set is everything."""
         return self._order and bool(self._left.size) and self.capacity.holds_all(len(self._left))
 
     @property
     def _decided(self) -> bool:
-        return not self._orders and self.capacity.nothing_to_decide(len(self._left))
+        return not self.orders and self.capacity.nothing_to_decide(len(self._left))
 
 
 def scores_of_asked(

@@ -21,6 +21,7 @@ from boundarymorph.selection import ExhaustiveSession, Pool, Selection, Selectio
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.selection.plane import plane
 from boundarymorph.selection.rounds import growing
+from boundarymorph.selector.departures import departure
 from boundarymorph.selector.observer import Observer
 from boundarymorph.selector.pace import Pace
 from boundarymorph.selector.refusal import refusal
@@ -160,6 +161,8 @@ class SelectionRun:
         if session is not None:
             selection, expected_loss = await self._selection(session)
             stop_reason = session.stop_reason
+            if isinstance(session, SelectionSession) and (said := departure(self._task, session, len(scores.reused))):
+                self._warnings.append(said)
             if session.given_up:
                 deleted = f"{session.given_up} documents were deleted from the index meanwhile and left out"
                 self._warnings.append(deleted)
