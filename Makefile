@@ -7,9 +7,9 @@ SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $(1): $(2)")
 
-.PHONY: help setup demo serve test compare-answers test-faults compatibility fuzz check check-deploy images test-ray test-milvus wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-select bench-scorer bench-rerank \
+.PHONY: help setup demo serve test compare-answers test-faults compatibility fuzz check check-deploy dashboard images test-ray test-milvus wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-select bench-scorer bench-rerank \
 	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-overload load load-open capacity soak-scorer soak-index soak-models soak-tests gpu-check \
-	evaluation evaluation-options evaluation-order evaluation-rerank clean
+	evaluation evaluation-options evaluation-order evaluation-rerank evaluation-judge clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -74,6 +74,10 @@ check-deploy: setup  ## hadolint, promtool and kubectl (where they are) over doc
 	$(call with,promtool,check config --syntax-only docker/prometheus/prometheus.yaml)
 	$(if $(shell command -v kubectl),$(BIN)/python -m tests.deploy.rendered $(CRDS),@echo "left out, as there is no kubectl: the overlays")
 	$(BIN)/python -m pytest -n0 tests/deploy
+
+dashboard: setup  ## the Grafana dashboard as a real Prometheus fills it in two minutes of load, drawn -> docs/dashboard.png; needs prometheus
+	$(if $(shell command -v prometheus),,$(error no prometheus: apt-get install prometheus))
+	$(BIN)/python -m load_tests.dashboard $(OPTIONS)
 
 # `make images IMAGE_OPTIONS=--build-option=--pull-never`; without root it works in a user namespace of buildah's.
 images: setup  ## build the images for CPUs with buildah and run a service from them over DATA=data, which make demo leaves -> build/images.md
@@ -201,6 +205,11 @@ evaluation-options: setup  ## rounds, settling, token limits, known scores, spec
 
 evaluation-order: setup  ## calls for the order against reranking the first B on TABLES=dir -> build/bench/evaluation-order.json
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_order $(TABLES) $(OPTIONS)
+
+COLLECTION ?= data/trec_dl19_pool
+TABLE ?= tables/trec_dl19_pool.npz
+evaluation-judge: setup  ## evaluate with a scripted language model that grades as TABLE=file scores -> build/evaluation-judge
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_judge $(COLLECTION) $(TABLE) $(OPTIONS)
 
 COLLECTIONS ?= data
 evaluation-rerank: setup  ## lists of TABLES=dir and COLLECTIONS=dir, scored whole and by a fifth -> build/bench/evaluation-rerank.json

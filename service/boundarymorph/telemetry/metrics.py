@@ -30,7 +30,7 @@ CACHE_SECONDS = tuple(0.0001 * 2**power for power in range(14))  # geometric, fr
 COUNTS = (0, 1, 2, 5, 10, 25, 50, 100, 200, 500, 1_000, 2_000)
 TOKENS = tuple(2**power for power in range(5, 18))
 PORTIONS = tuple(tenths / 10 for tenths in range(11))
-SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7)
+SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 
 http_seconds = Histogram(
     "boundarymorph_http_request_duration_seconds",

@@ -1,0 +1,346 @@
+"""deploy/grafana's dashboard as it would look -> docs/dashboard.png: `python -m load_tests.dashboard --seconds 120`.
+
+A gateway with two scorers, a retriever and Redis, and another one with a language model (played by a script) run under
+a little load, with faults among it, and a real Prometheus scrapes them. It is asked for every expression of the
+dashboard, and each panel is drawn at its place, with its unit and thresholds. A panel without data is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import httpx
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter
+from PIL import Image
+
+from boundarymorph.access import keys
+from tests.caching.servers import RedisServer
+from tests.faults import stand_in
+from tests.faults.house import DOCUMENTS, fill, unheard
+from tests.scoring.judge.scripted import MODEL, Chat, completion
+from tests.scoring.remote.servers import Reply
+from tests.system import service
+from tests.system.service import Service, free_port
+
+DASHBOARD = Path("deploy/grafana/boundarymorph.json")
+STEP, RATE_INTERVAL = 2, "20s"  # seconds between two points; what Grafana puts for $__rate_interval
+COLUMNS, CELL = 24, (0.66, 0.28)  # of Grafana's grid; inches of a cell
+BACK, PANEL, TEXT, GRID = "#111217", "#181b1f", "#ccccdc", "#2c3235"
+COLOURS = {"green": "#73bf69", "orange": "#ff9830", "red": "#f2495c"}
+SERIES = ["#73bf69", "#f2cc0c", "#5794f2", "#ff9830", "#f2495c", "#b877d9", "#8ab8ff", "#c8f2c2", "#ffa6b0", "#fade2a"]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A series of a panel. at: seconds since the beginning."""
+
+    label: str
+    at: np.ndarray
+    values: np.ndarray
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--out", type=Path, default=Path("docs/dashboard.png"))
+    given = parser.parse_args()
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    with (
+        TemporaryDirectory() as folder,
+        house(Path(folder)) as running,
+        prometheus(Path(folder), running.services) as url,
+    ):
+        began = time.time()
+        running.load(given.seconds)
+        found = {panel["title"]: list(lines(url, panel, began)) for panel in panels if panel["type"] != "row"}
+    draw(panels, found, given.out)
+    if empty := [title for title, drawn in found.items() if not drawn]:
+        sys.exit(f"no data for: {', '.join(empty)}")
+    print(f"{len(found)} panels, {sum(map(len, found.values()))} series -> {given.out}")
+
+
+class House:
+    """The processes, and what is done to them."""
+
+    def __init__(self, front: Service, judged: Service, scorers: Sequence[Service], retriever: Service) -> None:
+        self.services = {"gateway": front, "judged": judged, "scorer-1": scorers[0], "scorer-2": scorers[1]}
+        self.services["retriever"] = retriever
+        self._over = threading.Event()
+
+    def load(self, seconds: float) -> None:
+        """For so long: selections, some again, in a hurry or too many at a time; uploads; work that is given up."""
+        front, judged = self.services["gateway"], self.services["judged"]
+        work: list[Callable[[], object]] = [
+            lambda: _select(front, budget=15, batch_size=5),
+            lambda: _select(front, query="tales of trams", budget=30),
+            lambda: _select(front, budget=40, deadline_ms=60),
+            lambda: _together(lambda: _select(front, budget=20), 6),
+            lambda: _select(judged, budget=10),
+            lambda: _upload(front),
+            lambda: _crowd(self.services["scorer-1"]),
+        ]
+        pauses = [0.3, 0.8, 1.0, 4.0, 0.5, 3.0, 2.0]
+        threads = [
+            threading.Thread(target=self._repeat, args=(task, pause)) for task, pause in zip(work, pauses, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        time.sleep(seconds)
+        self._over.set()
+        for thread in threads:
+            thread.join()
+
+    def _repeat(self, task: Callable[[], object], pause: float) -> None:
+        while not self._over.wait(pause):
+            with suppress(httpx.HTTPError):
+                task()
+
+
+@contextmanager
+def house(folder: Path) -> Iterator[House]:
+    """A gateway before two scorers and a retriever with an index, and one before a language model, with Redis."""
+    secret, key = keys.make("app", list(keys.Scope))
+    with ExitStack() as stack:
+        redis = RedisServer(folder / "redis")
+        stack.callback(redis.kill)
+        model = stack.enter_context(stand_in.running(Chat()))
+        model.behaviour = _moody()
+        retriever = stack.enter_context(service.retriever(folder / "data"))
+        fill(retriever)
+        scorers = [
+            stack.enter_context(service.scorer(folder / f"scorer-{number}.log", embedded=True)) for number in (1, 2)
+        ]
+        common = {
+            "BOUNDARYMORPH_CACHE__URL": redis.url,
+            "BOUNDARYMORPH_RATE_LIMITS__DEFAULT": "5/second",
+            "BOUNDARYMORPH_KEYS": str(key),
+            "BOUNDARYMORPH_LIMITS__SESSIONS": "2",
+            "BOUNDARYMORPH_LIMITS__WAITING": "1",
+            "BOUNDARYMORPH_SCORER__JUDGE__INPUT_PRICE": "0.4",
+            "BOUNDARYMORPH_SCORER__JUDGE__OUTPUT_PRICE": "1.6",
+            "BOUNDARYMORPH_SCORER__JUDGE__REQUEST_TOKENS": "5000",
+        }
+        before = ["--retriever-url", retriever.url]
+        urls = [option for scorer in scorers for option in ("--scorer-url", scorer.url)]
+        chat = f"openai+http://127.0.0.1:{model.port}/v1?model={MODEL}"
+        gateways = [
+            stack.enter_context(service.service(folder / name, *before, *options, environment=common))
+            for name, options in (("gateway", urls), ("judged", ["--scorer-url", chat]))
+        ]
+        for gateway in gateways:
+            gateway.client.headers["authorization"] = f"Bearer {secret}"
+        yield House(gateways[0], gateways[1], scorers, retriever)
+
+
+def _moody() -> Callable[[Reply], Any]:
+    """A language model that refuses one document in twelve, and mumbles about another."""
+    asked = 0
+
+    async def behave(reply: Reply) -> Reply:
+        nonlocal asked
+        asked += 1
+        if asked % 12 == 5:
+            return Reply(completion(None, refusal="I cannot help with that."))
+        return Reply(completion("Hard to say.")) if asked % 12 == 11 else reply
+
+    return behave
+
+
+def _select(gateway: Service, **options: Any) -> None:
+    gateway.client.post("/select", json={"query": unheard(), "index": "tales", "k": 10, "reuse": False, **options})
+
+
+def _together(task: Callable[[], object], count: int) -> None:
+    threads = [threading.Thread(target=task) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _upload(gateway: Service) -> None:
+    """A few documents, of which most are as they were."""
+    changed = {"id": "news", "text": f"It is {time.time():.0f} o'clock."}
+    gateway.client.post("/indexes/tales/documents", json=[*DOCUMENTS[:20], changed])
+
+
+def _crowd(scorer: Service) -> None:
+    """More at a time than is done at once, of texts that are cut; some hang up."""
+
+    def ask(seconds: float) -> None:
+        texts = [f"{number} {document['text']} " * 30 for number, document in enumerate(DOCUMENTS[:8])]
+        with suppress(httpx.TimeoutException):
+            httpx.post(f"{scorer.url}/score", json={"query": unheard(), "texts": texts}, timeout=seconds)
+
+    threads = [threading.Thread(target=ask, args=(seconds,)) for seconds in (0.4, 30, 30, 30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@contextmanager
+def prometheus(folder: Path, services: Mapping[str, Service]) -> Iterator[str]:
+    """The URL of a Prometheus that scrapes them each second."""
+    targets = [
+        {"targets": [f"127.0.0.1:{running.port}"], "labels": {"instance": name}} for name, running in services.items()
+    ]
+    config = {
+        "global": {"scrape_interval": "1s"},
+        "scrape_configs": [{"job_name": "boundarymorph", "static_configs": targets}],
+    }
+    (folder / "prometheus.json").write_text(json.dumps(config))  # which is YAML, too
+    url = f"127.0.0.1:{free_port()}"
+    command = ["prometheus", f"--config.file={folder / 'prometheus.json'}", f"--web.listen-address={url}"]
+    command += [f"--storage.tsdb.path={folder / 'tsdb'}", "--log.level=warn"]
+    process = subprocess.Popen(command)
+    try:
+        deadline = time.monotonic() + 30
+        while True:
+            with suppress(httpx.TransportError):
+                if httpx.get(f"http://{url}/-/ready").is_success:
+                    break
+            if process.poll() is not None or time.monotonic() > deadline:
+                sys.exit("Prometheus does not start")
+            time.sleep(0.1)
+        yield f"http://{url}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def lines(url: str, panel: Mapping[str, Any], began: float) -> Iterator[Line]:
+    """What Prometheus has of a panel's expressions; NaN where it has nothing. An expression without any is an error."""
+    now = time.time()
+    for target in panel["targets"]:
+        parameters: dict[str, Any] = {"query": target["expr"].replace("$__rate_interval", RATE_INTERVAL)}
+        parameters |= {"start": began, "end": now, "step": STEP}
+        answer = httpx.get(f"{url}/api/v1/query_range", params=parameters).raise_for_status().json()
+        for series in answer["data"]["result"]:
+            points = np.array([[float(at), float(value)] for at, value in series["values"]])
+            points[~np.isfinite(points)] = np.nan
+            if not np.isnan(points[:, 1]).all():
+                yield Line(_legend(target["legendFormat"], series["metric"]), points[:, 0] - began, points[:, 1])
+
+
+def _legend(form: str, labels: Mapping[str, str]) -> str:
+    return re.sub(r"{{\s*(\w+)\s*}}", lambda found: labels.get(found[1], ""), form)
+
+
+def draw(panels: Sequence[Mapping[str, Any]], found: Mapping[str, Sequence[Line]], out: Path) -> None:
+    """Panels at their places in Grafana's grid."""
+    rows = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels)
+    plt.rcParams.update({"font.size": 7, "text.color": TEXT, "axes.labelcolor": TEXT, "xtick.color": TEXT})
+    plt.rcParams.update({"ytick.color": TEXT, "axes.edgecolor": GRID, "axes.facecolor": PANEL})
+    figure = plt.figure(figsize=(COLUMNS * CELL[0], rows * CELL[1]), facecolor=BACK)
+    for panel in panels:
+        place = panel["gridPos"]
+        left, bottom = place["x"] / COLUMNS, 1 - (place["y"] + place["h"]) / rows
+        if panel["type"] == "row":
+            figure.text(left + 0.005, bottom + 0.3 / rows, f"▾ {panel['title']}", fontsize=10, weight="bold")
+            continue
+        width, height = place["w"] / COLUMNS, place["h"] / rows
+        figure.add_artist(_card(left, bottom, width, height))
+        axes = figure.add_axes((left + 0.16 * width, bottom + 0.31 * height, 0.81 * width, 0.53 * height))
+        axes.set_title(panel["title"], loc="left", fontsize=8, weight="bold", color=TEXT)
+        _panel(axes, panel["fieldConfig"]["defaults"], found[panel["title"]])
+    figure.savefig(out, dpi=100, facecolor=BACK)
+    plt.close(figure)
+    with Image.open(out) as image:
+        small = image.convert("RGB").quantize(96)
+    small.save(out, optimize=True)
+
+
+def _card(left: float, bottom: float, width: float, height: float) -> Rectangle:
+    place = (left + 0.02 * width, bottom + 0.02 * height)
+    return Rectangle(place, 0.96 * width, 0.96 * height, facecolor=PANEL, edgecolor=GRID, lw=0.5, zorder=-1)
+
+
+def _panel(axes: Axes, chosen: Mapping[str, Any], drawn: Sequence[Line]) -> None:
+    stacked = chosen["custom"]["stacking"]["mode"] == "normal"
+    base: np.ndarray | None = None
+    for number, line in enumerate(drawn):
+        colour, values = SERIES[number % len(SERIES)], line.values
+        if stacked:
+            values = np.nan_to_num(_on_grid(line, drawn))
+            base = np.zeros_like(values) if base is None else base
+            axes.fill_between(_grid(drawn), base, base + values, color=colour, alpha=0.3, lw=0)
+            base = values = base + values
+        at = _grid(drawn) if stacked else line.at
+        axes.plot(at, values, color=colour, lw=1.2, label=line.label[:48] or "value", clip_on=False)
+    axes.set_ylim(bottom=chosen.get("min"), top=chosen.get("max") and 1.05 * chosen["max"])
+    axes.set_xlim(0, max((line.at[-1] for line in drawn), default=1))
+    _thresholds(axes, chosen)
+    texts = {int(k): text["text"] for one in chosen.get("mappings", ()) for k, text in one["options"].items()}
+    if texts:
+        axes.set_yticks(list(texts), list(texts.values()))
+    else:
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: shown(value, chosen["unit"])))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f} s"))
+    axes.grid(color=GRID, lw=0.5)
+    columns = 1 if max((len(line.label) for line in drawn), default=0) > 22 else 3
+    axes.legend(
+        *[part[: 3 * columns] for part in axes.get_legend_handles_labels()],  # Grafana's scrolls
+        loc="upper left",
+        bbox_to_anchor=(-0.18, -0.12),
+        ncol=columns,
+        fontsize=6,
+        frameon=False,
+        labelcolor=TEXT,
+        columnspacing=1,
+        handlelength=1,
+        labelspacing=0.2,
+    )
+
+
+def _grid(drawn: Sequence[Line]) -> np.ndarray:
+    return np.unique(np.concatenate([line.at for line in drawn]))
+
+
+def _on_grid(line: Line, drawn: Sequence[Line]) -> np.ndarray:
+    grid = _grid(drawn)
+    values = np.full(len(grid), np.nan)
+    values[np.searchsorted(grid, line.at)] = line.values
+    return values
+
+
+def _thresholds(axes: Axes, chosen: Mapping[str, Any]) -> None:
+    if chosen["custom"].get("thresholdsStyle", {}).get("mode", "off") == "off":
+        return
+    least, most = axes.get_ylim()
+    for step in chosen["thresholds"]["steps"]:
+        if step["value"] is not None and least <= step["value"] <= most:  # Grafana's axes do not reach out for them
+            axes.axhline(step["value"], color=COLOURS[step["color"]], lw=1, ls="--")
+
+
+def shown(value: float, unit: str) -> str:
+    """As Grafana has it."""
+    if unit == "percentunit":
+        return f"{100 * value:.0f}%"
+    if unit == "s":
+        return f"{value:g} s" if value >= 1 else f"{1_000 * value:g} ms"
+    suffix = {"reqps": " req/s", "cps": " c/s"}.get(unit, "")
+    if value >= 1_000:
+        return f"{value / 1_000:g} K{suffix}"
+    return f"{0.0 if math.isclose(value, 0, abs_tol=1e-12) else value:g}{suffix}"
+
+
+if __name__ == "__main__":
+    main()
