@@ -30,6 +30,7 @@ SERIOUS = ("serious", "critical")
 def ask(page: Page, query: str = QUERY, **fields: object) -> None:
     """Fill in the form and wait for selection and comparison."""
     expect(page.locator("#index option")).to_have_count(1)
+    page.evaluate("document.querySelector('.more').open = true")
     for name, value in {"query": query, **fields}.items():
         page.fill(f"[name={name}]", str(value))
     page.click("#go")
@@ -73,8 +74,8 @@ def serious(page: Page) -> list[tuple[str, list[str]]]:
 
 def test_a_selection(opened: Open, demonstrated: Service) -> None:
     with opened() as page:
-        ask(page, budget=20, k=12)
-        answer = selected(demonstrated, budget=20, k=12)
+        ask(page, budget=20, k=12, batch_size=5)
+        answer = selected(demonstrated, budget=20, k=12, batch_size=5)
         assert page.locator(f"#set {TITLE}").all_inner_texts() == ids(answer)
         scored = sum(document["source"] == "cross_encoder" for document in answer["documents"])
         assert f"12 documents: {scored} scored, {12 - scored} inferred" in page.inner_text("#headline")
@@ -90,7 +91,7 @@ def test_a_selection(opened: Open, demonstrated: Service) -> None:
 
 def test_replay(opened: Open) -> None:
     with opened() as page:
-        ask(page, budget=20, k=12)
+        ask(page, budget=20, k=12, batch_size=5)
         last = page.inner_text("#ranking-text")
         slider = page.locator("#round")
         expect(page.locator("#moment")).to_contain_text("Round 4 of 4: 20 of 20 calls")
@@ -108,14 +109,16 @@ def test_replay(opened: Open) -> None:
         assert page.inner_text("#ranking-text") == last
 
 
-def test_comparison(opened: Open, demonstrated: Service) -> None:
+@pytest.mark.parametrize(("budget", "k"), [(10, 25), (40, 10)])
+def test_comparison(opened: Open, demonstrated: Service, budget: int, k: int) -> None:
     """Beside what the rerank route makes of the same first documents."""
-    budget, k = 10, 25
-    ranking = selected(demonstrated, budget=0, k=k, depth=k)["documents"]
-    assert [document["retrieval_rank"] for document in ranking] == list(range(1, k + 1))
+    depth = max(budget, k)
+    ranking = selected(demonstrated, budget=0, k=depth, depth=depth)["documents"]
+    assert [document["retrieval_rank"] for document in ranking] == list(range(1, depth + 1))
     texts = [f"{document['title']} {document['text']}" for document in ranking[:budget]]
     results = demonstrated.client.post("/rerank", json={"query": QUERY, "documents": texts}).json()["results"]
-    plain = [ranking[result["index"]]["id"] for result in results] + [document["id"] for document in ranking[budget:]]
+    reranked = [ranking[result["index"]] for result in results]
+    plain = [document["id"] for document in (*reranked, *ranking[budget:])][:k]
     chosen = ids(selected(demonstrated, budget=budget, k=k))
     only = [id for id in chosen if id not in plain], [id for id in plain if id not in chosen]
     assert only[0]
@@ -333,7 +336,7 @@ def test_a_selection_that_takes_its_time(opened: Open) -> None:
         });
     """
     with opened(script=watch) as page:
-        ask(page, budget=20, k=12)
+        ask(page, budget=20, k=12, batch_size=5)
         seen = " ".join(page.evaluate("seen"))
         for calls in (0, 5, 10, 15):
             assert f"after {calls} calls. 12 are in the set" in seen

@@ -9,6 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from boundarymorph.selection import StopReason
+from boundarymorph.selector.result import Interruption
 from boundarymorph.server.app import create_app, create_scorer_app
 from boundarymorph.settings import Settings
 from boundarymorph.web.files import STATIC
@@ -56,6 +58,13 @@ async def test_without_the_playground(tmp_path: Path) -> None:
         problem(await client.get("/playground"), 404, "not-found")
         problem(await client.get("/playground/main.js"), 404, "not-found")
         assert (await client.get("/docs")).is_success
+
+
+def test_every_reason_has_its_words() -> None:
+    """That a selection ends for."""
+    words = (STATIC / "playground" / "summary.js").read_text()
+    table = words[words.index("const STOPPED") : words.index("};", words.index("const STOPPED"))]
+    assert set(re.findall(r"^  (\w+):", table, re.MULTILINE)) == {*map(str, (*StopReason, *Interruption))}
 
 
 async def test_the_pages_are_not_in_the_description(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ export class MapChart {
 
   show(frame) {
     const text = find("map-text");
+    find("map").hidden = !this.#places;
     if (!this.#places) {
       text.textContent = "There is no map: the pool has no vectors, or too few documents.";
       text.classList.remove("hidden");

@@ -14,6 +14,13 @@ const STOPPED = {
   nothing_to_decide: "there was nothing to decide",
   deadline: "the deadline came",
   overloaded: "the service is busy",
+  cost_ceiling: "a ceiling of tokens or money was reached",
+  encoder_unavailable: "the encoder cannot be reached",
+  encoder_failed: "the encoder failed",
+  retriever_unavailable: "the retriever cannot be reached",
+  retriever_failed: "the retriever failed",
+  scorer_unavailable: "the scorer cannot be reached",
+  scorer_failed: "the scorer failed",
 };
 
 export function showSummary(answer) {
@@ -30,14 +37,14 @@ export function showSummary(answer) {
   find("status").replaceChildren(
     element("span", { className: `badge ${kind}` }, words),
     ` ${number(calls)} of ${plural(usage.budget, "call")}${cached} in ${plural(usage.rounds, "round")} among ${plural(answer.pool_size, "candidate")}. ` +
-      `It ended because ${STOPPED[answer.stop_reason] ?? answer.stop_reason.replaceAll("_", " ")}. ` +
-      `Expected loss: ${percent(answer.expected_loss)} of the set's relevance${cost(usage.language_model)}.`,
+      `It ended because ${STOPPED[answer.stop_reason] ?? answer.stop_reason}. ` +
+      `Expected loss: ${percent(answer.expected_loss)} of the best set's relevance${cost(usage.language_model)}.`,
   );
   find("warnings").replaceChildren(...answer.warnings.map((warning) => element("p", { className: "note warn" }, element("b", {}, "Note "), warning)));
 }
 
 function percent(share) {
-  return share > 0 && share < 0.01 ? "less than 1 %" : `${Math.round(100 * share)} %`;
+  return share > 0 && share < 0.01 ? "less than 1\u00a0%" : `${Math.round(100 * share)}\u00a0%`;
 }
 
 // Of a language model as the scorer.
