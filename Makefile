@@ -9,7 +9,7 @@ with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $
 
 .PHONY: help setup demo serve test compare-answers test-faults compatibility fuzz check check-deploy dashboard images test-ray test-milvus wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-select bench-scorer bench-rerank \
 	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-overload load load-open capacity soak-scorer soak-index soak-models soak-tests gpu-check \
-	evaluation evaluation-options evaluation-order evaluation-rerank evaluation-judge clean
+	evaluation evaluation-calibration evaluation-options evaluation-order evaluation-rerank evaluation-judge clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -199,6 +199,10 @@ TABLES ?= tables
 BUDGETS ?= 25,50
 evaluation: setup  ## every selector on the tables in TABLES=dir, one report -> build/evaluation/report.md
 	OPENBLAS_NUM_THREADS=1 $(BIN)/boundarymorph evaluate $(addprefix --table ,$(sort $(wildcard $(TABLES)/*.npz))) --budgets $(BUDGETS) $(OPTIONS)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_calibration $(TABLES)
+
+evaluation-calibration: setup  ## is what answers say true, and are small sets good, on TABLES=dir -> build/evaluation/calibration.md
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_calibration $(TABLES) $(OPTIONS)
 
 evaluation-options: setup  ## rounds, settling, token limits, known scores, speculation, hybrid on TABLES=dir -> build/evaluation-options/options.md
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_options $(TABLES) $(OPTIONS)

@@ -186,7 +186,7 @@ def test_names_groups_and_rounds() -> None:
     [
         ("morphology", "no method is called 'morphology'"),
         ("boundarymorph@", "no method is called 'boundarymorph@'"),
-        ("mips@5", "rounds are NAME@n with a product method"),
+        ("mips@5", "rounds are NAME@n or NAME@auto with a product method"),
         ("boundarymorph@0", "rounds are NAME@n"),
         ("boundarymorph@x", "rounds are NAME@n"),
         ("boundarymorph@-1", "rounds are NAME@n"),

@@ -115,7 +115,10 @@ def evaluate(
         str | None, typer.Option(help="A BEIR folder or ir_datasets:ID, scored once with the embedded models.")
     ] = None,
     methods: Annotated[
-        str, typer.Option(help="Names or groups: baselines, product, ablations, kernels; NAME@5 runs rounds of 5.")
+        str,
+        typer.Option(
+            help="Names or groups: baselines, product, ablations, kernels; NAME@5 runs rounds of 5, NAME@auto growing."
+        ),
     ] = "baselines,product",
     budgets: Annotated[str, typer.Option("--budgets", "-B", help="Cross-encoder calls a query.")] = "25,50",
     k: Annotated[str, typer.Option("--k", "-k", help="Sizes of the chosen set.")] = "50,100,200",

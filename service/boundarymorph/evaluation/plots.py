@@ -360,3 +360,16 @@ def _layout(embeddings: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
             init="pca", perplexity=30, random_state=seed, learning_rate="auto", max_iter=500
         ).fit_transform(flat)
     return places
+
+
+def reliability(path: Path, tables: Mapping[str, Sequence[tuple[float | None, float | None]]]) -> None:
+    """Expected score against the real one, in the mean of bins of what was expected; one line a table."""
+    with _figure(path, 5.2, 4.8) as figure:
+        panel = figure.subplots()
+        panel.plot([0, 1], [0, 1], color=MUTED, linewidth=1.0)
+        for name, bins in tables.items():
+            known = [(expected, real) for expected, real in bins if expected is not None and real is not None]
+            panel.plot(*zip(*known, strict=True), marker="o", markersize=4, label=name)
+        panel.set_xlabel("expected score of unscored documents in the set")
+        panel.set_ylabel("real score")
+        panel.legend(frameon=False, fontsize=8)

@@ -37,7 +37,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 
 
 def chosen(names: Sequence[str], extra: Sequence[Contestant] = ()) -> list[Contestant]:
-    """Contestants by name, by group, or as NAME@n for a product method in rounds of n. Raises InvalidInput.
+    """Contestants by name, by group, as NAME@n for a product method in rounds of n, or NAME@auto. Raises InvalidInput.
 
     extra: contestants beyond the registered ones, such as an agent that was given its endpoint.
     """
@@ -46,11 +46,11 @@ def chosen(names: Sequence[str], extra: Sequence[Contestant] = ()) -> list[Conte
     for name in (member for given in names for member in GROUPS.get(given, (given,))):
         base, _, batch = name.partition("@")
         if batch:
-            if base not in METHODS or not batch.isdecimal() or int(batch) < 1:
+            if base not in METHODS or (batch != "auto" and (not batch.isdecimal() or int(batch) < 1)):
                 raise InvalidInput(
-                    f"{name!r}: rounds are NAME@n with a product method, such as {next(iter(METHODS))}@5"
+                    f"{name!r}: rounds are NAME@n or NAME@auto with a product method, such as {next(iter(METHODS))}@5"
                 )
-            found[name] = morph.in_rounds(known[base], int(batch))
+            found[name] = morph.in_rounds(known[base], None if batch == "auto" else int(batch))
         elif name in known:
             found[name] = known[name]
         else:

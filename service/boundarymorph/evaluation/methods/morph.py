@@ -13,17 +13,19 @@ from boundarymorph.evaluation.methods.method import Contestant
 from boundarymorph.evaluation.problem import Problem, Question, Ranking
 from boundarymorph.selection import Belief, Config, SelectionConfig, SelectionSession, UpperConfidenceBound
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
+from boundarymorph.selection.rounds import growing
 
 BETAS = (0.0, 0.5, 1.0, 2.0)
 OURS = "a configuration of this product; see selection/methods.py"
 
 
-def drive(session: SelectionSession, problem: Problem, batch: int = 1) -> None:
-    """Play a session to its end, in rounds of `batch`, and note where its time went."""
+def drive(session: SelectionSession, problem: Problem, batch: int | None = 1) -> None:
+    """Play a session to its end, in rounds of `batch` or in growing ones, and note where its time went."""
     choose = update = 0.0
     while True:
         begin = perf_counter()
-        asked = session.ask(batch)
+        left = session.budget - session.spent
+        asked = session.ask(batch or max(1, growing(session.spent, left, session.budget)))
         choose += perf_counter() - begin
         if not asked.size:
             break
@@ -36,10 +38,10 @@ def drive(session: SelectionSession, problem: Problem, batch: int = 1) -> None:
 
 @dataclass(frozen=True)
 class Morph:
-    """A SelectionSession; config: as for the service; batch: documents a round."""
+    """A SelectionSession; config: as for the service; batch: documents a round, None for rounds that grow."""
 
     config: Config = field(default_factory=SelectionConfig)
-    batch: int = 1
+    batch: int | None = 1
 
     uses_budget: ClassVar[bool] = True
     uses_k: ClassVar[bool] = True
@@ -83,11 +85,15 @@ def _product() -> tuple[Contestant, ...]:
     )
 
 
-def in_rounds(contestant: Contestant, batch: int) -> Contestant:
-    """The same product method with rounds of several documents."""
+def in_rounds(contestant: Contestant, batch: int | None) -> Contestant:
+    """The same product method with rounds of several documents, or growing ones."""
     settings = [replace(method, batch=batch) for method in contestant.settings if isinstance(method, Morph)]
     return Contestant(
-        f"{contestant.name}@{batch}", f"{contestant.title}, rounds of {batch}", settings, contestant.about, ours=True
+        f"{contestant.name}@{batch or 'auto'}",
+        f"{contestant.title}, {f'rounds of {batch}' if batch else 'growing rounds'}",
+        settings,
+        contestant.about,
+        ours=True,
     )
 
 
