@@ -44,7 +44,11 @@ class Scale:
         return np.log(held) - np.log1p(-held)
 
     def scores(self, log_odds: NDArray[np.float64]) -> NDArray[np.float64]:
-        probabilities = 0.5 + 0.5 * np.tanh(0.5 * log_odds)
+        probabilities = np.tanh(0.5 * log_odds)
+        probabilities += 1.0
+        probabilities *= 0.5
+        if not (self.low or self.high):
+            return probabilities
         stretched = np.maximum(2.0 * (probabilities - self.low), NOTHING * probabilities)
         scores: NDArray[np.float64] = np.minimum(probabilities, stretched)
         return np.minimum(np.maximum(scores, 2.0 * (probabilities + self.high) - 1.0), 1.0)

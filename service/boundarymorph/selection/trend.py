@@ -27,6 +27,7 @@ from boundarymorph.selection.process import MINIMUM_VARIANCE, GaussianProcess, R
 NOISE = 0.2
 LINEAR_WEIGHT = 0.25
 PRIOR_SCALE, PRIOR_SCORES = 1.0, 1  # of the amplitude: as if so many scores had been seen of this squared one
+UNLIKELY = 1e-9  # weight of a member that is left out of expectations
 # Before the first score nothing is known of the scorer: most say yes to few documents, and rather to the first ones.
 UNSEEN_LEVEL, UNSEEN_VARIANCE = -3.0, 9.0
 
@@ -49,9 +50,11 @@ class Mixture:
 
     def belief(self) -> Belief:
         mean, second = np.zeros((2, self.means.shape[1]))
-        for share, scores in self.scale.outcomes(self.means, self.variances + self.noise):
-            mean += share * (self.weights @ scores)
-            second += share * (self.weights @ np.square(scores))
+        likely = self.weights > UNLIKELY
+        for share, scores in self.scale.outcomes(self.means[likely], (self.variances + self.noise)[likely]):
+            mean += share * (self.weights[likely] @ scores)
+            scores *= scores
+            second += share * (self.weights[likely] @ scores)
         std = np.sqrt(np.maximum(second - np.square(mean), MINIMUM_VARIANCE))
         return Belief.given(mean, std, self.observed, self.scores)
 
