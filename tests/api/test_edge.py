@@ -188,7 +188,7 @@ class TestBlocks:
 class TestMessages:
     async def test_say_what_an_index_has_in_words(self, client: httpx.AsyncClient) -> None:
         told = problem(await client.put("/indexes/own", json={"dimension": 3}), 409, "index-conflict")
-        assert "with its users' own vectors, 4 dimensions" in told and "None" not in told
+        assert "with its users' own vectors of 4 dimensions" in told and "None" not in told
         told = problem(await client.put("/indexes/own"), 409, "index-conflict")
         assert "with the encoder 'seeded" in told and "None" not in told
         wrong = {"query": "q", "index": "own", "query_embedding": [1, 2]}
