@@ -213,7 +213,7 @@ def belief_along_rank(path: Path, prior: Belief, posterior: Belief, chosen: NDAr
         panel.xaxis.set_major_formatter(ScalarFormatter())
         panel.set_xlim(0.9, count * 1.05)
         panel.set_xlabel("rank in retrieval (log scale)")
-        panel.set_ylabel("belief, on the method's own scale")
+        panel.set_ylabel("expected score")
         panel.set_title(title)
         panel.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=8)
 
