@@ -8,7 +8,7 @@ DEVELOPMENT := $(VENV)/.installed-dev
 with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $(1): $(2)")
 
 .PHONY: help setup demo serve test compare-answers test-faults compatibility fuzz check check-deploy dashboard images test-ray test-milvus wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-select bench-scorer bench-rerank \
-	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-overload load load-open capacity soak-scorer soak-index soak-models soak-tests gpu-check \
+	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-ray bench-overload load load-open capacity soak-scorer soak-index soak-models soak-tests gpu-check \
 	evaluation evaluation-calibration evaluation-options evaluation-order evaluation-rerank evaluation-judge clean
 
 help:  ## this list
@@ -172,6 +172,9 @@ load-open: setup  ## a constant rate of requests, times from when each was due -
 
 capacity: setup  ## costs of each stage, measured; cores and GPUs for X a second; a simulation of the whole -> build/bench/capacity.json, .png
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.capacity $(OPTIONS)
+
+bench-ray: setup  ## a scorer that waits a fixed time a batch: 1 to 8 replicas on Ray Serve, and what a call costs -> build/bench/ray.json
+	$(BIN)/python -m load_tests.bench_ray $(OPTIONS)
 
 bench-overload: setup  ## 200 clients at twice the capacity for ten minutes -> build/bench/overload.json
 	$(BIN)/python -m load_tests.overload $(OPTIONS)

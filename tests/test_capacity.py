@@ -13,6 +13,8 @@ import httpx
 import orjson
 import pytest
 
+from boundarymorph.scoring.batching import BatchingScorer
+from load_tests import bench_ray
 from load_tests.capacity import broken, cores, planned
 from load_tests.costs import STAGES, Costs, Point, fitted
 from load_tests.open_loop import at_rate
@@ -158,6 +160,14 @@ class TestSimulation:
         assert broken(rows) == {"breaks_at_rate": 130}
         assert broken([rows[0], rows[3] | {"p99_ms": 11}]) == {"breaks_at_rate": 160}
         assert broken(rows[:2])["breaks_at_rate"] != broken(rows[:2])["breaks_at_rate"]  # NaN
+
+
+async def test_a_request_to_the_scorer_that_waits_is_one_batch() -> None:
+    model = bench_ray.Waiting(0.0)
+    scorer = BatchingScorer(model)
+    assert len((await scorer.score("q", bench_ray.TEXTS)).values) == len(bench_ray.TEXTS)
+    assert model.batches == [bench_ray.TEXTS]
+    await scorer.close()
 
 
 def test_locust_finds_its_callers() -> None:
