@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -46,7 +47,13 @@ def test_a_benchmark_that_is_stopped_has_told_what_it_has(tmp_path: Path) -> Non
     command += ["--repeats", "1", "--k", "5", "--budgets", *["5"] * 10_000]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     with subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # which what runs the tests may ignore
     ) as running:
         assert running.stdout is not None
         first = running.stdout.readline()

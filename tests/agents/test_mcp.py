@@ -133,12 +133,12 @@ async def tells_its_progress_and_can_be_cancelled(client: Client, scorer: GatedS
     async with asyncio.timeout(SECONDS), anyio.create_task_group() as tasks:
         tasks.start_soon(cancel, tasks.cancel_scope)
         await client.call_tool("select_documents", query, progress_callback=heard)
-    assert told == [(0.0, 20.0), (5.0, 20.0), (10.0, 20.0)]
+    assert told == [(0.0, 20.0), (2.0, 20.0), (4.0, 20.0)]
     async with asyncio.timeout(SECONDS):
         await scorer.left.wait()
     scorer.rounds_left = None
     again = await structured(client, "select_documents", **query, response_format="detailed")  # the connection works
-    assert (again["costs"]["judgements"], again["costs"]["reused"]) == (10, 10)
+    assert (again["costs"]["judgements"], again["costs"]["reused"]) == (16, 4)
 
 
 @pytest.mark.parametrize("transport", Transport)

@@ -99,6 +99,11 @@ CASES = {
         8, select(pool=lambda size: [{"text": "t" * (size - 3), "title": "abc"}, *texts(1)]), others=(("budget", 0),)
     ),
     "pool": Case(6, select(pool=texts)),
+    "features": Case(
+        2,
+        select(pool=lambda size: {"documents": texts(3), "features": {f"s{n}": [1.0, 2.0, 3.0] for n in range(size)}}),
+        others=(("pool", 3),),
+    ),
     "budget": Case(3, select(budget=lambda size: size)),
     "k": Case(4, select(k=lambda size: size)),
     "max_tokens": Case(9, select(max_tokens=lambda size: size)),

@@ -33,7 +33,7 @@ from tests.deploy.buildah import Image, Process, build
 from tests.deploy.dockerfile import DOCKERFILE, TARGETS, requirements, stages
 
 ROLES = ("gateway", "retriever-cpu", "scorer-cpu")
-GATEWAY_BYTES = 400e6
+GATEWAY_BYTES = 350e6  # beside its base; scipy, for lexical vectors, is 143 MB of it
 UID = 10001
 PORTS = 18080  # and the two after it, so that a service on this machine is not in the way
 OWN = re.compile(
@@ -105,9 +105,10 @@ def contents(images: Images, base: Image) -> str:
     assert not [
         path for path in images.built["gateway"].files if re.search(r"site-packages/(torch|onnxruntime|faiss)$", path)
     ]
-    assert images.built["gateway"].size < GATEWAY_BYTES
+    assert images.built["gateway"].size - base.size < GATEWAY_BYTES
     return (
-        f"nothing beside the base, /opt/boundarymorph and /weights; the gateway is below {GATEWAY_BYTES / 1e6:.0f} MB"
+        "nothing beside the base, /opt/boundarymorph and /weights; the gateway adds less than "
+        f"{GATEWAY_BYTES / 1e6:.0f} MB to the base"
     )
 
 

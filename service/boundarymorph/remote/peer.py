@@ -137,7 +137,10 @@ class Peer:
             request.headers[logs.REQUEST_ID] = request_id
 
         async def once() -> httpx.Response:
-            response = await self._client.send(request, stream=stream)
+            try:
+                response = await self._client.send(request, stream=stream)
+            except AttributeError as error:  # of anyio, about a connection that was lost just as it was made
+                raise httpx.ConnectError("the connection was lost at once") from error
             if stream and repeatable and tells_of_server(response):
                 await response.aread()
             return response
