@@ -14,7 +14,8 @@ import numpy as np
 import orjson
 
 from boundarymorph.evaluation import plots, tables
-from boundarymorph.evaluation.calibration import BINS, BUDGETS, SMALL_KS, Row, calibration, small
+from boundarymorph.evaluation.calibration import BINS, BUDGETS, SMALL_KS, calibration, small
+from boundarymorph.evaluation.options import Row
 from load_tests import report
 
 HOW = ("first B", "default", "default, no BM25")

@@ -7,7 +7,7 @@ import pytest
 
 from tests.caching.servers import RedisServer
 from tests.faults import stand_in
-from tests.faults.house import Role, completes, fill, nothing_is_lost, until
+from tests.faults.house import Role, completes, fill, gateway, nothing_is_lost, until
 from tests.faults.table import Table
 from tests.scoring.remote.servers import Server, well
 from tests.system.service import Service, free_port, retriever, scorer, service
@@ -53,11 +53,8 @@ def rogue() -> Iterator[Server]:
 
 @pytest.fixture(scope="package")
 def _front(directory: Path, indexes: Role, rogue: Server) -> Iterator[Role]:
-    folder, port = directory / "front", free_port()
-    folder.mkdir()
-    (folder / "boundarymorph.toml").write_text("[scorer]\nattempt_seconds = 1")
     options = ("--retriever-url", indexes.service.url, "--scorer-url", rogue.endpoint().base)
-    role = Role(lambda ready: service(folder / "data", *options, port=port, ready=ready))
+    role = gateway(directory / "front", "[scorer]\nattempt_seconds = 1", *options)
     yield role
     role.kill()
 
@@ -110,8 +107,8 @@ def _house(directory: Path, indexes: Role) -> Iterator[House]:
         second = role(lambda ready: scorer(folder / "second.log", port=ports[1], ready=ready))
         options = ["--retriever-url", indexes.service.url]
         options += ["--scorer-url", first.service.url, "--scorer-url", second.service.url]
-        gateway = role(lambda ready: service(folder / "gateway", *options, port=ports[2], ready=ready))
-        yield House(indexes, first, second, gateway, redis)
+        front = role(lambda ready: service(folder / "gateway", *options, port=ports[2], ready=ready))
+        yield House(indexes, first, second, front, redis)
 
 
 @pytest.fixture

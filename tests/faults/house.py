@@ -8,12 +8,13 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx
 import orjson
 
-from tests.system.service import Service
+from tests.system.service import Service, free_port, service
 
 SUBJECTS = ("violin", "tram", "bread", "harbour", "planet", "glacier", "letter", "engine")
 DOCUMENTS = [
@@ -54,6 +55,14 @@ class Role:
 
     def go_on(self) -> None:
         self.service.process.send_signal(signal.SIGCONT)
+
+
+def gateway(folder: Path, settings: str, *options: str) -> Role:
+    """A gateway with a new folder of its own, and settings there as TOML."""
+    folder.mkdir()
+    (folder / "boundarymorph.toml").write_text(settings)
+    port = free_port()
+    return Role(lambda ready: service(folder / "data", *options, port=port, ready=ready))
 
 
 def fill(service: Service) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tests.faults import stand_in
-from tests.faults.house import BUDGET, K, Role, Stopwatch, ask, completes, seen, spent, unheard, until, whole
+from tests.faults.house import BUDGET, K, Role, Stopwatch, ask, completes, gateway, seen, spent, unheard, until, whole
 from tests.faults.table import Table
 from tests.scoring.judge.scripted import MODEL, Chat, completion
 from tests.scoring.remote.servers import Behaviour, Server, answer, edited, hang, slow, well
-from tests.system.service import Service, free_port, service
+from tests.system.service import Service
 
 CEILING = 11_000  # tokens of a request, of which a pair may take some 1,400 and takes 301
 
@@ -24,12 +24,9 @@ def model() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def _judged(directory: Path, indexes: Role, model: Server) -> Iterator[Role]:
-    folder, port = directory / "judged", free_port()
-    folder.mkdir()
-    (folder / "boundarymorph.toml").write_text(f"[scorer.judge]\nrequest_tokens = {CEILING}")
     url = f"openai+http://127.0.0.1:{model.port}/v1?model={MODEL}"
     options = ("--retriever-url", indexes.service.url, "--scorer-url", url)
-    role = Role(lambda ready: service(folder / "data", *options, port=port, ready=ready))
+    role = gateway(directory / "judged", f"[scorer.judge]\nrequest_tokens = {CEILING}", *options)
     yield role
     role.kill()
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.evaluation.metrics import normalised_discounted_gain, normalised_gain
+from boundarymorph.evaluation.options import Row, Watch
 from boundarymorph.evaluation.problem import Question
 from boundarymorph.evaluation.tables import Table
 from boundarymorph.selection import Pool, Selection, SelectionSession
 from boundarymorph.selection.methods import DEFAULT, METHODS
 from boundarymorph.selection.rounds import growing
-
-Row = Mapping[str, Any]
-Watch = Callable[[], None]
 
 BUDGETS = (10, 25, 50)
 CALIBRATED_KS, SMALL_KS = (10, 50, 100), (5, 10, 20)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Exists, Not, Scalar
@@ -156,11 +156,10 @@ def _exactly(name: str, condition: Compare, literals: Sequence[str]) -> Bounds:
 
 def _integer(name: str, bits: int, condition: Compare) -> Bounds:
     """Of whole numbers: fractions are brought to the next, and what is beyond the type is always or never met."""
-    least, greatest = -(2**bits), 2**bits - 1
     if condition.comparison == "in":
-        whole = [int(value) for value in condition.values if isinstance(value, (int, float)) and value == int(value)]
-        literals = [str(value) for value in whole if least <= value <= greatest]
+        literals = _whole(condition.values, bits)
         return _exactly(name, condition, literals) if literals else _NEVER
+    least, greatest = -(2**bits), 2**bits - 1
     (value,) = condition.values
     assert isinstance(value, (int, float))
     above = condition.comparison in ("gt", "gte")
@@ -172,6 +171,12 @@ def _integer(name: str, bits: int, condition: Compare) -> Bounds:
         bound = math.floor(value) if condition.comparison == "lte" else math.ceil(value) - 1
         met = bound >= greatest or (bound >= least and f"({name} <= {bound})")
     return Bounds(met, met)
+
+
+def _whole(values: Iterable[Scalar], bits: int) -> list[str]:
+    """The whole numbers among values that an integer of a sign and so many bits may be, as literals."""
+    whole = [int(value) for value in values if isinstance(value, (int, float)) and value == int(value)]
+    return [str(value) for value in whole if -(2**bits) <= value < 2**bits]
 
 
 def _float(name: str, single: bool, condition: Compare) -> Bounds:
@@ -191,11 +196,7 @@ def _array(name: str, element: str, condition: Compare) -> Bounds:
         case "VARCHAR", "text":
             literals = [quoted(str(value)) for value in condition.values]
         case (("INT8" | "INT16" | "INT32" | "INT64"), "number"):
-            bits = _INTEGERS[element]
-            whole = [
-                int(value) for value in condition.values if isinstance(value, (int, float)) and value == int(value)
-            ]
-            literals = [str(value) for value in whole if -(2**bits) <= value < 2**bits]
+            literals = _whole(condition.values, _INTEGERS[element])
         case (("VARCHAR" | "INT8" | "INT16" | "INT32" | "INT64"), _):
             return _NEVER
         case _:
