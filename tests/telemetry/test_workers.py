@@ -148,6 +148,7 @@ def sigterm_lets_all_finish(gateway: Service) -> None:
     def running() -> float:
         return gateway.metric("boundarymorph_select_running")
 
+    until(lambda: running() == 0)  # a scrape has other workers' gauges as they were up to a second ago
     with ThreadPoolExecutor(4) as threads:
         answers = [threads.submit(status, number) for number in range(4)]
         until(lambda: running() >= 1)
