@@ -3,6 +3,7 @@
 The same weights (MiniLM-L-12, float32) run bare in this process, behind `boundarymorph scorer`, and behind Infinity.
 Sessions of 10 rounds of 5 texts come one, 8, 32 and 128 at a time. The bare model is the better of plain transformers
 and of our own forward pass, each on pairs that were tokenised and sorted by length beforehand, at its best batch.
+`--beside COMMIT` measures the scorer of another commit in Infinity's place.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from boundarymorph.scoring.remote.client import RemoteScorer
 from boundarymorph.scoring.remote.urls import parse
 from boundarymorph.scoring.transformer.model import Precision, TransformerCrossEncoder
 from load_tests import infinity, report, weights
-from load_tests.processes import scorer
+from load_tests.processes import checkout, scorer
 from load_tests.sessions import QUERIES, load, passages
 
 PORT = 8971
@@ -36,6 +37,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=96, help="texts, the same for all")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--beside", metavar="COMMIT")
     arguments = parser.parse_args()
 
     folder = weights.minilm(BUILD / "minilm")
@@ -45,11 +47,16 @@ def main() -> None:
     options = ["--model", str(folder), "--device", arguments.device, "--precision", arguments.precision]
     with scorer(options) as server:
         ours = _under_load(rows, "boundarymorph", server.url, texts, bare, arguments)
-    with infinity.serving(infinity.environment(BUILD / "infinity"), folder, PORT) as url:
-        theirs = _under_load(rows, "infinity", url.replace("http", "infinity"), texts, bare, arguments)
+    if arguments.beside:
+        with checkout(arguments.beside) as tree, scorer(options, tree=tree) as server:
+            theirs = _under_load(rows, "before", server.url, texts, bare, arguments)
+    else:
+        with infinity.serving(infinity.environment(BUILD / "infinity"), folder, PORT) as url:
+            theirs = _under_load(rows, "infinity", url.replace("http", "infinity"), texts, bare, arguments)
+    over = "before" if arguments.beside else "infinity"
     for sessions in arguments.sessions:
         ratios[f"utilisation_at_{sessions}"] = ours[sessions].pairs_per_second / bare
-        ratios[f"over_infinity_at_{sessions}"] = ours[sessions].pairs_per_second / theirs[sessions].pairs_per_second
+        ratios[f"over_{over}_at_{sessions}"] = ours[sessions].pairs_per_second / theirs[sessions].pairs_per_second
     report.write("scorer", rows, ratios)
 
 

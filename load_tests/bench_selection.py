@@ -11,11 +11,9 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from unittest.mock import patch
@@ -27,6 +25,7 @@ from boundarymorph.selection.geometry import median_distance
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
 from boundarymorph.selection.session import LOOK_AHEAD_FROM
 from load_tests import report
+from load_tests.processes import checkout
 from tests.selection import literal
 from tests.selection.pools import Scores, clustered
 
@@ -64,18 +63,6 @@ def look_ahead_row(pool: Pool, scores: Scores, budget: int, k: int, method: str,
         "cpu_seconds_without": plain,
         "ratio": plain / ahead,
     }
-
-
-@contextmanager
-def checkout(commit: str) -> Iterator[Path]:
-    """A work tree of this repository at a commit, for as long as it is needed."""
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder) / "tree"
-        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(tree), commit], check=True)
-        try:
-            yield tree
-        finally:
-            subprocess.run(["git", "worktree", "remove", "--force", str(tree)], check=True)
 
 
 class Worker:

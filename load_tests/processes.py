@@ -1,8 +1,10 @@
-"""Our own servers, as a benchmark starts them."""
+"""Our own servers, as a benchmark starts them: of this version, or of another commit."""
 
+import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,9 +31,9 @@ class Server:
 
 
 @contextmanager
-def scorer(options: Sequence[str] = (), *, port: int | None = None) -> Iterator[Server]:
+def scorer(options: Sequence[str] = (), *, port: int | None = None, tree: Path | None = None) -> Iterator[Server]:
     """A ready `boundarymorph scorer`, on a free port unless one is given, stopped at the end."""
-    with serving(["scorer", *options], port=port) as server:
+    with serving(["scorer", *options], port=port, tree=tree) as server:
         yield server
 
 
@@ -43,11 +45,15 @@ def retriever(data_directory: Path, options: Sequence[str] = ()) -> Iterator[Ser
 
 
 @contextmanager
-def serving(command: Sequence[str], *, port: int | None = None) -> Iterator[Server]:
-    """`boundarymorph COMMAND`, once it is ready, on a free port unless one is given, stopped at the end."""
+def serving(command: Sequence[str], *, port: int | None = None, tree: Path | None = None) -> Iterator[Server]:
+    """`boundarymorph COMMAND`, once it is ready, on a free port unless one is given, stopped at the end.
+
+    tree: a checkout whose source it runs, in place of this one.
+    """
     port = _free_port() if port is None else port
     options = ["--port", str(port), "--log-level", "warning"]
-    with subprocess.Popen([sys.executable, "-m", PROGRAM, *command, *options]) as process:
+    source = {} if tree is None else {"PYTHONPATH": str(tree / "service")}
+    with subprocess.Popen([sys.executable, "-m", PROGRAM, *command, *options], env=os.environ | source) as process:
         server = Server(process, f"http://127.0.0.1:{port}")
         try:
             deadline = time.monotonic() + START_SECONDS
@@ -58,6 +64,18 @@ def serving(command: Sequence[str], *, port: int | None = None) -> Iterator[Serv
             yield server
         finally:
             process.terminate()
+
+
+@contextmanager
+def checkout(commit: str) -> Iterator[Path]:
+    """A work tree of this repository at a commit, for as long as it is needed."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(tree), commit], check=True)
+        try:
+            yield tree
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", str(tree)], check=True)
 
 
 def _free_port() -> int:
