@@ -1,4 +1,4 @@
-"""Errors that a caller can act on. They are raised where they are noticed and become HTTP once, in `api.problems`.
+"""Errors that a caller can act on. They are raised where they are detected and become HTTP once, in `api.problems`.
 
 `slug` is the stable name that ends up in a problem's `type`; the message says what is wrong and what to do about it.
 Messages are for operators and may name hosts or quote other servers; `public` is what callers read.
@@ -6,18 +6,18 @@ Messages are for operators and may name hosts or quote other servers; `public` i
 
 from typing import ClassVar
 
-PROBLEM_TYPE = "urn:boundarymorph:problem:"  # what the type of a problem begins with, before the slug
+PROBLEM_TYPE = "urn:boundarymorph:problem:"  # prefix of a problem's type; the slug follows
 
 
 class BoundaryMorphError(Exception):
     """Base of every error that is part of the interface.
 
-    public: what a caller may read; the message, where neither the error nor its kind says otherwise.
+    public: what a caller may read; by default `summary`, or the message if the class has none.
     """
 
     slug: ClassVar[str] = "internal-error"
     summary: ClassVar[str | None] = None
-    """Shown to callers in place of the message, where that names other servers."""
+    """Shown to callers in place of a message that names other servers."""
 
     def __init__(self, message: str = "", *, public: str | None = None) -> None:
         super().__init__(message)
@@ -49,7 +49,7 @@ class LimitExceeded(InvalidInput):
 
 
 class InvalidIndexName(InvalidInput):
-    """The name of an index is not one that a file system and a URL both take safely."""
+    """The name of an index is not safe both as a file name and in a URL."""
 
     slug = "invalid-index-name"
 
@@ -67,7 +67,7 @@ class IndexConflict(BoundaryMorphError):
 
 
 class EmptyIndex(BoundaryMorphError):
-    """The index holds no documents yet."""
+    """The index holds no documents."""
 
     slug = "empty-index"
 
@@ -79,27 +79,27 @@ class CorruptIndex(BoundaryMorphError):
 
 
 class StorageUnavailable(BoundaryMorphError):
-    """The disk, or the lock of another process, does not let an index be read or written now."""
+    """The disk, or a lock held by another process, prevents reading or writing an index."""
 
     slug = "storage-unavailable"
 
 
 class StorageFull(StorageUnavailable):
-    """There is no room left on the disk."""
+    """The disk is full."""
 
     slug = "storage-full"
 
 
 class ModelUnavailable(BoundaryMorphError):
-    """A model's files are missing or are not the ones that were expected."""
+    """A model's files are missing or are not the expected ones."""
 
     slug = "model-unavailable"
 
 
 class Overloaded(BoundaryMorphError):
-    """There is more work in hand than may wait.
+    """Too much work is running or waiting already.
 
-    retry_after: seconds until it is worth another try.
+    retry_after: seconds until another try is worthwhile.
     """
 
     slug = "overloaded"
@@ -110,82 +110,82 @@ class Overloaded(BoundaryMorphError):
 
 
 class CostCeiling(Overloaded):
-    """A ceiling on what a language model may cost would be passed; what would have passed it was not sent.
+    """The request would exceed a ceiling on what a language model may cost; it was not sent.
 
-    retry_after: until the day of the ceiling is over; infinite for that of one request.
+    retry_after: seconds until the end of the ceiling's day; infinite for the ceiling of one request.
     """
 
     slug = "cost-ceiling"
 
 
 class DeadlineExceeded(BoundaryMorphError, TimeoutError):
-    """The request's time was over before its work was."""
+    """The request's deadline passed before its work was done."""
 
     slug = "deadline-exceeded"
 
 
 class TextTooLong(InvalidInput):
-    """A text does not fit the model, and the request asked not to cut any."""
+    """A text does not fit the model, and the request asked not to truncate."""
 
     slug = "text-too-long"
 
 
 class ScorerUnavailable(BoundaryMorphError):
-    """No scorer can be reached, or none is able to work now; another try may succeed."""
+    """No scorer can be reached or can work now; another try may succeed."""
 
     slug = "scorer-unavailable"
     summary = "no scorer is able to work now; try again later"
 
 
 class ScorerFailed(BoundaryMorphError):
-    """The scorer refuses its caller or gives answers that cannot be used; another try will not help."""
+    """The scorer rejects the service's requests or gives unusable answers; another try will not help."""
 
     slug = "scorer-failed"
     summary = "the scorer refuses the request, or gives answers that cannot be used"
 
 
 class RetrieverUnavailable(BoundaryMorphError):
-    """The retriever cannot be reached, or is not able to work now; another try may succeed."""
+    """The retriever cannot be reached or cannot work now; another try may succeed."""
 
     slug = "retriever-unavailable"
     summary = "no retriever is able to work now; try again later"
 
 
 class RetrieverFailed(BoundaryMorphError):
-    """The retriever gives answers that cannot be used; another try will not help."""
+    """The retriever gives unusable answers; another try will not help."""
 
     slug = "retriever-failed"
     summary = "the retriever refuses the request, or gives answers that cannot be used"
 
 
 class MalformedFrame(RetrieverFailed):
-    """What should be a pool or embeddings in their binary form is not."""
+    """Bytes that should be the binary form of a pool or of embeddings are not."""
 
     slug = "malformed-frame"
 
 
 class EncoderUnavailable(BoundaryMorphError):
-    """No encoder can be reached, or none is able to work now; another try may succeed."""
+    """No encoder can be reached or can work now; another try may succeed."""
 
     slug = "encoder-unavailable"
     summary = "no encoder is able to work now; try again later"
 
 
 class EncoderFailed(BoundaryMorphError):
-    """The encoder refuses its caller or gives vectors that cannot be used; another try will not help."""
+    """The encoder rejects the service's requests or gives unusable vectors; another try will not help."""
 
     slug = "encoder-failed"
     summary = "the encoder refuses the request, or gives answers that cannot be used"
 
 
 class InvalidConfiguration(BoundaryMorphError):
-    """A setting is missing, malformed or contradicts another."""
+    """A setting is missing, is malformed or contradicts another."""
 
     slug = "invalid-configuration"
 
 
 class NotInstalled(BoundaryMorphError):
-    """What is asked for needs an extra that is not installed."""
+    """The request needs an optional dependency that is not installed."""
 
     slug = "not-installed"
 
@@ -197,12 +197,12 @@ class BodyTooLarge(LimitExceeded):
 
 
 class BodyTooSlow(BoundaryMorphError):
-    """The request's body has not arrived in time."""
+    """The request's body did not arrive in time."""
 
     slug = "body-too-slow"
 
 
 class NotReady(BoundaryMorphError):
-    """The models are still loading, or broke."""
+    """The models are still loading, or have failed."""
 
     slug = "not-ready"

@@ -1,4 +1,4 @@
-"""The caches that the settings ask for."""
+"""Building the caches that the settings ask for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from boundarymorph.settings import CacheSettings
 
 
 def build_caches(chosen: CacheSettings) -> Caches:
-    """In Redis or in this process, or none. Raises InvalidConfiguration for a malformed url."""
+    """Return caches in Redis, caches in this process, or none. Raises InvalidConfiguration for a malformed url."""
     if not chosen.enabled:
         return Caches()
     size, seconds = chosen.memory_bytes, chosen.seconds_to_live

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 from boundarymorph.caching.embeddings import EmbeddingCache
 from boundarymorph.caching.scores import ScoreCache
 
-if TYPE_CHECKING:  # a scorer on its own loads neither Redis nor an encoder
+if TYPE_CHECKING:  # a standalone scorer loads neither Redis nor an encoder
     from boundarymorph.caching.link import RedisLink
     from boundarymorph.retrieval.encoders import Encoder
 
 
 @dataclass(frozen=True)
 class Caches:
-    """Of scores and of embeddings, where there are any. link: to the Redis in which they are; `close` closes it."""
+    """Caches of scores and of embeddings, or None. link: to the Redis that holds them; `close` closes it."""
 
     scores: ScoreCache | None = None
     embeddings: EmbeddingCache | None = None
     link: RedisLink | None = None
 
     def before_encoder(self, encoder: Encoder, identity: Callable[[], str | None] | None = None) -> Encoder:
-        """An encoder that remembers queries. identity: as of `KnownScores`."""
+        """Return an encoder that caches queries. identity: see `KnownScores`."""
         if self.embeddings is None:
             return encoder
         from boundarymorph.caching.encoder import CachingEncoder
@@ -31,6 +31,6 @@ class Caches:
         return CachingEncoder(encoder, self.embeddings, identity=identity)
 
     async def close(self) -> None:
-        """Release the connections; what was in this process is forgotten."""
+        """Close the connections; what was cached in this process is lost."""
         if self.link is not None:
             await self.link.close()

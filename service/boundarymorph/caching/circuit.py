@@ -1,4 +1,4 @@
-"""A circuit breaker: who does not answer is left alone for a while."""
+"""A circuit breaker: a server that does not answer is not called for a while."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class State(IntEnum):
-    """CLOSED: all may ask; HALF_OPEN: one trial may; OPEN: nobody may."""
+    """CLOSED: all calls pass; HALF_OPEN: one trial call passes; OPEN: no call passes."""
 
     CLOSED = 0
     HALF_OPEN = 1
@@ -16,10 +16,10 @@ class State(IntEnum):
 
 
 class CircuitBreaker:
-    """Opens after so many failures in a row; then one trial at a time decides, after pauses that double.
+    """Opens after `failures` failures in a row; after a pause, which doubles each time, one trial call decides.
 
-    Questions that were under way at the same time fail for the same reason, and as one. pause, longest_pause: seconds,
-    the first and the longest.
+    Concurrent calls usually fail for the same reason, so they count as one failure. pause, longest_pause: seconds, the
+    first and the longest.
     """
 
     def __init__(
@@ -35,9 +35,9 @@ class CircuitBreaker:
         self._clock = clock
         self._failures = 0
         self._pause = pause
-        self._until: float | None = None  # None while it is closed
+        self._until: float | None = None  # None while closed
         self._trying = False
-        self._turn = 0  # grows with every failure and change, so that questions of before it do not count again
+        self._turn = 0  # grows with every failure and change of state: calls begun before it do not count again
 
     @property
     def state(self) -> State:
@@ -46,7 +46,7 @@ class CircuitBreaker:
         return State.HALF_OPEN if self._trying or self._clock() >= self._until else State.OPEN
 
     def admit(self) -> int | None:
-        """A ticket for one call, to be given back once, to `succeeded`, `failed` or `abandoned`; or None."""
+        """Return a ticket for one call, to be passed once to `succeeded`, `failed` or `abandoned`; None if refused."""
         if self._until is not None:
             if self._trying or self._clock() < self._until:
                 return None
@@ -55,7 +55,7 @@ class CircuitBreaker:
         return self._turn
 
     def succeeded(self, ticket: int) -> None:
-        """It answered."""
+        """Note that the call was answered."""
         if self._until is not None:
             if ticket != self._turn:
                 return
@@ -64,7 +64,7 @@ class CircuitBreaker:
         self._failures = 0
 
     def failed(self, ticket: int) -> None:
-        """It did not."""
+        """Note that the call was not answered."""
         if ticket != self._turn:
             return
         self._turn += 1
@@ -76,6 +76,6 @@ class CircuitBreaker:
         self._until, self._trying = self._clock() + self._pause, False
 
     def abandoned(self, ticket: int) -> None:
-        """Nobody waited for the answer; the next may try."""
+        """Note that the caller gave up before an answer; the next call may try."""
         if ticket == self._turn:
             self._trying = False

@@ -1,4 +1,4 @@
-"""Embeddings that are known already."""
+"""The interface of a cache of embeddings."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ Vector = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Where vectors of queries are comparable. encoder: its name; dimension: d."""
+    """Vectors of the same space are comparable. encoder: its name; dimension: d."""
 
     encoder: str
     dimension: int
 
     @property
     def digest(self) -> bytes:
-        """Stands for it in keys."""
+        """Identifies the space in keys."""
         return digest(self.encoder, "query", str(self.dimension))
 
 
 class EmbeddingCache(Protocol):
-    """Embeddings of queries, bit for bit those of the encoder. Calls never raise: trouble is a miss, and counted."""
+    """Embeddings of queries, bit for bit those of the encoder. Calls never raise: an error counts as a miss."""
 
     async def read(self, space: Space, text_digests: Sequence[bytes]) -> list[Vector | None]:
-        """n embeddings in the order of the digests, None where there is none. They are not to be written to."""
+        """Return n read-only embeddings in the order of the digests, None for each that is missing."""
 
     async def write(self, space: Space, embeddings: Mapping[bytes, Vector]) -> None:
-        """Keep embeddings by the digests of their texts."""
+        """Store embeddings by the digests of their texts."""

@@ -1,4 +1,4 @@
-"""An encoder that remembers."""
+"""An encoder with a cache."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _Key = tuple[Space, bytes]
 
 
 class CachingEncoder:
-    """An `Encoder` that asks another one only for queries that neither the cache nor another request has.
+    """An `Encoder` that passes on only queries that are neither cached nor being encoded for another request.
 
-    Documents are not cached: they come once as a rule, and are many.
+    Documents are not cached: there are many, and usually each is encoded once.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class CachingEncoder:
         writes: int = 64,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """identity, writes: as of `KnownScores`. The caller closes the cache."""
+        """identity, writes: see `KnownScores`. The caller closes the cache."""
         self._encoder = encoder
         self._cache = cache
         self._identity = identity or (lambda: encoder.name)
@@ -44,7 +44,7 @@ class CachingEncoder:
         return self._encoder.dimension
 
     async def check(self) -> None:
-        """As `Encoder.check`: the encoder itself is asked, whatever the cache knows."""
+        """Check the encoder itself, whatever is cached."""
         await self._encoder.check()
 
     async def encode_query(self, text: str) -> Vector:
@@ -72,7 +72,7 @@ class CachingEncoder:
         return await self._encoder.encode_documents(texts)
 
     async def close(self) -> None:
-        """Finish writing, then close the encoder."""
+        """Wait for pending writes, then close the encoder."""
         self._closed = True
         await self._through.drain()
         await self._encoder.close()

@@ -1,4 +1,4 @@
-"""Scores that are known already, and how a task comes by the others: the only place that knows which were free."""
+"""Known scores, and computing the others. This module alone decides which scores cost no call."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ _Key = tuple[str, str, bytes]
 
 
 class KnownScores:
-    """A scorer behind a cache: it is asked only for what neither the cache nor another request has.
+    """A scorer behind a cache: it computes only what is neither cached nor being computed for another request.
 
-    Without a cache it is asked for everything. Of a call in which some pairs were cut, the scorer says how many and
-    not which: the longest texts are taken to be those, so that the number is exact for the same texts, and near for
-    others.
+    Without a cache it computes everything. The scorer reports how many pairs of a call were truncated, but not which;
+    the longest texts are assumed to be those, so the count is exact if the same texts recur, and otherwise close.
     """
 
     def __init__(
@@ -37,8 +36,8 @@ class KnownScores:
         writes: int = 64,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """identity: the scorer's full name, or None as long as it is not known, and then nothing is cached; by default
-        `scorer.name`. writes: how many may wait behind the requests' backs. The caller closes the scorer and the cache.
+        """identity: returns the scorer's full name, by default `scorer.name`, or None while it is unknown, when nothing
+        is cached. writes: most pending background writes. The caller closes the scorer and the cache.
         """
         self.scorer = scorer
         self.cache = cache
@@ -46,25 +45,25 @@ class KnownScores:
         self._identity = identity or (lambda: scorer.name)
 
     def of_task(self, query: str, caller: str = "") -> TaskScores:
-        """The scores of one task. caller: who is charged for them where they cost money."""
+        """Return the scores of one task. caller: who is charged if they cost money."""
         return TaskScores(self, query, caller)
 
     def identity(self) -> str | None:
-        """What scores are cached under now; None where they are not."""
+        """Return the name under which scores are cached now; None if they are not."""
         return None if self.cache is None else self._identity()
 
     async def close(self) -> None:
-        """Finish writing."""
+        """Wait for pending writes."""
         await self.through.drain()
 
 
 class TaskScores:
     """The scores of one task, and what they cost.
 
-    reused: by position, scores of earlier requests that were known before the first round and take the place of calls.
-    calls: how many of those asked for the cross-encoder computed for this task; cached: how many came from the cache,
-    or from another task that was having the same computed. truncated: scored pairs that were cut to fit. bill: what a
-    scorer that costs money has taken for this task, None where it costs none. failure: as of the last `Scores`.
+    reused: by position, scores from earlier requests, known before the first round; they replace calls.
+    calls: requested scores that the cross-encoder computed for this task; cached: those that came from the cache or
+    from another task computing them. truncated: scored pairs that were truncated to fit. bill: what a scorer that costs
+    money charged to this task, None if it costs none. failure: see `Scores`; that of the last call.
     """
 
     def __init__(self, known: KnownScores, query: str, caller: str = "") -> None:
@@ -78,9 +77,9 @@ class TaskScores:
         self._model: str | None = None
 
     async def recall(self) -> set[str | None]:
-        """Look up all that is known of the query, so that no round waits for the cache again.
+        """Look up all known scores of the query, so that no round waits for the cache.
 
-        Returns the ids of the documents that had one of these texts when they were scored.
+        Returns the ids that the documents with these texts had when they were scored.
         """
         model, cache, name = self._known.identity(), self._known.cache, self._known.scorer.name
         if cache is None:
@@ -93,7 +92,7 @@ class TaskScores:
         return {remembered.document for remembered in self._recalled.values()}
 
     def reusable(self, documents: Mapping[int, Document]) -> dict[int, float]:
-        """Of documents by position, what was recalled of those that still read as they did then."""
+        """Return the recalled scores of documents, by position, whose text has not changed since."""
         recalled = self._recalled or {}
         digests = {position: digest(document.content) for position, document in documents.items()}
         return {position: recalled[text].score for position, text in digests.items() if text in recalled}
@@ -101,11 +100,11 @@ class TaskScores:
     async def score(
         self, texts: Sequence[str], *, documents: Sequence[str] | None = None, deadline: float | None = None
     ) -> NDArray[np.float64]:
-        """n scores, in the order of the texts; NaN where the scorer gave none. documents: n ids, to be recalled with
-        the scores.
+        """Return n scores in the order of the texts, NaN where the scorer gave none. documents: n ids, stored with the
+        scores.
 
-        Raises what the scorer does, and ScorerUnavailable where the scores are of another model than those before,
-        which do not compare.
+        Raises what the scorer raises, and ScorerUnavailable if the scores come from another model than earlier ones,
+        since they are not comparable.
         """
         model, cache, scorer = self._known.identity(), self._known.cache, self._known.scorer
         if model is None or cache is None or not texts:
@@ -143,7 +142,7 @@ class TaskScores:
                 await cache.write(model, self._query, kept)
 
         found = await self._known.through.get(keys, Source(read, compute, write), deadline=deadline)
-        # What another task got no score of may have been a matter of its deadline, or of what it may cost.
+        # Another task may have got no score because of its deadline or its cost ceiling: ask again for this one.
         if unsettled := {key for key, score in zip(keys, found, strict=True) if np.isnan(score.score)} - own:
             settled = dict(zip(unsettled, await compute(list(unsettled)), strict=True))
             found = [settled.get(key, score) for key, score in zip(keys, found, strict=True)]

@@ -1,4 +1,4 @@
-"""The way to Redis, which may be slow, full, unavailable or broken at any moment, without anybody waiting for it."""
+"""The connection to Redis. Redis may be slow, full, unavailable or broken at any time; no caller waits long for it."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ Operation = Literal["read", "write"]
 OPERATIONS: tuple[Operation, ...] = ("read", "write")
 TIMEOUT = 0.05  # seconds of one command, connecting included
 CONNECTIONS = 16
-FAIR = 0.2  # of the timeout: Redis had about this less or more of it, or else it is this process that had no time
+FAIR = 0.2  # of the timeout: tolerance within which Redis had its time; otherwise the load here is to blame
 _SINGLE = ("redis", "rediss", "unix")
 _CLUSTER = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
-_WHOLE = ""  # the place of a single server, and of a cluster's keys as long as its nodes are not known
+_WHOLE = ""  # place of a single server, and of a cluster's keys while its nodes are unknown
 log = logging.getLogger(__name__)
 
 
 class Unanswered(Exception):
-    """Redis did not answer, refused, or was not asked."""
+    """Redis did not answer, returned an error, or was not called."""
 
 
 class ForeignKey(Exception):
-    """What is under this key is of another type than we would write."""
+    """The key holds a value of another type than ours."""
 
 
 class RedisLink:
-    """Commands to one Redis server, or to a Redis Cluster, each about one key.
+    """Sends commands to one Redis server or to a Redis Cluster, each about one key.
 
-    Reads and writes have circuits of their own, since a full or a read-only server still answers reads; so have the
+    Reads and writes have separate circuit breakers, since a full or read-only server still answers reads; so do the
     nodes of a cluster.
     """
 
@@ -57,11 +57,11 @@ class RedisLink:
         longest_pause: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """url: redis:// or rediss:// (TLS) or unix://, redis+cluster:// or rediss+cluster:// with one node or several,
-        separated by commas; options of redis-py as its query. timeout: seconds that a caller waits at most.
-        connections: commands that go on at a time. failures, pause, longest_pause: as of `CircuitBreaker`.
+        """url: redis:// or rediss:// (TLS) or unix://, redis+cluster:// or rediss+cluster:// with one or more nodes
+        separated by commas; its query holds options of redis-py. timeout: longest wait of a caller, in seconds.
+        connections: most concurrent commands. failures, pause, longest_pause: see `CircuitBreaker`.
 
-        Nothing is connected yet. Raises InvalidConfiguration.
+        Does not connect yet. Raises InvalidConfiguration if the url is malformed.
         """
         self._timeout = timeout
         self._slots = asyncio.Semaphore(connections)
@@ -71,7 +71,7 @@ class RedisLink:
         self._circuits: dict[tuple[Operation, str], CircuitBreaker] = {}
         self._cluster: RedisCluster | None = None
         self._server: Redis | None = None
-        self._stale = True  # whether the nodes of the cluster are to be asked for
+        self._stale = True  # whether the nodes of the cluster must be looked up
         self._finding: asyncio.Task[RedisCluster] | None = None
         self._closed = False
         self._open(url, connections)
@@ -79,12 +79,12 @@ class RedisLink:
             metrics.cache_circuit.labels(operation).set_function(partial(self.state, operation))
 
     def state(self, operation: Operation) -> State:
-        """The worst circuit of this operation."""
+        """Return the worst state among the circuit breakers of this operation."""
         circuits = list(self._circuits.items())
         return max((circuit.state for (of, _), circuit in circuits if of == operation), default=State.CLOSED)
 
     async def call(self, cache: Cache, operation: Operation, command: str, key: bytes, *arguments: bytes | int) -> Any:
-        """Redis's answer. Raises Unanswered or ForeignKey, and nothing else."""
+        """Return Redis's answer. Raises only Unanswered or ForeignKey."""
         if self._closed:
             raise Unanswered
         place = self._place(key)
@@ -109,7 +109,7 @@ class RedisLink:
         except ForeignKey:
             circuit.succeeded(ticket)
             raise
-        except Exception as error:  # redis-py fails in many ways on a malformed reply
+        except Exception as error:  # redis-py raises many types on a malformed reply
             if asked is None or (isinstance(error, TimeoutError) and not self._is_fair(loop.time() - asked)):
                 circuit.abandoned(ticket)
             else:
@@ -120,7 +120,7 @@ class RedisLink:
             metrics.cache_seconds.labels(cache, operation).observe(loop.time() - started)
 
     async def close(self) -> None:
-        """Release the connections; later calls are unanswered."""
+        """Close the connections; later calls raise Unanswered."""
         self._closed = True
         if self._finding is not None:
             self._finding.cancel()
@@ -133,7 +133,7 @@ class RedisLink:
             metrics.cache_circuit.remove(operation)
 
     def _is_fair(self, seconds: float) -> bool:
-        """Whether a server that has not answered in this time is to blame, and not the queue or the load here."""
+        """Whether a timeout after this time is the server's fault, not that of the queue or the load here."""
         return abs(seconds - self._timeout) <= FAIR * self._timeout
 
     async def _ask(self, command: str, key: bytes, *arguments: bytes | int) -> Any:
@@ -150,7 +150,7 @@ class RedisLink:
             return await client.execute_command(command, key, *arguments)
         except ReadOnlyError:
             if self._server is not None:
-                # It was the primary; behind its name there may be another one now.
+                # The primary may have changed: the same host name may lead to another server now.
                 await self._server.connection_pool.disconnect(inuse_connections=False)
             raise
         except ResponseError as error:
@@ -159,7 +159,7 @@ class RedisLink:
             raise
 
     async def _find_nodes(self, cluster: RedisCluster) -> None:
-        """Know which node has which keys. Who waits for it may leave: the search goes on."""
+        """Look up which node has which keys. The lookup goes on even if its callers are cancelled."""
         if not self._stale:
             return
         if self._finding is None:
@@ -180,10 +180,10 @@ class RedisLink:
         self._circuits = {place: circuit for place, circuit in self._circuits.items() if place[1] in known}
 
     def _place(self, key: bytes) -> str:
-        """The node that is to be asked for a key."""
+        """Return the name of the node that holds a key."""
         if self._cluster is None:
             return _WHOLE
-        with suppress(Exception):  # as many kinds as there are ways not to know it
+        with suppress(Exception):  # redis-py raises many types if it does not know the node
             node = self._cluster.get_node_from_key(key.decode("ascii"))
             if node is not None:
                 return node.name
@@ -196,7 +196,7 @@ class RedisLink:
         circuit.failed(ticket)
         if before is State.CLOSED and circuit.state is not State.CLOSED:
             log.warning(
-                "the cache is not asked for a while to %s%s: %s %s",
+                "cache %ss%s are suspended for a while: %s %s",
                 operation,
                 f" at {place}" if place else "",
                 type(error).__name__,
@@ -218,14 +218,14 @@ class RedisLink:
             "socket_connect_timeout": self._timeout,
             "retry": Retry(NoBackoff(), 0),
             "protocol": 2,
-            # More than are in use at a time, since redis-py counts those too that it is just closing.
+            # Leave room for connections that are being closed: redis-py counts them too.
             "max_connections": 2 * connections,
         }
-        # No message quotes the URL, not even in part: it may hold a password.
+        # No message quotes any part of the URL, since it may contain a password.
         scheme = url.partition("://")[0]
         if scheme not in (*_SINGLE, *_CLUSTER):
             known = ", ".join(f"{name}://" for name in (*_SINGLE, *_CLUSTER))
-            raise InvalidConfiguration(f"the URL of a cache begins with one of {known}")
+            raise InvalidConfiguration(f"the URL of a cache must begin with one of {known}")
         try:
             if scheme in _SINGLE:
                 self._server = Redis.from_url(url, **options)
@@ -235,7 +235,7 @@ class RedisLink:
                 parsed: dict[str, Any] = dict(parse_url(node))
                 nodes.append(ClusterNode(parsed.pop("host", "localhost"), parsed.pop("port", 6379)))
                 if parsed.pop("db", 0):
-                    raise InvalidConfiguration("a Redis Cluster has only the database 0; leave it out of the URL")
+                    raise InvalidConfiguration("a Redis Cluster has only database 0; leave the number out of the URL")
             if scheme == "rediss+cluster":
                 parsed.pop("connection_class", None)
                 parsed["ssl"] = True
@@ -249,7 +249,7 @@ class RedisLink:
 
 
 async def _initialized(cluster: RedisCluster) -> RedisCluster:
-    """The cluster with its nodes known, as far as any can be reached."""
+    """Return the cluster with its nodes known, as far as any can be reached."""
     from redis.exceptions import ConnectionError, TimeoutError
 
     turned = 0
@@ -257,7 +257,7 @@ async def _initialized(cluster: RedisCluster) -> RedisCluster:
         try:
             return await cluster.initialize()
         except (ConnectionError, TimeoutError):
-            # redis-py asks the first primary what commands there are, and without this always the same one.
+            # redis-py asks the first primary for the list of commands; rotate, or it would always ask the same one.
             primaries = cluster.get_primaries()
             if turned >= len(primaries):
                 raise
@@ -266,7 +266,7 @@ async def _initialized(cluster: RedisCluster) -> RedisCluster:
 
 
 def _nodes(url: str) -> list[str]:
-    """The URLs of a cluster's nodes."""
+    """Return the URLs of a cluster's nodes."""
     parts = urlsplit(url)
     scheme = _CLUSTER[parts.scheme]
     user, at, hosts = parts.netloc.rpartition("@")

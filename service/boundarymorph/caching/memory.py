@@ -1,6 +1,6 @@
-"""Caches in this process: least recently used first out, bounded in bytes.
+"""Caches in this process: LRU, bounded in bytes.
 
-What a value takes is estimated, a little more than CPython needs. For use on one event loop.
+The size of a value is an estimate, slightly more than CPython needs. For use on one event loop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Value = TypeVar("Value")
 
 
 class _MemoryCache(ABC, Generic[Value]):
-    """Values by key, at most `max_bytes` of them, each until it expires."""
+    """Values by key, at most `max_bytes` in total, each until it expires."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class _MemoryCache(ABC, Generic[Value]):
 
     @property
     def kept_bytes(self) -> int:
-        """What is kept takes about so much."""
+        """Estimated size of what is stored."""
         return int(self._values.currsize)
 
     def _expires(self, key: bytes, value: Value, now: float) -> float:
@@ -51,7 +51,7 @@ class _MemoryCache(ABC, Generic[Value]):
     @staticmethod
     @abstractmethod
     def _size(value: Value) -> int:
-        """Bytes that a value takes."""
+        """Return the estimated size of a value in bytes."""
 
     def _get(self, key: bytes) -> Value | None:
         found: Value | None = self._values.get(key)
@@ -64,14 +64,14 @@ class _MemoryCache(ABC, Generic[Value]):
 
 @dataclass(slots=True)
 class _Query:
-    """The scores of one query in order of writing, and when they expire."""
+    """The scores of one query in the order written, and when they expire."""
 
     expires: float
     scores: dict[bytes, Remembered] = field(default_factory=dict)
 
 
 class MemoryScoreCache(_MemoryCache[_Query]):
-    """A `ScoreCache` in this process; queries go as a whole. seconds_to_live: since the first write of the query."""
+    """A `ScoreCache` in this process; evicts whole queries. seconds_to_live: since the first write of the query."""
 
     async def recall(self, model: str, query: str) -> Mapping[bytes, Remembered]:
         known = self._get(digest(model, query))
@@ -114,7 +114,7 @@ class MemoryEmbeddingCache(_MemoryCache[Vector]):
 
     async def write(self, space: Space, embeddings: Mapping[bytes, Vector]) -> None:
         for text, embedding in embeddings.items():
-            vector = embedding.copy()  # the caller may hand out the other one, or a row of a large array
+            vector = embedding.copy()  # callers may modify theirs, and it may be a row of a large array
             vector.flags.writeable = False
             self._put(space.digest + text, vector)
         metrics.cache_writes.labels("embeddings", "ok").inc(len(embeddings))

@@ -1,4 +1,4 @@
-"""Reading through a cache: what it has, else what another request is computing, else what is computed now."""
+"""Reading through a cache: values that are neither cached nor being computed for another request are computed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class _Outcome(Enum):
-    """How a flight can end without a value: its request left, or what computes has failed."""
+    """How a flight can end without a value: its request was cancelled, or the computation failed."""
 
     ABANDONED = auto()
     FAILED = auto()
@@ -29,7 +29,7 @@ class _Outcome(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Flight(Generic[Value]):
-    """A value on its way. due: the deadline of the request that has it read and computed."""
+    """A value being read or computed. due: the deadline of the request that does so."""
 
     due: float
     landed: asyncio.Future[Value | _Outcome]
@@ -37,10 +37,10 @@ class _Flight(Generic[Value]):
 
 @dataclass(frozen=True, slots=True)
 class Source(Generic[Key, Value]):
-    """Where the values of one call come from, and where they are kept.
+    """Where the values of one call come from, and where they are stored.
 
-    read and compute get keys without repetition. compute is called once for all that nobody has, and again only for
-    what another request was computing when it failed.
+    read and compute get distinct keys. compute is called once for all missing values, and again only for those that
+    another request was computing when it failed.
     """
 
     read: Callable[[Sequence[Key]], Awaitable[Sequence[Value | None]]]
@@ -49,14 +49,14 @@ class Source(Generic[Key, Value]):
 
 
 class ReadThrough(Generic[Key, Value]):
-    """Values by key, each read and computed for one request at a time (single flight), and written behind its back.
+    """Values by key, each read and computed by one request at a time (single flight), and written in the background.
 
-    A flight stays until its value has been written, so that a later request finds it there or in the cache.
-    For one event loop.
+    A flight stays until its value has been written, so a later request finds the value there or in the cache.
+    For use on one event loop.
     """
 
     def __init__(self, cache: Cache, *, writes: int = 64, clock: Callable[[], float] = time.monotonic) -> None:
-        """cache: what it is called in the metrics; writes: how many may go on behind the requests' backs."""
+        """cache: its label in the metrics; writes: most background writes at a time."""
         self._cache: Cache = cache
         self._most_writes = writes
         self._clock = clock
@@ -66,7 +66,7 @@ class ReadThrough(Generic[Key, Value]):
     async def get(
         self, keys: Sequence[Key], source: Source[Key, Value], *, deadline: float | None = None
     ) -> list[Value]:
-        """n values for n keys, equal keys looked up once. deadline: seconds on the clock.
+        """Return n values for n keys; equal keys are looked up once. deadline: seconds on the clock.
 
         Raises what source.compute raises, and DeadlineExceeded.
         """
@@ -77,7 +77,7 @@ class ReadThrough(Generic[Key, Value]):
             followed, led = {}, []
             for key in wanted:
                 flight = self._flights.get(key)
-                # One in less of a hurry would come too late: its place in a queue goes by its own deadline.
+                # A request with a later deadline may be queued too far back to finish in time for this one.
                 if flight is not None and (flight.due <= due or flight.landed.done()):
                     followed[key] = flight
                 else:
@@ -99,7 +99,7 @@ class ReadThrough(Generic[Key, Value]):
         return [found[key] for key in keys]
 
     async def drain(self) -> None:
-        """Wait for the writes that go on."""
+        """Wait for pending writes."""
         while self._writes:
             await asyncio.gather(*self._writes)
 
@@ -138,7 +138,7 @@ class ReadThrough(Generic[Key, Value]):
         values: Mapping[Key, Value],
         otherwise: _Outcome = _Outcome.ABANDONED,
     ) -> None:
-        """Give the value to those who wait for it, and end the flight."""
+        """Hand the values to the requests that wait for them, and end the flights."""
         for key, flight in flights.items():
             if not flight.landed.done():
                 flight.landed.set_result(values.get(key, otherwise))
@@ -151,13 +151,13 @@ class ReadThrough(Generic[Key, Value]):
         seconds = None if deadline is None else deadline - self._clock()
         _, late = await asyncio.wait({flight.landed for flight in flights.values()}, timeout=seconds)
         if late:
-            raise DeadlineExceeded("the time of the request was over before another request had computed the same")
+            raise DeadlineExceeded("the deadline passed while another request was computing the same value")
         return {key: flight.landed.result() for key, flight in flights.items()}
 
     def _write_later(
         self, values: Mapping[Key, Value], flights: Mapping[Key, _Flight[Value]], source: Source[Key, Value]
     ) -> None:
-        """Write behind the request's back; the flights end when it is done."""
+        """Write in the background; the flights end when the write is done."""
         if len(self._writes) >= self._most_writes:
             metrics.cache_writes.labels(self._cache, "dropped").inc(len(values))
             self._land(flights, values)

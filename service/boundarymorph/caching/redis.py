@@ -22,14 +22,14 @@ from boundarymorph.caching.values import (
 from boundarymorph.telemetry import metrics
 from boundarymorph.telemetry.metrics import Cache
 
-_SIDE_BY_SIDE = 16  # commands for one call: a cluster takes no more than one key in each
+_SIDE_BY_SIDE = 16  # concurrent commands of one call: in a cluster, a command takes a single key
 _UNANSWERED, _FOREIGN = object(), object()
 
 Value = TypeVar("Value")
 
 
 class _RedisCache:
-    """seconds_to_live: since a key was written first. The caller closes the link."""
+    """seconds_to_live: since the first write of a key. The caller closes the link."""
 
     cache: ClassVar[Cache]
 
@@ -50,10 +50,9 @@ class _RedisCache:
 
 
 class RedisScoreCache(_RedisCache):
-    """A `ScoreCache` in Redis: a hash a query, a field a text.
+    """A `ScoreCache` in Redis: one hash per query, one field per text.
 
-    Key: boundarymorph:scores:1:{hash of model and query}, with the namespace before `scores` if there is one; field:
-    the text's digest.
+    Key: boundarymorph:scores:1:{hash of model and query}, with any namespace before `scores`; field: the text's digest.
     """
 
     cache = "scores"
@@ -61,7 +60,7 @@ class RedisScoreCache(_RedisCache):
     async def recall(self, model: str, query: str) -> Mapping[bytes, Remembered]:
         key = score_key(model, query, self._namespace)
         here = place(key)
-        # Unlike HGETALL it has a bound.
+        # Unlike HGETALL, HRANDFIELD bounds the size of the answer.
         answer = await self._ask("HRANDFIELD", key, FIELDS, b"WITHVALUES")
         if answer is _UNANSWERED:
             return {}
@@ -99,7 +98,7 @@ class RedisScoreCache(_RedisCache):
             except ForeignKey:
                 await self._link.call("scores", "write", "UNLINK", key)
                 await self._link.call("scores", "write", "HSET", key, *fields)
-            # A later write does not prolong the life of what is there already.
+            # A later write does not extend the lifetime of an existing key.
             left = await self._link.call("scores", "write", "PTTL", key)
             if not isinstance(left, int) or not 0 <= left <= self._milliseconds:
                 await self._link.call("scores", "write", "PEXPIRE", key, self._milliseconds)
@@ -110,10 +109,9 @@ class RedisScoreCache(_RedisCache):
 
 
 class RedisEmbeddingCache(_RedisCache):
-    """An `EmbeddingCache` in Redis: a string a text, all over the cluster.
+    """An `EmbeddingCache` in Redis: one string per text, spread over the cluster.
 
-    Key: boundarymorph:embeddings:1:hash of the space:digest of the text, with the namespace before `embeddings` if
-    there is one.
+    Key: boundarymorph:embeddings:1:hash of the space:digest of the text, with any namespace before `embeddings`.
     """
 
     cache = "embeddings"
@@ -148,7 +146,7 @@ class RedisEmbeddingCache(_RedisCache):
 
 
 def score_key(model: str, query: str, namespace: str | None = None) -> bytes:
-    """Where the scores of a query are. All keys of one query would be on one node of a cluster."""
+    """Return the key of a query's scores. In a cluster, the braces put all keys of one query on one node."""
     return f"{_prefix(namespace)}scores:1:{{{digest(model, query).hex()}}}".encode()
 
 
@@ -162,7 +160,7 @@ def _prefix(namespace: str | None) -> str:
 
 
 def _read(cache: Cache, answers: Sequence[object], decode: Callable[[int, object], Value]) -> list[Value | None]:
-    """What the answers say, None for nothing; counted."""
+    """Decode and count the answers; None for each that holds no value."""
     found: list[Value | None] = [None] * len(answers)
     hits = corrupt = errors = 0
     for row, answer in enumerate(answers):
@@ -180,7 +178,7 @@ def _read(cache: Cache, answers: Sequence[object], decode: Callable[[int, object
 
 
 async def _side_by_side(one: Callable[[int], Coroutine[Any, Any, None]], count: int) -> None:
-    """Run it for 0, ..., count - 1, some at a time."""
+    """Call it with 0, ..., count - 1, some of them concurrently."""
 
     async def worker(first: int) -> None:
         for row in range(first, count, _SIDE_BY_SIDE):

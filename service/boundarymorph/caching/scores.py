@@ -1,4 +1,4 @@
-"""Scores that are known already, kept by query."""
+"""The interface of a cache of scores, grouped by query."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-FIELDS = 5_000  # that are recalled of one query at most
-DOCUMENT_BYTES = 255  # of a document's id in UTF-8; a score with a longer one is kept without
+FIELDS = 5_000  # most that are recalled per query
+DOCUMENT_BYTES = 255  # longest document id in UTF-8; a score with a longer one is stored without it
 SECONDS_TO_LIVE = 7 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """A score in [0, 1]; truncated: whether the pair was cut to fit; document: the id that the text had when scored.
+    """A score in [0, 1]; truncated: whether the pair was truncated; document: the text's id when it was scored.
 
-    The id is a hint, where to look: another document may have it now, so a score is only good for a text that has the
-    digest it is kept under.
+    The id is only a hint where to look: another document may have it now, so a score is valid only for a text with the
+    digest under which it is stored.
     """
 
     score: float
@@ -25,7 +25,7 @@ class Remembered:
 
 
 def kept_name(document: str | None) -> bytes | None:
-    """An id in UTF-8; None for one that is not kept."""
+    """Return an id in UTF-8, or None if it is not stored."""
     if document is None:
         return None
     try:
@@ -36,16 +36,16 @@ def kept_name(document: str | None) -> bytes | None:
 
 
 class ScoreCache(Protocol):
-    """Scores of (query, text) pairs, by model. Calls never raise: trouble is a miss, and counted.
+    """Scores of (query, text) pairs, by model. Calls never raise: an error counts as a miss.
 
-    A cache loses what it likes, but what it gives back is what was written.
+    A cache may lose anything, but never returns anything other than what was written.
     """
 
     async def recall(self, model: str, query: str) -> Mapping[bytes, Remembered]:
-        """All that is known of a query, by the digest of the text, up to FIELDS; which of more is left open."""
+        """Return the known scores of a query by the text's digest: all, or any FIELDS of them if there are more."""
 
     async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[Remembered | None]:
-        """n scores in the order of the digests, None where there is none."""
+        """Return n scores in the order of the digests, None for each that is missing."""
 
     async def write(self, model: str, query: str, scores: Mapping[bytes, Remembered]) -> None:
-        """Keep scores by the digests of their texts, until the query expires, a while after its first write."""
+        """Store scores by the digests of their texts; all of a query expire a fixed time after its first write."""

@@ -1,8 +1,8 @@
-"""Scores and embeddings as bytes.
+"""The binary form of scores and embeddings in Redis.
 
 A value is a version (1 byte), flags (1 byte), a checksum (4 bytes) and the score as float64 with the document's id in
-UTF-8, or the vector as float32; all little-endian. The checksum covers the place too, so that a value that was damaged,
-written elsewhere or meant for another request is noticed.
+UTF-8, or the vector as float32; all little-endian. The checksum also covers the place, so that a value that was
+damaged, written elsewhere or meant for another request is detected.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _SCORE = struct.Struct("<BBId")
 
 
 class Corrupt(Exception):
-    """These bytes are no value of this place in this version."""
+    """These bytes are not a valid value of this place and version."""
 
 
 def place(key: bytes) -> int:
-    """What values under a key are bound to."""
+    """Return a checksum of a key, to which the values under it are bound."""
     return crc32(key)
 
 
 def encode_score(remembered: Remembered, key: int, field: bytes) -> bytes:
-    """key: its `place`. A score outside [0, 1] is written, and Corrupt when it is read."""
+    """Encode a score. key: its `place`. A score outside [0, 1] is written, but raises Corrupt when it is read."""
     name = kept_name(remembered.document)
     flags = _TRUNCATED * remembered.truncated | _NAMED * (name is not None)
     value = _SCORE.pack(VERSION, flags, 0, remembered.score) + (name or b"")
@@ -39,7 +39,7 @@ def encode_score(remembered: Remembered, key: int, field: bytes) -> bytes:
 
 
 def decode_score(value: object, key: int, field: bytes) -> Remembered:
-    """What `encode_score` was given, without an id that is not kept. Raises Corrupt."""
+    """Reverse `encode_score`; an id that was too long is missing. Raises Corrupt."""
     if not isinstance(value, bytes) or len(value) < _SCORE.size:
         raise Corrupt
     version, flags, checksum, score = _SCORE.unpack_from(value)
@@ -56,12 +56,12 @@ def decode_score(value: object, key: int, field: bytes) -> Remembered:
 
 
 def encode_embedding(vector: Vector, key: int) -> bytes:
-    """key: its `place`."""
+    """Encode a vector. key: its `place`."""
     return _sealed(_HEAD.pack(VERSION, 0, 0) + vector.astype("<f4").tobytes(), 0, key)
 
 
 def decode_embedding(value: object, key: int, dimension: int) -> Vector:
-    """What `encode_embedding` was given. Raises Corrupt."""
+    """Reverse `encode_embedding`. Raises Corrupt."""
     if not isinstance(value, bytes) or len(value) != _HEAD.size + 4 * dimension:
         raise Corrupt
     version, flags, checksum = _HEAD.unpack_from(value)
@@ -71,6 +71,6 @@ def decode_embedding(value: object, key: int, dimension: int) -> Vector:
 
 
 def _sealed(value: bytes, flags: int, place: int) -> bytes:
-    """With its checksum. The version is not in it: another version may do all of this differently."""
+    """Add the checksum. It does not cover the version, since another version may use another checksum."""
     checksum = crc32(value[_HEAD.size :], place ^ flags)
     return value[:2] + checksum.to_bytes(4, "little") + value[_HEAD.size :]

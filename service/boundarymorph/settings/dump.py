@@ -1,4 +1,4 @@
-"""The settings as a file that loads again, without secrets."""
+"""Writing the settings as a TOML file that loads again, without secrets."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from pydantic import BaseModel, SecretStr
 from boundarymorph.settings.environment import PREFIX
 
 MASK = "********"
-_SECRET_PARAMETER = re.compile(r"(?i)[?&][^=&]*(pass|key|token|secret|auth|sig)[^=&]*=")  # of a URL
+_SECRET_PARAMETER = re.compile(r"(?i)[?&][^=&]*(pass|key|token|secret|auth|sig)[^=&]*=")  # in a URL's query
 
 
 def to_toml(settings: BaseModel) -> str:
-    """Flat values first, then one table each for the nested ones. Unset values are comments, and so are secrets."""
+    """Return the settings as TOML: flat values first, then a table for each section.
+
+    Unset values and secrets become comments.
+    """
     return _table(masked(settings), ())
 
 
@@ -38,13 +41,13 @@ def _table(values: Mapping[str, Any], path: tuple[str, ...]) -> str:
 
 
 def _header(path: tuple[str, ...]) -> str:
-    """The line of a table, its name quoted where it has to be."""
+    """Return the header line of a table, with each name quoted if necessary."""
     names = [tomli_w.dumps({name: 0}).removesuffix(" = 0\n") for name in path]
     return f"[{'.'.join(names)}]\n"
 
 
 def masked(value: object, name: str = "") -> Any:
-    """A value as plain data, with MASK in place of secrets, and of URLs that hold one."""
+    """Return a value as plain data, with MASK in place of secrets and of URLs that contain one."""
     match value:
         case BaseModel():
             return {inner: masked(getattr(value, inner), inner) for inner in type(value).model_fields}
@@ -64,6 +67,6 @@ def masked(value: object, name: str = "") -> Any:
 
 
 def _holds_secret(text: str) -> bool:
-    """Whether this is a URL that may hold a password: before its host, or in its query."""
+    """Whether this is a URL that may contain a password, before its host or in its query."""
     _, separator, rest = text.partition("://")
     return bool(separator) and ("@" in rest or _SECRET_PARAMETER.search(rest) is not None)

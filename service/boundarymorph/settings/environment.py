@@ -1,4 +1,4 @@
-"""Where settings come from: the variables of the environment, and the file that one of them names."""
+"""Where settings come from: environment variables, and the file that one of them names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from boundarymorph.errors import InvalidConfiguration
 PREFIX = "BOUNDARYMORPH_"
 CONFIG_VARIABLE = "BOUNDARYMORPH_CONFIG"
 CLIENT_VARIABLES = ("BOUNDARYMORPH_URL", "BOUNDARYMORPH_API_KEY")
-OTHER_VARIABLES = (CONFIG_VARIABLE, "BOUNDARYMORPH_CHAT_KEY", *CLIENT_VARIABLES)  # which are no settings
+OTHER_VARIABLES = (CONFIG_VARIABLE, "BOUNDARYMORPH_CHAT_KEY", *CLIENT_VARIABLES)  # which are not settings
 # Kubernetes sets these in every pod for a Service whose name begins with "boundarymorph".
 SERVICE_LINK = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)", re.IGNORECASE)
 SERVICE_LINK_URL = re.compile(r"(tcp|udp|sctp)://")
@@ -24,7 +24,7 @@ DEFAULT_CONFIG = Path("boundarymorph.toml")
 
 
 def unknown_variables(settings: type[BaseModel]) -> list[str]:
-    """What is wrong with each variable of the environment that begins like a setting's and is none."""
+    """Return an error message for each environment variable that has the prefix but is not a setting."""
     known = [name.upper() for name in _variables(settings)]
     found = []
     for variable, value in sorted(os.environ.items()):
@@ -40,7 +40,7 @@ def unknown_variables(settings: type[BaseModel]) -> list[str]:
 
 
 def _is_setting(model: type[BaseModel], parts: list[str]) -> bool:
-    """Whether these parts of a variable's name lead to a field, or into one whose names are the user's."""
+    """Whether the parts of a variable's name lead to a field, or into a mapping whose keys the user chooses."""
     field = model.model_fields.get(parts[0].lower())
     if field is None:
         return False
@@ -51,7 +51,7 @@ def _is_setting(model: type[BaseModel], parts: list[str]) -> bool:
 
 
 def _variables(model: type[BaseModel]) -> Iterator[str]:
-    """What follows the prefix in the variables of all settings."""
+    """Yield the names of all settings' variables, without the prefix."""
     for name, field in model.model_fields.items():
         inner = field.annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel):
@@ -61,7 +61,10 @@ def _variables(model: type[BaseModel]) -> Iterator[str]:
 
 
 def config_file() -> Path | None:
-    """The file that CONFIG_VARIABLE names, or DEFAULT_CONFIG where there is one. Raises InvalidConfiguration."""
+    """Return the file that CONFIG_VARIABLE names, or DEFAULT_CONFIG if it exists.
+
+    Raises InvalidConfiguration if the named file does not exist.
+    """
     named = os.environ.get(CONFIG_VARIABLE)
     if named is None:
         return DEFAULT_CONFIG if DEFAULT_CONFIG.is_file() else None

@@ -1,4 +1,4 @@
-"""The sections of the settings: each part of the service has one."""
+"""The sections of the settings, one for each part of the service."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic_settings import NoDecode
 class Limits(BaseModel, extra="forbid"):
     """Bounds on one request. A request that exceeds one is refused on arrival."""
 
-    body_bytes: int = Field(256 * 2**20, ge=1024, description="HTTP body, except of a streamed upload")
+    body_bytes: int = Field(256 * 2**20, ge=1024, description="HTTP body, except a streamed upload")
     line_bytes: int = Field(4 * 2**20, ge=1024, description="one line of an NDJSON upload")
     query_characters: int = Field(10_000, ge=1)
     text_characters: int = Field(1_000_000, ge=1, description="title and text of one document of a pool")
@@ -23,20 +23,20 @@ class Limits(BaseModel, extra="forbid"):
     k: int = Field(20_000, ge=1, description="documents returned")
     max_tokens: int = Field(10_000_000, ge=1, description="tokens returned")
     known_scores: int = Field(1_000, ge=0, description="cross-encoder scores that come with a pool")
-    batch_size: int = Field(256, ge=1, description="documents a round")
+    batch_size: int = Field(256, ge=1, description="documents per round")
     dimension: int = Field(8_192, ge=1, description="d of given embeddings")
     sessions: int | None = Field(
         None,
         ge=1,
-        description="selections at a time; if unset 64, with the embedded cross-encoder here 4 a core over all workers",
+        description="concurrent selections; if unset 64, or with the embedded cross-encoder here 4 per core",
     )
-    waiting: int = Field(192, ge=0, description="requests for selections that may wait for their turn")
+    waiting: int = Field(192, ge=0, description="selection requests that may wait for their turn")
     key_sessions: int | None = Field(
-        None, ge=1, description="selections of one key at a time, running and waiting; no bound of its own if unset"
+        None, ge=1, description="selections of one key at a time, running and waiting; no separate bound if unset"
     )
     deadline_seconds: float = Field(600.0, ge=0.001, description="longest deadline_ms of a selection")
     texts: int = Field(512, ge=1, description="texts in one call of a scorer")
-    bytes_in_hand: int = Field(2**30, ge=1024, description="HTTP bodies of all requests under way together")
+    bytes_in_hand: int = Field(2**30, ge=1024, description="HTTP bodies of all running requests together")
 
     @model_validator(mode="after")
     def _room_for_a_body(self) -> Self:
@@ -49,7 +49,7 @@ class Limits(BaseModel, extra="forbid"):
 
 
 def _listed(value: object) -> object:
-    """One URL by itself, or a JSON list of them as an environment variable has it."""
+    """Accept a single URL, or the JSON list of an environment variable."""
     if not isinstance(value, str):
         return value
     return orjson.loads(value) if value.startswith("[") else (value,)
@@ -57,12 +57,12 @@ def _listed(value: object) -> object:
 
 Urls = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
 
-# A comma also separates scopes and indexes within a key, so only one that a whole key follows separates keys.
+# A comma also separates scopes and indexes within a key, so a comma separates keys only if a whole key follows.
 _BETWEEN_KEYS = re.compile(r"\s*,\s*(?=[A-Za-z0-9][A-Za-z0-9._-]*:[a-z,]+:[0-9a-f]{64}(?![0-9a-f]))|,?\s+")
 
 
 def _listed_keys(value: object) -> object:
-    """Keys separated by spaces, line ends or commas, or a JSON list of them."""
+    """Accept keys separated by spaces, line breaks or commas, or a JSON list of them."""
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -75,14 +75,14 @@ Keys = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed_keys)]
 
 
 class ModelSettings(BaseModel, extra="forbid"):
-    """A model: on a server elsewhere if there is a url, else in this process, by name or the embedded one."""
+    """A model: on other servers if there is a url, else in this process, a named one or the embedded one."""
 
     named: ClassVar[tuple[str, ...]] = ("precision", "device", "instruction", "trust_remote_code", "batch_tokens")
-    chosen: ClassVar[tuple[str, ...]] = ("revision",)  # of a url too
+    chosen: ClassVar[tuple[str, ...]] = ("revision",)  # also allowed with a url
 
     url: Urls = ()
-    api_key: SecretStr | None = Field(None, description="what those are sent as a Bearer token")
-    timeout_seconds: float = Field(30.0, gt=0, description="one call, retries included, where nothing else is due")
+    api_key: SecretStr | None = Field(None, description="sent to those servers as a Bearer token")
+    timeout_seconds: float = Field(30.0, gt=0, description="one call, retries included, without an earlier deadline")
     attempt_seconds: float = Field(10.0, gt=0, description="one try at one server")
     connections: int = Field(64, ge=1, description="connections to all servers together")
 
@@ -90,13 +90,13 @@ class ModelSettings(BaseModel, extra="forbid"):
     revision: str | None = Field(
         None,
         pattern=r"^[\w./-]{1,128}$",
-        description="commit, branch or tag of a model with a name; of a url, what distinguishes its model from others",
+        description="commit, branch or tag of a named model; with a url, distinguishes its model from others",
     )
-    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = Field("auto", description="of a model with a name")
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="where a model with a name runs")
-    instruction: str | None = Field(None, description="for models that are given their task as an instruction")
+    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = Field("auto", description="of a named model")
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="where a named model runs")
+    instruction: str | None = Field(None, description="for models that take their task as an instruction")
     trust_remote_code: bool = Field(False, description="run Python code that comes with the model")
-    batch_tokens: int | None = Field(None, ge=1, description="tokens of a batch; by the device if unset")
+    batch_tokens: int | None = Field(None, ge=1, description="tokens per batch; depends on the device if unset")
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -116,29 +116,29 @@ class ModelSettings(BaseModel, extra="forbid"):
 
 
 class JudgeSettings(BaseModel, extra="forbid", frozen=True):
-    """A chat model as the scorer, at an openai:// url: how it is asked, and what it may cost."""
+    """A chat model as the scorer, at an openai:// url: how it is prompted, and what it may cost."""
 
     grades: Literal["auto", "logprobs", "json", "digit"] = Field(
         "auto", description="how a grade is asked for; auto: the first of these that the server can do"
     )
-    instruction: str | None = Field(None, min_length=1, description="what else it is told about how to grade")
-    text_characters: int = Field(8_000, ge=1, description="of a document that it is shown")
-    answer_tokens: int = Field(32, ge=1, description="that it may write; more for a model that thinks first")
+    instruction: str | None = Field(None, min_length=1, description="additional instructions for grading")
+    text_characters: int = Field(8_000, ge=1, description="characters of a document that it is shown")
+    answer_tokens: int = Field(32, ge=1, description="tokens that it may write; more for a model that thinks first")
     token_field: Literal["max_tokens", "max_completion_tokens"] | None = Field(
-        None, description="what the field for them is called; if unset max_tokens, and the other at OpenAI's own API"
+        None, description="name of the field for them; if unset max_tokens, and the other for OpenAI's own API"
     )
-    top_logprobs: int = Field(5, ge=1, le=20, description="likeliest tokens that are asked for")
+    top_logprobs: int = Field(5, ge=1, le=20, description="number of likeliest tokens requested")
     seed: int = 0
-    body: dict[str, Any] = Field(default_factory=dict, description="more fields of each request, as JSON")
-    omit: tuple[str, ...] = Field((), description="fields that the server does not take, such as seed or temperature")
+    body: dict[str, Any] = Field(default_factory=dict, description="additional fields of each request, as JSON")
+    omit: tuple[str, ...] = Field((), description="fields that the server does not accept, such as seed or temperature")
 
-    input_price: float = Field(0.0, ge=0, description="of a million tokens read, in any currency")
-    output_price: float = Field(0.0, ge=0, description="of a million tokens written")
+    input_price: float = Field(0.0, ge=0, description="price of a million tokens read, in any currency")
+    output_price: float = Field(0.0, ge=0, description="price of a million tokens written")
     request_tokens: int | None = Field(None, ge=1, description="ceiling of one request")
     request_cost: float | None = Field(None, gt=0)
-    key_day_tokens: int | None = Field(None, ge=1, description="ceiling of a key on a day in UTC")
+    key_day_tokens: int | None = Field(None, ge=1, description="ceiling of a key per day in UTC")
     key_day_cost: float | None = Field(None, gt=0)
-    day_tokens: int | None = Field(None, ge=1, description="ceiling of all keys together on a day in UTC")
+    day_tokens: int | None = Field(None, ge=1, description="ceiling of all keys together per day in UTC")
     day_cost: float | None = Field(None, gt=0)
 
     @model_validator(mode="after")
@@ -156,52 +156,52 @@ class JudgeSettings(BaseModel, extra="forbid", frozen=True):
 
 
 class ScorerSettings(ModelSettings):
-    """The cross-encoder: a server elsewhere if there is a url, else a model in this process."""
+    """The cross-encoder: on other servers if there is a url, else a model in this process."""
 
     named: ClassVar[tuple[str, ...]] = (*ModelSettings.named, "prompt")
 
     url: Urls = Field((), description="http://, tei://, vllm://, infinity://, cohere://, jina:// or openai:// servers")
     model: str | None = Field(None, description="Hugging Face name or folder; the embedded cross-encoder if unset")
-    max_length: int | None = Field(None, ge=8, description="tokens of a pair; the model's own limit if unset")
-    prompt: str | None = Field(None, description="template of a causal reranker, where its name does not imply one")
-    queue_tokens: int = Field(1_000_000, ge=1, description="tokens that may wait; what is over it is refused")
+    max_length: int | None = Field(None, ge=8, description="tokens per pair; the model's own limit if unset")
+    prompt: str | None = Field(None, description="template of a causal reranker, if its name does not imply one")
+    queue_tokens: int = Field(1_000_000, ge=1, description="tokens that may wait; beyond that, calls are rejected")
     judge: JudgeSettings = Field(default_factory=JudgeSettings)
 
 
 class EncoderSettings(ModelSettings):
-    """The dual encoder: a server elsewhere if there is a url, else a model in this process."""
+    """The dual encoder: on other servers if there is a url, else a model in this process."""
 
     named: ClassVar[tuple[str, ...]] = (*ModelSettings.named, "pooling")
     chosen: ClassVar[tuple[str, ...]] = (*ModelSettings.chosen, "query_prompt", "document_prompt", "dimension")
 
     url: Urls = Field((), description="tei://, vllm:// or openai:// servers; several are replicas")
     model: str | None = Field(None, description="Hugging Face name or folder; the embedded encoder if unset")
-    max_length: int | None = Field(None, ge=8, description="tokens of a text; the model's own limit if unset")
-    pooling: Literal["cls", "mean", "last"] | None = Field(None, description="what its files say, if unset")
-    query_prompt: str | None = Field(None, description="before every query; the model's own if unset")
-    document_prompt: str | None = Field(None, description="before every document; the model's own if unset")
-    dimension: int | None = Field(None, ge=1, description="leading numbers kept, of a model made for that")
+    max_length: int | None = Field(None, ge=8, description="tokens per text; the model's own limit if unset")
+    pooling: Literal["cls", "mean", "last"] | None = Field(None, description="taken from its files if unset")
+    query_prompt: str | None = Field(None, description="prefix of every query; the model's own if unset")
+    document_prompt: str | None = Field(None, description="prefix of every document; the model's own if unset")
+    dimension: int | None = Field(None, ge=1, description="leading components kept, of a model trained for that")
 
 
 class RerankSettings(BaseModel, extra="forbid"):
-    """The rerank routes of others, where a request does not name a budget."""
+    """The compatible rerank routes, if a request does not name a budget."""
 
-    full_documents: int = Field(1_000, ge=0, description="documents of a request up to which all are scored")
-    share: float = Field(0.2, gt=0, le=1, description="of more documents than that, how many are scored")
-    batch_size: int = Field(8, ge=1, description="documents a round, where not all are scored at once")
+    full_documents: int = Field(1_000, ge=0, description="documents in a request up to which all are scored")
+    share: float = Field(0.2, gt=0, le=1, description="fraction scored of a request with more documents than that")
+    batch_size: int = Field(8, ge=1, description="documents per round, if not all are scored at once")
 
 
 class CacheSettings(BaseModel, extra="forbid"):
-    """What is known already: in Redis if there is a url, else in this process."""
+    """Known scores and embeddings: in Redis if there is a url, else in this process."""
 
     enabled: bool = Field(True, description="keep scores and the embeddings of queries")
     url: SecretStr | None = Field(None, description="redis://, rediss://, unix:// or redis+cluster://")
-    timeout_seconds: float = Field(0.05, gt=0, description="that a lookup waits for Redis at most")
-    seconds_to_live: float = Field(7 * 86_400.0, gt=0, description="of a query's scores, and of an embedding")
+    timeout_seconds: float = Field(0.05, gt=0, description="longest that a lookup waits for Redis")
+    seconds_to_live: float = Field(7 * 86_400.0, gt=0, description="lifetime of a query's scores, and of an embedding")
     namespace: str | None = Field(
-        None, pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="of the keys in Redis: others see nothing of it"
+        None, pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="part of the keys in Redis; separates services"
     )
-    memory_bytes: int = Field(64 * 2**20, ge=1024, description="of scores, and of embeddings, in this process")
+    memory_bytes: int = Field(64 * 2**20, ge=1024, description="for scores and, separately, embeddings in this process")
 
 
 UNLIMITED = "unlimited"
@@ -210,10 +210,10 @@ UNLIMITED = "unlimited"
 class RateLimitSettings(BaseModel, extra="forbid"):
     """Requests that a key may make, as "100/minute" or "10/second; 5000/hour"; counted in Redis if there is a url."""
 
-    default: str | None = Field(None, description="of every key that has none of its own; unlimited if unset")
+    default: str | None = Field(None, description="for every key without a limit of its own; unlimited if unset")
     keys: dict[str, str] = Field(default_factory=dict, description='by the name of a key; "unlimited" for none')
     url: SecretStr | None = Field(None, description="of Redis; that of the cache if unset")
-    timeout_seconds: float = Field(0.05, gt=0, description="that a request waits for Redis at most")
+    timeout_seconds: float = Field(0.05, gt=0, description="longest that a request waits for Redis")
 
     @model_validator(mode="after")
     def _limits(self) -> Self:
@@ -232,53 +232,53 @@ class RateLimitSettings(BaseModel, extra="forbid"):
 
 
 class WorkSettings(BaseModel, extra="forbid"):
-    """Blocking work of one process by its kind: threads, and how many calls may wait for one before 429."""
+    """Threads of one process for each kind of blocking work, and how many calls may wait for one before a 429."""
 
-    parsing_threads: int = Field(2, ge=1, description="that read large requests and write large answers")
+    parsing_threads: int = Field(2, ge=1, description="read large requests and write large answers")
     parsing_waiting: int = Field(512, ge=0)
     search_threads: int | None = Field(
-        None, ge=1, description="that search indexes for selections; if unset 16, with Milvus milvus.connections"
+        None, ge=1, description="search indexes for selections; if unset 16, or milvus.connections with Milvus"
     )
     search_waiting: int = Field(512, ge=0)
-    read_threads: int = Field(4, ge=1, description="that list and describe indexes and read single documents")
+    read_threads: int = Field(4, ge=1, description="list and describe indexes and read single documents")
     read_waiting: int = Field(64, ge=0)
-    write_threads: int = Field(4, ge=1, description="that create, fill and delete indexes")
-    write_waiting: int = Field(60, ge=0, description="uploads count among these from their beginning to their end")
+    write_threads: int = Field(4, ge=1, description="create, fill and delete indexes")
+    write_waiting: int = Field(60, ge=0, description="an upload counts among these from its beginning to its end")
 
 
 class AgentSettings(BaseModel, extra="forbid"):
-    """What language models are given: /mcp and /tools."""
+    """What language models call: /mcp and /tools."""
 
-    answer_tokens: int = Field(10_000, ge=1_000, description="of an answer of a tool, counted rather too high")
-    index: str | None = Field(None, description="that `search` searches where it is told none; if unset the only one")
-    body_bytes: int = Field(2**20, ge=1024, description="of a request to /mcp or /tools")
+    answer_tokens: int = Field(10_000, ge=1_000, description="tokens of a tool's answer, estimated on the high side")
+    index: str | None = Field(None, description="index that `search` uses by default; if unset the only one")
+    body_bytes: int = Field(2**20, ge=1024, description="body of a request to /mcp or /tools")
     sessions: int = Field(
-        1_000, ge=0, description="of MCP clients of protocols before 2026 at a time; with 0 such clients cannot cancel"
+        1_000, ge=0, description="concurrent sessions of MCP clients from before 2026; if 0 such clients cannot cancel"
     )
-    session_seconds: float = Field(1_800.0, gt=0, description="after which an unused one ends")
+    session_seconds: float = Field(1_800.0, gt=0, description="idle time after which such a session ends")
     allowed_hosts: tuple[str, ...] = Field(
-        (), description="names besides localhost under which /mcp answers; any if unset and there are keys"
+        (), description="host names besides localhost that /mcp accepts; any if unset and there are keys"
     )
 
 
 class TraceSettings(BaseModel, extra="forbid"):
-    """Spans of OpenTelemetry, sent nowhere unless there is a url. The rest is in the standard OTEL_* variables."""
+    """OpenTelemetry traces, exported only if there is a url. The standard OTEL_* variables set the rest."""
 
     url: str | None = Field(None, pattern=r"^https?://", description="of an OTLP/HTTP collector: .../v1/traces")
 
 
 class RetrieverSettings(BaseModel, extra="forbid"):
-    """The retriever: processes elsewhere if there is a url, else the indexes of this machine."""
+    """The retriever: other processes if there is a url, else the indexes of this machine."""
 
     url: Urls = Field((), description="http:// of a `boundarymorph retriever`; several see the same documents")
-    timeout_seconds: float = Field(30.0, gt=0, description="one call of the only one, a second try included")
+    timeout_seconds: float = Field(30.0, gt=0, description="one call, a retry included, if there is only one")
     attempt_seconds: float = Field(10.0, gt=0, description="one try at one of several")
-    connections: int = Field(64, ge=1, description="connections to each at most")
-    api_key: SecretStr | None = Field(None, description="what it is sent as a Bearer token")
+    connections: int = Field(64, ge=1, description="connections to each")
+    api_key: SecretStr | None = Field(None, description="sent to it as a Bearer token")
 
 
 class MilvusCollection(BaseModel, extra="forbid"):
-    """A collection of Milvus that is there already, and what its fields are called."""
+    """An existing collection in Milvus, and the names of its fields."""
 
     collection: str = Field(min_length=1, description="its name in Milvus")
     id: str = Field("id", description="the primary key: strings or integers")
@@ -286,10 +286,10 @@ class MilvusCollection(BaseModel, extra="forbid"):
     text: str = "text"
     title: str | None = None
     metadata: tuple[str, ...] | None = Field(None, description="fields that are metadata; all others if unset")
-    encoder: str | None = Field(None, description="full name of what made its vectors; queries bring theirs if unset")
-    words: bool = Field(False, description="BM25 over the texts of each pool, which are read for it")
+    encoder: str | None = Field(None, description="full name of what made its vectors; if unset queries bring theirs")
+    words: bool = Field(False, description="BM25 over the texts of each pool, which are fetched for it")
     search: dict[str, int | float | str | bool] = Field(
-        default_factory=dict, description="parameters of a search in its index, such as nprobe"
+        default_factory=dict, description="search parameters of its index, such as nprobe"
     )
 
 
@@ -298,25 +298,25 @@ MilvusParameters = dict[MilvusKind, dict[str, int | float | str | bool]]
 
 
 class MilvusSettings(BaseModel, extra="forbid"):
-    """Milvus, in place of the indexes of this machine, if there is a url."""
+    """Milvus instead of the indexes of this machine, if there is a url."""
 
     url: str | None = Field(None, min_length=1, description="http://, https://, or a file PATH.db: milvus-lite")
     token: SecretStr | None = Field(None, description="a token, or USER:PASSWORD")
-    database: str = Field("", description="its default one if empty")
+    database: str = Field("", description="the default database if empty")
     prefix: str = Field(
-        "boundarymorph_", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$", description="of the collections that are made here"
+        "boundarymorph_", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$", description="of the collections that we create"
     )
-    timeout_seconds: float = Field(10.0, gt=0, description="one call of it, retries included")
-    connections: int = Field(16, ge=1, description="searches that wait for it at a time")
-    vectors: Literal["milvus", "local"] = Field("milvus", description="local: kept on disk here once fetched")
-    vector_bytes: int = Field(2**30, ge=2**16, description="of disk for the kept vectors of each index")
+    timeout_seconds: float = Field(10.0, gt=0, description="one call, retries included")
+    connections: int = Field(16, ge=1, description="concurrent searches")
+    vectors: Literal["milvus", "local"] = Field("milvus", description="local: kept on this disk once fetched")
+    vector_bytes: int = Field(2**30, ge=2**16, description="disk space for the kept vectors of each index")
     consistency: Literal["strong", "session", "bounded", "eventually"] = Field(
-        "strong", description="of searches: strong sees all that is acknowledged, and waits for it"
+        "strong", description="of searches: strong sees all acknowledged writes, and waits for them"
     )
     schema_seconds: float = Field(
-        5.0, ge=0, description="until an index in use is described anew; 0: for every request"
+        5.0, ge=0, description="time until an index in use is described again; 0: for every request"
     )
-    half_precision: bool = Field(True, description="vectors of new indexes as float16, where the server can")
+    half_precision: bool = Field(True, description="vectors of new indexes as float16, if the server supports it")
     build: MilvusParameters = Field(default_factory=dict, description="of indexes by kind, as in hnsw = {M = 32}")
     search: MilvusParameters = Field(default_factory=dict, description="of searches by kind, as in ivf = {nprobe = 64}")
-    collections: dict[str, MilvusCollection] = Field(default_factory=dict, description="your own, by name of the index")
+    collections: dict[str, MilvusCollection] = Field(default_factory=dict, description="your own, by index name")

@@ -29,7 +29,7 @@ from boundarymorph.settings.sections import (
 )
 
 SESSIONS, SESSIONS_A_CORE = 64, 4
-DEFAULTS_WITHIN = {  # by setting, which of the limits it is within
+DEFAULTS_WITHIN = {  # setting: the limit that it must not exceed
     "budget": "budget",
     "k": "k",
     "depth": "pool",
@@ -41,8 +41,8 @@ DEFAULTS_WITHIN = {  # by setting, which of the limits it is within
 class Settings(BaseSettings):
     """Every setting of the service.
 
-    The environment (BOUNDARYMORPH_PORT, BOUNDARYMORPH_LIMITS__BUDGET) wins over the TOML file that BOUNDARYMORPH_CONFIG
-    names, by default boundarymorph.toml in the working directory.
+    Environment variables (BOUNDARYMORPH_PORT, BOUNDARYMORPH_LIMITS__BUDGET) override the TOML file that
+    BOUNDARYMORPH_CONFIG names, by default boundarymorph.toml in the working directory.
     """
 
     model_config = SettingsConfigDict(
@@ -53,32 +53,32 @@ class Settings(BaseSettings):
     port: int = Field(8080, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     data_directory: Path = Field(Path("data"), description="where the indexes live")
     index_log_bytes: int = Field(
-        4 * 2**20, ge=2**16, description="of an index's write-ahead log, from which on a write empties it"
+        4 * 2**20, ge=2**16, description="size of an index's write-ahead log above which a write empties it"
     )
     threads: int | None = Field(None, ge=1, description="threads of each model; all cores if unset")
     search_device: str = Field(
         "cpu", pattern=r"^(cpu|cuda(:\d+)?|faiss(:\d+)?)$", description="cuda: PyTorch; faiss: FAISS on a GPU"
     )
-    filter_bytes: int = Field(64 * 2**20, ge=0, description="of memory for matches of recent filters, in each index")
+    filter_bytes: int = Field(64 * 2**20, ge=0, description="memory of each index for the matches of recent filters")
     selector_threads: int = Field(2, ge=1, description="threads for the mathematics of all sessions")
     max_length: int = Field(512, ge=8, le=512, description="tokens that the embedded models read")
     log_level: str = Field("info", pattern="^(critical|error|warning|info|debug)$")
-    budget: int = Field(50, ge=0, description="B where a request names none")
-    k: int = Field(50, ge=1, description="k where a request names none")
-    depth: int = Field(10_000, ge=1, description="N taken from an index where a request names none")
+    budget: int = Field(50, ge=0, description="B if a request names none")
+    k: int = Field(50, ge=1, description="k if a request names none")
+    depth: int = Field(10_000, ge=1, description="N taken from an index if a request names none")
     batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
-        "auto", description='documents a round where a request names none; "auto": rounds that grow'
+        "auto", description='documents per round if a request names none; "auto": rounds that grow'
     )
-    deadline_seconds: float = Field(60.0, gt=0, description="of a request that names no deadline of its own")
-    body_seconds: float = Field(60.0, gt=0, description="that a body may take to arrive, except of a streamed upload")
+    deadline_seconds: float = Field(60.0, gt=0, description="deadline of a request that names none")
+    body_seconds: float = Field(60.0, gt=0, description="longest time to receive a body, except a streamed upload")
     event_seconds: float = Field(
-        30.0, gt=0, description="that a client may take to read one event of a stream before it is hung up on"
+        30.0, gt=0, description="time for a client to read one event of a stream before it is disconnected"
     )
-    method: str = Field(methods.DEFAULT, description="how to select where a request does not say")
+    method: str = Field(methods.DEFAULT, description="selection method if a request names none")
     vectors: Literal["lexical", "encoder"] = Field(
-        "lexical", description="of a pool whose texts bring none, where a request does not say"
+        "lexical", description="vectors of a pool whose texts bring none, if a request does not say"
     )
-    auto_budget: int = Field(200, ge=0, description='calls at most where a request says "auto", within the limit')
+    auto_budget: int = Field(200, ge=0, description='largest budget if a request says "auto", within the limit')
     auto_settle: float = Field(0.02, gt=0, lt=1, description='expected loss at which "auto" stops')
     encoder: EncoderSettings = Field(default_factory=EncoderSettings)
     retriever: RetrieverSettings = Field(default_factory=RetrieverSettings)
@@ -89,20 +89,20 @@ class Settings(BaseSettings):
         (), description="NAME:SCOPES:SHA256 or NAME:SCOPES:SHA256:INDEXES, as `boundarymorph key` prints"
     )
     without_keys: bool = Field(False, description="serve without keys on an address that others can reach")
-    log_format: Literal["text", "json"] = Field("text", description="of the lines on stderr")
+    log_format: Literal["text", "json"] = Field("text", description="format of the lines on stderr")
     cache: CacheSettings = Field(default_factory=CacheSettings)
     rate_limits: RateLimitSettings = Field(default_factory=RateLimitSettings)
     work: WorkSettings = Field(default_factory=WorkSettings)
-    ready_interval_seconds: float = Field(10.0, gt=0, description="between probes to the parts behind /readyz")
-    ready_timeout_seconds: float = Field(5.0, gt=0, description="that a part may take to answer one")
-    playground: bool = Field(True, description="serve /playground, the page to try selections on")
+    ready_interval_seconds: float = Field(10.0, gt=0, description="time between probes of the parts behind /readyz")
+    ready_timeout_seconds: float = Field(5.0, gt=0, description="timeout of such a probe")
+    playground: bool = Field(True, description="serve /playground, a page for trying selections")
     agents: AgentSettings = Field(default_factory=AgentSettings)
     traces: TraceSettings = Field(default_factory=TraceSettings)
-    workers: int = Field(1, ge=1, le=256, description="processes that answer on one port, each with models of its own")
+    workers: int = Field(1, ge=1, le=256, description="processes that share one port, each with its own models")
     worker_restarts: int = Field(5, ge=0, description="of one worker within worker_restart_seconds; one more ends all")
-    worker_restart_seconds: float = Field(300.0, gt=0, description="after which the death of a worker is forgotten")
-    drain_seconds: float = Field(0.0, ge=0, description="after SIGTERM: unready, but still open to new requests")
-    grace_seconds: int = Field(30, ge=1, description="after that: what is running may finish")
+    worker_restart_seconds: float = Field(300.0, gt=0, description="time after which a worker's death is forgotten")
+    drain_seconds: float = Field(0.0, ge=0, description="time after SIGTERM: unready, but still accepting requests")
+    grace_seconds: int = Field(30, ge=1, description="time after that for running requests to finish")
     limits: Limits = Field(default_factory=Limits)
 
     @model_validator(mode="after")
@@ -123,7 +123,7 @@ class Settings(BaseSettings):
 
     @property
     def sessions(self) -> int:
-        """Selections at a time in one process. On a few cores, more of them only make each other late."""
+        """Concurrent selections in one process. On a few cores, more of them only delay each other."""
         if self.limits.sessions is not None:
             return self.limits.sessions
         if self.scorer.url or self.scorer.model is not None:
@@ -144,9 +144,9 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, **overrides: Any) -> Self:
-        """Read the settings; overrides that are None do not count.
+        """Read the settings; overrides that are None are ignored.
 
-        Raises InvalidConfiguration, naming each mistake, a BOUNDARYMORPH_* variable that is no setting included.
+        Raises InvalidConfiguration, naming each mistake, including any BOUNDARYMORPH_* variable that is not a setting.
         """
         if unknown := unknown_variables(cls):
             raise InvalidConfiguration(f"bad settings: {'; '.join(unknown)}")
@@ -156,12 +156,12 @@ class Settings(BaseSettings):
             raise InvalidConfiguration(f"bad settings: {mistakes(error)}") from None
         except (TOMLDecodeError, UnicodeDecodeError) as error:
             raise InvalidConfiguration(f"bad settings: {config_file()}: {error}") from None
-        except ValueError as error:  # JSON in a variable that does not parse
+        except ValueError as error:  # a variable with malformed JSON
             raise InvalidConfiguration(f"bad settings: {error}") from None
 
 
 def mistakes(error: ValidationError) -> str:
-    """What is wrong with each field, on one line."""
+    """Describe what is wrong with each field, on one line."""
     return "; ".join(
         ": ".join([*filter(None, [".".join(map(str, detail["loc"]))]), detail["msg"].removeprefix("Value error, ")])
         for detail in error.errors()
