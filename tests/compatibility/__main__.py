@@ -27,12 +27,12 @@ CHECK_SECONDS = 900.0  # of all checks of one environment
 
 HEAD = """# Compatibility
 
-`make compatibility` wrote this page: it installs each client from the package registry into an environment of its own,
-and runs it against real services with the embedded cross-encoder, over HTTP, with an API key. The scores are compared
-with what the service answers to plain HTTP. Errors come from services that refuse more than 50 documents, whose scorer
-is away, or whose scorer is too late for any deadline; each must reach the caller as the client's own exception for it.
-Open WebUI, Dify and RAGFlow are applications: their requests, and how they read the answers, are rewritten in
-`tests/compatibility/clients/applications.py` and sent with `requests`. `make test` has the part of Cohere's SDK.
+`make compatibility` writes this page: it installs each client from the package registry into its own environment and
+runs it against real services with the embedded cross-encoder, over HTTP, with an API key. Scores are compared with the
+service's answers to plain HTTP. Errors come from services that refuse more than 50 documents, whose scorer is down, or
+whose scorer is too slow for any deadline; each must reach the caller as the client's own exception for it. Open WebUI,
+Dify and RAGFlow are applications: `tests/compatibility/clients/applications.py` reproduces their requests, and how they
+read the answers, with `requests`. `make test` runs the checks of Cohere's SDK.
 
 """
 
