@@ -392,7 +392,7 @@ class TestAddresses:
     @pytest.mark.parametrize(
         ("url", "message"),
         [
-            ("http://host", "no kind of encoder; there are tei://, openai://, vllm://"),
+            ("http://host", "not a kind of encoder; there are tei://, openai://, vllm://"),
             ("openai://host", "needs the name of a model"),
             ("tei://", "needs a host"),
             ("tei://host/embed", "leave /embed off the URL of an encoder"),

@@ -356,7 +356,7 @@ async def test_a_connection_that_breaks_is_tried_once_more(broken: Behaviour) ->
         assert await retriever.documents("i", ["a"]) == {"a": Document("a", "t")}
         assert server.asked.total() == 2
     async with scripted(broken, broken, answer(DOCUMENT)) as (retriever, server):
-        with pytest.raises(RetrieverUnavailable, match="broke off"):
+        with pytest.raises(RetrieverUnavailable, match=r"the request to .* failed"):
             await retriever.documents("i", ["a"])
         assert server.asked.total() == 2
 

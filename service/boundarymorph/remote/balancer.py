@@ -1,4 +1,4 @@
-"""Several servers that answer alike: which of them is asked, what is wrong with each, and which model they serve."""
+"""Balancing calls over equivalent servers: which one to call, what is wrong with each, and which model they serve."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from boundarymorph.remote.peer import Busy, Flawed, Mismatch, Peer, Refused, Rel
 from boundarymorph.remote.replicas import Replicas, Ticket
 from boundarymorph.remote.together import together
 
-ATTEMPTS = 3  # of a call, and one more for each server: repetition must not add much to an overload
-PAUSES = 3  # that are waited out before the overload reaches the caller
+ATTEMPTS = 3  # per call, plus one for each server; few, so that retries add little to an overload
+PAUSES = 3  # waited out before the caller gets an Overloaded
 OnChange = Callable[[str, bool], None]
 P = TypeVar("P", bound=Peer)
 Answer = TypeVar("Answer")
@@ -26,13 +26,16 @@ log = logging.getLogger(__name__)
 
 
 def ignore_change(endpoint: str, works: bool) -> None:
-    """The `OnChange` of callers who need none."""
+    """An `OnChange` that does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """name: what the servers are; unavailable, failed: raised when none can work now, or another try will not help;
-    done, results: for messages, what they have then done to texts, and what they give."""
+    """What the servers are to us.
+
+    name: in messages; unavailable, failed: errors raised if none can work now, or if another try will not help; done,
+    results: in messages, what they do to texts, and what they return.
+    """
 
     name: str
     unavailable: type[BoundaryMorphError]
@@ -42,13 +45,16 @@ class Role:
 
 
 class OtherModel(Mismatch):
-    """The server serves another model than most."""
+    """The server serves another model than most of them."""
 
 
 @dataclass(slots=True, eq=False)
 class _Member(Generic[P]):
-    """fault: what is wrong with it, as callers hear it; model: that it served when it last answered; proven: whether it
-    has shown since that it works; mismatched: whether it is ejected for its model; probe: under way."""
+    """A server and what is known of it.
+
+    fault: what is wrong with it, as the error for callers; model: the one it last named; proven: whether it has shown
+    since that it works; mismatched: whether it is ejected because of its model; probe: the one under way.
+    """
 
     peer: P
     fault: BoundaryMorphError | None = None
@@ -59,11 +65,11 @@ class _Member(Generic[P]):
 
 
 class Balancer(Generic[P]):
-    """Calls go to the server with the least under way, and to another where that one fails.
+    """Sends each call to the server with the fewest texts under way, and to another one if that fails.
 
-    One that failed is ejected for a while, then probed as long as others do the work; so is one that let several
-    callers in a row wait in vain. The model that most of those serve that work is the one in use, the present one where
-    there is a tie, and servers of another are ejected. So servers that are updated one after the other are followed.
+    A server that fails is ejected for a while, then probed as long as others do the work; so is one whose answers
+    several callers in a row stopped waiting for. The model in use is the one that most working servers serve; in a tie
+    it stays the same. Servers of another model are ejected, so a rolling update to a new model is followed.
     """
 
     def __init__(
@@ -77,18 +83,18 @@ class Balancer(Generic[P]):
         seed: int = 0,
         on_change: OnChange = ignore_change,
     ) -> None:
-        """requests: most under way at a time at one server; probe: sends a small request to a server, and returns
-        whether that could show that it works; on_change: called with the base URL of each server and whether it works,
-        which all do to begin with.
+        """requests: most concurrent requests to one server; probe: sends a small request to a server, and returns
+        whether the answer proves that it works; on_change: called with the base URL of each server and whether it
+        works; initially all do.
 
-        Raises InvalidConfiguration.
+        Raises InvalidConfiguration if there are no peers, or one is given twice.
         """
         if not peers:
             raise InvalidConfiguration(f"a remote {role.name} needs the URL of at least one server")
         if len({peer.base for peer in peers}) < len(peers):
-            raise InvalidConfiguration(f"a remote {role.name} is given the same server twice")
+            raise InvalidConfiguration(f"a remote {role.name} has the same server twice")
         self.model: str | None = None
-        """The one in use; None before a server has named it."""
+        """The model in use; None until a server has named it."""
         self._members = [_Member(peer) for peer in peers]
         self._indices = {peer: index for index, peer in enumerate(peers)}
         self._role, self._clock, self._probe, self._on_change = role, clock, probe, on_change
@@ -120,13 +126,13 @@ class Balancer(Generic[P]):
     async def call(
         self, ask: Callable[[P], Awaitable[Answer]], *, texts: int = 1, deadline: Deadline | None = None
     ) -> Answer:
-        """Ask one server after another until one has answered or there is no point in going on.
+        """Call one server after another until one answers or further attempts are pointless.
 
-        ask: raises the outcomes of `Peer`, or DeadlineExceeded; texts: how much work it is; deadline: until which a
-        free server is waited for, None to wait for none.
+        ask: raises the outcomes of `Peer`, or DeadlineExceeded; texts: the amount of work; deadline: how long to wait
+        for a free server, None not to wait.
 
-        What a server makes of a call may be unusable for the call's sake; that another can do with it tells that it is
-        the server's fault. Raises DeadlineExceeded, Overloaded, the error of a `Relayed`, or what the role does.
+        An unusable answer may be due to the call itself: a server is blamed for it only if another one answers the same
+        call. Raises DeadlineExceeded, Overloaded, the error of a `Relayed`, or an error of the role.
         """
         self.check_open()
         tried: set[int] = set()
@@ -157,16 +163,16 @@ class Balancer(Generic[P]):
                 self._eject(index, failure)
                 tried.add(index)
                 if isinstance(failure, Unavailable) and failure.carried_out and peer.paid:
-                    message = f"{failure}; it is not asked again, since requests there are paid for"
+                    message = f"{failure}; not retried, because its requests cost money"
                     raise self._role.unavailable(message) from failure
             except Refused as refusal:
                 raise self._as_error(refusal) from refusal
         raise self._as_error(next(iter(flaws.values()))) if flaws else self.none_left()
 
     async def call_once(self, ask: Callable[[P], Awaitable[Answer]]) -> Answer:
-        """Ask one server that works, and no other where it breaks off.
+        """Call one working server, without a retry if the connection breaks.
 
-        However long that takes, it is no trial of a server that was unavailable. Raises as `call` does.
+        The call may take any time, and does not serve as a trial of an ejected server. Raises as `call` does.
         """
         self.check_open()
         index = self._choose(1, ())
@@ -179,16 +185,16 @@ class Balancer(Generic[P]):
             raise self._as_error(failure) from failure
 
     async def ask_all(self, ask: Callable[[P], Awaitable[bool]]) -> None:
-        """Ask all servers side by side, and note what is wrong with each. ask: as of a probe."""
+        """Call all servers concurrently, and record what is wrong with each. ask: see `probe`."""
 
         async def one(index: int) -> None:
-            with suppress(DeadlineExceeded):  # which says nothing about the server
+            with suppress(DeadlineExceeded):  # it says nothing about the server
                 await self._try_out(index, ask)
 
         await together([one(index) for index in range(len(self._members))])
 
     def serves(self, peer: P, model: str, *, texts: int | None = None, proven: bool = False) -> None:
-        """Note which model a server serves. texts: most that it takes at a time; proven: whether it has shown it."""
+        """Record which model a server serves. texts: most that it takes at a time; proven: whether it has worked."""
         member = self._members[self._indices[peer]]
         self._replicas.limit(self._indices[peer], texts)
         if member.model != model:
@@ -198,13 +204,13 @@ class Balancer(Generic[P]):
             self._prove(member)
 
     def check_model(self, peer: P) -> None:
-        """Raises OtherModel where the server serves another model than the one in use."""
+        """Raise OtherModel if the server serves another model than the one in use."""
         member = self._members[self._indices[peer]]
         if member.model not in (None, self.model):
             raise self._other_model(member)
 
     def none_left(self) -> BoundaryMorphError:
-        """Why there is none left to ask."""
+        """Return the error that says why no server is left to call."""
         faults = [member.fault for member in self._members if member.fault is not None]
         busy = [fault for fault in faults if isinstance(fault, Overloaded)]
         if busy:
@@ -215,16 +221,16 @@ class Balancer(Generic[P]):
         return self._role.unavailable(self._reasons())
 
     def _choose(self, texts: int, tried: Collection[int]) -> int | None:
-        """One that may be asked at once; the only one in any case, since its caller would not wait for it."""
+        """Return a server that can be called at once; with a single server that one, since the caller does not wait."""
         if len(self._members) == 1:
             return None if tried else 0
         choice = self._replicas.pick(texts, tried)
         return choice if isinstance(choice, int) else None
 
     async def _turn(self, texts: int, tried: Collection[int], deadline: Deadline | None) -> int | None:
-        """A server that may be asked: now, or when a request has ended or a pause is over. None where there is none.
+        """Wait until a server can be called: now, or after a request or a pause ends. Returns None if there is none.
 
-        Raises DeadlineExceeded, or Overloaded when the pauses take too long.
+        Raises DeadlineExceeded, or Overloaded if the pauses take too long.
         """
         if deadline is None:
             return self._choose(texts, tried)
@@ -246,12 +252,12 @@ class Balancer(Generic[P]):
 
     @contextmanager
     def _under_way(self, index: int, texts: int) -> Iterator[Ticket]:
-        """While so much is in work there."""
+        """Count a request to a server while it runs."""
         ticket = self._replicas.begin(index, texts)
         late = False
         try:
             yield ticket
-        except (DeadlineExceeded, asyncio.CancelledError):  # its caller's time was over, or its caller left
+        except (DeadlineExceeded, asyncio.CancelledError):  # the caller's deadline passed, or it was cancelled
             late = True
             raise
         finally:
@@ -263,7 +269,7 @@ class Balancer(Generic[P]):
                 self._probe_doubtful()
 
     def _answered(self, ticket: Ticket, flaws: dict[int, Flawed]) -> None:
-        """A request has been answered. flaws: what others made of it."""
+        """Record that a request was answered. flaws: of other servers that were given the same request."""
         self._prove(self._members[ticket.index])
         self._settle(ticket)
         for index, flaw in flaws.items():
@@ -280,12 +286,12 @@ class Balancer(Generic[P]):
             self._note(self._members[ticket.index], None)
 
     def _pause(self, index: int, busy: Busy) -> None:
-        """It has too much to do."""
+        """Record that a server is overloaded."""
         seconds = self._replicas.paused(index, busy.pause)
         self._note(self._members[index], self._overloaded(str(busy), seconds, busy.public))
 
     def _eject(self, index: int, cause: Unavailable | Refused | Relayed | DeadlineExceeded) -> None:
-        """It does not work, or is not to be used. What comes back may serve another model."""
+        """Record that a server does not work or must not be used. When it returns, it may serve another model."""
         member = self._members[index]
         self._note(member, self._as_error(cause))
         self._replicas.failed(index)
@@ -297,8 +303,7 @@ class Balancer(Generic[P]):
             self._elect()
 
     def _probe_doubtful(self) -> None:
-        """Look whether those that failed are back, and whether those work that let callers wait: no caller should have
-        to find out."""
+        """Probe ejected servers whose time is over, and those that let callers wait, so that no caller has to."""
         for index in self._replicas.to_probe():
             if self._members[index].probe is None and not self._closed:
                 self._members[index].probe = asyncio.ensure_future(self._probe_one(index))
@@ -312,7 +317,7 @@ class Balancer(Generic[P]):
             self._members[index].probe = None
 
     async def _try_out(self, index: int, ask: Callable[[P], Awaitable[bool]]) -> None:
-        """Note what comes of a small request to a server. Raises DeadlineExceeded."""
+        """Send a small request to a server and record the outcome. Raises DeadlineExceeded."""
         peer = self._members[index].peer
         try:
             with self._under_way(index, 0) as ticket:
@@ -330,7 +335,7 @@ class Balancer(Generic[P]):
             self._eject(index, failure)
 
     def _note(self, member: _Member[P], fault: BoundaryMorphError | None) -> None:
-        """Note what is wrong with a server; report and log where it stops working or works again."""
+        """Record what is wrong with a server; report and log when it stops working or works again."""
         worked, works = (one is None or isinstance(one, Overloaded) for one in (member.fault, fault))
         member.fault = fault
         if works == worked:
@@ -342,7 +347,7 @@ class Balancer(Generic[P]):
             log.warning("a %s does not work: %s", self._role.name, fault)
 
     def _as_error(self, cause: Unavailable | Refused | Relayed | DeadlineExceeded) -> BoundaryMorphError:
-        """What is wrong, as the callers hear it."""
+        """Return the error that callers get for this cause."""
         if isinstance(cause, DeadlineExceeded):
             return cause
         if isinstance(cause, Relayed):
@@ -352,17 +357,17 @@ class Balancer(Generic[P]):
         return (self._role.unavailable if isinstance(cause, Unavailable) else self._role.failed)(str(cause))
 
     def _overloaded(self, message: str, retry_after: float, public: str | None = None) -> Overloaded:
-        public = public or f"the {self._role.name} has too much to do; try again later"
+        public = public or f"the {self._role.name} is overloaded; try again later"
         return Overloaded(message, retry_after=retry_after, public=public)
 
     def _reasons(self) -> str:
         faults = [str(member.fault) for member in self._members if member.fault is not None]
-        return "; ".join(faults) or f"no {self._role.name} may be asked now"
+        return "; ".join(faults) or f"no {self._role.name} can be called now"
 
     def _elect(self) -> None:
-        """Use the model of most servers that work, and rather the present one than another of as many.
+        """Choose the model of most working servers; in a tie, keep the present one.
 
-        Where none has shown that it works, what they say counts.
+        While no server has shown that it works, the models that they name count.
         """
         voters = [member for member in self._members if member.proven] or self._members
         votes = Counter(member.model for member in voters if member.model is not None)
@@ -370,7 +375,7 @@ class Balancer(Generic[P]):
         self.model = max(votes, key=lambda name: (votes[name], name == before), default=before)
         if before in (None, self.model):
             return
-        log.warning("the %ss serve another model from now on: %s, no longer %s", self._role.name, self.model, before)
+        log.warning("the %ss now serve another model: %s, no longer %s", self._role.name, self.model, before)
         for index, member in enumerate(self._members):
             if member.model == self.model and member.mismatched:
                 member.mismatched = False

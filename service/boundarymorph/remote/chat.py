@@ -1,4 +1,4 @@
-"""Chat completions as OpenAI's API and what is compatible with it answer them."""
+"""Reading chat completions of OpenAI's API and of compatible servers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ import orjson
 
 from boundarymorph.remote.wire import Unusable, Usage, array, is_count, mapping, optional_word, parsed
 
-PATH = "/chat/completions"  # under a base URL as clients of such servers take it, which usually ends in /v1
+PATH = "/chat/completions"  # appended to a base URL, which usually ends in /v1
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """text: what the model wrote; refusal: why it wrote nothing, in its or the server's words; tokens: of the text,
-    with their log-probabilities as far as they are told; model: that answered; usage: None where it is not told."""
+    """A model's answer.
+
+    text: what the model wrote; refusal: why it wrote nothing, in its own or the server's words; tokens: of the text,
+    with log-probabilities if given; model: that answered; usage: None if not given.
+    """
 
     text: str
     refusal: str | None = None
@@ -27,7 +30,7 @@ class Completion:
 
 
 def completion(body: bytes) -> Completion:
-    """Read an answer. Raises Unusable where it is no chat completion."""
+    """Read an answer. Raises Unusable if it is not a chat completion."""
     answer = mapping(parsed(body))
     choices = array(answer, "choices")
     if not choices:
@@ -36,17 +39,17 @@ def completion(body: bytes) -> Completion:
     message = mapping(choice.get("message"))
     text = message.get("content")
     if text is not None and not isinstance(text, str):
-        raise Unusable("the content of the message is no text")
+        raise Unusable("the content of the message is not text")
     refusal = optional_word(message.get("refusal"))
     if refusal is None and choice.get("finish_reason") == "content_filter":
-        refusal = "the server's filter kept the answer back"
+        refusal = "the server's filter withheld the answer"
     return Completion(
         text or "", refusal, _tokens(choice.get("logprobs")), optional_word(answer.get("model")), _usage(answer)
     )
 
 
 def json_in(answer: str) -> dict[str, Any] | None:
-    """The JSON object in a model's answer, which may stand in a fence or between sentences; None if there is none."""
+    """Return the JSON object in a model's answer, possibly fenced or between sentences; None if there is none."""
     braces = re.search(r"\{.*\}", answer, re.DOTALL)
     try:
         found = orjson.loads(braces.group()) if braces else None
@@ -61,8 +64,8 @@ def _tokens(logprobs: object) -> list[dict[str, Any]]:
 
 
 def _usage(answer: dict[str, Any]) -> Usage | None:
-    told = answer.get("usage")
-    if not isinstance(told, dict):
+    counts = answer.get("usage")
+    if not isinstance(counts, dict):
         return None
-    read, written = told.get("prompt_tokens"), told.get("completion_tokens")
+    read, written = counts.get("prompt_tokens"), counts.get("completion_tokens")
     return Usage(read, written) if is_count(read) and is_count(written) else None

@@ -1,4 +1,4 @@
-"""How many texts are asked for at a time."""
+"""Splitting texts into requests."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from boundarymorph.errors import InvalidInput
 
 
 def chunks(context: str, texts: Sequence[str], most: int, most_bytes: int | None = None) -> list[Sequence[str]]:
-    """The texts in order, in parts of about the same length.
+    """Split the texts, in order, into parts of similar length.
 
-    A part has at most `most` texts and, unless it is a single one, at most `most_bytes` as JSON, together with the
-    context, which goes with each part.
+    A part has at most `most` texts and, unless it is a single text, at most `most_bytes` as JSON, including the
+    context, which is sent with each part.
 
-    Raises InvalidInput for text that is not Unicode.
+    Raises InvalidInput for text that is not valid Unicode.
     """
     if len(texts) > most:
         parts = -(-len(texts) // most)
@@ -29,11 +29,11 @@ def chunks(context: str, texts: Sequence[str], most: int, most_bytes: int | None
 
 
 def encoded(body: object) -> bytes:
-    """JSON. Raises InvalidInput for text that is not Unicode."""
+    """Encode as JSON. Raises InvalidInput for text that is not valid Unicode."""
     try:
         return orjson.dumps(body)
     except TypeError as error:
-        raise InvalidInput("a text cannot be sent: it holds half a surrogate pair") from error
+        raise InvalidInput("a text cannot be sent: it contains half a surrogate pair") from error
 
 
 def _size(texts: Sequence[str]) -> int:

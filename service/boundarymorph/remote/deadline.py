@@ -1,4 +1,4 @@
-"""How long a call of a model elsewhere may take, and one request of it."""
+"""Time limits of a call to a remote model, and of each of its requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from boundarymorph.inference import deadline
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """seconds: that a request may take; last: whether the deadline comes then, so that another would be too late."""
+    """seconds: time for one request; last: whether the deadline falls then, so that a retry would be too late."""
 
     seconds: float
     last: bool
@@ -18,11 +18,11 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Deadline(deadline.Deadline):
-    """That of a call, of which each request has a budget."""
+    """The deadline of a call; each of its requests gets a budget."""
 
-    exceeded: ClassVar[str] = "the time of the request was over before all texts were done"
+    exceeded: ClassVar[str] = "the deadline passed before all texts were done"
 
     def within(self, seconds: float) -> Budget:
-        """The budget of a request that takes at most so long by itself. Raises DeadlineExceeded."""
+        """Return the budget of a request that may take this long by itself. Raises DeadlineExceeded."""
         remaining = self.remaining()
         return Budget(min(seconds, remaining), remaining <= seconds)

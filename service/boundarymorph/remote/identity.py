@@ -1,4 +1,4 @@
-"""Which model a server's description stands for."""
+"""The name under which a server's results are cached."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dataclasses import replace
 from boundarymorph.remote.urls import Endpoint
 from boundarymorph.remote.wire import Description, Unusable
 
-_ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")  # OWNER/NAME, which no path of a folder should look like
+_ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")  # OWNER/NAME, which paths of folders rarely look like
 
 
 def identified(description: Description, endpoint: Endpoint, address: str) -> Description:
-    """The description, with a name under which results may be kept.
+    """Return the description with a name that identifies the model, so that results can be cached under it.
 
-    A name that any server may give to any model says too little. Unless the server names a revision, or its model is
-    one of the hub or of a hosted service, the operator's revision completes the name, or else a hash of `address`, the
-    base URL of the first of all servers of the model.
+    A name that any server may give to any model does not identify it. Unless the server names a revision, or its model
+    belongs to the hub or to a hosted service, the operator's revision is appended or, without one, a hash of `address`,
+    the base URL of the first server of the model.
 
-    Raises Unusable for a server with another revision than the operator wants.
+    Raises Unusable if the server has another revision than the operator's.
     """
     named, wanted = description.revision, endpoint.revision
     if named is not None:

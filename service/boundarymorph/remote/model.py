@@ -1,4 +1,4 @@
-"""A model on other machines: what its servers say of themselves, and results that are all of one model."""
+"""A model on other machines: descriptions of its servers, and results that all come from one model."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from boundarymorph.remote.wire import Answer, Description, Unusable
 from boundarymorph.settings import ModelSettings
 from boundarymorph.telemetry import metrics
 
-DESCRIPTION_TIMEOUT = 2.0  # seconds; no model runs for it
-CALLS = 3  # of which the first two may be lost to a change of the model
+DESCRIPTION_TIMEOUT = 2.0  # seconds; a description involves no model
+CALLS = 3  # the first two may be wasted if the model changes during them
 PROBE = "probe"
-SHARE = 4  # a call may take one in so many of all connections
-GRACE = 0.05  # seconds after the deadline in which a request's own timer says which server it waited for
+SHARE = 4  # one call uses at most 1/SHARE of all connections
+GRACE = 0.05  # seconds after the deadline for a request's own timer, whose error names the server
 
 Outcome = Literal["ok", "overloaded", "unavailable", "timeout", "failed", "cancelled"]
 Observer = Callable[[str, Outcome, float], None]
@@ -41,16 +41,16 @@ OUTCOMES: dict[type[BaseException], Outcome] = {
 
 
 class Exchanged(Mismatch):
-    """The server serves another model than it said."""
+    """The server answered with another model than it had named."""
 
 
 class Options(TypedDict, total=False):
-    """How servers are asked.
+    """Options for calling servers.
 
     api_key: sent to all of them as a Bearer token; timeout: seconds for a call without a deadline (30);
-    attempt_timeout: for one request (10); connections: to all servers together (64); clock: seconds; seed: of the
-    choice among equals; observe: called with the server's base URL, the outcome and the seconds of each request for
-    results; on_change: as of `Balancer`.
+    attempt_timeout: seconds for one request (10); connections: to all servers together (64); clock: seconds; seed: for
+    the choice among equals; observe: called with the server's base URL, the outcome and the seconds of each request for
+    results; on_change: see `Balancer`.
     """
 
     api_key: str | None
@@ -64,7 +64,7 @@ class Options(TypedDict, total=False):
 
 
 class _Server(Peer):
-    """description: of itself, None where it is to be asked; asked_at: the connections that there had been by then."""
+    """description: None if it must be fetched; asked_at: the value of `opened` when it was fetched."""
 
     def __init__(self, endpoint: Endpoint, role: str, *, api_key: str | None, connections: int) -> None:
         super().__init__(endpoint.base, role, api_key=api_key, connections=connections, paid=endpoint.dialect.paid)
@@ -79,13 +79,13 @@ class _Server(Peer):
 
 
 class RemoteModel:
-    """A model over HTTP, in front of one server or several that serve the same.
+    """A model over HTTP, behind one or more servers that serve the same model.
 
-    Each is asked to describe itself before it is used, and again after each failure.
+    Each server is asked for its description before it is used, and again after each failure.
     """
 
     def __init__(self, endpoints: Sequence[Endpoint], role: Role, **options: Unpack[Options]) -> None:
-        """Raises InvalidConfiguration."""
+        """Raises InvalidConfiguration if the endpoints do not fit together or lack the name of a model."""
         connections = options.get("connections", 64)
         self._servers = [
             _Server(endpoint, role.name, api_key=options.get("api_key"), connections=connections)
@@ -111,7 +111,7 @@ class RemoteModel:
                 self._configure(server)
 
     def _configure(self, server: _Server) -> None:
-        """Describe one that does not describe itself."""
+        """Set the description of a server that does not describe itself."""
         dialect, model = server.dialect, server.endpoint.model
         if model is None:
             raise InvalidConfiguration(f"{dialect.name} needs the name of a model: {dialect.name}://...?model=NAME")
@@ -125,31 +125,31 @@ class RemoteModel:
 
     @property
     def identity(self) -> str | None:
-        """The model in use, as its servers name it; None before one has answered. It can change."""
+        """The model in use, as its servers name it; None before one has answered. It may change."""
         return self._balancer.model
 
     @property
     def name(self) -> str:
-        """The model as its servers name it; before one has answered, the kind of server and the model or the host."""
+        """The model as its servers name it; until one has answered, the kind of server and the model or the host."""
         first = self._servers[0]
         return self.identity or f"{first.dialect.name}:{first.endpoint.model or urlsplit(first.base).netloc}"
 
     async def connect(self) -> None:
-        """Ask all servers side by side what they are; one that fits is enough.
+        """Fetch the descriptions of all servers concurrently; one that fits is enough.
 
-        Raises Overloaded, or what the role does.
+        Raises Overloaded, or an error of the role.
         """
         self.check_open()
         await self._connect(Deadline(self._clock() + 2 * DESCRIPTION_TIMEOUT, self._clock))
 
     def check_open(self) -> None:
-        """Raises RuntimeError after `close`."""
+        """Raise RuntimeError after `close`."""
         self._balancer.check_open()
 
     async def call(self, context: str, texts: Sequence[str], *, deadline: float | None = None) -> Answer:
-        """The results of n texts, at least one, all of one model, or an error. context: as of `Dialect.request`.
+        """Return the results of n > 0 texts, all from one model. context: see `Dialect.request`.
 
-        Raises DeadlineExceeded, Overloaded, InvalidInput for text that is not Unicode, or what the role does.
+        Raises DeadlineExceeded, Overloaded, InvalidInput for text that is not valid Unicode, or an error of the role.
         """
         moment = Deadline(self._clock() + self._timeout if deadline is None else deadline, self._clock)
         try:
@@ -161,10 +161,10 @@ class RemoteModel:
         except DeadlineExceeded:
             raise
         except TimeoutError as timeout:
-            raise DeadlineExceeded("the time of the request was over before all texts were done") from timeout
+            raise DeadlineExceeded("the deadline passed before all texts were done") from timeout
         except Refused as refusal:
             raise self._role.failed(str(refusal)) from refusal
-        raise self._role.unavailable(f"the {self._role.name}s change their model again and again")
+        raise self._role.unavailable(f"the {self._role.name}s keep changing their model")
 
     async def close(self) -> None:
         await self._balancer.close()
@@ -172,7 +172,7 @@ class RemoteModel:
     async def _connect(self, deadline: Deadline) -> None:
         async def describe(server: _Server) -> bool:
             await self._describe(server, deadline)
-            return True  # as far as can be known to begin with
+            return True  # counts as working until a request shows otherwise
 
         await self._balancer.ask_all(describe)
         self._connected = True
@@ -184,14 +184,14 @@ class RemoteModel:
         if not self._connected:
             try:
                 await self._connect(deadline)
-            except BoundaryMorphError:  # what is wrong shows in use
+            except BoundaryMorphError:  # the calls below report what is wrong
                 log.debug("no %s has described itself", self._role.name, exc_info=True)
         described = [server.description.texts for server in self._servers if server.description is not None]
         most = min(described or [server.dialect.most_texts for server in self._servers])
         parts = chunks(context, texts, most, self._most_bytes)
         answers = []
         if not self._balancer.any_works:
-            # A server that is back takes one request at first, and the others would find none to ask.
+            # A returning server takes a single request first; concurrent ones would find no server to call.
             answers.append(await self._chunk(context, parts.pop(0), deadline))
         side_by_side = asyncio.Semaphore(self._side_by_side)
 
@@ -208,12 +208,12 @@ class RemoteModel:
 
     @property
     def _most_bytes(self) -> int | None:
-        """What every kind of server takes."""
+        """The number of bytes that every kind of server here accepts."""
         limits = (server.dialect.most_bytes for server in self._servers)
         return min((limit for limit in limits if limit is not None), default=None)
 
     async def _probe(self, server: _Server) -> bool:
-        """Ask a server for the results of one short text, unless requests there are paid for; whether that was done."""
+        """Request the results of one short text, unless requests cost money; return whether it was done."""
         deadline = Deadline(self._clock() + 2 * DESCRIPTION_TIMEOUT + self._attempt_timeout, self._clock)
         description = await self._describe(server, deadline)
         if server.paid:
@@ -222,9 +222,9 @@ class RemoteModel:
         return True
 
     async def _describe(self, server: _Server, deadline: Deadline, *, confirm: bool = False) -> Description:
-        """What a server says of itself, asked where it is not known. Raises as `Peer.fetch` does, and Mismatch.
+        """Return a server's description, fetched if unknown. Raises as `Peer.fetch` does, and Mismatch.
 
-        confirm: ask too where a connection was opened since it was asked, behind which there may be another model.
+        confirm: fetch it again if a connection was opened since, as another model may be behind that connection.
         """
         async with server.describing:
             known, path = server.description, server.dialect.description_path
@@ -241,13 +241,15 @@ class RemoteModel:
                 except Unusable as flaw:
                     raise Mismatch(f"{server.base}{path} does not fit: {flaw}; {kind}") from flaw
                 server.description, server.asked_at = known, server.opened
-            assert known is not None, "what does not describe itself is described by its configuration"
+            assert known is not None, "a server that does not describe itself has a configured description"
             self._balancer.serves(server, known.name, texts=known.concurrent_texts)
             return known
 
     async def _ask(self, server: _Server, context: str, texts: Sequence[str], deadline: Deadline) -> Answer:
-        """The results of one server, in several requests where it takes fewer texts than the others; once more where
-        it turns out to serve another model by now."""
+        """Return the results of one server, in several requests if it takes fewer texts than the others.
+
+        Tries again once if the server turns out to serve another model.
+        """
         try:
             return await self._ask_described(server, context, texts, deadline)
         except Exchanged:
@@ -263,7 +265,7 @@ class RemoteModel:
     async def _attempt(
         self, server: _Server, description: Description, context: str, texts: Sequence[str], deadline: Deadline
     ) -> Answer:
-        """One request, and its outcome for the observer."""
+        """Send one request, and report its outcome to the observer."""
         started = self._clock()
         outcome: Outcome = "ok"
         try:
@@ -300,7 +302,7 @@ def _joined(answers: Sequence[Answer]) -> Answer:
 
 
 def remote_options(chosen: ModelSettings, role: Literal["scorer", "encoder"]) -> Options:
-    """As the settings have them. role: scorer or encoder, a label of the metrics."""
+    """Convert the settings. role: the label in the metrics."""
     return {
         "api_key": None if chosen.api_key is None else chosen.api_key.get_secret_value(),
         "timeout": chosen.timeout_seconds,

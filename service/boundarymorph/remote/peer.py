@@ -18,16 +18,16 @@ from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidCo
 from boundarymorph.remote.deadline import Budget
 from boundarymorph.telemetry import logs
 
-CONNECT_TIMEOUT = 1.0  # seconds; a server that is up accepts at once
-# Less than the five seconds after which common servers close an idle connection, perhaps just when it is used again.
+CONNECT_TIMEOUT = 1.0  # seconds; a running server accepts at once
+# Common servers close a connection that has been idle for five seconds: stop reusing it before that.
 KEEPALIVE = 4.0
-EXCERPT = 200  # characters of a server's own message
+EXCERPT = 200  # characters of a server's message that we quote
 FAILED_DEPENDENCY = 424  # TEI's status when its backend is gone
 JSON = {"Content-Type": "application/json", "Accept": "application/json"}
 
 
 class Unavailable(Exception):
-    """The server cannot be reached or does not work. carried_out: whether it may have done the request nevertheless."""
+    """The server cannot be reached or does not work. carried_out: whether it may have handled the request anyway."""
 
     def __init__(self, message: str, *, carried_out: bool = True) -> None:
         super().__init__(message)
@@ -39,9 +39,9 @@ class TimedOut(Unavailable):
 
 
 class Busy(Exception):
-    """The server has too much to do.
+    """The server is overloaded.
 
-    pause: seconds for which it asks to be left alone, None where it does not say; public: its own words for callers.
+    pause: seconds for which it asks not to be called, None if it does not say; public: its own message for callers.
     """
 
     def __init__(self, message: str, pause: float | None, *, public: str | None = None) -> None:
@@ -50,19 +50,19 @@ class Busy(Exception):
 
 
 class Refused(Exception):
-    """The server refuses the request; another try will not help."""
+    """The server rejects the request; another try will not help."""
 
 
 class KeyRefused(Refused):
-    """The server does not take the key, or wants one."""
+    """The server rejects the key, or requires one."""
 
 
 class Mismatch(Refused):
-    """The server is not the one that was expected: another model, or another kind of server."""
+    """The server is not the expected one: it has another model, or is another kind of server."""
 
 
 class Flawed(Refused):
-    """The server's answer cannot be used. kind: of the error for the caller, where the usual one says too little."""
+    """The server's answer is unusable. kind: a more specific error for the caller than the usual one."""
 
     def __init__(self, message: str, *, kind: type[BoundaryMorphError] | None = None) -> None:
         super().__init__(message)
@@ -70,7 +70,7 @@ class Flawed(Refused):
 
 
 class Relayed(Exception):
-    """The server works; it answered with an error that is the caller's to read."""
+    """The server works, and answered with an error that is meant for the caller."""
 
     def __init__(self, error: BoundaryMorphError) -> None:
         super().__init__(str(error))
@@ -78,20 +78,20 @@ class Relayed(Exception):
 
 
 class Peer:
-    """A server and the connections to it. The key goes to it, and into no message.
+    """A server and the connections to it. The key is sent only there, and appears in no message.
 
-    base: its URL without a slash at the end; paid: whether each request costs money, so that none may be repeated that
-    may have been carried out; opened: how many connections there have been, behind each of which may be another server.
+    base: its URL without a trailing slash; paid: whether each request costs money, so that one which may have been
+    carried out must not be repeated; opened: number of connections so far, each of which may lead to another server.
     """
 
     def __init__(
         self, base: str, role: str, *, api_key: str | None = None, connections: int = 64, paid: bool = False
     ) -> None:
-        """role: what it is to us, for messages. Raises InvalidConfiguration for a key that no header can carry."""
+        """role: what it is to us, for messages. Raises InvalidConfiguration if the key is not valid in a header."""
         self.base, self.paid, self.opened = base, paid, 0
         self._role, self._key = role, api_key or None
         if self._key is not None and (not (self._key.isascii() and self._key.isprintable()) or " " in self._key):
-            raise InvalidConfiguration("the key of a server holds characters that no header may")
+            raise InvalidConfiguration("the key of a server contains characters that are not allowed in a header")
         self._client = httpx.AsyncClient(
             headers={} if self._key is None else {"Authorization": f"Bearer {self._key}"},
             verify=_trust(),
@@ -102,7 +102,7 @@ class Peer:
         )
 
     def forget(self) -> None:
-        """What it said of itself may hold no longer."""
+        """Discard what the server said about itself."""
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -118,13 +118,14 @@ class Peer:
         repeatable: bool = True,
         stream: bool = False,
     ) -> httpx.Response:
-        """The answer, whatever its status.
+        """Send a request and return the answer, whatever its status.
 
-        path: under the base; bytes are sent as they are, whatever dots they have. budget: None for no limit.
-        repeatable: sent once more where the connection breaks, as an idle one may just when it is used again. stream:
-        the body is still to be read, and the answer to be closed, unless it `tells_of_server` in answer to what is
-        repeatable. Raises Unavailable, or DeadlineExceeded where the budget ends with the deadline. A cancelled request
-        closes its connection, by which the server learns that it need not go on.
+        path: under the base; bytes are sent unchanged, dots included. budget: None for no limit. repeatable: whether to
+        send again once if the connection breaks, as an idle one may just when it is reused. stream: the caller must
+        read the body and close the answer, unless the request is repeatable and the answer `tells_of_server`.
+
+        Raises Unavailable, or DeadlineExceeded if the budget ends with the deadline. Cancelling closes the connection,
+        which tells the server to stop.
         """
         extensions: dict[str, Any] = {"trace": self._trace}
         url = httpx.URL(self.base)
@@ -139,7 +140,7 @@ class Peer:
         async def once() -> httpx.Response:
             try:
                 response = await self._client.send(request, stream=stream)
-            except AttributeError as error:  # of anyio, about a connection that was lost just as it was made
+            except AttributeError as error:  # raised by anyio if the connection is lost while it is made
                 raise httpx.ConnectError("the connection was lost at once") from error
             if stream and repeatable and tells_of_server(response):
                 await response.aread()
@@ -155,21 +156,21 @@ class Peer:
                     return await once()
         except TimeoutError as timeout:
             if budget is None:
-                raise  # an error of the body's own source
+                raise  # raised by the source of the body
             if budget.last:
-                raise self._too_late(f"{self.base} had not answered when the time was over") from timeout
+                raise self._too_late(f"{self.base} did not answer before the deadline") from timeout
             raise TimedOut(f"{self.base} did not answer within {budget.seconds:.3g} s") from timeout
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            plain = "; is it plain HTTP? +http after the scheme's name says so" if "SSL" in _reason(error) else ""
+            plain = "; if it speaks plain HTTP, put +http after the scheme's name" if "SSL" in _reason(error) else ""
             message = f"{self.base} cannot be reached ({_reason(error)}){plain}"
             raise Unavailable(message, carried_out=False) from error
         except (httpx.TransportError, httpx.DecodingError) as error:
-            raise Unavailable(f"{self.base} broke off ({_reason(error)})") from error
+            raise Unavailable(f"the request to {self.base} failed ({_reason(error)})") from error
 
     async def fetch(self, path: str, body: bytes | None, budget: Budget, *, honours_deadlines: bool = False) -> bytes:
-        """POST the body, or GET without one; the body of a good answer.
+        """POST the body, or GET if it is None, and return the body of a successful answer.
 
-        honours_deadlines: whether a 504 says that the time was over. Raises as `send` does, and Busy, KeyRefused or
+        honours_deadlines: whether a 504 means that the deadline passed. Raises as `send` does, and Busy, KeyRefused or
         Refused.
         """
         method = "GET" if body is None else "POST"
@@ -185,7 +186,7 @@ class Peer:
             raise Busy(said, pause)
         if status == HTTPStatus.GATEWAY_TIMEOUT and honours_deadlines:
             if budget.last:
-                raise self._too_late(f"{self.base} could not answer before the time was over")
+                raise self._too_late(f"{self.base} could not answer before the deadline")
             raise Busy(said, None)
         if status == FAILED_DEPENDENCY or (response.is_server_error and status != HTTPStatus.NOT_IMPLEMENTED):
             raise Unavailable(said)
@@ -195,10 +196,10 @@ class Peer:
         self.opened += event == "connection.connect_tcp.started"
 
     def _too_late(self, message: str) -> DeadlineExceeded:
-        return DeadlineExceeded(message, public=f"the {self._role} had not answered when the time was over")
+        return DeadlineExceeded(message, public=f"the {self._role} did not answer before the deadline")
 
     def said(self, path: str, response: httpx.Response) -> str:
-        """What the server answered instead of results, without the key, which some repeat."""
+        """Describe an error answer, without the key, which some servers repeat."""
         message = " ".join(_message(response).split())
         if self._key is not None:
             message = message.replace(self._key, "***")
@@ -207,17 +208,17 @@ class Peer:
 
 
 def tells_of_server(response: httpx.Response) -> bool:
-    """Whether it is about the server rather than about the request."""
+    """Whether an answer is about the server rather than about the request."""
     return response.status_code == HTTPStatus.TOO_MANY_REQUESTS or response.is_server_error
 
 
 def pause_of(response: httpx.Response) -> float | None:
-    """Seconds for which the server asks to be left alone; None where it says nothing usable."""
+    """Return the seconds for which the server asks not to be called; None if it gives no valid time."""
     return retry_after(response.headers.get("retry-after"), time.time())
 
 
 def retry_after(header: str | None, now: float) -> float | None:
-    """Seconds that a Retry-After header asks for, given as seconds or as a date; None where it says nothing usable.
+    """Return the seconds that a Retry-After header asks for, given as seconds or as a date; None if it is invalid.
 
     now: seconds since 1970.
     """
@@ -235,14 +236,14 @@ def retry_after(header: str | None, now: float) -> float | None:
 
 @cache
 def _trust() -> ssl.SSLContext:
-    """The certificates that are trusted, which take longer to load than all else here."""
+    """Load the trusted certificates, once: loading is slow."""
     return httpx.create_ssl_context()
 
 
 def _message(response: httpx.Response) -> str:
-    """The message in the usual shapes of an error's body, or a body that is no JSON.
+    """Return the message of an error's body in one of the usual forms, or a body that is not JSON.
 
-    Nothing of any other JSON: what validates a body likes to repeat it, and errors are logged.
+    Any other JSON is dropped: validation errors often repeat the request, and errors are logged.
     """
     try:
         body = orjson.loads(response.content)
@@ -261,7 +262,7 @@ def _message(response: httpx.Response) -> str:
 
 
 def _located(mistake: dict[str, Any]) -> str:
-    """Where a mistake is and what it is, of one entry of FastAPI's `detail`."""
+    """Format an entry of FastAPI's `detail`: where the error is, and what it is."""
     place, message = mistake.get("loc"), mistake.get("msg")
     where = ".".join(map(str, place)) if isinstance(place, list) else ""
     return ": ".join(filter(None, [where, message if isinstance(message, str) else ""]))

@@ -1,4 +1,4 @@
-"""Which of several servers to ask next."""
+"""Choosing which of several servers to call next."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import random
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-BACKOFF = 0.25  # seconds after the first failure, doubled with each further one
+BACKOFF = 0.25  # seconds after the first failure, doubled after each further one
 MOST_BACKOFF = 2.0  # seconds
-LONGEST_HOLD = 60.0  # seconds, whatever a server asks for
-MISSES = 3  # callers in a row whose time ended before an answer came, after which a server should be probed
+LONGEST_HOLD = 60.0  # seconds, even if a server asks for more
+MISSES = 3  # callers in a row that stopped waiting, after which a server should be probed
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Why none can be asked now.
+    """Why no server can be called now.
 
-    busy: whether one that works is free when a request under way has ended; hold: seconds until the first that asked
-    for a pause may be asked again, None where none did. Without either there is only a recovery to wait for.
+    busy: whether a working server will be free when a request ends; hold: seconds until the first server that asked for
+    a pause can be called again, None if none did. With neither, only a server's recovery can help.
     """
 
     busy: bool
@@ -26,7 +26,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A request under way: where, with how many texts, since when, and whether it is to show that a server is back."""
+    """A request under way: where, with how many texts, since when, and whether it is the trial of a server."""
 
     index: int
     texts: int
@@ -40,40 +40,40 @@ class _Replica:
     trials: int = 0
     texts: int = 0
     free_at: float = 0.0
-    ejected: bool = False  # the last thing known of it is a failure
-    probed: bool = False  # but it has been found to be back since
-    held: bool = False  # the last thing known of it is that it asked for a pause
+    ejected: bool = False  # the last known event is a failure
+    probed: bool = False  # a probe has succeeded since
+    held: bool = False  # the last known event is that it asked for a pause
     fault_at: float = 0.0
     failures: int = 0
-    misses: int = 0  # callers in a row whose time ended before it answered
+    misses: int = 0  # callers in a row that stopped waiting for it
 
 
 class Replicas:
-    """What is known of `count` servers that answer alike, and what is under way at each.
+    """The state of `count` equivalent servers, and the requests under way at each.
 
-    One that failed is ejected for a while, one that asked for a pause gets it; after that it gets a single request
-    until that has succeeded. As long as others do the work, one that failed should be probed before it gets any.
+    A server that fails is ejected for a while, and one that asks for a pause gets it; afterwards it gets a single
+    request at a time until one succeeds. While others do the work, an ejected server should be probed first.
 
-    A caller's deadline says something about the caller only. Where several in a row end without an answer, the server
-    is asked after all others and should be probed; what comes of the probe decides.
+    A missed deadline alone says little about a server. After several in a row, a server is chosen only if no other is
+    free, and should be probed; the probe decides.
 
-    clock: seconds; seed: of the choice among equals.
+    clock: seconds; seed: for the choice among equals.
     """
 
     def __init__(self, count: int, *, requests: int = 64, clock: Callable[[], float], seed: int = 0) -> None:
-        """requests: most under way at a time at one server."""
+        """requests: most concurrent requests to one server."""
         self._replicas = [_Replica() for _ in range(count)]
         self._most_requests = requests
         self._most_texts: list[int | None] = [None] * count
         self._clock = clock
-        self._random = random.Random(seed)  # noqa: S311 - nothing secret about it
+        self._random = random.Random(seed)  # noqa: S311 - not used for secrets
 
     def limit(self, index: int, texts: int | None) -> None:
-        """How many texts a server takes at a time; None for any number."""
+        """Set how many texts a server takes at a time; None for any number."""
         self._most_texts[index] = texts
 
     def pick(self, texts: int, exclude: Collection[int] = ()) -> int | Wait:
-        """Of those that may be asked, the one with the fewest texts under way, or what there is to wait for."""
+        """Return the server with the fewest texts under way among those that can be called, or what to wait for."""
         now = self._clock()
         known = [(index, replica) for index, replica in enumerate(self._replicas) if index not in exclude]
         free = [index for index, replica in known if now >= replica.free_at and self._has_room(index, texts)]
@@ -86,7 +86,7 @@ class Replicas:
         return Wait(busy, min(holds, default=None))
 
     def to_probe(self) -> list[int]:
-        """Those that failed a while ago, or let several callers in a row wait in vain, and that are not being tried."""
+        """Return the servers to probe: ejected a while ago or missed several times, and without a trial under way."""
         now = self._clock()
         return [
             index
@@ -95,22 +95,22 @@ class Replicas:
         ]
 
     def probed(self, index: int) -> None:
-        """Nothing more speaks against it: it may be tried even where others do the work."""
+        """Record a probe that found no fault: the server may be tried even while others do the work."""
         replica = self._replicas[index]
         replica.probed, replica.misses = replica.ejected, 0
 
     def readmit(self, index: int) -> None:
-        """What was held against it holds no longer."""
+        """Clear all faults of a server."""
         replica = self._replicas[index]
         replica.ejected = replica.probed = replica.held = False
         replica.free_at, replica.failures, replica.misses = 0.0, 0, 0
 
     def any_works(self) -> bool:
-        """Whether the last thing known of one of them is not a failure."""
+        """Whether any server's last known event is not a failure."""
         return not all(replica.ejected for replica in self._replicas)
 
     def begin(self, index: int, texts: int) -> Ticket:
-        """A request is on its way."""
+        """Record the start of a request."""
         replica = self._replicas[index]
         ticket = Ticket(index, texts, self._clock(), replica.ejected or replica.held)
         replica.requests += 1
@@ -119,14 +119,14 @@ class Replicas:
         return ticket
 
     def end(self, ticket: Ticket) -> None:
-        """The request is over, whatever became of it."""
+        """Record the end of a request, whatever its outcome."""
         replica = self._replicas[ticket.index]
         replica.requests -= 1
         replica.texts -= ticket.texts
         replica.trials -= ticket.trial
 
     def succeeded(self, ticket: Ticket) -> bool:
-        """It answered; whether that settles what was held against it, as only a later request can."""
+        """Record an answer; return whether it clears the server's faults, as only a request begun after them can."""
         replica, now = self._replicas[ticket.index], self._clock()
         replica.misses = 0
         if ticket.began < replica.fault_at or (replica.held and now < replica.free_at):
@@ -135,16 +135,16 @@ class Replicas:
         return True
 
     def failed(self, index: int) -> None:
-        """It cannot be reached or does not work: leave it alone, for longer each time."""
+        """Record a failure: eject the server, for longer each time."""
         replica, now = self._replicas[index], self._clock()
         if replica.ejected and now < replica.free_at:
-            return  # the end of a request that began before this outage was noticed
+            return  # a request that began before this outage was known
         replica.ejected, replica.probed, replica.held = True, False, False
         replica.fault_at = now
         replica.free_at = now + self._backoff(replica)
 
     def paused(self, index: int, seconds: float | None) -> float:
-        """It has too much to do. seconds: for how long it asked to be left alone, if it did; for how long it is."""
+        """Record an overload. seconds: the pause it asked for, if any. Returns the pause that it gets."""
         replica, now = self._replicas[index], self._clock()
         left = replica.free_at - now
         if seconds is None:
@@ -156,7 +156,7 @@ class Replicas:
         return max(left, seconds)
 
     def missed(self, index: int) -> None:
-        """A caller's time ended before it answered."""
+        """Record that a caller stopped waiting for a server."""
         self._replicas[index].misses += 1
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Several things at a time."""
+"""Running coroutines concurrently."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 async def together(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """All results in order, or the first error; by then the others are cancelled and have ended."""
+    """Return all results in order, or raise the first error after the others have been cancelled and have ended."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         return await asyncio.gather(*tasks)

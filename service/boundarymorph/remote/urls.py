@@ -1,4 +1,4 @@
-"""How a server's address is spelt."""
+"""Reading the addresses of servers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from boundarymorph.remote.wire import Dialect
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A server and how it is spoken to.
+    """A server and its wire format.
 
-    base: scheme, host, port and path prefix, without a slash at the end; model: the one that is wanted there, or None
-    for the one that it serves; revision: of the model, where the operator names it.
+    base: scheme, host, port and path prefix, without a trailing slash; model: the wanted one, None for the one that the
+    server has; revision: of the model, if the operator names it.
     """
 
     dialect: Dialect
@@ -28,10 +28,10 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """The addresses of one kind of model.
+    """The addresses of one kind of server.
 
-    noun: what an address is of, with its article; foreign: by their schemes; own: what plain http and https mean, None
-    where they mean nothing.
+    noun: the kind, with its article; foreign: wire formats by scheme; own: the wire format of plain http and https,
+    None if those are not accepted.
     """
 
     noun: str
@@ -40,7 +40,7 @@ class Spelling:
 
     @property
     def known(self) -> str:
-        """All schemes, for a message."""
+        """All schemes, for messages."""
         own = [] if self.own is None else [f"http(s)://HOST:PORT for {self.noun} of this service"]
         return ", ".join([*own, *(f"{name}://" for name in self.foreign)])
 
@@ -48,7 +48,7 @@ class Spelling:
 def parse(url: str, spelling: Spelling) -> Endpoint:
     """Read `SCHEME://HOST:PORT/PREFIX?model=NAME`.
 
-    Raises InvalidConfiguration, whose message repeats no password.
+    Raises InvalidConfiguration; its message contains no password.
     """
     noun = spelling.noun
     parts = _split(url, noun)
@@ -69,9 +69,9 @@ def _split(url: str, noun: str) -> SplitResult:
     except ValueError as error:
         raise InvalidConfiguration(f"the URL of {noun} has a malformed host or port") from error
     if "@" in parts.netloc:
-        raise InvalidConfiguration(f"the URL of {noun} carries credentials; set the key apart from it")
+        raise InvalidConfiguration(f"the URL of {noun} contains credentials; set the key separately")
     if parts.fragment or url.endswith("#"):
-        raise InvalidConfiguration(f"the URL of {noun} has no use for a fragment")
+        raise InvalidConfiguration(f"the URL of {noun} must not have a fragment")
     return parts
 
 
@@ -81,7 +81,7 @@ def _scheme(parts: SplitResult, spelling: Spelling) -> tuple[Dialect, str]:
     name, plus, transport = parts.scheme.partition("+")
     if name not in spelling.foreign or (plus and transport not in ("http", "https")):
         raise InvalidConfiguration(
-            f"'{parts.scheme}' is no kind of {spelling.noun.split()[-1]}; there are {spelling.known}"
+            f"'{parts.scheme}' is not a kind of {spelling.noun.split()[-1]}; there are {spelling.known}"
         )
     dialect = spelling.foreign[name]
     return dialect, transport or ("https" if dialect.home else "http")
@@ -103,7 +103,7 @@ def _base(parts: SplitResult, dialect: Dialect, transport: str, noun: str) -> st
     try:
         httpx.URL(base)
     except httpx.InvalidURL as error:
-        raise InvalidConfiguration(f"{base} is no address: {error}") from error
+        raise InvalidConfiguration(f"{base} is not a valid address: {error}") from error
     return base
 
 
@@ -113,6 +113,6 @@ def _model(parts: SplitResult, noun: str) -> str | None:
         if key != "model":
             raise InvalidConfiguration(f"the URL of {noun} takes ?model=NAME, not '{key}'")
         if not value or model is not None:
-            raise InvalidConfiguration(f"the URL of {noun} names its model once: ?model=NAME")
+            raise InvalidConfiguration(f"the URL of {noun} must name its model once: ?model=NAME")
         model = value
     return model

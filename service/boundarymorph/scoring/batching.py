@@ -1,4 +1,4 @@
-"""A scorer over a cross-encoder in this process, whose batches go across requests."""
+"""A scorer that runs a cross-encoder in this process, in batches shared by all requests."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ SCORER = Role(
 
 
 class BatchingScorer(Served[CrossEncoder, Pair]):
-    """A `Scorer` whose cross-encoder serves all requests in common batches; see `Batcher` for the order and the limits.
+    """A `Scorer` that batches the pairs of all requests together; see `Batcher` for the order and the limits.
 
-    queue_tokens: what may wait; patience: seconds after which a request without a deadline is due; on_lost: called when
-    the device is gone for good.
+    queue_tokens: most tokens that may wait; patience: seconds after which a request without a deadline is due; on_lost:
+    called if the device is lost for good.
     """
 
     def __init__(
@@ -45,14 +45,14 @@ class BatchingScorer(Served[CrossEncoder, Pair]):
         super().__init__(model, SCORER, queue_tokens=queue_tokens, patience=patience, on_lost=on_lost, clock=clock)
 
     async def check(self) -> None:
-        """Warm up with a batch as large as they get, then score a probe. Raises what `score` does."""
+        """Warm up with a batch of the largest size, then score a probe. Raises as `score` does."""
         await self.score("up", ["warm " * self.model.max_length] * self.batcher.full_batch())
         await self.score("probe", ["probe"])
 
     async def score(
         self, query: str, texts: Sequence[str], *, deadline: float | None = None, truncate: bool = True
     ) -> Scores:
-        """As `Scorer.score`. With truncate=False, raises TextTooLong if anything would be cut, before any work."""
+        """See `Scorer.score`. With truncate=False, raises TextTooLong before any work if a text would be truncated."""
         self.batcher.check_open()
         if not texts:
             return Scores(np.empty(0))

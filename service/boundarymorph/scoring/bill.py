@@ -1,4 +1,4 @@
-"""What scores cost: the account of one request, and who keeps to the ceilings."""
+"""The cost of scores: what one request has spent, and the ledger that enforces ceilings."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import NamedTuple, Protocol
 from boundarymorph.errors import CostCeiling
 from boundarymorph.remote.wire import Usage
 
-NANO = 1_000_000_000  # parts of the currency that sums are kept in, so that no rounding adds up
+NANO = 1_000_000_000  # sums are kept in billionths of the currency, so that rounding does not add up
 
 
 class Amount(NamedTuple):
-    """Tokens, read and written together, and what they cost in billionths of the currency of the prices."""
+    """Tokens, read and written together, and their cost in billionths of the currency of the prices."""
 
     tokens: int = 0
     nanos: int = 0
@@ -35,21 +35,24 @@ NOTHING = Amount()
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Of a million tokens that a model reads, and that it writes."""
+    """Prices of a million tokens read and of a million written."""
 
     read: float = 0.0
     written: float = 0.0
 
     def of(self, usage: Usage) -> Amount:
-        """What this many tokens cost, rounded up."""
+        """Return the cost of this many tokens, rounded up."""
         nanos = math.ceil(1_000 * (usage.read * self.read + usage.written * self.written))
         return Amount(usage.read + usage.written, nanos)
 
 
 @dataclass(slots=True)
 class Bill:
-    """What a request has spent. caller: the name of its key; usage: tokens, as far as they are known; spent: counted
-    against the ceilings; reserved: for answers that are under way."""
+    """What a request has spent.
+
+    caller: the name of its key; usage: tokens, as far as known; spent: counted against the ceilings; reserved: for
+    answers that are under way.
+    """
 
     caller: str
     usage: Usage = field(default_factory=Usage)
@@ -58,22 +61,22 @@ class Bill:
 
 
 class Ledger(Protocol):
-    """Who keeps to the ceilings. What is sent is reserved first, as the most that it may cost."""
+    """Enforces ceilings. Before a request is sent, the most that it may cost is reserved."""
 
     async def reserve(self, bill: Bill, most: Amount) -> None:
-        """Raises CostCeiling where a ceiling would be passed, and then nothing is reserved."""
+        """Reserve an amount, or raise CostCeiling if it would exceed a ceiling."""
 
     async def settle(self, bill: Bill, most: Amount, spent: Amount) -> None:
-        """Replace what was reserved by what was spent."""
+        """Replace the reserved amount by the amount spent."""
 
     async def close(self) -> None:
-        """Release the connections."""
+        """Close the connections."""
 
 
 class OpenLedger:
-    """A `Ledger` for one user, with one ceiling or none.
+    """A `Ledger` for a single user, with at most one ceiling.
 
-    total: what has been spent, or is reserved.
+    total: what has been spent or is reserved.
     """
 
     def __init__(self, most_cost: float | None = None) -> None:
@@ -86,7 +89,7 @@ class OpenLedger:
         if self._most_cost is not None and wanted.cost > self._most_cost:
             raise CostCeiling(
                 f"{self.total.cost:.6g} of {self._most_cost:.6g} are spent or reserved, and the next answer may cost "
-                f"{most.cost:.6g}; allow more to go on",
+                f"{most.cost:.6g}; raise the limit to continue",
                 retry_after=math.inf,
             )
         self.total, bill.reserved = wanted, bill.reserved.plus(most)

@@ -1,4 +1,4 @@
-"""The scorer that the settings ask for. What a process does not need is not imported."""
+"""Building the scorer that the settings ask for. What a process does not need is not imported."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from boundarymorph.settings import ScorerSettings, Settings
 def build_scorer(
     settings: Settings, on_lost: Callable[[], None] = lambda: None, ledger: Callable[[], Ledger] = OpenLedger
 ) -> Scorer:
-    """A cross-encoder or a language model elsewhere if there is a url, else a cross-encoder in this process.
+    """Return a client of remote cross-encoders or language models if there is a url, else a local cross-encoder.
 
-    ledger: makes what keeps to the ceilings of a language model. Raises as `build_local_scorer`.
+    ledger: makes the ledger for a language model. Raises as `build_local_scorer` does.
     """
     return _remote_scorer(settings.scorer, ledger) if settings.scorer.url else build_local_scorer(settings, on_lost)
 
 
 def build_local_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> BatchingScorer:
-    """The cross-encoder in this process, with its queue. on_lost: called when its device is gone for good.
+    """Load the cross-encoder in this process, with its queue. on_lost: called if its device is lost for good.
 
     Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load.
     """
@@ -37,7 +37,7 @@ def build_local_scorer(settings: Settings, on_lost: Callable[[], None] = lambda:
 
 
 def scorer_is_paid(settings: ScorerSettings) -> bool:
-    """Whether a request costs money, so that none is sent without need."""
+    """Whether a request costs money, so that none is sent unnecessarily."""
     from boundarymorph.scoring.remote.urls import parse
 
     return any(parse(url).dialect.paid for url in settings.url)

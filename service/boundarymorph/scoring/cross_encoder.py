@@ -1,4 +1,4 @@
-"""A cross-encoder: the model alone, which a `BatchingScorer` feeds."""
+"""The interface of a cross-encoder: the model alone, which a `BatchingScorer` calls."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from boundarymorph.inference.batching.model import Model, TokenSequence
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Pair(TokenSequence):
-    """A query and a document. query: as it was given, since pairs of one query may share work."""
+    """A query and a document. query: unchanged, since pairs of one query may share work."""
 
     query: str
 
 
 class CrossEncoder(Model[Pair], Protocol):
-    """A `Model` whose results are relevances: two of the same name, prompt included, give the same."""
+    """A `Model` that returns relevances: two with the same name, which includes the prompt, return the same."""
 
     def tokenize(self, query: str, texts: Sequence[str]) -> list[Pair]:
-        """The pairs of n texts with one query."""
+        """Tokenize the pairs of n texts with one query."""
 
     def run(self, pairs: Sequence[Pair], /) -> NDArray[np.float64]:
-        """(n,) relevances in [0, 1] of a batch. Raises OutOfMemory or DeviceLost."""
+        """Return the (n,) relevances in [0, 1] of a batch. Raises OutOfMemory or DeviceLost."""
 
 
 def sigmoid(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Relevances of logits. Neither tail overflows, and a relevance near 0 keeps all its digits."""
+    """Return the relevances of logits. Neither tail overflows, and a relevance near 0 keeps all its digits."""
     relevances: NDArray[np.float64] = np.exp(-np.logaddexp(0.0, -logits))
     return relevances

@@ -13,11 +13,11 @@ from boundarymorph.scoring.cross_encoder import Pair, sigmoid
 
 
 class OnnxCrossEncoder(OnnxModel):
-    """A `CrossEncoder` with one logit a pair; the score is its sigmoid."""
+    """A `CrossEncoder` with one logit per pair; the score is its sigmoid."""
 
     @classmethod
     def embedded(cls, *, max_length: int = 512, threads: int | None = None) -> OnnxCrossEncoder:
-        """The cross-encoder that comes with the service. Raises ModelUnavailable."""
+        """Load the cross-encoder that comes with the service. Raises ModelUnavailable."""
         return cls(OnnxTextModel(embedded_cross_encoder(), max_length=max_length, threads=threads))
 
     def tokenize(self, query: str, texts: Sequence[str]) -> list[Pair]:

@@ -1,4 +1,4 @@
-"""The scorer: whatever answers (query, document) with a relevance in [0, 1]."""
+"""The interface of a scorer, which gives (query, document) pairs a relevance in [0, 1]."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,13 +13,12 @@ from boundarymorph.scoring.bill import Amount, Bill
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What a scorer made of n texts.
+    """A scorer's answer for n texts.
 
-    values: (n,) float64 in [0, 1], in the order of the texts; NaN where the scorer answered without one, which of those
-    here only a language model does. truncated: how many pairs were cut to fit. cached: how
-    many values were known, or being computed for another request, so that the model was not asked for them. model: the
-    name of the one that gave them, None where it cannot change. failure: why values are missing that the scorer was not
-    able to give now; those that came are good nevertheless.
+    values: (n,) float64 in [0, 1], in the order of the texts; NaN if the scorer answered without a score, as only a
+    language model may. truncated: number of pairs that were truncated. cached: number of values that cost no call,
+    because they were cached or being computed for another request. model: the name of the one that gave them, None if
+    it cannot change. failure: why the scorer could not give the missing values now; the others are valid.
     """
 
     values: NDArray[np.float64]
@@ -30,31 +29,31 @@ class Scores:
 
 
 def model_changed() -> ScorerUnavailable:
-    """The error of a request some of whose scores are of one model and some of another, which do not compare."""
-    message = "the scorer serves another model since this request began; try again"
+    """Return the error of a request whose scores would come from two models, and so not be comparable."""
+    message = "the scorer's model has changed since this request began; try again"
     return ScorerUnavailable(message, public=message)
 
 
 class Scorer(Protocol):
-    """f_CE of the paper. A pair gets the same score whatever it is asked together with."""
+    """f_CE of the paper. The score of a pair does not depend on the other pairs of a call."""
 
     @property
     def name(self) -> str:
-        """Model and precision: what a score may be cached under."""
+        """Model and precision: the name under which scores may be cached."""
 
     async def check(self) -> None:
-        """Warm up and score a probe. Raises what `score` does."""
+        """Warm up and score a probe. Raises as `score` does."""
 
     async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
         """Score n texts against one query: all of them, or an error.
 
-        deadline: the moment, on `time.monotonic()`, after which nobody waits for the answer any more.
+        deadline: the time on `time.monotonic()` after which nobody waits for the answer.
 
         Raises Overloaded before any work was done, DeadlineExceeded, ScorerUnavailable or ScorerFailed.
         """
 
     async def close(self) -> None:
-        """Release threads and connections; calls after this fail."""
+        """Release threads and connections; later calls fail."""
 
 
 @runtime_checkable
@@ -62,7 +61,7 @@ class PricedScorer(Scorer, Protocol):
     """A scorer whose calls cost money."""
 
     def most(self, query: str, text: str) -> Amount:
-        """The most that the score of one pair may cost."""
+        """Return the most that the score of one pair may cost."""
 
     async def score_for(self, bill: Bill, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
-        """As `score`, charged to a request. Raises CostCeiling too."""
+        """Score as `score` does, charged to a request. Also raises CostCeiling."""

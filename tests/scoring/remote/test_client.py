@@ -284,7 +284,7 @@ class TestFailover:
     async def test_a_fresh_connection_that_breaks_is_a_failure(self) -> None:
         async with running(Ours()) as [server], scoring(server) as scorer:
             server.behaviour = reset
-            with pytest.raises(ScorerUnavailable, match="broke off"):
+            with pytest.raises(ScorerUnavailable, match=r"the request to .* failed"):
                 await scorer.score(QUERY, TEXTS)
             assert len(server.asked) == 2
 
@@ -686,7 +686,7 @@ class TestSeveralServers:
             assert scorer.identity == models[-1]
             changes = [model for model, before in zip(models[1:], models, strict=False) if model != before]
             assert [str(model)[:2] for model in changes] == ["b@"], "once, and never back"
-            assert caplog.text.count("serve another model from now on: b@") == 1
+            assert caplog.text.count("now serve another model: b@") == 1
 
     async def test_all_become_another_model_without_a_failure(self) -> None:
         async with running(Ours("a"), Ours("a")) as servers, scoring(*servers) as scorer:

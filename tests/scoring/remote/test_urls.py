@@ -41,12 +41,12 @@ def test_spellings(url: str, dialect: str, base: str, model: str | None) -> None
 @pytest.mark.parametrize(
     ("url", "mistake"),
     [
-        ("", "'' is no kind of scorer"),
-        ("scorer:8080", "'scorer' is no kind of scorer"),
-        ("ftp://scorer", "'ftp' is no kind of scorer"),
-        ("tei+ftp://scorer", r"'tei\+ftp' is no kind of scorer"),
-        ("tei+://scorer", "is no kind of scorer"),
-        ("http+https://scorer", "is no kind of scorer"),
+        ("", "'' is not a kind of scorer"),
+        ("scorer:8080", "'scorer' is not a kind of scorer"),
+        ("ftp://scorer", "'ftp' is not a kind of scorer"),
+        ("tei+ftp://scorer", r"'tei\+ftp' is not a kind of scorer"),
+        ("tei+://scorer", "is not a kind of scorer"),
+        ("http+https://scorer", "is not a kind of scorer"),
         ("http://", "needs a host"),
         ("tei:///rerank", "needs a host"),
         ("tei://:8080", "needs a host"),
@@ -73,7 +73,7 @@ def test_spellings(url: str, dialect: str, base: str, model: str | None) -> None
         ("tei://scorer/rerank", "leave /rerank off"),
         ("cohere+http://scorer/v2/?model=m", "leave /v2 off"),
         ("http://scorer/score", "leave /score off"),
-        ("http://-ä-", "is no address"),
+        ("http://-ä-", "is not a valid address"),
     ],
 )
 def test_mistakes(url: str, mistake: str) -> None:

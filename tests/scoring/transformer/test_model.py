@@ -114,7 +114,7 @@ class TestScores:
 
     def test_what_is_no_number_is_no_score(self, tmp_path: Path) -> None:
         encoder = load(spoiled(tiny.bert(tmp_path), "classifier.bias"))
-        with pytest.raises(ScorerFailed, match="no number"):
+        with pytest.raises(ScorerFailed, match="not a number"):
             scores(encoder, QUERY, TEXTS)
 
     def test_a_closed_one_scores_no_more(self, folder: Folder) -> None:

@@ -1,4 +1,4 @@
-"""A chat model as the scorer: it grades one passage at a time from 0 to 3, and the score is the expected grade / 3.
+"""A chat model as the scorer. It grades one passage at a time from 0 to 3; the score is the expected grade / 3.
 
-`wording.py` has what it is told, `dialect.py` the requests and how answers are read, `judge.py` the `Scorer`.
+`wording.py` has the prompt, `dialect.py` requests and the reading of answers, `judge.py` the `Scorer`.
 """

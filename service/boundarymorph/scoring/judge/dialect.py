@@ -1,4 +1,4 @@
-"""How a chat model is asked for a grade, and how its answer is read."""
+"""Asking a chat model for a grade, and reading its answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from boundarymorph.settings import JudgeSettings
 
 Way = Literal["logprobs", "json", "digit"]
 WAYS: tuple[Way, ...] = get_args(Way)
-TEMPLATE_TOKENS = 200  # that a chat template may add to two messages
+TEMPLATE_TOKENS = 200  # most that a chat template adds to two messages
 SCHEMA = {
     "type": "json_schema",
     "json_schema": {
@@ -34,8 +34,7 @@ SCHEMA = {
 
 
 class Ungraded(Unusable):
-    """The model answered, and gave no grade. refused: whether it, or the server, did not want to; usage, served: as of
-    an `Answer`."""
+    """The model answered without a grade. refused: whether it, or the server, declined; usage, served: see `Answer`."""
 
     def __init__(self, message: str, *, refused: bool, usage: Usage | None, served: str | None) -> None:
         super().__init__(message)
@@ -43,10 +42,10 @@ class Ungraded(Unusable):
 
 
 class OpenAI(Dialect):
-    """Chat completions of OpenAI's API and of what is compatible with it, one text a request.
+    """Chat completions of OpenAI's API and of compatible servers, one text per request.
 
-    The way a grade is asked for: `logprobs`, a digit and the probabilities of the others; `json`, an object by a
-    schema; `digit`.
+    Ways to ask for a grade: `logprobs`, a digit with the probabilities of the others; `json`, an object that follows a
+    schema; `digit`, a digit alone.
     """
 
     name, path, most_texts = "openai", PATH, 1
@@ -60,15 +59,15 @@ class OpenAI(Dialect):
         at_home: bool = False,
         strict: bool = False,
     ) -> None:
-        """at_home: whether the server is that of `home`; strict: whether a grade is wanted with its probability, where
-        the way is such."""
+        """at_home: whether the server is `home`; strict: whether a grade without its probability is an error, for the
+        way `logprobs`."""
         self._chosen, self.way = chosen or JudgeSettings(), way
         self._strict = strict
         self._token_field = self._chosen.token_field or ("max_completion_tokens" if at_home else "max_tokens")
 
     @property
     def fingerprint(self) -> str:
-        """Of all that a grade depends on beside the model, the query and the text: wording, way, fields."""
+        """A hash of all that a grade depends on besides the model, the query and the text: wording, way, fields."""
         asked = self.request("", "", [""], 0.0).body | {"text_characters": self._chosen.text_characters}
         return blake2b(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS), digest_size=6).hexdigest()
 
@@ -94,11 +93,11 @@ class OpenAI(Dialect):
         )
 
     def most_usage(self, sent: bytes) -> Usage:
-        """The most tokens that a request may take: no tokenizer makes more than one of a byte."""
+        """Return the most tokens that a request may take: no tokenizer makes more than one of a byte."""
         return Usage(len(sent) + TEMPLATE_TOKENS, self._chosen.answer_tokens)
 
     def read(self, body: bytes, count: int) -> Answer:
-        """The relevance of one text. Raises Ungraded where the model gave no grade."""
+        """Read the relevance of one text. Raises Ungraded if the model gave no grade."""
         found = completion(body)
 
         def ungraded(why: str, *, refused: bool = False) -> Ungraded:
@@ -112,6 +111,6 @@ class OpenAI(Dialect):
         if self.way == "logprobs":
             expected = expected_grade(found)
             if expected is None and self._strict:
-                raise ungraded("it tells no log-probability of its grade")
+                raise ungraded("the log-probability of its grade is missing")
             grade = grade if expected is None else expected
         return Answer(np.array([grade / BEST]), served=found.model, usage=found.usage)

@@ -1,4 +1,4 @@
-"""The grade in a chat model's answer."""
+"""Finding the grade in a chat model's answer."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _DIGITS = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 def expected_grade(completion: Completion) -> float | None:
-    """The mean of the grades by the probabilities of their tokens, where the model wrote the first grade; None without
-    log-probabilities there.
+    """Return the mean grade, weighted by token probabilities at the place of the first grade that the model wrote.
 
-    Only the likeliest tokens are told, so the probabilities of the grades among them are taken to be all there is.
+    None without log-probabilities there. Servers report only the likeliest tokens, so the probabilities of the grades
+    among them are normalized to 1.
     """
     for token in completion.tokens:
         if _grade(token.get("token")) is None:
             continue
         weights: defaultdict[int, float] = defaultdict(float)
-        for grade, probability in _told(token):
+        for grade, probability in _likeliest_grades(token):
             weights[grade] += probability
         total = sum(weights.values())
         return sum(grade * weight for grade, weight in weights.items()) / total if total > 0 else None
@@ -33,22 +33,22 @@ def expected_grade(completion: Completion) -> float | None:
 
 
 def object_grade(text: str) -> float | None:
-    """The grade of a JSON object, which may stand in a fence or between sentences."""
+    """Return the grade in a JSON object, which may be fenced or between sentences."""
     grade = (json_in(text) or {}).get("grade")
     if isinstance(grade, str):
         return _grade(grade)
     whole = isinstance(grade, int | float) and not isinstance(grade, bool) and grade in _GRADES.values()
-    return float(grade) if whole else None  # type: ignore[arg-type]  # which `whole` says
+    return float(grade) if whole else None  # type: ignore[arg-type]  # `whole` implies a number
 
 
 def bare_grade(text: str) -> float | None:
-    """The grade that a text names: its only number."""
+    """Return the grade in a text: its only number."""
     numbers = set(_DIGITS.findall(text))
     return _grade(numbers.pop()) if len(numbers) == 1 else None
 
 
-def _told(token: Mapping[str, Any]) -> Iterator[tuple[int, float]]:
-    """Grades among the likeliest tokens with their probabilities, the one that was written in any case."""
+def _likeliest_grades(token: Mapping[str, Any]) -> Iterator[tuple[int, float]]:
+    """Yield the grades among the likeliest tokens with their probabilities, always including the one written."""
     likeliest = token.get("top_logprobs")
     entries = [entry for entry in likeliest if isinstance(entry, dict)] if isinstance(likeliest, list) else []
     if all(entry.get("token") != token.get("token") for entry in entries):

@@ -1,4 +1,4 @@
-"""The scorer that is a chat model behind an OpenAI-compatible endpoint."""
+"""A scorer that calls a chat model behind an OpenAI-compatible endpoint."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from boundarymorph.settings import JudgeSettings
 from boundarymorph.telemetry import metrics
 
 ROLE = Role("language model", ScorerUnavailable, ScorerFailed, "graded", "grades")
-NOBODY = ""  # who is charged for what no request asked for, as no key can be called
-IN_A_ROW = 5  # answers without a grade after which the model is taken to give none
+NOBODY = ""  # charged for what no request asked for; no key has this name
+IN_A_ROW = 5  # answers without a grade after which the model is assumed to give none
 QUERY, PASSAGE = "how many strings has a violin?", "A violin has four strings, tuned in fifths."
 log = logging.getLogger(__name__)
 
 
 class Judge:
-    """A `PricedScorer` over chat completions: each pair is one request, as many side by side as there are connections.
+    """A `PricedScorer` over chat completions: one request per pair, as many concurrently as there are connections.
 
-    What came back is kept whatever becomes of the rest: a pair that got no grade is NaN, and only where every pair of
-    a call failed is there an error. Requests are paid for, so none is repeated that may have been carried out.
+    Grades that arrived are kept if others fail: a pair without a grade is NaN, and an error is raised only if every
+    pair of a call failed. Requests cost money, so one that may have been carried out is never repeated.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Judge:
         ledger: Ledger | None = None,
         **options: Unpack[Options],
     ) -> None:
-        """endpoints: replicas of one model; ledger: who keeps to the ceilings. Raises InvalidConfiguration."""
+        """endpoints: replicas of one model; ledger: enforces the ceilings. Raises InvalidConfiguration."""
         self._chosen = chosen or JudgeSettings()
         self._ledger = ledger or OpenLedger()
         self._prices = Prices(self._chosen.input_price, self._chosen.output_price)
@@ -78,12 +78,12 @@ class Judge:
         self._dialect: OpenAI | None = None
         self._choosing = asyncio.Lock()
         self._served: str | None = None
-        self._ungraded = 0  # answers without a grade since the last one with one
+        self._ungraded = 0  # answers without a grade since the last grade
         self._last_trouble = ""
 
     @property
     def identity(self) -> str | None:
-        """The model, as it is asked; None before an answer has shown how it can be."""
+        """The model and how it is asked; None until an answer has shown which way works."""
         if self._dialect is None:
             return None
         model = str(self._endpoint.model)
@@ -93,20 +93,20 @@ class Judge:
 
     @property
     def name(self) -> str:
-        """As `identity`; before it is known, the model."""
+        """The `identity`, or the model until that is known."""
         return self.identity or f"openai:{self._endpoint.model}"
 
     async def check(self) -> None:
-        """Have a short pair graded, which also shows in which way the server can be asked. Raises as `score` does."""
+        """Have a short pair graded, which also finds a way to ask that works. Raises as `score` does."""
         self._balancer.check_open()
         try:
             if await self._known_dialect(self._deadline(None)):
                 await self.score(QUERY, [PASSAGE])
         except CostCeiling as ceiling:
-            log.warning("the language model is not tried out: %s", ceiling)
+            log.warning("the language model is not probed: %s", ceiling)
 
     def most(self, query: str, text: str) -> Amount:
-        """As of `PricedScorer`, by way of the longest requests where it is not known yet how the model is asked."""
+        """See `PricedScorer`. Assumes the way with the longest requests until it is known which one works."""
         dialect = self._dialect or OpenAI(self._chosen, "json")
         return self._prices.of(dialect.most_usage(encoded(self._request(dialect, query, text))))
 
@@ -133,7 +133,7 @@ class Judge:
         if np.isnan(values).all() and self._ungraded >= IN_A_ROW:
             raise ScorerFailed(f"{self.name} gave no grade {self._ungraded} times in a row: {self._last_trouble}")
         cut = sum(len(text) > self._chosen.text_characters for text in texts)
-        # What a server refuses of one pair, such as a text that its filter does not like, says nothing about others.
+        # The refusal of one pair, for instance by a content filter, says nothing about the others.
         failure = next((error for error in errors if not isinstance(error, ScorerFailed)), None)
         return Scores(values, cut, model=self.name, failure=failure)
 
@@ -145,7 +145,7 @@ class Judge:
         return Deadline(self._clock() + self._timeout if moment is None else moment, self._clock)
 
     async def _known_dialect(self, deadline: Deadline) -> bool:
-        """Find the first way in which the server gives a grade, and keep to it. Returns whether it was known."""
+        """Find the first way in which the server gives a grade, and keep it. Returns whether it was already known."""
         async with self._choosing:
             if self._dialect is not None:
                 return True
@@ -166,7 +166,7 @@ class Judge:
             raise ScorerFailed(f"{self.name} gives no grade in any way that scorer.judge.grades allows: {trouble}")
 
     async def _grade(self, bill: Bill, query: str, text: str, deadline: Deadline) -> float:
-        """The relevance of one text; NaN where the model gave no grade."""
+        """Return the relevance of one text, NaN if the model gave no grade."""
         assert self._dialect is not None
         answer = await self._answer(self._dialect, bill, query, text, deadline)
         self._note_served(answer.served)
@@ -193,8 +193,10 @@ class Judge:
     async def _attempt(
         self, peer: Peer, dialect: OpenAI, bill: Bill, body: bytes, deadline: Deadline
     ) -> Answer | Ungraded:
-        """One request, its outcome for the observer, and what it cost. What was sent and not heard of costs the most
-        that it may."""
+        """Send one request; report its outcome to the observer, and its cost to the ledger.
+
+        A request whose answer did not arrive is charged the most that it may cost.
+        """
         most = dialect.most_usage(body)
         reserved = self._prices.of(most)
         await self._ledger.reserve(bill, reserved)
@@ -226,20 +228,20 @@ class Judge:
             raise Flawed(f"{peer.base} gives unusable answers: {flaw}") from flaw
 
     def _note_served(self, model: str | None) -> None:
-        """Scores of what an alias stands for now are not those of what it stood for before."""
+        """Note the model that answered: an alias may change its meaning, and the scores do not compare."""
         if model is not None and model != self._served:
             if self._served is not None:
-                log.warning("the language model answers as %s from now on, no longer as %s", model, self._served)
+                log.warning("the language model now answers as %s, no longer as %s", model, self._served)
             self._served = model
 
 
 async def _unasked(peer: Peer) -> bool:
-    """The probe of a server whose every request is paid for."""
+    """A probe that sends nothing, since every request costs money."""
     return False
 
 
 def _unpaid(error: BaseException) -> bool:
-    """Whether a request that ended so surely cost nothing."""
+    """Whether a request that ended with this error certainly cost nothing."""
     if isinstance(error, Unavailable):
         return not error.carried_out
     return isinstance(error, Busy) or (isinstance(error, Refused) and not isinstance(error, Flawed))

@@ -1,10 +1,10 @@
-"""What a judge is told. A change of any word here changes the name under which its scores are kept."""
+"""The prompt of a judge. Any change here changes the name under which its scores are cached."""
 
 from __future__ import annotations
 
 from hashlib import blake2b
 
-BEST = 3  # of the grades, which begin with 0
+BEST = 3  # the highest grade; the lowest is 0
 
 SYSTEM = """You grade search results. You are shown a query and one passage, and you decide how much the passage would \
 help the person who wrote the query.
@@ -25,10 +25,10 @@ OBJECT = 'Answer with a JSON object and nothing else: {"grade": 0}, {"grade": 1}
 
 
 def messages(query: str, passage: str, form: str, instruction: str | None = None) -> list[dict[str, str]]:
-    """A conversation that asks for one grade.
+    """Return a conversation that asks for one grade.
 
-    form: of the answer, in words; instruction: of the operator, for a field that grades need explaining in. The marker
-    around the passage is made of its text, so that no passage can hold its own and go on as if it had ended.
+    form: of the answer, in words; instruction: the operator's, for example about the subject. The marker around the
+    passage is a hash of its text, so that no passage can contain its own marker and pretend to have ended.
     """
     marker = f"=== {blake2b(passage.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()} ==="
     rules = SYSTEM if instruction is None else f"{SYSTEM}\n\n{instruction}"

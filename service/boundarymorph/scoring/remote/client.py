@@ -1,4 +1,4 @@
-"""Scores from other processes and other machines."""
+"""A scorer in other processes or on other machines."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _ROLE = Role("scorer", ScorerUnavailable, ScorerFailed, "scored", "scores")
 
 
 class RemoteScorer(RemoteModel):
-    """A `Scorer` over HTTP, in front of one server or several that serve the same model."""
+    """A `Scorer` over HTTP, behind one or more servers that serve the same model."""
 
     def __init__(self, endpoints: Sequence[Endpoint], **options: Unpack[Options]) -> None:
-        """Raises InvalidConfiguration."""
+        """Raises InvalidConfiguration if the endpoints do not fit together or lack the name of a model."""
         super().__init__(endpoints, _ROLE, **options)
 
     async def check(self) -> None:
-        """Score a short pair. Raises what `score` does."""
+        """Score a short pair. Raises as `score` does."""
         await self.score("probe", ["probe"])
 
     async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:

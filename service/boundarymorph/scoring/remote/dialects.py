@@ -30,8 +30,8 @@ from boundarymorph.remote.wire import (
     word,
 )
 
-TOLERANCE = 1e-6  # by which a score may leave [0, 1]: the rounding of a server
-DEADLINE_SHARE = 0.95  # of the time that is waited, so that the scorer's own timeout comes first
+TOLERANCE = 1e-6  # how far a score may be outside [0, 1], for the rounding of a server
+DEADLINE_SHARE = 0.95  # fraction of our own time limit, so that the scorer's timeout comes first
 
 
 class BoundaryMorph(Dialect):
@@ -58,7 +58,7 @@ class BoundaryMorph(Dialect):
         family, _, rest = name.partition("@")
         if model not in (None, name, family):
             raise Unusable(f"it serves {name}, not {model}")
-        revision = rest.partition("/")[0] or name  # which is full in any case
+        revision = rest.partition("/")[0] or name  # the name is complete either way
         return Description(name, family, limit(info, "max_texts", self.most_texts), revision=revision)
 
 
@@ -77,7 +77,7 @@ class TextEmbeddingsInference(wire.TextEmbeddingsInference):
 
 
 class VLLM(Dialect):
-    """vLLM's rerank route. Texts that are too long for the model are cut to its length rather than refused."""
+    """vLLM's rerank route. Texts that are too long for the model are truncated rather than rejected."""
 
     name, path, description_path = "vllm", "/v1/rerank", "/v1/models"
     most_texts = 512
@@ -95,7 +95,7 @@ class VLLM(Dialect):
 
 
 class Infinity(Dialect):
-    """Infinity. It refuses texts over a number of characters that no model reads to the end, so they are cut here."""
+    """Infinity. It rejects texts over a number of characters that no model reads to the end, so we truncate them."""
 
     name, path, description_path = "infinity", "/rerank", "/models"
     most_texts, characters = 2048, 122_880
@@ -127,7 +127,7 @@ class Infinity(Dialect):
 
 
 class Cohere(Dialect):
-    """Cohere's v2 API and what is compatible with it. It cuts long documents by itself."""
+    """Cohere's v2 API and compatible ones. The server truncates long documents."""
 
     name, path, home, most_texts = "cohere", "/v2/rerank", "https://api.cohere.com", 1000
 
@@ -140,7 +140,7 @@ class Cohere(Dialect):
 
 
 class Jina(Dialect):
-    """Jina's API and what is compatible with it."""
+    """Jina's API and compatible ones."""
 
     name, path, home, most_texts = "jina", "/v1/rerank", "https://api.jina.ai", 1000
 
@@ -169,7 +169,7 @@ def _indexed(results: list[Any], key: str) -> Iterable[tuple[object, object]]:
 
 
 def _ordered(scores: Iterable[tuple[object, object]], count: int, advice: str) -> NDArray[np.float64]:
-    """(count,) scores by their index: each given once, a number, and a relevance."""
+    """Return (count,) scores by their index: each given once, a number, and a relevance."""
     values = np.full(count, np.nan)
     for index, score in by_index(scores, count, "score").items():
         if isinstance(score, bool) or not isinstance(score, int | float):

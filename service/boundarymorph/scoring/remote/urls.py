@@ -1,4 +1,4 @@
-"""How a scorer's address is spelt."""
+"""Reading a scorer's address."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def parse(url: str) -> Endpoint:
     """Read `SCHEME://HOST:PORT/PREFIX?model=NAME`.
 
     `http` and `https` are scorers of this service; `tei`, `vllm` and `infinity` are servers of that kind over plain
-    HTTP, `cohere`, `jina` and `openai`, a chat model that grades, the hosted services over TLS. `+http` or `+https`
-    after one of the six says otherwise.
+    HTTP; `cohere`, `jina` and `openai` (a chat model that grades) are the hosted services over TLS. `+http` or `+https`
+    after one of these six changes that.
 
-    Raises InvalidConfiguration, whose message repeats no password.
+    Raises InvalidConfiguration; its message contains no password.
     """
     return urls.parse(url, _SPELLING)

@@ -1,4 +1,4 @@
-"""What a repository says of itself in the files of sentence-transformers 5.4 and later."""
+"""The prompt that a repository describes in the files of sentence-transformers 5.4 and later."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _SIZES = {"padding", "truncation", "max_length", "return_tensors", "restore_suff
 
 
 class ChatTokenizer(Protocol):
-    """A tokenizer that knows how its model is chatted with."""
+    """A tokenizer with a chat template."""
 
     chat_template: Any
 
     def apply_chat_template(self, conversation: Any, *, tokenize: bool, **options: Any) -> Any:
-        """The text of a conversation."""
+        """Return the text of a conversation."""
 
 
 def described_template(tokenizer: ChatTokenizer, read: ReadJson, *, instructed: bool) -> Template | None:
-    """The template that a repository's own chat template and LogitScore module make up; None where it has none.
+    """Return the template from a repository's own chat template and LogitScore module; None if it has none.
 
-    read: the content of one of its JSON files, None where it is missing; instructed: whether the operator gives an
-    instruction of their own. Raises InvalidConfiguration for a chat template that has no place for a pair.
+    read: returns the content of one of its JSON files, None if it is missing; instructed: whether the operator gives an
+    instruction. Raises InvalidConfiguration if the chat template has no place for a pair.
     """
     answers = _answers(read)
     if answers is None or not tokenizer.chat_template:
@@ -42,7 +42,7 @@ def described_template(tokenizer: ChatTokenizer, read: ReadJson, *, instructed: 
             yes, no = answers
             return Template("chat", text, yes, no, instruction=instruction)
     raise InvalidConfiguration(
-        f"the chat template of this model does not tell where its {', '.join(roles)} belong: choose a --prompt"
+        f"the chat template of this model does not show where its {', '.join(roles)} belong: choose a --prompt"
     )
 
 
@@ -57,7 +57,7 @@ def _answers(read: ReadJson) -> tuple[int, int | None] | None:
 
 
 def _renderings(tokenizer: ChatTokenizer, read: ReadJson, roles: list[str]) -> Iterator[str]:
-    """The chat template with the fields for texts: a message's content is a string for some, a list for others."""
+    """Yield the chat template with fields for the texts: a message's content as a string, then as a list."""
     processing = (read("sentence_bert_config.json") or {}).get("processing_kwargs") or {}
     options = {name: value for name, value in processing.get("chat_template", {}).items() if name not in _SIZES}
     for structured in (False, True):
@@ -67,6 +67,6 @@ def _renderings(tokenizer: ChatTokenizer, read: ReadJson, roles: list[str]) -> I
         ]
         try:
             yield str(tokenizer.apply_chat_template(messages, tokenize=False, **options))
-        except Exception as error:  # whatever a template raises of itself
+        except Exception as error:  # a template may raise anything
             if structured:
                 raise InvalidConfiguration(f"the chat template of this model fails on a pair: {error}") from error

@@ -1,4 +1,4 @@
-"""From a batch of pairs to its logits, with padding and without."""
+"""From a batch of pairs to its logits, with and without padding."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from boundarymorph.scoring.transformer.heads import Head, label_logits
 
 class Forward(Protocol):
     def __call__(self, pairs: Sequence[Pair]) -> torch.Tensor:
-        """(n,) logits of a batch, on the device."""
+        """Return the (n,) logits of a batch, on the device."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedForward:
-    """All pairs in one row. share_prefix: whether the pairs of a query share their beginning; head: from pooled states
-    to logits."""
+    """All pairs in one row. share_prefix: whether the pairs of a query share their prefix; head: pooled states to
+    logits."""
 
     body: PackedBody
     head: Head
@@ -34,7 +34,7 @@ class PackedForward:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PaddedLabels:
-    """A sequence classification model as it is, padded on the right."""
+    """A sequence classification model, with right padding."""
 
     model: PreTrainedModel
     device: torch.device
@@ -48,7 +48,7 @@ class PaddedLabels:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PaddedAnswers:
-    """The body of a causal model padded on the left, and the head that weighs its answers."""
+    """The body of a causal model with left padding, and the head that weighs its answers."""
 
     body: PreTrainedModel
     head: Head

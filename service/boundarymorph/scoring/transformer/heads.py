@@ -1,4 +1,4 @@
-"""From a model's hidden states to one logit a pair."""
+"""From a model's hidden states to one logit per pair."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Head = Callable[[torch.Tensor], torch.Tensor]
 
 
 def label_logits(labels: torch.Tensor) -> torch.Tensor:
-    """(n, 1) or (n, 2) logits of labels to (n,) logits of relevance."""
+    """Map (n, 1) or (n, 2) label logits to (n,) relevance logits."""
     if labels.shape[-1] == 1:
         return labels[:, 0]
     return labels[:, 1] - labels[:, 0]
@@ -31,9 +31,9 @@ def check_labels(model: PreTrainedModel) -> None:
 
 
 def label_head(model: PreTrainedModel) -> tuple[Pooling, Head]:
-    """The head of a sequence classification model that packs, in float32, from (n, d) pooled states to (n,) logits.
+    """Return the float32 head of a packable sequence classification model: (n, d) pooled states to (n,) logits.
 
-    The pooler of a BERT is taken from the body, which else would apply it to a row.
+    The pooler of a BERT is taken from the body, which would otherwise apply it to a whole row.
     """
     parts = dict(model.named_children())
     kind = model.config.model_type
@@ -53,9 +53,9 @@ def label_head(model: PreTrainedModel) -> tuple[Pooling, Head]:
 
 
 def answer_head(model: PreTrainedModel, yes: int, no: int | None) -> tuple[Pooling, Head]:
-    """The rows of a causal model's output layer that belong to its answers, in float32.
+    """Return a head made of the rows of a causal model's output layer that belong to its answers, in float32.
 
-    Raises InvalidConfiguration for answers that are no tokens of the model.
+    Raises InvalidConfiguration if the answers are not tokens of the model.
     """
     output = cast(nn.Linear | None, model.get_output_embeddings())  # type: ignore[no-untyped-call]
     answers = [yes] if no is None else [no, yes]

@@ -48,9 +48,9 @@ _OWN_PROMPT = "chat"
 
 
 class TransformerCrossEncoder:
-    """One model on one device. `load` makes it. On a GPU one worker packs while the other computes.
+    """One model on one device, made by `load`. On a GPU, one worker packs a batch while the other computes.
 
-    A logit becomes a relevance by the sigmoid, after division by the temperature of the prompt.
+    The relevance is the sigmoid of the logit divided by the temperature of the prompt.
     """
 
     def __init__(
@@ -87,14 +87,14 @@ class TransformerCrossEncoder:
         share_prefix: bool = True,
         **options: Unpack[LoadOptions],
     ) -> TransformerCrossEncoder:
-        """Open a model from a folder or from the hub.
+        """Load a model from a folder or from the hub.
 
-        max_length: tokens of a pair, by default what the model reads, of a causal one at most 8192; prompt: qwen3,
-        zerank or chat (the repository's own), else found by the model's name and files; share_prefix: whether pairs of
-        one query share their beginning in a packed batch of a causal model.
+        max_length: tokens per pair, by default what the model reads, but at most 8192 for a causal one; prompt: qwen3,
+        zerank or chat (the repository's own), by default chosen by the model's name and files; share_prefix: whether
+        pairs of one query share their prefix in a packed batch of a causal model.
 
-        Raises ModelUnavailable for files that are missing, InvalidConfiguration for a model or setting that does not
-        fit, OutOfMemory and DeviceLost.
+        Raises ModelUnavailable if files are missing, InvalidConfiguration for an unsuitable model or setting,
+        OutOfMemory and DeviceLost.
         """
         placement = Placement.of(options)
         repository = RerankerRepository(
@@ -128,12 +128,12 @@ class TransformerCrossEncoder:
         return self._prompt.tokenize(query, texts)
 
     def run(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
-        """(n,) relevances. Raises OutOfMemory, DeviceLost, or ScorerFailed where the model gives no finite number."""
+        """Return (n,) relevances. Raises OutOfMemory, DeviceLost, or ScorerFailed if one is not a finite number."""
         if not pairs:
             return np.empty(0)
         logits = on_device(lambda: self._logits(pairs))
         if not np.isfinite(logits).all():
-            raise ScorerFailed(f"{self.name} gave a score that is no number; another precision may help")
+            raise ScorerFailed(f"{self.name} gave a score that is not a number; another precision may help")
         return sigmoid(logits / self._temperature)
 
     @torch.inference_mode()
@@ -183,7 +183,7 @@ def _open(
 
 
 def _template(repository: RerankerRepository, prompt: str | None, instruction: str | None) -> Template | None:
-    """What to ask a chat model with, or None where a query and a document are simply joined."""
+    """Return the template for a chat model, or None if the query and the document are simply joined."""
     if prompt is not None and prompt not in (*TEMPLATES, _OWN_PROMPT):
         raise InvalidConfiguration(f"there is no --prompt {prompt}; there are {_prompts()}")
     template = TEMPLATES.get(prompt) if prompt is not None else template_of_name(repository.model)
@@ -191,7 +191,7 @@ def _template(repository: RerankerRepository, prompt: str | None, instruction: s
         template = described_template(repository.tokenizer, repository.read_json, instructed=instruction is not None)
         if template is None:
             raise InvalidConfiguration(
-                f"{repository.location} does not tell how it is asked: choose a --prompt of {_prompts()}"
+                f"{repository.location} does not say how to prompt it: choose a --prompt of {_prompts()}"
             )
     if template is None and instruction is not None:
         raise InvalidConfiguration(f"{repository.location} takes no instruction: leave it out")

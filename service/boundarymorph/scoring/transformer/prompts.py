@@ -1,4 +1,4 @@
-"""How a query and a document become what a model reads: token ids, cut to fit."""
+"""Turning a query and a document into the token ids that a model reads, truncated to fit."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _LEAST_ROOM = 4
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """How a chat model is asked, and which answers of it are weighed.
+    """The prompt of a chat model, and which of its answers are weighed.
 
-    text: with the fields {instruction}, {query} and {document}; yes, no: the next tokens that speak for and against, by
-    their text or id, no for being left out where yes is judged alone; temperature: what the logit is divided by;
-    instruction: stands in where the operator gives none.
+    text: with the fields {instruction}, {query} and {document}; yes, no: next tokens for and against, by text or id,
+    without `no` if `yes` is judged alone; temperature: divides the logit; instruction: the default, if the operator
+    gives none.
     """
 
     name: str
@@ -62,7 +62,7 @@ TEMPLATES: Mapping[str, Template] = {template.name: template for template in (QW
 
 
 def template_of_name(name: str) -> Template | None:
-    """The template of a well-known family, where a model's name or path implies one."""
+    """Return the template of a well-known family if a model's name or path implies one."""
     lowered = name.lower()
     if "zerank" in lowered:
         return ZERANK
@@ -72,16 +72,16 @@ def template_of_name(name: str) -> Template | None:
 
 
 class Prompt(Protocol):
-    """Makes pairs of at most max_length tokens. Thread-safe."""
+    """Tokenizes pairs to at most max_length tokens. Thread-safe."""
 
     def tokenize(self, query: str, texts: Sequence[str]) -> list[Pair]:
-        """The pairs of n texts with one query."""
+        """Tokenize the pairs of n texts with one query."""
 
 
 class SequencePairs:
     """The query, the document, and the special tokens that the tokenizer puts around two sequences.
 
-    types: whether the model distinguishes the two by type ids. Special tokens that a text spells out are plain text.
+    types: whether the model distinguishes the two by type ids. Special tokens spelled out in a text are plain text.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, max_length: int, types: bool) -> None:
@@ -104,12 +104,12 @@ class SequencePairs:
 
 
 class ChatPrompt:
-    """A template filled in. Whatever a query, a document or the instruction says, it cannot end its part of the prompt.
+    """A filled template. Nothing in a query, a document or the instruction can end its part of the prompt.
 
-    instruction: in place of the template's own. A pair that is too long loses the end of its document; its query too
-    is cut where it would leave the document less than half of the room that the template leaves.
+    instruction: replaces the template's own. A pair that is too long loses the end of its document; its query is also
+    truncated if it would leave the document less than half of the room that the template leaves.
 
-    Raises InvalidConfiguration for a template that the tokenizer does not fit, or that fills max_length by itself.
+    Raises InvalidConfiguration if the template does not suit the tokenizer, or fills max_length by itself.
     """
 
     def __init__(
@@ -148,11 +148,11 @@ class ChatPrompt:
         ]
 
     def token(self, answer: str | int) -> int:
-        """The id of one of the template's answers."""
+        """Return the id of one of the template's answers."""
         number = answer if isinstance(answer, int) else self._tokenizer.token_to_id(answer)
         if number is None:
             raise InvalidConfiguration(
-                f"the {self.template.name} prompt is answered by {answer!r}, no token of this model"
+                f"the {self.template.name} prompt is answered by {answer!r}, which is not a token of this model"
             )
         return number
 
@@ -178,11 +178,11 @@ class ChatPrompt:
         return ids
 
     def _body(self, query: str) -> str:
-        """What is encoded in one go with the document, up to it."""
+        """Return the run of text before the document, which is encoded together with it."""
         return _fill(self._lead, {"instruction": self.instruction or "", "query": query})
 
     def _verify(self, tokenizer: Tokenizer) -> None:
-        """Ordinary texts must become what the model's own tokenizer makes of the whole prompt."""
+        """Check with ordinary texts that our tokens equal those of the model's own tokenizer for the whole prompt."""
         values = {"instruction": "Find it.", "query": "What is asked for?", "document": "It is 1 answer.\n\nNo more."}
         parts = [*self._before, self._lead + "{document}", *self._after]
         whole = tokenizer.encode(_fill(self.template.text, values), add_special_tokens=False).ids
@@ -195,9 +195,9 @@ def _fill(text: str, values: Mapping[str, str]) -> str:
 
 
 def _parts(template: Template, fixed: Mapping[str, int]) -> tuple[list[int | str], str, list[int | str]]:
-    """What precedes the document's run of text, that run up to the document, and what follows the document.
+    """Split the template: before the document's run of text, that run up to the document, and after the document.
 
-    A run is free of special tokens, so that encoding it by itself gives the tokens that it has in the whole.
+    A run contains no special tokens, so that encoding it separately gives the same tokens as in the whole.
     """
     for field in ("query", "document"):
         if template.text.count(f"{{{field}}}") != 1:

@@ -1,4 +1,4 @@
-"""A repository that holds a reranker, and of which kind that is."""
+"""A repository that contains a reranker, and of which kind."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from boundarymorph.inference.transformer.repository import Repository
 
 
 class RerankerRepository(Repository):
-    """What is no reranker raises InvalidConfiguration."""
+    """A repository of a reranker. Raises InvalidConfiguration if it contains another kind of model."""
 
     @cached_property
     def generates(self) -> bool:
-        """Whether it is a causal language model, rather than a sequence classification model."""
+        """Whether it is a causal language model rather than a sequence classification model."""
         names = self.config.architectures or []
         if any(name.endswith("ForCausalLM") for name in names):
             return True
@@ -28,5 +28,5 @@ class RerankerRepository(Repository):
         )
 
     def reranker(self, dtype: torch.dtype) -> PreTrainedModel:
-        """The model with its weights, on the CPU, ready to be run."""
+        """Load the model with its weights, on the CPU, ready to run."""
         return self.open(AutoModelForCausalLM if self.generates else AutoModelForSequenceClassification, dtype=dtype)
