@@ -357,7 +357,7 @@ class TestTrouble:
     @pytest.mark.parametrize(
         ("nonsense", "message"),
         [
-            (None, "a NoneType in place of an array of scores"),
+            (None, "a NoneType instead of an array of scores"),
             ([0.5], "a list in place"),
             (np.array(["0.5"]), "an array of <U3"),
             (np.array([0.5 + 1j]), "an array of complex128"),

@@ -1,4 +1,4 @@
-"""The moment after which nobody waits for an answer any more, and what time is kept before and after it."""
+"""The deadline of a request, and the time reserved before and after it."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from typing import ClassVar, Self
 
 from boundarymorph.errors import DeadlineExceeded
 
-RETURN, LONGEST_RETURN = 0.05, 0.25  # of a request's time, but seconds at most: what the answer may need to its caller
-RESERVE = 0.01  # seconds before the deadline that are kept for reading the selection
-LATE = 0.25  # seconds that reading the selected texts may take when the deadline has come
+RETURN, LONGEST_RETURN = 0.05, 0.25  # reserved for sending the answer: a fraction of the time, seconds at most
+RESERVE = 0.01  # seconds before the deadline reserved for reading the selected texts
+LATE = 0.25  # seconds for reading the selected texts once the deadline has passed
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """at: seconds on the clock; infinite where there is none."""
+    """at: seconds on the clock; infinite for no deadline."""
 
-    exceeded: ClassVar[str] = "the deadline came; allow more time, or ask for less"
+    exceeded: ClassVar[str] = "the deadline passed; allow more time, or ask for less"
     at: float = math.inf
     clock: Callable[[], float] = time.monotonic
 
     @classmethod
     def of_request(cls, arrival: float, seconds: float) -> Self:
-        """That of a request whose caller waits so many seconds since its arrival, on `time.monotonic()`."""
+        """Return the deadline for a caller that waits this long from arrival, in seconds on `time.monotonic()`."""
         return cls(arrival + seconds - min(RETURN * seconds, LONGEST_RETURN))
 
     @property
     def moment(self) -> float | None:
-        """Seconds on the clock; None where there is no deadline."""
+        """Seconds on the clock; None for no deadline."""
         return self.at if math.isfinite(self.at) else None
 
     @property
     def of_scores(self) -> Deadline:
-        """After which no scores are of use: the selection is still to be read."""
+        """The deadline for scores, which leaves time to read the selected texts."""
         return Deadline(self.at - RESERVE, self.clock)
 
     @property
     def of_texts(self) -> Deadline:
-        """That of reading the selected texts, which begins now."""
+        """The deadline for reading the selected texts, starting now."""
         return Deadline(max(self.at, self.clock() + LATE), self.clock)
 
     def remaining(self) -> float:
-        """Seconds, more than 0. Raises DeadlineExceeded."""
+        """Return the remaining seconds, more than 0. Raises DeadlineExceeded."""
         remaining = self.at - self.clock()
         if remaining <= 0:
             raise DeadlineExceeded(self.exceeded)
@@ -54,7 +54,7 @@ class Deadline:
 
     @asynccontextmanager
     async def enforced(self) -> AsyncIterator[None]:
-        """Raises DeadlineExceeded when the block takes longer, or the deadline has come before it."""
+        """Cancel the block and raise DeadlineExceeded when the deadline passes, or at once if it has passed."""
         remaining = self.remaining()
         timeout = asyncio.timeout(remaining if math.isfinite(remaining) else None)
         try:

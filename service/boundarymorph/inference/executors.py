@@ -1,4 +1,4 @@
-"""Threads for blocking work: one bounded set for each kind of work, so that none waits for another kind."""
+"""Thread pools for blocking work: a bounded one for each kind of work, so that no kind waits for another."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Run(Protocol):
 
 
 async def in_default_thread(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
-    """The `Run` of a program that does one thing at a time: the event loop's own threads, without a bound."""
+    """A `Run` in the event loop's own threads, without a bound, for programs that do one thing at a time."""
     return await asyncio.to_thread(function, *args)
 
 
 class BoundedExecutor:
-    """At most `threads` calls at a time, and `waiting` more; what comes beyond is refused at once.
+    """Runs at most `threads` calls at a time while `waiting` more may wait; rejects any beyond that.
 
-    kind: of work, which names it in messages, metrics and in the settings `work.{kind}_threads` and
-    `work.{kind}_waiting`. A call whose caller has gone keeps its place until its thread is free again.
+    kind: of work; its name in messages, metrics and in the settings `work.{kind}_threads` and `work.{kind}_waiting`. A
+    cancelled call keeps its place until its thread is free again.
     """
 
     def __init__(self, kind: str, *, threads: int, waiting: int) -> None:
@@ -44,17 +44,17 @@ class BoundedExecutor:
 
     @property
     def taken(self) -> int:
-        """Places that are taken: calls that run or wait, and those that `place` keeps."""
+        """Number of places taken by calls that run or wait, and by `place`."""
         return self._taken
 
     async def run(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
-        """Call the function in a thread. Raises Overloaded when all places are taken, and what the function raises."""
+        """Call the function in a thread. Raises Overloaded if all places are taken, and what the function raises."""
         with self.place() as run:
             return await run(function, *args)
 
     @contextmanager
     def place(self) -> Iterator[Run]:
-        """Keep one place for several calls, one after the other: none of them is refused. Raises Overloaded."""
+        """Reserve one place for several calls in sequence, none of which is rejected. Raises Overloaded."""
         self._take()
         latest: Future[Any] | None = None
 
@@ -73,7 +73,7 @@ class BoundedExecutor:
                 latest.add_done_callback(self._give_back)
 
     async def close(self) -> None:
-        """Wait for the calls that run; those that have not begun are cancelled."""
+        """Wait for running calls, and cancel waiting ones."""
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 
     def _take(self) -> None:
@@ -81,7 +81,7 @@ class BoundedExecutor:
             if self._taken >= self._most:
                 metrics.work_refused.labels(self._kind).inc()
                 raise Overloaded(
-                    f"{self._taken} calls of the kind '{self._kind}' are under way or wait, as many as "
+                    f"{self._taken} calls of the kind '{self._kind}' are running or waiting, as many as "
                     f"work.{self._kind}_threads and work.{self._kind}_waiting allow; try again later"
                 )
             self._taken += 1

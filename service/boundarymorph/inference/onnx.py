@@ -1,4 +1,4 @@
-"""An ONNX text model as batches are made for it: one sequence at a time, as many side by side as there are cores."""
+"""Adapting an ONNX text model to batching: one sequence at a time, as many concurrently as there are cores."""
 
 from boundarymorph.inference.models import OnnxTextModel
 
@@ -6,7 +6,7 @@ from boundarymorph.inference.models import OnnxTextModel
 class OnnxModel:
     """The part of a batching `Model` that all ONNX models share.
 
-    Each sequence is run on its own, so that its result never depends on what it is batched with.
+    Each sequence is run separately, so that its result never depends on its batch.
     """
 
     backend = "onnx-cpu"
@@ -21,4 +21,4 @@ class OnnxModel:
         self.workers = model.threads
 
     def close(self) -> None:
-        """Nothing to release: the model has no threads of its own."""
+        """Do nothing: the model has no threads of its own."""

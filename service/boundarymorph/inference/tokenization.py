@@ -1,4 +1,4 @@
-"""How texts become token ids, and how pairs of them are cut to fit."""
+"""Turning texts into token ids, and truncating pairs of them to fit."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Sequence
 
 from tokenizers import Encoding, Tokenizer
 
-# The cores are busy with models; threads of the tokenizers' own would only get in their way.
+# The cores are busy with models; the tokenizers' own threads would only get in their way.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-# The beginning of a text that is read for its first tokens: as many characters a token, but at least so many, and where
-# they do not suffice so many times as many.
+# To get the first tokens of a long text we read only its beginning: this many characters per token, at least
+# LEAST_CHARACTERS, and LONGER times as many if they do not suffice.
 CHARACTERS_A_TOKEN, LEAST_CHARACTERS, LONGER = 8, 1_024, 4
 
 
 def plain(tokenizer: Tokenizer, also: set[str] | None = None) -> Tokenizer:
-    """A tokenizer that neither pads nor cuts and reads special tokens, and those in `also`, as plain text."""
+    """Copy a tokenizer so that it neither pads nor truncates, and reads special tokens and `also` as plain text."""
     state = json.loads(tokenizer.to_str())
     for token in state["added_tokens"]:
         token["special"] |= token["content"] in (also or ())
@@ -32,9 +32,9 @@ def plain(tokenizer: Tokenizer, also: set[str] | None = None) -> Tokenizer:
 def encode_pairs(
     tokenizer: Tokenizer, max_length: int, query: str, texts: Sequence[str]
 ) -> list[tuple[Encoding, bool]]:
-    """n pairs with their special tokens, and of each whether it was cut to max_length.
+    """Tokenize n pairs with their special tokens; returns for each whether it was truncated to max_length.
 
-    A pair keeps its query whole while that leaves the document half of the room, or all that it needs.
+    The query is kept whole as long as that leaves the document half of the room, or all that it needs.
     """
     room = max(0, max_length - tokenizer.num_special_tokens_to_add(True))
     whole = tokenizer.encode(query, add_special_tokens=False)
@@ -51,7 +51,7 @@ def encode_pairs(
 
 
 def encode_texts(tokenizer: Tokenizer, max_length: int, texts: Sequence[str]) -> list[tuple[Encoding, bool]]:
-    """n texts with their special tokens, and of each whether it was cut to max_length."""
+    """Tokenize n texts with their special tokens; returns for each whether it was truncated to max_length."""
     room = max(0, max_length - tokenizer.num_special_tokens_to_add(False))
     read = []
     for text in encode_heads(tokenizer, texts, room):
@@ -61,10 +61,10 @@ def encode_texts(tokenizer: Tokenizer, max_length: int, texts: Sequence[str]) ->
 
 
 def encode_heads(tokenizer: Tokenizer, texts: Sequence[str], tokens: int) -> list[Encoding]:
-    """n texts without special tokens, of which the first `tokens` tokens are those of the whole text.
+    """Tokenize n texts, without special tokens, so that the first `tokens` tokens are those of the whole text.
 
-    An encoding of no more than `tokens` tokens is that of the whole text; of a longer one only the first ones count.
-    Of a long text only the beginning is read, where the tokenizer never reads across white space.
+    An encoding of at most `tokens` tokens is complete; of a longer one only the first `tokens` are valid. Only the
+    beginning of a long text is read, if the tokenizer never merges across white space.
     """
     bound = max(CHARACTERS_A_TOKEN * tokens, LEAST_CHARACTERS)
     encodings = tokenizer.encode_batch_fast(
@@ -87,7 +87,7 @@ def _encode_head(tokenizer: Tokenizer, text: str, tokens: int, bound: int, space
 
 
 def _spaces(tokenizer: Tokenizer) -> str:
-    """The characters at which the tokenizer ends a piece of text that it reads by itself."""
+    """Return the white-space characters at which the tokenizer always splits."""
     if tokenizer.pre_tokenizer is None or any(
         len(token.content.split()) > 1 for token in tokenizer.get_added_tokens_decoder().values()
     ):
@@ -104,21 +104,21 @@ def _spaces(tokenizer: Tokenizer) -> str:
 
 
 def _head(text: str, bound: int, spaces: str) -> str:
-    """The beginning of a text up to the first of these spaces after `bound` characters that follows a word."""
+    """Return a text up to the first of these spaces that ends a word after `bound` characters."""
     ends = re.compile(rf"\S(?=[{spaces}])")
     found = ends.search(text, bound)
     return text if found is None else text[: found.end()]
 
 
 def _certain(encoding: Encoding, head: str, spaces: str) -> int:
-    """How many tokens of a head are those of its text: all that end with the last word but one, or before."""
+    """Return how many of a head's tokens are certainly those of its text: all but those of its last word."""
     last = max(head.rfind(space) for space in spaces)
     end = len(head[:last].rstrip()) if last >= 0 else 0
     return sum(stop <= end for _, stop in encoding.offsets)
 
 
 def cut(encoding: Encoding, room: int) -> bool:
-    """Shorten to `room` tokens in place; whether anything was lost."""
+    """Truncate to `room` tokens in place; return whether anything was cut off."""
     if len(encoding) <= room:
         return False
     encoding.truncate(room)

@@ -1,4 +1,4 @@
-"""Batches across requests: keeps one model busy with what all callers ask."""
+"""Batching across requests: keeps one model busy with the work of all callers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from boundarymorph.inference.batching.queue import Entry, TokenQueue, padding
 from boundarymorph.telemetry.metrics import BatchMetrics
 
 TOKENIZER_THREADS = 2
-CHARACTERS_A_TOKEN = 4  # a guess, in force while a request is being tokenised
-MEMORY = 0.9  # of the seconds a token took lately, against those of the last batch
-GROW_AFTER, GROW_AFTER_AT_MOST = 100, 6_400  # batches that fit, before larger ones are tried
+CHARACTERS_A_TOKEN = 4  # an estimate, used while a request is being tokenized
+MEMORY = 0.9  # weight of the past in the running mean of seconds per token
+GROW_AFTER, GROW_AFTER_AT_MOST = 100, 6_400  # successful batches before larger ones are tried
 log = logging.getLogger(__name__)
 
 
 class _Job(Generic[Item]):
-    """One request on its way: the results that are there, and how many are missing."""
+    """One request under way: its results so far, and how many are missing."""
 
     def __init__(self, items: Sequence[Item], role: Role, arrival: float, due: float) -> None:
         self.items = items
@@ -40,7 +40,7 @@ class _Job(Generic[Item]):
         self.done: asyncio.Future[NDArray[Any]] = self.loop.create_future()
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Wake who waits, from any thread."""
+        """Resolve the future, from any thread."""
         with suppress(RuntimeError):  # the loop is closed: nobody waits
             self.loop.call_soon_threadsafe(self._resolve, error)
 
@@ -54,19 +54,19 @@ class _Job(Generic[Item]):
 
 
 class Batcher(Generic[Item]):
-    """Requests of many callers on one model in this process.
+    """Runs the requests of many callers on one model in this process.
 
-    Whenever the device is free it takes what waits, the earliest deadline first, up to the model's batch of tokens;
-    nothing ever waits for a batch to fill, and workers that are idle side by side share what there is. Requests
-    without a deadline count as due `patience` seconds after they came, and the later items of a long request as
-    due later by the time that those before them take, so that short requests get between.
+    Whenever the device is free it takes waiting items, earliest deadline first, up to the model's batch of tokens.
+    Nothing waits for a batch to fill, and idle workers that compute at the same time share what is there. A request
+    without a deadline is due `patience` seconds after it arrived; later items of a long request are due later by the
+    time that the earlier ones take, so that short requests can go in between.
 
-    A batch for which the device has no memory halves the batches to come. They double again, up to the model's own
-    size, after `GROW_AFTER` batches that fit, and after twice as many each time that this fails.
+    If the device runs out of memory, later batches are halved. They double again, up to the model's own size, after
+    `GROW_AFTER` successful batches, and after twice as many each time that this fails.
 
-    queue_tokens: what may wait; a request that would be over it, or could not be answered in time behind what is due
-    before it, is refused whole. on_lost: called when the device is gone for good, or a worker has ended by a fault
-    of its own; every request fails from then on.
+    queue_tokens: most tokens that may wait. A request is rejected as a whole if it would exceed that, or could not be
+    done in time behind those due before it. on_lost: called if the device is lost for good, or a worker ended because
+    of a bug; every request fails from then on.
     """
 
     def __init__(
@@ -80,18 +80,18 @@ class Batcher(Generic[Item]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.queue_tokens = queue_tokens
-        self.token_seconds = 0.0  # that a token took lately, 0 before the first batch
+        self.token_seconds = 0.0  # running mean per token, 0 before the first batch
         self._model = model
         self._role = role
         self._patience = patience
         self._on_lost = on_lost
         self._clock = clock
-        self.batch_tokens = model.batch_tokens  # that a batch may have now
+        self.batch_tokens = model.batch_tokens  # current size limit of a batch
         self._good_batches = 0  # since `batch_tokens` last changed
         self._grow_after, self._grown = GROW_AFTER, False
         self._queue: TokenQueue[Item, _Job[Item]] = TokenQueue()
-        self._tokenizing: list[tuple[float, int]] = []  # when requests are due, and their tokens as guessed
-        self._idle = 0  # workers that wait for a batch
+        self._tokenizing: list[tuple[float, int]] = []  # when requests are due, and their estimated tokens
+        self._idle = 0  # workers waiting for a batch
         self._lost: str | None = None
         self._closed = False
         self._changed = threading.Condition()
@@ -105,21 +105,21 @@ class Batcher(Generic[Item]):
             worker.start()
 
     def waiting(self) -> tuple[int, int]:
-        """Items and tokens that wait now."""
+        """Number of waiting items, and of their tokens."""
         with self._changed:
             return len(self._queue), self._queue.tokens
 
     @property
     def idle(self) -> int:
-        """Workers that wait for something to do."""
+        """Number of idle workers."""
         return self._idle
 
     def full_batch(self) -> int:
-        """How many of the longest items make a batch as large as they get."""
+        """Return how many items of the greatest length fill a batch."""
         return max(1, self.batch_tokens // self._model.max_length)
 
     def check_open(self) -> None:
-        """Raises RuntimeError after `close`."""
+        """Raise RuntimeError after `close`."""
         if self._closed:
             raise RuntimeError(f"this {self._role.name} is closed")
 
@@ -133,14 +133,14 @@ class Batcher(Generic[Item]):
         truncate: bool = True,
         admitted: bool = False,
     ) -> Results:
-        """The results of a request: all of them, or an error.
+        """Return the results of all items of a request.
 
-        tokenize: gives the items, and may block; characters: of each, from which their tokens are guessed before;
-        deadline: on the clock; patience: in place of the batcher's own, for the order of batches alone; admitted: it is
-        part of what `enter` has let in, and is not refused any more.
+        tokenize: returns the items, and may block; characters: of each item, to estimate its tokens before; deadline:
+        on the clock; patience: replaces the batcher's own, only for the order of batches; admitted: whether `enter` has
+        admitted this work, so that it is not rejected any more.
 
-        Raises Overloaded, LimitExceeded or, with truncate=False, TextTooLong before any work was done;
-        DeadlineExceeded; or what the role raises.
+        Raises Overloaded, LimitExceeded or, with truncate=False, TextTooLong before any work is done;
+        DeadlineExceeded; or an error of the role.
         """
         self.check_open()
         arrival = self._clock()
@@ -154,7 +154,7 @@ class Batcher(Generic[Item]):
         if truncated and not truncate:
             raise TextTooLong(
                 f"text {truncated[0]} (and {len(truncated) - 1} more) does not fit into {self._model.max_length} "
-                "tokens, with its query where it has one; shorten it, or allow it to be cut"
+                "tokens, together with any query; shorten it, or allow truncation"
             )
         job = _Job(items, self._role, arrival, due)
         with self._changed:
@@ -173,13 +173,13 @@ class Batcher(Generic[Item]):
             raise
 
     def enter(self, characters: Iterable[int], *, deadline: float | None = None) -> None:
-        """Raise what `run` would before any work for a request of items of so many characters."""
+        """Raise what `run` would raise before any work, for items of these lengths in characters."""
         with self._changed:
             due = self._clock() + self._patience if deadline is None else deadline
             self._admit(self._guess(characters), due, deadline, admitted=False)
 
     async def close(self) -> None:
-        """Finish the batches under way, give up what waits, release the model."""
+        """Finish the running batches, fail waiting requests, release the model."""
         with self._changed:
             self._closed = True
             owners = self._queue.owners()
@@ -215,13 +215,13 @@ class Batcher(Generic[Item]):
             self._metrics.tokenize_seconds.observe(self._clock() - start)
 
     def _too_late(self) -> DeadlineExceeded:
-        return DeadlineExceeded(f"the deadline was over before all {self._role.item}s were {self._role.done}")
+        return DeadlineExceeded(f"the deadline passed before all {self._role.item}s were {self._role.done}")
 
     def _guess(self, characters: Iterable[int]) -> int:
         return sum(min(self._model.max_length, count // CHARACTERS_A_TOKEN) for count in characters)
 
     def _admit(self, tokens: int, due: float, deadline: float | None, admitted: bool) -> None:
-        """Raise unless so many more tokens, due at a moment, may wait. The lock is held."""
+        """Raise unless this many more tokens, due at this time, may wait. The lock must be held."""
         if self._closed:
             raise self._shutting_down()
         if self._lost is not None:
@@ -233,7 +233,7 @@ class Batcher(Generic[Item]):
             raise LimitExceeded(f"texts: over {limit}: {tokens:,}")
         in_time = self._patience if deadline is None else deadline - self._clock()
         if in_time <= 0:
-            raise DeadlineExceeded("the deadline was over before the request came")
+            raise DeadlineExceeded("the deadline passed before the request arrived")
         waiting = self._queue.tokens + sum(guess for _, guess in self._tokenizing)
         excess = waiting + tokens - self.queue_tokens
         late = (waiting + tokens) * self.token_seconds - in_time
@@ -248,7 +248,7 @@ class Batcher(Generic[Item]):
             )
 
     def _ahead(self, moment: float) -> int:
-        """Tokens that come before what is due at this moment. The lock is held."""
+        """Return the number of tokens that go before what is due at this time. The lock must be held."""
         return self._queue.tokens_due(moment) + sum(guess for due, guess in self._tokenizing if due <= moment)
 
     def _entries(self, job: _Job[Item]) -> Iterable[Entry[Item, _Job[Item]]]:
@@ -265,12 +265,12 @@ class Batcher(Generic[Item]):
                     self._metrics.wait_seconds.observe(now - entry.owner.arrival)
                 self._run(batch)
         except BaseException as error:
-            # Without this worker requests would wait for ever, so all of them fail, and the process ends.
+            # Without this worker, requests could wait forever: fail all of them, and end the process.
             log.critical("a thread of the %s has ended", self._role.name, exc_info=error)
             self._lose(f"a thread of the {self._role.name} has ended ({type(error).__name__})", batch)
 
     def _next(self) -> list[Entry[Item, _Job[Item]]]:
-        """Wait for the next batch; none when this is closed."""
+        """Wait for the next batch; returns an empty one after `close`."""
         with self._changed:
             self._idle += 1
             while not self._queue and not self._closed:
@@ -290,7 +290,7 @@ class Batcher(Generic[Item]):
             log.critical("the device of %s is lost: %s", self._model.name, error)
             self._lose(f"the {self._role.name}'s device is lost: {error}", batch)
         except Exception as error:
-            # Halves may fit, and an item that no batch survives fails its own request only.
+            # Halves may fit; an item that fails even alone fails only its own request.
             self._note(error, batch)
             if len(batch) == 1:
                 self._fail(batch[0].owner, error)
@@ -303,11 +303,11 @@ class Batcher(Generic[Item]):
             self._deliver(batch, values)
 
     def _checked(self, values: object, count: int) -> NDArray[Any]:
-        """What a model gave for `count` items, if it is usable. Raises what the role does."""
+        """Return a model's output for `count` items if it is valid. Raises an error of the role."""
         role = self._role
         if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu":
             given = f"an array of {values.dtype}" if isinstance(values, np.ndarray) else f"a {type(values).__name__}"
-            raise role.failed(f"{self._model.name} gave {given} in place of an array of {role.result}s")
+            raise role.failed(f"{self._model.name} gave {given} instead of an array of {role.result}s")
         if values.shape != (count, *role.shape):
             raise role.failed(f"{self._model.name} gave {values.shape} {role.result}s for {count} {role.item}s")
         if not np.isfinite(values).all():
@@ -373,7 +373,7 @@ class Batcher(Generic[Item]):
         job.finish(error)
 
     def _lose(self, reason: str, batch: list[Entry[Item, _Job[Item]]]) -> None:
-        """Fail all requests, now and from now on."""
+        """Fail all present and future requests."""
         with self._changed:
             first, self._lost = self._lost is None, reason
             jobs = self._queue.owners() | {entry.owner for entry in batch}

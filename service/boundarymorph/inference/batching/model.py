@@ -1,4 +1,4 @@
-"""What batches are made for: a model that runs sequences of tokens."""
+"""The interface between the batcher and a model that runs sequences of tokens."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from boundarymorph.telemetry.metrics import BatchFamily
 
 
 class OutOfMemory(Exception):
-    """The device has no room for this batch; a smaller one may fit."""
+    """The device has too little memory for this batch; a smaller one may fit."""
 
 
 class DeviceLost(Exception):
-    """The device or its context is gone for good: only a new process may help."""
+    """The device or its context is lost for good; only a new process may help."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenSequence:
-    """What a model reads: a text or a pair of texts, tokenised and cut to fit.
+    """A text or a pair of texts as a model reads it: tokenized and truncated to fit.
 
-    ids: (n,) token ids, special ones included; truncated: whether anything was cut; type_ids: (n,) segments, where the
-    model knows them.
+    ids: (n,) token ids, special ones included; truncated: whether anything was cut off; type_ids: (n,) segments, if the
+    model distinguishes them.
     """
 
     ids: NDArray[np.int64]
@@ -39,10 +39,10 @@ class TokenSequence:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What a model is there for, in the words of messages and metrics.
+    """What a model is used for, in the words of messages and metrics.
 
-    name: scorer or encoder; item, result: what it reads and gives, in the singular; done: what becomes of an item;
-    shape, dtype: of one result; unavailable, failed: raised when it cannot work now, or not at all.
+    name: scorer or encoder; item, result: its input and output, in the singular; done: the participle for an item;
+    shape, dtype: of one result; unavailable, failed: errors raised if it cannot work now, or not at all.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Results:
-    """values: (n, ...) in the order of the items; truncated: how many of them were cut to fit."""
+    """values: (n, ...) in the order of the items; truncated: how many of them were truncated."""
 
     values: NDArray[Any]
     truncated: int
@@ -69,38 +69,38 @@ Contra = TypeVar("Contra", bound=TokenSequence, contravariant=True)
 
 
 class Model(Protocol[Contra]):
-    """Blocking and thread-safe. What it makes of a sequence does not depend on its batch, up to rounding."""
+    """Blocking and thread-safe. The result for a sequence does not depend on its batch, up to rounding."""
 
     @property
     def name(self) -> str:
-        """Two of the same name give the same results."""
+        """Models of the same name give the same results."""
 
     @property
     def backend(self) -> str:
-        """What runs it, such as onnx-cpu or torch-cuda: a label of the metrics."""
+        """The label in the metrics, such as onnx-cpu or torch-cuda."""
 
     @property
     def max_length(self) -> int:
-        """Tokens of a sequence, special ones included; longer ones are cut."""
+        """Most tokens of a sequence, special ones included; longer ones are truncated."""
 
     @property
     def workers(self) -> int:
-        """How many calls of `run` at a time keep the device busy."""
+        """How many concurrent calls of `run` keep the device busy."""
 
     @property
     def side_by_side(self) -> bool:
-        """Whether workers compute at the same time, as cores do, rather than in turn on one device."""
+        """Whether workers compute at the same time, as on cores, rather than in turn on one device."""
 
     @property
     def batch_tokens(self) -> int:
-        """How many tokens, padding included, a batch should have at most; one sequence always may."""
+        """Most tokens of a batch, padding included; a single sequence is always allowed."""
 
     @property
     def pads(self) -> bool:
         """Whether every sequence of a batch costs as much as the longest of them."""
 
     def run(self, items: Sequence[Contra], /) -> NDArray[Any]:
-        """(n, ...) one result a sequence, in order. Raises OutOfMemory or DeviceLost."""
+        """Return (n, ...), one result per sequence, in order. Raises OutOfMemory or DeviceLost."""
 
     def close(self) -> None:
-        """Release threads and memory; no `run` is under way."""
+        """Release threads and memory. Only called when no `run` is under way."""

@@ -1,4 +1,4 @@
-"""Sequences that wait for a model, and which of them make the next batch. No threads, no clock."""
+"""The queue of sequences that wait for a model, and the choice of the next batch. It has no threads and no clock."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from boundarymorph.inference.batching.model import Item
 
 Owner = TypeVar("Owner")
 
-LOOK_AHEAD = 8  # batches' worth of sequences among which one of like lengths is sought
+LOOK_AHEAD = 8  # how many batches' worth of sequences are searched for one of similar lengths
 _due = attrgetter("due")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry(Generic[Item, Owner]):
-    """A waiting sequence: the `position`-th of its owner's request, the more urgent the earlier it is `due`."""
+    """A waiting sequence, the `position`-th of its owner's request. The earlier it is `due`, the more urgent."""
 
     item: Item
     owner: Owner
@@ -29,9 +29,9 @@ class Entry(Generic[Item, Owner]):
 
 @dataclass(slots=True)
 class TokenQueue(Generic[Item, Owner]):
-    """Waiting sequences, most urgent first; of equally urgent ones the earlier comer.
+    """Waiting sequences, most urgent first; equally urgent ones in order of arrival.
 
-    tokens: of all that wait.
+    tokens: total of all that wait.
     """
 
     tokens: int = 0
@@ -41,13 +41,13 @@ class TokenQueue(Generic[Item, Owner]):
         return len(self._waiting)
 
     def add(self, entries: Iterable[Entry[Item, Owner]]) -> None:
-        """Let these wait too."""
+        """Add sequences to the queue."""
         for entry in entries:
             insort(self._waiting, entry, key=_due)
             self.tokens += len(entry.item)
 
     def discard(self, owners: Collection[Owner]) -> int:
-        """Forget what these owners have waiting; how many sequences that were."""
+        """Remove the sequences of these owners; return how many there were."""
         kept = [entry for entry in self._waiting if entry.owner not in owners]
         dropped = len(self._waiting) - len(kept)
         self._waiting = kept
@@ -55,18 +55,18 @@ class TokenQueue(Generic[Item, Owner]):
         return dropped
 
     def owners(self) -> set[Owner]:
-        """Whose sequences wait."""
+        """Return the owners of the waiting sequences."""
         return {entry.owner for entry in self._waiting}
 
     def tokens_due(self, moment: float) -> int:
-        """Tokens of what is due at this moment or before."""
+        """Return the number of tokens due at this time or before."""
         return sum(len(entry.item) for entry in self._waiting[: bisect_right(self._waiting, moment, key=_due)])
 
     def take(self, batch_tokens: int, *, pads: bool) -> list[Entry[Item, Owner]]:
-        """The next batch, the most urgent sequence always among it; none if nothing waits.
+        """Remove and return the next batch, which contains the most urgent sequence; empty if nothing waits.
 
-        batch_tokens: what the batch may cost, unless it is a single sequence. pads: each costs as much as the
-        longest; the batch is then of like lengths, out of the most urgent `LOOK_AHEAD` times batch_tokens.
+        batch_tokens: largest cost of a batch of more than one sequence. pads: each sequence costs as much as the
+        longest; the batch then has similar lengths, chosen from the most urgent `LOOK_AHEAD` times batch_tokens.
         """
         if not self._waiting:
             return []
@@ -82,18 +82,18 @@ class TokenQueue(Generic[Item, Owner]):
         return batch
 
     def _front(self, tokens: int) -> list[Entry[Item, Owner]]:
-        """The most urgent sequences of no more than so many tokens together, at least one."""
+        """Return the most urgent sequences with at most this many tokens in total, but at least one."""
         sums = accumulate(len(entry.item) for entry in self._waiting)
         return self._waiting[: max(1, sum(1 for _ in takewhile(lambda total: total <= tokens, sums)))]
 
 
 def padding(lengths: Sequence[int], *, pads: bool) -> float:
-    """The share of a batch's cost that is padding, in [0, 1)."""
+    """Return the fraction of a batch's cost that is padding, in [0, 1)."""
     return 1 - sum(lengths) / (max(lengths) * len(lengths)) if pads else 0.0
 
 
 def _like_lengths(entries: list[Entry[Item, Owner]], batch_tokens: int) -> list[Entry[Item, Owner]]:
-    """Of all batches of neighbours by length that hold the first entry, the one with most tokens of its own."""
+    """Return the batch with the most tokens among all runs of neighbours by length that contain the first entry."""
     by_length = sorted(entries, key=lambda entry: len(entry.item))
     sums = [0, *accumulate(len(entry.item) for entry in by_length)]
     urgent = by_length.index(entries[0])

@@ -1,4 +1,4 @@
-"""What scorers and encoders over a model in this process have in common."""
+"""The common part of scorers and encoders that run a model in this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ModelType = TypeVar("ModelType", bound=Model[Any])
 
 
 class Served(Generic[ModelType, Item]):
-    """A model that serves all requests in common batches; see `Batcher` for their order and for what is refused."""
+    """A model that serves all requests in shared batches; see `Batcher` for their order and for what is rejected."""
 
     def __init__(
         self,
@@ -32,23 +32,23 @@ class Served(Generic[ModelType, Item]):
 
     @property
     def name(self) -> str:
-        """Two of the same name give the same results."""
+        """Models of the same name give the same results."""
         return self.model.name
 
     @property
     def queue_tokens(self) -> int:
-        """What may wait."""
+        """Most tokens that may wait."""
         return self.batcher.queue_tokens
 
     @property
     def batch_tokens(self) -> int:
-        """What a batch may have now: less than the model's own number while the device has no memory for that."""
+        """Most tokens of a batch now: fewer than the model's own number while the device has too little memory."""
         return self.batcher.batch_tokens
 
     def waiting(self) -> tuple[int, int]:
-        """Items and tokens that wait now."""
+        """Number of waiting items, and of their tokens."""
         return self.batcher.waiting()
 
     async def close(self) -> None:
-        """Finish the batches under way, give up what waits, release the model."""
+        """Finish the running batches, fail waiting requests, release the model."""
         await self.batcher.close()

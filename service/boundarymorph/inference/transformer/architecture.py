@@ -1,4 +1,4 @@
-"""What is known of the architectures: how long, whether causal, whether they run on rows of several sequences."""
+"""What we know about architectures: input length, causality, and whether they can run several sequences in a row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.inference.transformer.packing import ATTENTION
 from boundarymorph.inference.transformer.repository import Repository
 
-MOST_OF_A_CAUSAL_MODEL = 8192  # tokens, where nobody asks for more
+MOST_OF_A_CAUSAL_MODEL = 8192  # tokens, unless more are asked for
 
 _BIDIRECTIONAL = {"bert", "roberta", "xlm-roberta", "modernbert"}
 _CAUSAL = {"qwen2", "qwen3"}
@@ -16,17 +16,17 @@ _FEWEST_TOKENS = 8
 
 
 def causal(model: PreTrainedModel) -> bool:
-    """Whether a token's state depends on the tokens before it alone; only of models that pack."""
+    """Whether a token's state depends only on the tokens before it. For models that pack."""
     return caches(model) and bool(getattr(model.config, "is_causal", True))
 
 
 def caches(model: PreTrainedModel) -> bool:
-    """Whether the model keeps its keys and values by default; only of models that pack."""
+    """Whether the model keeps its keys and values by default. For models that pack."""
     return model.config.model_type in _CAUSAL
 
 
 def look_both_ways(model: PreTrainedModel) -> None:
-    """Let a model of a causal architecture that was trained without its mask, as its configuration says, run so."""
+    """Make a causal architecture bidirectional if its configuration says that it was trained so."""
     if not getattr(model.config, "is_causal", True):
         for module in model.modules():
             if hasattr(module, "is_causal"):
@@ -34,14 +34,14 @@ def look_both_ways(model: PreTrainedModel) -> None:
 
 
 def packs(model: PreTrainedModel) -> bool:
-    """Whether this architecture runs on rows of several sequences."""
+    """Whether this architecture can run several sequences in one row."""
     if getattr(model.config, "is_decoder", False):
         return False
     return model.config.model_type in _BIDIRECTIONAL | _CAUSAL and type(model).__module__.startswith("transformers.")
 
 
 def prepare_packing(model: PreTrainedModel, packed: bool | None) -> bool:
-    """Give a model that packs, unless packed is False, its attention; whether it has it then.
+    """Switch a model that packs to packed attention, unless packed is False; return whether it packs.
 
     Raises InvalidConfiguration if packed is True and the model cannot.
     """
@@ -55,9 +55,9 @@ def prepare_packing(model: PreTrainedModel, packed: bool | None) -> bool:
 
 
 def chosen_length(repository: Repository, max_length: int | None, usual: int | None = None) -> int:
-    """Tokens of an input: as asked for, else the usual number, at most what the model reads.
+    """Return the most tokens of an input: the requested number, else the usual one, at most what the model reads.
 
-    Raises InvalidConfiguration for what the model cannot read.
+    Raises InvalidConfiguration if the model cannot read inputs of the requested length.
     """
     positions = getattr(repository.config, "max_position_embeddings", None)
     tokenizer_length = int(repository.tokenizer.model_max_length)
@@ -70,12 +70,12 @@ def chosen_length(repository: Repository, max_length: int | None, usual: int | N
 
 
 def first_position(config: PreTrainedConfig) -> int:
-    """RoBERTa counts positions from behind its padding index."""
+    """Return the first position; RoBERTa counts from after its padding index."""
     return int(config.pad_token_id or 0) + 1 if config.model_type in ("roberta", "xlm-roberta") else 0
 
 
 def padding_token(repository: Repository) -> int:
-    """Any token will do, since it is masked."""
+    """Return the token for padding: any will do, since it is masked."""
     return int(repository.tokenizer.pad_token_id or 0)
 
 

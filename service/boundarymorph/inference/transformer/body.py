@@ -1,4 +1,4 @@
-"""The body of a transformer on a device: from batches of sequences to their pooled states."""
+"""The body of a transformer on a device: turns batches of sequences into pooled states."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from boundarymorph.inference.transformer.repository import Repository
 
 
 class Body:
-    """width: of what it gives; packed: whether batches go without padding."""
+    """width: of its output; packed: whether batches are run without padding."""
 
     def __init__(
         self, forward: PackedBody | PaddedBody, dense: nn.Sequential, device: torch.device, width: int
@@ -40,9 +40,9 @@ class Body:
         self._dense = dense
 
     def run(self, items: Sequence[TokenSequence]) -> NDArray[np.float32]:
-        """(n, width) pooled states, through the layers behind them.
+        """Return (n, width) pooled states, after the layers that follow the pooling.
 
-        Raises OutOfMemory, DeviceLost, or RuntimeError once it is closed.
+        Raises OutOfMemory, DeviceLost, or RuntimeError after `close`.
         """
         return on_device(lambda: self._run(items))
 
@@ -54,7 +54,7 @@ class Body:
         return states
 
     def close(self) -> None:
-        """Release its memory."""
+        """Release the memory."""
         self._forward, self._dense = None, nn.Sequential()
         release(self._device)
 
@@ -67,9 +67,9 @@ def open_body(
     placement: Placement,
     packed: bool | None,
 ) -> Body:
-    """dense: the folders of the layers behind the pooling; packed: None where that can be done.
+    """Load the body of a model. dense: folders of the layers after the pooling; packed: None to pack if possible.
 
-    Raises what opening a repository does, OutOfMemory and DeviceLost.
+    Raises what `Repository` raises, OutOfMemory and DeviceLost.
     """
     return on_device(lambda: _open(repository, pooling, dense, placement, packed))
 
@@ -84,7 +84,7 @@ def _open(
     precision, device = placement.precision, placement.device
     model = repository.open(AutoModel, dtype=weight_type(precision, device), spare=("pooler.",))
     if getattr(model, "pooler", None) is not None:
-        # It makes nothing of use here, and would do so of a row.
+        # Its output is not used here, and would be that of a whole row.
         model.register_module("pooler", None)
     look_both_ways(model)
     packed = prepare_packing(model, packed)

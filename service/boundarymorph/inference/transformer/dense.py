@@ -1,4 +1,4 @@
-"""The layers that some dual encoders put behind their pooling."""
+"""The dense layers that some dual encoders have after the pooling."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _INPUT = "sentence_embedding"
 
 
 def open_dense(repository: Repository, folders: tuple[str, ...], width: int) -> tuple[nn.Sequential, int]:
-    """The layers of these folders in a row, in float32, from (n, width) states; and the width of what they give.
+    """Load the layers of these folders in sequence, in float32, for (n, width) states; returns their output width too.
 
-    Raises ModelUnavailable for files that are missing, InvalidConfiguration for a layer that is not computed here.
+    Raises ModelUnavailable if files are missing, InvalidConfiguration for an unsupported layer.
     """
     layers = nn.Sequential()
     for folder in folders:
@@ -33,11 +33,11 @@ def _open(repository: Repository, folder: str) -> tuple[nn.Linear, nn.Module]:
     activation = str(config.get("activation_function")).rpartition(".")[2]
     elsewhere = {config.get(name) or _INPUT for name in ("module_input_name", "module_output_name")} != {_INPUT}
     if activation not in _ACTIVATIONS or elsewhere or config.get("use_residual"):
-        raise InvalidConfiguration(f"{folder} of {repository.location} is a layer that is not computed here")
+        raise InvalidConfiguration(f"{folder} of {repository.location} is a layer of an unsupported kind")
     weights = repository.weights(f"{folder}/model.safetensors")
     weight, bias = weights.get("linear.weight"), weights.get("linear.bias")
     if weight is None or (bias is None) == bool(config.get("bias", True)):
-        raise InvalidConfiguration(f"the weights in {folder} of {repository.location} are not those of its layer")
+        raise InvalidConfiguration(f"the weights in {folder} of {repository.location} do not match its layer")
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
     linear.weight = nn.Parameter(weight.float(), requires_grad=False)
     if bias is not None:

@@ -1,4 +1,4 @@
-"""Where a model runs, in which precision, and how much at a time."""
+"""Where a model runs, in which precision, and with which batch size."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Precision: TypeAlias = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 
 
 class LoadOptions(TypedDict, total=False):
-    """How any model is opened.
+    """Options for loading any model.
 
-    revision: a commit, branch or tag of the hub, by default its main branch; a folder has none. precision: auto is bf16
-    on a GPU and fp32 elsewhere. device: auto is a GPU where there is one. batch_tokens: of a batch, by default by the
-    device. packed: whether batches go without padding, by default where that can be done. trust_remote_code: whether
-    the repository may bring code that is run. threads: how many batches a CPU computes side by side, one thread each,
-    by default one a core; that is faster than to split each batch, and does not slow down when the cores are shared;
-    PyTorch keeps to one thread an operation in the whole process.
+    revision: a commit, branch or tag on the hub, by default its main branch; a folder has none. precision: auto is bf16
+    on a GPU and fp32 elsewhere. device: auto is a GPU if there is one. batch_tokens: per batch, by default depending on
+    the device. packed: whether batches are run without padding, by default if possible. trust_remote_code: whether to
+    run code that comes with the repository. threads: how many batches a CPU computes concurrently, one thread each, by
+    default one per core; that is faster than splitting each batch, and does not slow down when the cores are shared;
+    PyTorch is limited to one thread per operation in the whole process.
     """
 
     revision: str | None
@@ -34,7 +34,7 @@ class LoadOptions(TypedDict, total=False):
 
 
 def load_options(chosen: ModelSettings, threads: int | None) -> LoadOptions:
-    """As the settings have them."""
+    """Convert the settings."""
     return {
         "revision": chosen.revision,
         "precision": chosen.precision,
@@ -46,7 +46,7 @@ def load_options(chosen: ModelSettings, threads: int | None) -> LoadOptions:
 
 
 class Placement(NamedTuple):
-    """Where and how a model runs. batch_tokens: of a batch; workers: batches at a time."""
+    """Where and how a model runs. batch_tokens: per batch; workers: concurrent batches."""
 
     device: torch.device
     precision: Precision
@@ -55,7 +55,7 @@ class Placement(NamedTuple):
 
     @classmethod
     def of(cls, options: LoadOptions) -> Placement:
-        """Raises InvalidConfiguration for a device that is not there, and for settings that there are not."""
+        """Raises InvalidConfiguration for a device that does not exist, or an invalid value."""
         device = chosen_device(options.get("device", "auto"))
         return cls(
             device,
@@ -71,7 +71,7 @@ _WORKERS_OF_A_GPU = 2
 
 
 def chosen_device(device: str) -> torch.device:
-    """auto is a GPU where there is one. Raises InvalidConfiguration for a device that is not there."""
+    """Return the device; auto is a GPU if there is one. Raises InvalidConfiguration if it does not exist."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -79,12 +79,12 @@ def chosen_device(device: str) -> torch.device:
     except RuntimeError as error:
         raise InvalidConfiguration(f"there is no device {device}: use auto, cpu, cuda or cuda:0") from error
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        raise InvalidConfiguration(f"PyTorch sees no {device} here: use auto or cpu, or install PyTorch for CUDA")
+        raise InvalidConfiguration(f"PyTorch finds no {device} here: use auto or cpu, or install PyTorch for CUDA")
     return found
 
 
 def chosen_precision(precision: Precision, device: torch.device) -> Precision:
-    """auto is bf16 on a GPU and fp32 elsewhere. Raises InvalidConfiguration."""
+    """Return the precision; auto is bf16 on a GPU and fp32 elsewhere. Raises InvalidConfiguration."""
     if precision == "auto":
         return "bf16" if device.type == "cuda" else "fp32"
     if precision not in (*_TYPES, "int8"):
@@ -93,16 +93,16 @@ def chosen_precision(precision: Precision, device: torch.device) -> Precision:
 
 
 def weight_type(precision: Precision, device: torch.device) -> torch.dtype:
-    """Of the weights as they are opened; int8 keeps what it does not round in half precision on a GPU."""
+    """Return the type of the weights when loaded; what int8 does not round is in half precision on a GPU."""
     return _TYPES.get(precision, torch.bfloat16 if device.type == "cuda" else torch.float32)
 
 
 def _chosen_workers(threads: int | None, device: torch.device) -> int:
-    """How many batches are computed at a time: on a CPU so many threads, by default one a core, each with a batch.
+    """Return how many batches are computed at a time: on a CPU one per thread, by default one thread per core.
 
-    On a GPU one worker packs while the other computes.
+    On a GPU one worker packs a batch while the other computes.
 
-    Raises InvalidConfiguration.
+    Raises InvalidConfiguration if threads is less than 1.
     """
     if device.type != "cpu":
         return _WORKERS_OF_A_GPU
@@ -114,13 +114,13 @@ def _chosen_workers(threads: int | None, device: torch.device) -> int:
 
 
 def _chosen_batch_tokens(batch_tokens: int | None, device: torch.device) -> int:
-    """Raises InvalidConfiguration."""
+    """Raises InvalidConfiguration if batch_tokens is less than 1."""
     if batch_tokens is not None and batch_tokens < 1:
         raise InvalidConfiguration("batch_tokens must be at least 1")
     return batch_tokens or _BATCH_TOKENS.get(device.type, _BATCH_TOKENS["cpu"])
 
 
 def release(device: torch.device) -> None:
-    """Give memory back that nothing uses any more."""
+    """Release unused memory of the device."""
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""PyTorch's errors as those that batches know."""
+"""Translating PyTorch's errors into those that the batcher handles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOST = ("CUDA error", "CUBLAS_STATUS", "CUDNN_STATUS")
 
 
 def on_device(work: Callable[[], Result]) -> Result:
-    """What the work gives. Raises OutOfMemory, with the device's unused memory released, or DeviceLost."""
+    """Return the result of the work. Raises OutOfMemory, after releasing the device's unused memory, or DeviceLost."""
     failure: OutOfMemory | DeviceLost
     try:
         return work()
@@ -25,7 +25,7 @@ def on_device(work: Callable[[], Result]) -> Result:
         if translated is None:
             raise
         failure = translated
-    # Not in the except clause, where the traceback still holds the tensors of the batch.
+    # Not in the except clause, whose traceback still references the tensors of the batch.
     if isinstance(failure, OutOfMemory) and torch.cuda.is_available():
         torch.cuda.empty_cache()
     raise failure

@@ -1,4 +1,4 @@
-"""How a batch goes through the body of a model, with padding and without."""
+"""Running a batch through the body of a model, with and without padding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Pooling = Literal["first", "last", "mean"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedBody:
-    """All items of a batch in one row. first_position: where the model begins to count."""
+    """Runs all items of a batch in one row. first_position: the model's first position."""
 
     body: PreTrainedModel
     pooling: Pooling
@@ -28,7 +28,7 @@ class PackedBody:
     cached: bool = False  # whether the model keeps its keys and values by default
 
     def __call__(self, items: Sequence[TokenSequence], groups: Sequence[Hashable] | None = None) -> torch.Tensor:
-        """(n, d) pooled states in float32, on the device. groups: as of `pack`."""
+        """Return (n, d) pooled states in float32, on the device. groups: see `pack`."""
         row = pack(items, groups)
         layout = Layout.of(row, self.device)
         features: dict[str, Any] = {
@@ -55,7 +55,7 @@ class PackedBody:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PaddedBody:
-    """Items padded on the right, for what cannot be packed. cached: as of `PackedBody`."""
+    """Runs items with right padding, for models that cannot pack. cached: see `PackedBody`."""
 
     body: PreTrainedModel
     pooling: Pooling
@@ -64,7 +64,7 @@ class PaddedBody:
     cached: bool = False
 
     def __call__(self, items: Sequence[TokenSequence]) -> torch.Tensor:
-        """(n, d) pooled states in float32, on the device."""
+        """Return (n, d) pooled states in float32, on the device."""
         features: dict[str, Any] = {
             name: tensor.to(self.device) for name, tensor in padded(items, self.padding, left=False).items()
         }
@@ -82,7 +82,7 @@ class PaddedBody:
 
 
 def padded(items: Sequence[TokenSequence], padding: int, *, left: bool) -> dict[str, torch.Tensor]:
-    """The (n, longest) features of a batch: ids, mask, and type ids where the items have them."""
+    """Return the (n, longest) features of a batch: ids, mask, and type ids if the items have them."""
     shape = len(items), max(map(len, items))
     ids = np.full(shape, padding, dtype=np.int64)
     mask, types = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Linear layers in int8 whose result for a token depends on that token alone."""
+"""Int8 linear layers whose result for a token depends only on that token."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _CUDA_LEAST_ROWS = 32
 
 
 class Int8Linear(nn.Module):
-    """A linear layer with int8 weights, one scale an output channel, and activations rounded with one scale a token.
+    """A linear layer with int8 weights, one scale per output channel, and activations rounded with one scale per token.
 
-    The products are summed in int32, exactly, so that neither the batch nor its order can change a token's result.
+    Products are summed exactly, in int32, so neither the batch nor its order changes a token's result.
     """
 
     weight: torch.Tensor
@@ -39,7 +39,7 @@ class Int8Linear(nn.Module):
 
 
 def quantize(module: nn.Module) -> None:
-    """Replace the linear layers of a model in place, but for those of a shape that int8 kernels do not take."""
+    """Replace the linear layers of a model in place, except those whose shape the int8 kernels do not support."""
     for name, child in module.named_children():
         if isinstance(child, nn.Linear):
             if child.in_features % 8 == 0 and child.out_features % 8 == 0:
@@ -49,6 +49,6 @@ def quantize(module: nn.Module) -> None:
 
 
 def _rounded(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(n, d) int8 and the (n, 1) scales that give the values back."""
+    """Return (n, d) int8 values and the (n, 1) scales that restore the originals."""
     scale = values.abs().amax(dim=-1, keepdim=True).clamp_(min=1e-12) / 127
     return (values / scale).round_().to(torch.int8), scale

@@ -1,7 +1,7 @@
-"""Batches without padding: all sequences in one row, with an attention that keeps them apart.
+"""Batches without padding: all sequences in one row, with an attention that separates them.
 
-Some begin alike, as the pairs of one query do. Where the model is causal, such a prefix is put into the row once, as a
-sequence of its own, and the rest of each attends to it as well as to itself.
+Some sequences share a prefix, as the pairs of one query do. If the model is causal, the prefix is put into the row
+once, as a sequence of its own, and the rest of each sequence attends to it as well as to itself.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _WORTH_SHARING = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """The items of a batch end to end.
+    """The concatenated items of a batch.
 
-    ids, positions, type_ids: (T,) of each token, positions counted from 0; borders: (S + 1,) where the S sequences
-    begin and end; prefixes: for each sequence the range of the row that it attends to before itself, which is empty for
-    most; sequences: (n,) the one that ends as the item does.
+    ids, positions, type_ids: (T,) per token, positions counted from 0; borders: (S + 1,) bounds of the S sequences;
+    prefixes: for each sequence the range of the row that it attends to besides itself, empty for most; sequences: (n,)
+    the sequence with which each item ends.
     """
 
     ids: NDArray[np.int64]
@@ -44,8 +44,8 @@ class Row:
 def pack(items: Sequence[TokenSequence], groups: Sequence[Hashable] | None = None) -> Row:
     """Put n items into one row.
 
-    groups: (n,) which items are likely to begin alike; for causal models only, whose prefixes do not depend on what
-    follows.
+    groups: (n,) items of the same group probably share a prefix; for causal models only, where prefixes do not depend
+    on what follows.
     """
     shared = {} if groups is None else _common_prefixes(items, groups)
     pieces: list[NDArray[np.int64]] = []
@@ -83,7 +83,7 @@ def pack(items: Sequence[TokenSequence], groups: Sequence[Hashable] | None = Non
 
 
 def _common_prefixes(items: Sequence[TokenSequence], groups: Sequence[Hashable]) -> dict[Hashable, int]:
-    """Tokens that all items of a group begin with, where there are several of them; each keeps a token of its own."""
+    """Return the length of the prefix shared by each group of several items; each item keeps at least one token."""
     members: dict[Hashable, list[NDArray[np.int64]]] = {}
     for item, group in zip(items, groups, strict=True):
         members.setdefault(group, []).append(item.ids)
@@ -102,10 +102,10 @@ def _common_prefix(group: Sequence[NDArray[np.int64]]) -> int:
 
 @dataclass(slots=True, eq=False)
 class Layout:
-    """What the attention needs to know of a row, on the device: a keyword argument of the model's forward.
+    """What the attention needs to know about a row, on the device: a keyword argument of the model's forward.
 
-    query_borders, key_borders: (S + 1,) int32; key_tokens: the rows' tokens in the order in which sequences attend to
-    them, or None where each attends to itself alone.
+    query_borders, key_borders: (S + 1,) int32; key_tokens: the row's tokens in the order in which sequences attend to
+    them, or None if each attends only to itself.
     """
 
     borders: list[int]
@@ -148,10 +148,10 @@ def packed_attention(
     sliding_window: int | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, None]:
-    """Attention within each sequence of the row, and from it to its prefix.
+    """Compute attention within each sequence of the row, and to its prefix.
 
-    query: (1, heads, T, d); key, value: (1, heads or fewer, T, d); sliding_window: how near a token must be to be seen,
-    itself included. Returns (1, T, heads, d), as the models expect it.
+    query: (1, heads, T, d); key, value: (1, heads or fewer, T, d); sliding_window: number of tokens visible on each
+    side, including the token itself. Returns (1, T, heads, d), as the models expect.
     """
     causal = bool(getattr(module, "is_causal", False))
     attend = _attend_at_once if _has_kernel(query) else _attend_in_turn
@@ -159,7 +159,7 @@ def packed_attention(
 
 
 def _has_kernel(states: torch.Tensor) -> bool:
-    """The kernel for sequences of many lengths is for half precision on GPUs since Ampere."""
+    """Whether the kernel for variable lengths works: in half precision, on GPUs since Ampere."""
     return (
         states.is_cuda and states.dtype != torch.float32 and torch.cuda.get_device_capability(states.device) >= (8, 0)
     )
@@ -174,7 +174,7 @@ def _attend_at_once(
     scaling: float | None,
     window: int | None,
 ) -> torch.Tensor:
-    """One kernel for all sequences; it aligns the last query with the last key, as a prefix needs it."""
+    """Use one kernel for all sequences; it aligns the last query with the last key, as prefixes require."""
     queries, keys, values = (states[0].transpose(0, 1) for states in (query, key, value))
     if layout.key_tokens is not None:
         keys, values = keys[layout.key_tokens], values[layout.key_tokens]
@@ -230,7 +230,7 @@ def _attend_in_turn(
 def _mask(
     layout: Layout, queries: int, keys: int, window: int | None, causal: bool, device: torch.device
 ) -> torch.Tensor:
-    """(queries, keys) bool: what each of the last tokens sees; kept for the other layers."""
+    """Return (queries, keys) bool, what each of the last tokens attends to; cached for the other layers."""
     kind = (queries, keys, window, causal)
     if kind not in layout.masks:
         seen = torch.arange(keys - queries, keys, device=device)[:, None] - torch.arange(keys, device=device)
@@ -239,5 +239,5 @@ def _mask(
     return layout.masks[kind]
 
 
-# Only there, not among the mask functions: the models then build no masks.
+# Not registered among the mask functions: then the models build no masks.
 ALL_ATTENTION_FUNCTIONS.register(ATTENTION, packed_attention)

@@ -1,4 +1,4 @@
-"""A model's files, in a folder or on the hub, and what is opened from them."""
+"""A model's files, in a folder or on the hub, and loading from them."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from transformers.utils.hub import cached_file, extract_commit_hash
 
 from boundarymorph.errors import InvalidConfiguration, ModelUnavailable
 
-# The first is what most have; the others are what a tokenizer can be made of, too.
+# The first is what most models have; a tokenizer can also be built from the others.
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "*.model")
 
 
 class Repository:
-    """Where a model is. A folder is read without a look at the network.
+    """The location of a model. A folder is read without network access.
 
-    revision: a commit, branch or tag of the hub; a folder has none.
-    Opening what is not there raises ModelUnavailable, and what cannot be used InvalidConfiguration.
+    revision: a commit, branch or tag on the hub; a folder has none.
+    Methods raise ModelUnavailable if files are missing, and InvalidConfiguration if they cannot be used.
     """
 
     def __init__(self, name_or_path: str, *, revision: str | None = None, trust_remote_code: bool = False) -> None:
@@ -48,12 +48,12 @@ class Repository:
 
     @property
     def model(self) -> str:
-        """The model's name on the hub, or that of its folder."""
+        """The name of the model on the hub, or of its folder."""
         return self.location if self.folder is None else self.folder.resolve().name
 
     @cached_property
     def revision(self) -> str:
-        """The commit on the hub; of a folder, the sha256 of what its results come from."""
+        """The commit on the hub; for a folder, the sha256 of the files that determine its results."""
         if self.folder is None:
             with self._opening("configuration"):
                 found = cached_file(self.location, "config.json", **self._where)
@@ -81,13 +81,13 @@ class Repository:
     def backend_tokenizer(self) -> Tokenizer:
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if not isinstance(backend, Tokenizer):
-            raise InvalidConfiguration(f"{self.location} has no tokenizer.json, without which its texts cannot be read")
+            raise InvalidConfiguration(f"{self.location} has no tokenizer.json, which is required")
         return backend
 
     def open(self, kind: Any, *, dtype: torch.dtype, spare: Sequence[str] = ()) -> PreTrainedModel:
-        """The model with its weights, on the CPU, ready to be run.
+        """Load the model with its weights, on the CPU, ready to run.
 
-        kind: the class of transformers that opens it; spare: beginnings of the names of weights that may be missing.
+        kind: the class of transformers that loads it; spare: prefixes of the names of weights that may be missing.
         """
         with self._opening("weights"):
             model, loaded = kind.from_pretrained(
@@ -106,7 +106,7 @@ class Repository:
         return opened
 
     def read_json(self, name: str) -> Any:
-        """The content of a file, or None where there is none."""
+        """Return the content of a file, or None if it does not exist."""
         try:
             found = cached_file(
                 self.location,
@@ -120,10 +120,10 @@ class Repository:
             raise ModelUnavailable(f"{name} of {self.location} cannot be read: {error}") from error
 
     def weights(self, name: str) -> dict[str, torch.Tensor]:
-        """The tensors of a safetensors file beside those of the model itself."""
+        """Return the tensors of an additional safetensors file."""
         with self._opening("weights"):
             found = cached_file(self.location, name, **self._where)
-            assert found is not None, "what is missing raises OSError"
+            assert found is not None, "a missing file raises OSError"
             return load_file(found)
 
     def _require(self, patterns: Sequence[str]) -> None:
@@ -134,7 +134,7 @@ class Repository:
     def _remedy(self) -> str:
         if self.folder is not None:
             return "download it again, safetensors, tokenizer.json and config.json included"
-        return "give a folder that exists, or the name of a model that can be downloaded or was before"
+        return "give an existing folder, or the name of a model that can be downloaded or is in the local cache"
 
     @contextmanager
     def _opening(self, what: str) -> Iterator[None]:
