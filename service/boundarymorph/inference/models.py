@@ -55,7 +55,7 @@ class Weights:
         status = self.onnx.stat()
         found = _sha256(self.onnx, status.st_size, status.st_mtime_ns)
         if found != self.sha256:
-            raise ModelUnavailable(f"{self.onnx} has the sha256 {found}, but {self.model} needs {self.sha256}; {_REMEDY}")
+            raise ModelUnavailable(f"{self.onnx} has sha256 {found}, but {self.model} needs {self.sha256}; {_REMEDY}")
 
 
 def embedded_encoder() -> Weights:
