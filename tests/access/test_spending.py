@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from boundarymorph.access.spending import DAY, Spending
 from boundarymorph.errors import CostCeiling
 from boundarymorph.remote.wire import Usage
-from boundarymorph.scoring.bill import NOTHING, Amount, Bill, Prices
+from boundarymorph.scoring.bill import NOTHING, Amount, Bill, Prices, Reservation
 from boundarymorph.settings import JudgeSettings
 from tests.caching.conftest import own_server as own_server  # fixtures
 from tests.caching.conftest import server as server
@@ -57,9 +57,8 @@ def spending(opened: AsyncExitStack, url: str | None, *, clock: Clock | None = N
 
 async def spend(ledger: Spending, bill: Bill, tokens: int, most: int | None = None) -> None:
     """Reserve the most, and settle what it came to."""
-    reserved = Amount(most or tokens, 1_000 * (most or tokens))
-    await ledger.reserve(bill, reserved)
-    await ledger.settle(bill, reserved, Amount(tokens, 1_000 * tokens))
+    reservation = await ledger.reserve(bill, Amount(most or tokens, 1_000 * (most or tokens)))
+    await ledger.settle(bill, reservation, Amount(tokens, 1_000 * tokens))
 
 
 async def refused(ledger: Spending, bill: Bill, tokens: int) -> CostCeiling:
@@ -96,11 +95,11 @@ async def test_a_ceiling_is_reached_and_not_passed(
 
 async def test_what_is_under_way_counts(opened: AsyncExitStack, url: str | None) -> None:
     ledger, bill = spending(opened, url, request_tokens=100, day_tokens=150), Bill("rag")
-    await ledger.reserve(bill, Amount(80))
+    reservation = await ledger.reserve(bill, Amount(80))
     await refused(ledger, bill, 21)
     other = Bill("other")
     await refused(ledger, other, 71)
-    await ledger.settle(bill, Amount(80), NOTHING)
+    await ledger.settle(bill, reservation, NOTHING)
     await spend(ledger, other, 100)
 
 
@@ -122,6 +121,19 @@ async def test_a_day_ends_at_midnight(opened: AsyncExitStack, url: str | None) -
     await spend(ledger, Bill("rag"), 100)
 
 
+async def test_an_answer_after_midnight_counts_towards_the_day_it_was_asked_on(
+    opened: AsyncExitStack, url: str | None
+) -> None:
+    clock, bill = Clock(), Bill("rag")
+    ledger = spending(opened, url, clock=clock, key_day_tokens=100)
+    reservation = await ledger.reserve(bill, Amount(100))
+    clock.now += DAY / 2
+    await spend(ledger, bill, 90)
+    await ledger.settle(bill, reservation, Amount(10))
+    await refused(ledger, bill, 11)
+    await spend(ledger, bill, 10)
+
+
 async def test_processes_share_their_sums(opened: AsyncExitStack, server: RedisServer) -> None:
     first, second = (spending(opened, server.url, day_tokens=100) for _ in range(2))
     await spend(first, Bill("rag"), 60)
@@ -133,8 +145,8 @@ async def test_many_at_a_time_do_not_pass_it_either(opened: AsyncExitStack, serv
     ledgers = [spending(opened, server.url, day_tokens=100) for _ in range(2)]
     tried = [ledgers[number % 2].reserve(Bill("rag"), Amount(10)) for number in range(40)]
     outcomes = await asyncio.gather(*tried, return_exceptions=True)
-    assert all(outcome is None or isinstance(outcome, CostCeiling) for outcome in outcomes)
-    assert sum(outcome is None for outcome in outcomes) <= 10
+    assert all(isinstance(outcome, Reservation | CostCeiling) for outcome in outcomes)
+    assert 0 < sum(isinstance(outcome, Reservation) for outcome in outcomes) <= 10
 
 
 async def test_without_redis_each_process_keeps_to_what_it_spent_itself(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from boundarymorph.access.rates import storage_of
 from boundarymorph.caching.circuit import CircuitBreaker
 from boundarymorph.errors import CostCeiling
-from boundarymorph.scoring.bill import NANO, Amount, Bill
+from boundarymorph.scoring.bill import NANO, Amount, Bill, Reservation
 from boundarymorph.settings import JudgeSettings
 from boundarymorph.telemetry import metrics
 
@@ -62,12 +62,13 @@ class Spending:
         wanted = url is not None and any(ceiling is not None for ceiling in daily)
         self._storage = storage_of(url, timeout, "boundarymorph:spending") if wanted and url is not None else None
 
-    async def reserve(self, bill: Bill, most: Amount) -> None:
+    async def reserve(self, bill: Bill, most: Amount) -> Reservation:
         self._within_request(bill, most)
+        day = time.strftime("%Y-%m-%d", time.gmtime(self._clock()))
         bill.reserved = bill.reserved.plus(most)
         taken: list[_Ceiling] = []
         try:
-            for ceiling in self._of_day(bill.caller, most):
+            for ceiling in self._of_day(day, bill.caller, most):
                 taken.append(ceiling)
                 total = await self._add(ceiling.key, ceiling.added)
                 if total > ceiling.most:
@@ -77,10 +78,12 @@ class Spending:
             for ceiling in taken:
                 await self._add(ceiling.key, -ceiling.added)
             raise
+        return Reservation(most, day)
 
-    async def settle(self, bill: Bill, most: Amount, spent: Amount) -> None:
+    async def settle(self, bill: Bill, reservation: Reservation, spent: Amount) -> None:
+        most, day = reservation
         bill.reserved, bill.spent = bill.reserved.minus(most), bill.spent.plus(spent)
-        for ceiling in self._of_day(bill.caller, spent.minus(most)):
+        for ceiling in self._of_day(day, bill.caller, spent.minus(most)):
             await self._add(ceiling.key, ceiling.added)
 
     async def close(self) -> None:
@@ -100,7 +103,7 @@ class Spending:
             if ceiling is not None and had + added > ceiling:
                 self._refuse(_Ceiling(name, "", ceiling, added), had, math.inf)
 
-    def _of_day(self, caller: str, amount: Amount) -> Iterator[_Ceiling]:
+    def _of_day(self, day: str, caller: str, amount: Amount) -> Iterator[_Ceiling]:
         """Those that there are, each with what is to be added to its sum. What no request asked for is of no key."""
         chosen = self._chosen
         for name, scope, ceiling, added in (
@@ -110,7 +113,6 @@ class Spending:
             ("day_cost", "all", _nanos(chosen.day_cost), amount.nanos),
         ):
             if ceiling is not None and (caller or scope == "all"):
-                day = time.strftime("%Y-%m-%d", time.gmtime(self._clock()))
                 yield _Ceiling(name, f"{day}:{name}:{scope}", ceiling, added)
 
     def _refuse(self, ceiling: _Ceiling, had: int, again: float) -> None:
@@ -128,9 +130,9 @@ class Spending:
         if (day := key[:10]) > self._today:
             self._today = day
             self._own = Counter({kept: spent for kept, spent in self._own.items() if kept >= day})
-        self._own[key] += amount
+        own = self._own[key] = self._own[key] + amount
         shared = await self._shared(key, amount)
-        return max(shared or 0, self._own[key])
+        return max(shared or 0, own)
 
     async def _shared(self, key: str, amount: int) -> int | None:
         """None where Redis is not asked or does not answer."""

@@ -33,6 +33,13 @@ class Amount(NamedTuple):
 NOTHING = Amount()
 
 
+class Reservation(NamedTuple):
+    """The most that an answer may cost, held until its cost is known. day: the day that it counts towards."""
+
+    most: Amount
+    day: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Prices:
     """Prices of a million tokens read and of a million written."""
@@ -63,10 +70,10 @@ class Bill:
 class Ledger(Protocol):
     """Enforces ceilings. Before a request is sent, the most that it may cost is reserved."""
 
-    async def reserve(self, bill: Bill, most: Amount) -> None:
+    async def reserve(self, bill: Bill, most: Amount) -> Reservation:
         """Reserve an amount, or raise CostCeiling if it would exceed a ceiling."""
 
-    async def settle(self, bill: Bill, most: Amount, spent: Amount) -> None:
+    async def settle(self, bill: Bill, reservation: Reservation, spent: Amount) -> None:
         """Replace the reserved amount by the amount spent."""
 
     async def close(self) -> None:
@@ -84,7 +91,7 @@ class OpenLedger:
         self.total = NOTHING
         self._most_cost = most_cost
 
-    async def reserve(self, bill: Bill, most: Amount) -> None:
+    async def reserve(self, bill: Bill, most: Amount) -> Reservation:
         wanted = self.total.plus(most)
         if self._most_cost is not None and wanted.cost > self._most_cost:
             raise CostCeiling(
@@ -93,10 +100,11 @@ class OpenLedger:
                 retry_after=math.inf,
             )
         self.total, bill.reserved = wanted, bill.reserved.plus(most)
+        return Reservation(most)
 
-    async def settle(self, bill: Bill, most: Amount, spent: Amount) -> None:
-        self.total = self.total.minus(most).plus(spent)
-        bill.reserved, bill.spent = bill.reserved.minus(most), bill.spent.plus(spent)
+    async def settle(self, bill: Bill, reservation: Reservation, spent: Amount) -> None:
+        self.total = self.total.minus(reservation.most).plus(spent)
+        bill.reserved, bill.spent = bill.reserved.minus(reservation.most), bill.spent.plus(spent)
 
     async def close(self) -> None:
         pass

@@ -198,9 +198,8 @@ class Judge:
         A request whose answer did not arrive is charged the most that it may cost.
         """
         most = dialect.most_usage(body)
-        reserved = self._prices.of(most)
-        await self._ledger.reserve(bill, reserved)
-        spent, started = reserved, self._clock()
+        reservation = await self._ledger.reserve(bill, self._prices.of(most))
+        spent, started = reservation.most, self._clock()
         outcome: Outcome = "ok"
         try:
             answer = await self._fetch(peer, dialect, body, deadline)
@@ -216,7 +215,7 @@ class Judge:
             raise
         finally:
             self._observe(peer.base, outcome, self._clock() - started)
-            await self._ledger.settle(bill, reserved, spent)
+            await self._ledger.settle(bill, reservation, spent)
 
     async def _fetch(self, peer: Peer, dialect: OpenAI, body: bytes, deadline: Deadline) -> Answer | Ungraded:
         content = await peer.fetch(dialect.path, body, deadline.within(self._attempt_timeout))
