@@ -81,7 +81,7 @@ async def test_killed_and_restarted(bench: Bench, own_server: RedisServer, caplo
     assert bench.states == (State.OPEN, State.OPEN)
     assert counted.lookups == {"error": 12}
     assert counted.writes == {"error": 12}
-    assert len([record for record in caplog.records if "is not asked for a while" in record.message]) == 2
+    assert len([record for record in caplog.records if "suspended for a while" in record.message]) == 2
     own_server.start()
     await bench.everything_is_missed()
     await bench.everything_works()

@@ -397,7 +397,7 @@ class TestAddresses:
             ("tei://", "needs a host"),
             ("tei://host/embed", "leave /embed off the URL of an encoder"),
             ("openai://host/v1/embeddings?model=m", "leave /embeddings off"),
-            ("tei://user:secret@host", "carries credentials"),
+            ("tei://user:secret@host", "contains credentials"),
             ("openai://ho st?model=m", "white space"),
             ("openai://[host?model=m", "malformed host"),
             ("tei://host?dimension=3", "not 'dimension'"),

@@ -392,7 +392,7 @@ class TestSettings:
             load(folder("deberta-tiny"), packed=True)
 
     def test_files_that_are_missing(self, folder: Folder, tmp_path: Path) -> None:
-        with pytest.raises(ModelUnavailable, match="give a folder that exists"):
+        with pytest.raises(ModelUnavailable, match="give an existing folder"):
             load(tmp_path / "nothing")
         path = Path(shutil.copytree(folder("gte-tiny"), tmp_path / "gte-tiny"))
         (path / "model.safetensors").unlink()

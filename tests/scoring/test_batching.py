@@ -358,7 +358,7 @@ class TestTrouble:
         ("nonsense", "message"),
         [
             (None, "a NoneType instead of an array of scores"),
-            ([0.5], "a list in place"),
+            ([0.5], "a list instead"),
             (np.array(["0.5"]), "an array of <U3"),
             (np.array([0.5 + 1j]), "an array of complex128"),
             (np.array([object()], dtype=object), "an array of object"),

@@ -149,7 +149,7 @@ async def test_the_way_is_found_out_once(wire: Chat, fields: set[str]) -> None:
 
 async def test_a_way_that_is_wanted_and_not_there_is_an_error() -> None:
     async with judging(Chat(silent=True), ready=False, settings=JudgeSettings(grades="logprobs")) as (judge, _):
-        with pytest.raises(ScorerFailed, match=r"no log-probability.*|scorer.judge.grades"):
+        with pytest.raises(ScorerFailed, match=r"the log-probability of its grade is missing.*|scorer.judge.grades"):
             await judge.check()
 
 

@@ -314,7 +314,7 @@ class TestPaidRequests:
             for behaviour in (hang, reset, answer("broken", 500)):
                 for server in servers:
                     server.behaviour, server.asked = behaviour, []
-                with pytest.raises(ScorerUnavailable, match="not asked again"):
+                with pytest.raises(ScorerUnavailable, match="not retried"):
                     await scorer.score(QUERY, TEXTS)
                 assert sum(len(server.asked) for server in servers) == 1
                 clock.now += 1
@@ -323,7 +323,7 @@ class TestPaidRequests:
         async with running(Cohere()) as [server], scoring(server) as scorer:
             await check(scorer)
             server.script = [reset]
-            with pytest.raises(ScorerUnavailable, match="not asked again"):
+            with pytest.raises(ScorerUnavailable, match="not retried"):
                 await scorer.score(QUERY, TEXTS)
             assert len(server.asked) == 2
 

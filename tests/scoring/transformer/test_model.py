@@ -364,7 +364,7 @@ class TestSettings:
 
 class TestFiles:
     def test_a_model_that_is_nowhere(self, tmp_path: Path) -> None:
-        with pytest.raises(ModelUnavailable, match="give a folder that exists"):
+        with pytest.raises(ModelUnavailable, match="give an existing folder"):
             load(tmp_path / "nothing")
         with pytest.raises(ModelUnavailable, match="download it again"):
             load(tmp_path)
