@@ -1,8 +1,9 @@
 """`make bench-rerank`: POST /v1/rerank beside Infinity, and what a budget of a fifth of the list saves.
 
-The same weights (MiniLM-L-12, float32) run behind `boundarymorph serve` and behind Infinity. So many clients at a time
-each send lists of documents of 100 to 250 words, and wait for the answer. The servers take turns within each
-repetition, so that whatever else the machine does meets all of them.
+The same weights (MiniLM-L-12, float32) run behind `boundarymorph serve` and behind Infinity; with `--layers 1` the
+first of its layers alone, so that loads of thousands of documents end on two cores. So many clients at a time each send
+lists of documents of 100 to 250 words, and wait for the answer. The servers take turns within each repetition, so that
+whatever else the machine does meets all of them.
 """
 
 import argparse
@@ -69,10 +70,12 @@ def main() -> None:
     parser.add_argument(
         "--most", type=int, default=None, help="documents of all clients together; larger loads are left out"
     )
+    parser.add_argument("--layers", type=int, default=weights.LAYERS, help="of the model, the first so many")
     arguments = parser.parse_args()
     most = 1_000 if arguments.quick else arguments.most
 
-    folder = weights.minilm(BUILD / "minilm")
+    whole = arguments.layers == weights.LAYERS
+    folder = weights.minilm(BUILD / ("minilm" if whole else f"minilm-{arguments.layers}"), arguments.layers)
     os.environ |= SERVICE | {"BOUNDARYMORPH_SCORER__MODEL": str(folder)}
     rows, ratios = report.Rows("rerank"), {}
     environment = infinity.environment(BUILD / "infinity")

@@ -75,8 +75,11 @@ _TYPES: dict[int, np.dtype[Any]] = {1: np.dtype("<f4"), 2: np.dtype("u1"), 3: np
 _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 
 
-def minilm(directory: Path) -> Path:
-    """Write the folder unless it is complete, and return it; everything that Transformers needs is in it."""
+def minilm(directory: Path, layers: int = LAYERS) -> Path:
+    """Write the folder unless it is complete, and return it; everything that Transformers needs is in it.
+
+    layers: the first so many of the model alone. Its scores then mean nothing, and cost accordingly less.
+    """
     if all((directory / name).is_file() for name in FILES):
         return directory
     source = embedded_cross_encoder()
@@ -87,12 +90,14 @@ def minilm(directory: Path) -> Path:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     tokenizer.save(str(directory / "tokenizer.json"))
-    _write(directory / "config.json", CONFIG)
+    _write(directory / "config.json", CONFIG | {"num_hidden_layers": layers})
     _write(directory / "tokenizer_config.json", TOKENIZER | SPECIAL_TOKENS)
     _write(directory / "special_tokens_map.json", SPECIAL_TOKENS)
     # Last and at once: a folder with weights is a complete one.
     partial = directory / f"{WEIGHTS}.partial"
-    save_file(dequantised(source), partial, metadata={"format": "pt"})
+    left_out = tuple(f"bert.encoder.layer.{layer}." for layer in range(layers, LAYERS))
+    parameters = {name: value for name, value in dequantised(source).items() if not name.startswith(left_out)}
+    save_file(parameters, partial, metadata={"format": "pt"})
     os.replace(partial, directory / WEIGHTS)
     return directory
 

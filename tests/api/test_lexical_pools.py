@@ -1,5 +1,6 @@
 """POST /select with texts that bring no embeddings: vectors and an order of their words, and no encoder."""
 
+import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ import pytest
 import pytest_asyncio
 
 from boundarymorph.errors import InvalidInput
+from boundarymorph.inference.executors import Abandoned
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.retrieval.words import vectors as lexical
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.composition import AllInOne
@@ -158,6 +161,35 @@ async def test_contradictions(client: httpx.AsyncClient, more: dict[str, Any], r
     response = await client.post("/select", json={"query": QUERY, **more})
     problem(response, 422, "invalid-input")
     assert reason in response.text
+
+
+async def test_vectors_that_are_not_ready_at_the_deadline(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is the order that is known by then, and the thread is free again."""
+    ended = threading.Semaphore(0)
+
+    def endless(matrix: Any, *_: object, **__: object) -> None:
+        try:
+            while True:
+                matrix.rmatvec(matrix.matvec(np.ones(matrix.shape[1], dtype=np.float32)))
+        except Abandoned:
+            ended.release()
+            raise
+
+    monkeypatch.setattr(lexical, "svds", endless)
+    late = {"deadline_ms": 300, "budget": 5, "k": len(MEMBERS) - 1}
+    by_words = await select(client, MEMBERS, **late)
+    given = await select(client, MEMBERS, ranked=True, **late)
+    for body, by in ((by_words, "that of BM25"), (given, "the one given")):
+        assert (body["status"], body["stop_reason"], body["vectors"]) == ("retrieval_only", "deadline", "none")
+        (warning,) = body["warnings"]
+        assert f"the order is {by}" in warning
+        assert ended.acquire(timeout=20)
+    expected = literal_bm25(QUERY, MEMBERS)
+    order = sorted(range(len(MEMBERS)), key=lambda place: (-expected[place], place))
+    assert [place for place, _ in ranked(by_words)] == order[:-1]
+    assert [place for place, _ in ranked(given)] == list(range(len(MEMBERS) - 1))
 
 
 async def test_a_service_can_prefer_the_encoder(tmp_path: Path) -> None:

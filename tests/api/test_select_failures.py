@@ -81,7 +81,10 @@ class TestTheOrderThatTheCallerGave:
             assert error.public in warning and "the order is the one given" in warning
             problem(await client.post("/select", json=request | {"on_failure": "error"}), status, error.slug)
             without = [{name: value for name, value in one.items() if name != "score"} for one in self.POOL]
-            problem(await client.post("/select", json=request | {"pool": without}), status, error.slug)
+            by_words = answer(await client.post("/select", json=request | {"pool": without}))
+            assert "the order is that of BM25" in by_words["warnings"][0]
+            wordless = request | {"pool": without, "method": "boundarymorph"}
+            problem(await client.post("/select", json=wordless), status, error.slug)
             problem(await client.post("/select", json=REQUEST), status, error.slug)
 
     async def test_at_the_deadline_and_by_tokens(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import copy_context
+from contextvars import Context, ContextVar, copy_context
 from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 from boundarymorph.errors import Overloaded
@@ -21,6 +21,37 @@ class Run(Protocol):
     """Calls a function in another thread and awaits its result."""
 
     async def __call__(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result: ...
+
+
+class Abandoned(Exception):
+    """Nobody waits any more for what a thread works on."""
+
+
+_abandoned: ContextVar[threading.Event | None] = ContextVar("abandoned", default=None)
+
+
+def check_awaited() -> None:
+    """For work that takes long, to be called now and then. Raises Abandoned once its caller has gone."""
+    abandoned = _abandoned.get()
+    if abandoned is not None and abandoned.is_set():
+        raise Abandoned
+
+
+@contextmanager
+def awaited() -> Iterator[Context]:
+    """A context for work in another thread, in which `check_awaited` raises once the block has been left."""
+    abandoned, context = threading.Event(), copy_context()
+    context.run(_abandoned.set, abandoned)
+    try:
+        yield context
+    finally:
+        abandoned.set()
+
+
+async def in_thread(executor: Executor, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
+    """Call the function in a thread of the executor."""
+    with awaited() as context:
+        return await asyncio.wrap_future(executor.submit(lambda: context.run(function, *args)))
 
 
 async def in_default_thread(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
@@ -60,9 +91,9 @@ class BoundedExecutor:
 
         async def run(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
             nonlocal latest
-            context = copy_context()
-            latest = future = self._threads.submit(lambda: context.run(function, *args))
-            return await asyncio.wrap_future(future)
+            with awaited() as context:
+                latest = future = self._threads.submit(lambda: context.run(function, *args))
+                return await asyncio.wrap_future(future)
 
         try:
             yield run

@@ -21,6 +21,13 @@ from boundarymorph.selection.pool import Pool
 CHARACTERS_PER_TOKEN = 4.0  # of English text under the tokenizers of today's language models
 
 
+class Ordered(NamedTuple):
+    """Candidates in an order, and by what, in words."""
+
+    pool: Pool
+    by: str
+
+
 class Candidates(Protocol):
     """The candidates of one request, whose texts are read only when they are needed.
 
@@ -42,8 +49,8 @@ class Candidates(Protocol):
     def known_scores(self) -> Mapping[str, float]:
         """Cross-encoder scores that came with the candidates, by id."""
 
-    def given_order(self) -> Pool | None:
-        """The candidates in the order in which they came, without vectors; None where none was given."""
+    def ordered(self) -> Ordered | None:
+        """The candidates in the order that is known so far, without vectors; None where none is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +75,11 @@ class IndexedCandidates:
     def known_scores(self) -> Mapping[str, float]:
         return {}
 
-    def given_order(self) -> Pool | None:
+    def ordered(self) -> Ordered | None:
         return None
 
 
-@dataclass(frozen=True)
+@dataclass
 class GivenCandidates:
     """Documents that came with the request.
 
@@ -101,17 +108,20 @@ class GivenCandidates:
     ranked: bool = False
     listed: bool = False
 
+    def __post_init__(self) -> None:
+        self._features = dict(self.features)
+
     async def retrieve(self, run: Run) -> Retrieved:
         ids = [document.id for document in self.given]
         if self.listed:
             return Retrieved(Pool.listed(ids), vectors="none")
         lexical = self.vectors == "lexical" and self.embeddings is None and self.query_embedding is None
         by_words = lexical and self.scores is None and not self.ranked
-        features, words = dict(self.features), None
+        features, words = self._features, None
         if lexical or (self.words and "bm25" not in features):
             words = await run(PoolWords.of, [document.content for document in self.given])
             if (by_words or self.words) and "bm25" not in features:
-                features["bm25"] = await run(words.bm25, self.query)
+                features["bm25"] = await run(words.bm25, self.query)  # an answer if there is no time for more
         if lexical and words is not None:
             made = _Vectors(*await run(_lexical, words, self.query), "lexical")
         else:
@@ -136,8 +146,12 @@ class GivenCandidates:
     def known_scores(self) -> Mapping[str, float]:
         return self.known
 
-    def given_order(self) -> Pool | None:
-        return None if self._order is None else Pool.listed([document.id for document in self.given], self._order)
+    def ordered(self) -> Ordered | None:
+        ids = [document.id for document in self.given]
+        if self._order is not None:
+            return Ordered(Pool.listed(ids, self._order), "the one given")
+        bm25 = self._features.get("bm25")
+        return None if bm25 is None else Ordered(Pool.listed(ids, bm25), "that of BM25")
 
     @cached_property
     def _order(self) -> ArrayLike | None:

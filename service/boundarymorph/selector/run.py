@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.caching.known import TaskScores
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded
+from boundarymorph.inference.executors import in_thread
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import VectorSource
@@ -71,7 +71,7 @@ class SelectionRun:
         self._warnings: list[str] = []
 
     async def retrieve(self) -> None:
-        """Get the pool, or where that fails the order that the caller gave. Raises what the retriever does, and
+        """Get the pool, or where that fails the order that is known by then. Raises what the retriever does, and
         DeadlineExceeded, unless there is such an order and the task is content with it."""
         try:
             with self._observer.stage("retrieve"):
@@ -79,11 +79,11 @@ class SelectionRun:
                     retrieved = await self._candidates.retrieve(self._in_thread)
         except INTERRUPTING as error:
             self._refuse(error)
-            given = self._candidates.given_order()
-            if given is None:
+            ordered = self._candidates.ordered()
+            if ordered is None:
                 raise
-            self._interrupt("nothing was scored, and the order is the one given", error)
-            self.pool = given
+            self._interrupt(f"nothing was scored, and the order is {ordered.by}", error)
+            self.pool = ordered.pool
         else:
             self.pool, self._vectors, self._warnings = retrieved.pool, retrieved.vectors, list(retrieved.warnings)
 
@@ -375,7 +375,7 @@ class SelectionRun:
         self._warnings.append(f"{shortfall}: {error.public}")
 
     async def _in_thread(self, function: Callable[[*Arguments], Outcome], *args: *Arguments) -> Outcome:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
+        return await in_thread(self._executor, function, *args)
 
 
 def _believed(session: Session, rank_all: bool) -> tuple[Selection, float]:

@@ -14,6 +14,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.inference.executors import check_awaited
+
 WORDS_VERSION = 1  # of `words` and of `hashes`: what an index was built with cannot be read by another
 K1, B = 1.5, 0.75
 
@@ -75,7 +77,10 @@ class PoolWords:
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> PoolWords:
-        found = [hashes(text) for text in texts]
+        found = []
+        for text in texts:
+            check_awaited()
+            found.append(hashes(text))
         return cls(
             np.concatenate([np.empty(0, dtype=np.uint32), *found]),
             np.array([len(of_text) for of_text in found], dtype=np.int64),

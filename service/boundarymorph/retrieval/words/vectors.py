@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from scipy.sparse.linalg import svds
+from scipy.sparse.linalg import LinearOperator, svds
 from threadpoolctl import threadpool_limits
 
+from boundarymorph.inference.executors import check_awaited
 from boundarymorph.retrieval.words.lexical import PoolWords, hashes
 
 DIMENSIONS = 128
@@ -83,11 +84,27 @@ def _reduced(
         lengths = np.sqrt(np.maximum(squares, 0.0))
     else:
         left, lengths, _ = svds(
-            documents, components, tol=TOLERANCE, return_singular_vectors="u", rng=np.random.default_rng(SEED)
+            _Awaited(documents), components, tol=TOLERANCE, return_singular_vectors="u", rng=np.random.default_rng(SEED)
         )
     kept = lengths > NEGLIGIBLE * lengths.max()
     left, lengths = left[:, kept], lengths[kept]
     return left * lengths, ((documents @ question.T).toarray()[:, 0] @ left) / lengths
+
+
+class _Awaited(LinearOperator):
+    """A matrix whose products, hundreds of which a decomposition takes, end it once nobody waits for it."""
+
+    def __init__(self, matrix: csr_array[np.float32]) -> None:
+        super().__init__(matrix.dtype, matrix.shape)  # type: ignore[call-arg]  # scipy-stubs knows it as object's
+        self._matrix, self._transposed = matrix, matrix.T
+
+    def _matvec(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        check_awaited()
+        return self._matrix @ x
+
+    def _rmatvec(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        check_awaited()
+        return self._transposed @ x
 
 
 def _directions(
