@@ -1,4 +1,4 @@
-"""What every request to a process passes: keys, rate limits, admission, bounded memory and bounded threads."""
+"""The checks that every request passes: keys, rate limits, admission, bounded memory and bounded threads."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from boundarymorph.settings import Settings, WorkSettings
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The threads for each kind of blocking work of a process; a retriever has its own for searches.
+    """The thread pools for each kind of blocking work in a process; a retriever has its own for searches.
 
-    parsing: large bodies of requests and answers; read: what is known of indexes, and their documents; write: uploads,
-    from the parsing of their documents on, and other changes to indexes.
+    parsing: large bodies of requests and answers; read: descriptions of indexes, and their documents; write: uploads,
+    including the parsing of their documents, and other changes to indexes.
     """
 
     parsing: BoundedExecutor
@@ -33,13 +33,13 @@ class Work:
         )
 
     async def close(self) -> None:
-        """Wait for the calls that run, and release the threads."""
+        """Wait for running calls, then release the threads."""
         for executor in (self.parsing, self.read, self.write):
             await executor.close()
 
 
 class Access:
-    """The bounds on requests to one process, as its settings have them."""
+    """The limits on requests to one process, from its settings."""
 
     def __init__(self, settings: Settings) -> None:
         """Raises InvalidConfiguration for malformed keys and rate limits."""

@@ -1,4 +1,4 @@
-"""Who may come in, and whose turn it is: bounds the work in hand, and is fair between callers."""
+"""Admission control: bounds the requests in progress and shares turns fairly between callers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import Any
 from boundarymorph.errors import Overloaded
 from boundarymorph.telemetry import metrics
 
-MEMORY = 0.9  # of the seconds that requests took lately, against those of the last one
-PATIENCE = 0.5  # of the time until its deadline that a request may wait for its turn: the rest is for the work
-FEWER = 2  # requests inside that a caller has less than another one whose request makes room for its own
+MEMORY = 0.9  # weight of earlier requests in the moving average of their seconds
+PATIENCE = 0.5  # the share of its remaining time that a request may wait for its turn: the rest is for the work
+FEWER = 2  # how many requests fewer a caller must have than the one whose request makes room
 
 
 @dataclass(slots=True, eq=False)
 class Visit:
-    """A request that has come in, and the task that it is. pushed_out: its place is another's already."""
+    """An admitted request and its task. pushed_out: its place has been given to another request."""
 
     caller: str
     task: asyncio.Task[Any]
@@ -38,12 +38,12 @@ class _Waiter:
 
 
 class Admission:
-    """At most `running` requests at a time, and `waiting` more that have come in.
+    """Admits at most `running` requests at a time, and `waiting` more that wait for their turn.
 
-    Between callers, the one with the fewest running has the next turn, among equals the one whose last turn is the
-    longest ago. Among one caller's own requests it is the one of the highest priority, then the first. Where there is
-    no room, the newest that had no turn, of the caller with the most inside, makes room for a request whose caller has
-    at least two fewer.
+    The next turn goes to the caller with the fewest running requests, and among equals to the one whose last turn is
+    the longest ago. Of that caller's requests, the one with the highest priority is next, then the oldest. When all
+    places are taken, the newest waiting request of the caller with the most requests makes room for a caller with at
+    least two fewer.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Admission:
         of_caller: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """of_caller: requests of one caller at a time, running and waiting together; None for no bound of its own."""
+        """of_caller: the most requests of one caller, running and waiting together; None for no such limit."""
         self._most_running = running
         self._most_inside = running + waiting
         self._most_of_caller = of_caller
@@ -64,28 +64,29 @@ class Admission:
         self._turns = itertools.count(1)
         self._last_turn: dict[str, int] = {}  # by caller; callers are the configured keys, so it stays small
         self._waiters: list[_Waiter] = []
-        self._seconds = 1.0  # that a turn took lately
+        self._seconds = 1.0  # moving average of the length of a turn
 
     @property
     def inside(self) -> int:
-        """Requests that have come in and not left."""
+        """The number of admitted requests, running or not."""
         return len(self._visits)
 
     @property
     def running(self) -> int:
-        """Requests whose turn it is."""
+        """The number of requests that have their turn."""
         return self._running.total()
 
     @property
     def waiting(self) -> int:
-        """Requests that have come in and whose turn it is not, or no more."""
+        """The number of admitted requests that wait for their turn or have had it."""
         return self.inside - self.running
 
     @contextmanager
     def enter(self, caller: str) -> Iterator[Visit]:
-        """Come in, before anything of the request is read.
+        """Take a place, before anything of the request is read.
 
-        Raises Overloaded where there is no room, and when it makes room for another: the task is then cancelled.
+        Raises Overloaded if there is no place, or later if the request must make room for another one; its task is
+        then cancelled.
         """
         own = sum(visit.caller == caller for visit in self._visits)
         if self._most_of_caller is not None and own >= self._most_of_caller:
@@ -121,9 +122,9 @@ class Admission:
 
     @asynccontextmanager
     async def turn(self, visit: Visit, *, priority: int = 0, deadline: float | None = None) -> AsyncIterator[None]:
-        """Wait for a turn, and have it. deadline: on the clock.
+        """Wait for a turn and hold it within the block. deadline: on the clock.
 
-        Raises Overloaded: at once, where the turn is expected too late to be of use, or when the deadline comes first.
+        Raises Overloaded at once if the turn is expected too late to be of use, and if the deadline comes first.
         """
         wait = self._expected_wait(visit.caller, priority)
         left = math.inf if deadline is None else deadline - self._clock()
@@ -145,7 +146,7 @@ class Admission:
             self._leave(visit.caller)
 
     def _make_room(self, caller: str) -> bool:
-        """Push one out, if it is fair."""
+        """Remove a waiting request of another caller, if that is fair."""
         inside = Counter(visit.caller for visit in self._visits)
         newest_first = [visit for visit in reversed(self._visits) if not visit.had_turn]
         chosen = max(newest_first, key=lambda visit: inside[visit.caller], default=None)
@@ -157,12 +158,12 @@ class Admission:
         return True
 
     def _expected_wait(self, caller: str, priority: int) -> float:
-        """Seconds until the turn of a request that comes now, if turns go on to take as long as lately."""
+        """Estimate the seconds until the turn of a request that arrives now, at the recent length of turns."""
         if self.running < self._most_running:
             return 0.0
         own = sum(waiter.visit.caller == caller and waiter.priority >= priority for waiter in self._waiters)
         others = Counter(waiter.visit.caller for waiter in self._waiters if waiter.visit.caller != caller)
-        level = self._running[caller] + own + 1  # turns that this caller has had by then; nobody gets ahead of that
+        level = self._running[caller] + own + 1  # this caller's turns by then; no other caller gets more before it
         before = own + sum(min(count, max(0, level - self._running[other])) for other, count in others.items())
         return (before + 1) / self._most_running * self._seconds
 
@@ -176,7 +177,7 @@ class Admission:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
             elif waiter.turn.done() and not waiter.turn.cancelled():
-                self._leave(waiter.visit.caller)  # its turn came as it gave up
+                self._leave(waiter.visit.caller)  # it got its turn while it gave up
             if isinstance(error, TimeoutError):
                 raise _refused(
                     "deadline",
@@ -188,7 +189,7 @@ class Admission:
     def _call(self) -> None:
         while self.running < self._most_running:
             there = [waiter for waiter in self._waiters if not (waiter.turn.done() or waiter.visit.pushed_out)]
-            if not there:  # the others are giving up
+            if not there:  # all remaining waiters are about to leave
                 return
             caller = min(
                 (waiter.visit.caller for waiter in there),
@@ -203,11 +204,11 @@ class Admission:
 
     def _leave(self, caller: str) -> None:
         self._running[caller] -= 1
-        self._running += Counter()  # forgets callers who have none
+        self._running += Counter()  # drops callers at zero
         self._call()
 
 
 def _refused(reason: str, message: str, wait: float) -> Overloaded:
-    """wait: seconds until it is worth another try."""
+    """Count and return a refusal. wait: seconds after which a retry makes sense."""
     metrics.select_refused.labels(reason).inc()
     return Overloaded(message, retry_after=max(1.0, wait))

@@ -1,4 +1,4 @@
-"""Reading request bodies within their limits, and noticing that nobody waits for the answer."""
+"""Reading request bodies within their limits, and detecting that the client has disconnected."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from boundarymorph.access.access import Access
 from boundarymorph.errors import BodyTooLarge, BodyTooSlow, LimitExceeded
 from boundarymorph.settings import Limits
 
-LARGE = 2**17  # bytes of a body that is not parsed on the event loop
+LARGE = 2**17  # bytes from which a body is parsed in a thread instead of on the event loop
 _STRING_OR_NUMBERS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|\[[-+0-9.eE, \t\r\n]*+', re.DOTALL)
 Result = TypeVar("Result")
 Model = TypeVar("Model", bound=BaseModel)
 
 
 async def read(request: Request, access: Access, most: int | None = None) -> bytes:
-    """The whole body, which is in hand until the request has ended. most: bytes, if fewer than limits.body_bytes.
+    """Return the whole body, which counts towards limits.bytes_in_hand until the request ends.
 
-    Raises BodyTooLarge or Overloaded without reading further, or at once when its length is declared, and BodyTooSlow.
+    most: bytes, if fewer than limits.body_bytes. Raises BodyTooLarge or Overloaded, at once if the declared length
+    exceeds a limit, else without reading further; BodyTooSlow if it does not arrive in time.
     """
     limit, seconds = access.settings.limits.body_bytes, access.settings.body_seconds
     limit = limit if most is None else min(limit, most)
@@ -51,7 +52,7 @@ async def read(request: Request, access: Access, most: int | None = None) -> byt
 
 
 async def parsed(request: Request, access: Access, model: type[Model]) -> Model:
-    """The body as a model. Raises what `read` does, LimitExceeded, Overloaded, and pydantic's ValidationError."""
+    """Return the body as a model. Raises as `read` does, LimitExceeded, and pydantic's ValidationError."""
     body = await read(request, access)
 
     def parse() -> Model:
@@ -62,41 +63,41 @@ async def parsed(request: Request, access: Access, model: type[Model]) -> Model:
 
 
 async def off_loop(access: Access, body: bytes, parse: Callable[[], Result]) -> Result:
-    """What parsing the body gives: in a thread, if it is large. Raises what `parse` does, and Overloaded."""
+    """Return `parse()`, called in a thread if the body is large. Raises what `parse` does, and Overloaded."""
     return parse() if len(body) < LARGE else await access.work.parsing.run(parse)
 
 
 def bound(field: str, value: int, limit: int, unit: str) -> None:
-    """Raises LimitExceeded."""
+    """Raises LimitExceeded if the value is over the limit."""
     if value > limit:
         raise LimitExceeded(f"{field}: over this service's limit of {limit:,} {unit}: {value:,}")
 
 
 def check_lists(body: bytes, limits: Limits) -> None:
     """Raises LimitExceeded for a JSON body with a list of more numbers than an embedding, or a feature of a pool, may
-    have: unparsed, it is a tenth as large.
+    have. Parsed, such a list would take ten times the memory.
 
-    Small bodies pass: the parser has a better message for what is wrong with them.
+    Small bodies pass, as the parser has better messages for their errors.
     """
     limit, setting = max((limits.dimension, "limits.dimension"), (limits.pool, "limits.pool"))
     if len(body) < LARGE or not any(
         body.count(b",", *found.span()) >= limit for found in _numbers(2 * limit + 1).finditer(body)
     ):
         return
-    for found in _STRING_OR_NUMBERS.finditer(body):  # it may have been in a text
+    for found in _STRING_OR_NUMBERS.finditer(body):  # the match may lie within a text
         if body[found.start()] == ord("[") and body.count(b",", *found.span()) >= limit:
             raise LimitExceeded(f"the body has a list of more numbers than any may have here, {limit:,} ({setting})")
 
 
 async def chunks(request: Request) -> AsyncIterator[bytes]:
-    """The body as it comes, for uploads of any size."""
+    """Yield the body as it arrives, for uploads of any size."""
     async for chunk in request.stream():
         yield chunk
 
 
 def streamed(request: Request, access: Access, held: int) -> AsyncIterator[bytes]:
-    """The body as it comes. held: bytes of it that are kept in memory at a time; so many, or all of it if it is
-    declared to be shorter, are in hand until the request has ended. Raises Overloaded."""
+    """Return the chunks of the body as they arrive. held: bytes that are kept in memory at a time; these, or the
+    declared length if it is less, count towards limits.bytes_in_hand until the request ends. Raises Overloaded."""
     declared = request.headers.get("content-length", "")
     size = min(held, int(declared)) if declared.isdecimal() else held
     take = request.state.until_end.enter_context(access.bytes_in_hand.of_request())
@@ -105,7 +106,8 @@ def streamed(request: Request, access: Access, held: int) -> AsyncIterator[bytes
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """The result of the work, which is cancelled when the client goes away: ClientDisconnect. The body is read."""
+    """Return the result of the work. If the client disconnects, cancel it and raise ClientDisconnect. Call this after
+    the body has been read."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_disconnected(request.receive))
     try:
@@ -120,8 +122,8 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -
 
 
 def in_time(receive: Receive, send: Send, seconds: float) -> Send:
-    """`send` to a client that may take so many seconds to read each message; it is hung up on when it takes longer, and
-    ClientDisconnect raised."""
+    """Return a `send` that disconnects a client that takes longer than so many seconds to read a message, and then
+    raises ClientDisconnect."""
 
     async def timed(message: Message) -> None:
         try:
@@ -135,8 +137,8 @@ def in_time(receive: Receive, send: Send, seconds: float) -> Send:
 
 
 async def _hang_up(receive: Receive) -> None:
-    """End the connection, whatever of an answer is not sent yet, of a client that does not read it."""
-    # ASGI has no word for it, and what returns early leaves a connection open that waits until it is read.
+    """Close the connection to a client that does not read its answer, without sending the rest."""
+    # ASGI has no message for this, and an application that returns early leaves the connection open until it is read.
     transport = getattr(getattr(receive, "__self__", None), "transport", None)
     if transport is not None:
         transport.abort()
@@ -150,7 +152,7 @@ async def _disconnected(receive: Receive) -> None:
 
 @cache
 def _numbers(characters: int) -> re.Pattern[bytes]:
-    """What a JSON list of numbers begins with, if it is at least so long."""
+    """Return a pattern for the beginning of a JSON list of at least so many characters of numbers."""
     return re.compile(rb"\[[-+0-9.eE, \t\r\n]{%d,}+" % characters)
 
 

@@ -1,4 +1,4 @@
-"""API keys: who calls, and what they may do."""
+"""API keys: who the caller is, and what it may do."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _INDEXES = re.compile(r"(\*|[a-z0-9][a-z0-9._-]{0,63}\*?)")
 
 
 class Scope(StrEnum):
-    """What a key is for. SELECT reads: selections, indexes, documents, scores; WRITE changes documents and makes
-    indexes; ADMIN deletes indexes."""
+    """What a key may do. SELECT: read, that is selections, indexes, documents and scores; WRITE: change documents and
+    create indexes; ADMIN: delete indexes."""
 
     SELECT = "select"
     WRITE = "write"
@@ -28,22 +28,22 @@ class Scope(StrEnum):
 
 
 class Unauthenticated(BoundaryMorphError):
-    """There is no key, or none that is known."""
+    """The request has no key, or an unknown one."""
 
     slug = "unauthenticated"
 
 
 class Forbidden(BoundaryMorphError):
-    """The key is not for this."""
+    """The key lacks the permission."""
 
     slug = "forbidden"
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key as it is configured: never the secret itself.
+    """A key as configured, which never contains the secret itself.
 
-    sha256: of the secret, hexadecimal. indexes: names of the indexes that it is for, or beginnings of names followed by
+    sha256: of the secret, hexadecimal. indexes: the names of indexes that it may use, or prefixes of names followed by
     `*`; empty for all indexes.
     """
 
@@ -57,7 +57,7 @@ class Key:
         return f"{text}:{','.join(self.indexes)}" if self.indexes else text
 
     def is_for(self, index: str) -> bool:
-        """Whether it may use an index of this name, be there one or not."""
+        """Whether the key may use an index of this name, which need not exist."""
         return not self.indexes or any(
             index.startswith(pattern[:-1]) if pattern.endswith("*") else index == pattern for pattern in self.indexes
         )
@@ -65,13 +65,13 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sends a request. keys: those that the secret is of; empty where the service has no keys."""
+    """The sender of a request. keys: those with its secret; empty if the service has no keys."""
 
     name: str
     keys: tuple[Key, ...] = ()
 
     def within(self, scope: Scope) -> Caller:
-        """The caller with those keys alone that have this scope. Raises Forbidden if there are none."""
+        """Return the caller with only its keys of this scope. Raises Forbidden if there are none."""
         if not self.keys:
             return self
         keys = tuple(key for key in self.keys if scope in key.scopes)
@@ -81,21 +81,21 @@ class Caller:
 
     @property
     def sees_all(self) -> bool:
-        """Whether it may use every index."""
+        """Whether the caller may use every index."""
         return not self.keys or any(not key.indexes for key in self.keys)
 
     def sees(self, index: str) -> bool:
-        """Whether it may use an index of this name, be there one or not."""
+        """Whether the caller may use an index of this name, which need not exist."""
         return not self.keys or any(key.is_for(index) for key in self.keys)
 
     def require(self, index: str) -> None:
-        """Raises UnknownIndex for an index that it may not use, which does not reveal whether there is one."""
+        """Raises UnknownIndex for an index that the caller may not use, without revealing whether it exists."""
         if not self.sees(index):
             raise UnknownIndex(f"there is no index {index!r} for the API key of {self.name}")
 
 
 def parse(text: str) -> Key:
-    """Read `NAME:SCOPE,SCOPE:SHA256` or `NAME:SCOPE,SCOPE:SHA256:INDEX,INDEX*`. Raises InvalidConfiguration."""
+    """Parse `NAME:SCOPE,SCOPE:SHA256` or `NAME:SCOPE,SCOPE:SHA256:INDEX,INDEX*`. Raises InvalidConfiguration."""
     name, scopes, sha256, indexes = [*text.split(":", 3), "", "", ""][:4]
     limited = text.count(":") > 2
     known = {str(scope) for scope in Scope}
@@ -113,16 +113,16 @@ def parse(text: str) -> Key:
 
 
 def make(name: str, scopes: Collection[Scope], indexes: Sequence[str] = ()) -> tuple[str, Key]:
-    """A new secret, to be shown once, and the key to be configured. Raises InvalidConfiguration."""
+    """Return a new secret, to be shown once, and the key to configure. Raises InvalidConfiguration."""
     secret = f"bm_{secrets.token_urlsafe(32)}"
     return secret, parse(str(Key(name, frozenset(scopes), _sha256(secret), tuple(indexes))))
 
 
 class KeyRing:
-    """All keys of a service. Several of one name are the same caller, so that one can follow another."""
+    """All keys of a service. Several keys with one name are the same caller, so that a key can be rotated."""
 
     def __init__(self, keys: Sequence[str]) -> None:
-        """keys: as `parse` reads them. Raises InvalidConfiguration."""
+        """keys: in the format of `parse`. Raises InvalidConfiguration."""
         self._keys = [parse(text) for text in keys]
 
     def __bool__(self) -> bool:
@@ -130,18 +130,18 @@ class KeyRing:
 
     @property
     def callers(self) -> set[str]:
-        """All names that `caller` may give."""
+        """All names that `caller` can return."""
         return {key.name for key in self._keys} or {ANONYMOUS}
 
     def caller(self, authorization: str | None) -> Caller:
-        """Who sends this Authorization header; anonymous where there are no keys at all. Raises Unauthenticated."""
+        """Return the caller with this Authorization header, anonymous if there are no keys. Raises Unauthenticated."""
         if not self._keys:
             return Caller(ANONYMOUS)
         kind, _, secret = (authorization or "").partition(" ")
         if kind.lower() != "bearer" or not secret:
             raise Unauthenticated("this service wants an API key: Authorization: Bearer KEY")
         given = _sha256(secret.strip())
-        # All are compared, whatever the result, so that the time reveals nothing.
+        # All keys are compared, so that the time taken reveals nothing.
         matches = [key for key in self._keys if hmac.compare_digest(key.sha256, given)]
         if not matches:
             raise Unauthenticated("this API key is not known here")

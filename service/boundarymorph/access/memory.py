@@ -1,4 +1,4 @@
-"""A bound on the memory that the bodies of all requests take together."""
+"""A limit on the memory of all request bodies together."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from boundarymorph.errors import Overloaded
 
 
 class BytesInHand:
-    """Bytes of the bodies of all requests that have not ended."""
+    """Counts the bytes of the bodies of all requests in progress."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.total = 0
 
     def check(self, size: int) -> None:
-        """Raises Overloaded where so many more would be too many."""
+        """Raises Overloaded if there is no room for so many more bytes."""
         if self.total + size > self._most:
             raise Overloaded(
                 f"{self.total:,} bytes of requests are in hand already, of {self._most:,} that may be; try again later"
@@ -24,7 +24,7 @@ class BytesInHand:
 
     @contextmanager
     def of_request(self) -> Iterator[Callable[[int], None]]:
-        """What takes so many more in hand, as `check` lets it. All are given back in the end."""
+        """Yield a function that adds bytes of one request, raising as `check` does; all are released at the end."""
         taken = 0
 
         def take(size: int) -> None:

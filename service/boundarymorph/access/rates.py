@@ -1,4 +1,4 @@
-"""How many requests a key may make in a time: counted in Redis for all processes together, else in this one."""
+"""Rate limits of keys, counted in Redis for all processes together, else in this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from boundarymorph.settings import UNLIMITED, RateLimitSettings
 from boundarymorph.telemetry import metrics
 
 PREFIX = "boundarymorph:rates"
-CONNECTIONS = 16  # questions to Redis at a time; others wait, which is not its fault
+CONNECTIONS = 16  # concurrent requests to Redis; waiting for one does not count as a failure of Redis
 SCHEMES = {
     "redis": "redis",
     "rediss": "rediss",
@@ -32,16 +32,16 @@ log = logging.getLogger(__name__)
 
 
 class RateLimited(Overloaded):
-    """The key has made as many requests as it may for now; nothing of this one was begun."""
+    """The key has reached its rate limit; no work was done for this request."""
 
     slug = "rate-limited"
 
 
 @dataclass(frozen=True, slots=True)
 class LimitState:
-    """How a caller stands with one of its limits: `quota` requests in `window` seconds.
+    """The state of one limit of a caller: `quota` requests in `window` seconds.
 
-    remaining: of these; reset: seconds until there are more.
+    remaining: requests left; reset: seconds until there are more.
     """
 
     quota: int
@@ -51,19 +51,19 @@ class LimitState:
 
     @property
     def name(self) -> str:
-        """Of the limit, in the headers of an answer."""
+        """The name of the limit in response headers."""
         return f'"{self.quota}-in-{self.window}s"'
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What became of one request. refused: by which limit, if by any."""
+    """The result for one request. refused: the limit that refused it, if any."""
 
     limits: tuple[LimitState, ...] = ()
     refused: LimitState | None = None
 
     def check(self) -> None:
-        """Raises RateLimited."""
+        """Raises RateLimited if the request was refused."""
         if self.refused is not None:
             raise RateLimited(
                 f"this key may make {self.refused.quota:,} requests in {self.refused.window:,} s, and has; "
@@ -75,8 +75,8 @@ class Decision:
 class RateLimits:
     """The limits of every key, over sliding windows.
 
-    Redis has a short time to answer. When it does not, the request is counted in this process instead, and Redis is
-    left alone for a while when that happens often: a limit then holds for each process by itself.
+    If Redis does not answer in time, the request is counted in this process instead. If that happens often, Redis is
+    not asked for a while. Until then a limit applies to each process separately.
     """
 
     def __init__(
@@ -87,10 +87,9 @@ class RateLimits:
         url: str | None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """callers: the names of all keys. url: of Redis, as a cache takes it; None counts in this process.
+        """callers: the names of all keys. url: of Redis, in the format of cache.url; None counts in this process.
 
-        Nothing is connected yet. Raises InvalidConfiguration for a limit of a key that is not there, and for a
-        malformed url.
+        Does not connect yet. Raises InvalidConfiguration for a limit of an unknown key, and for a malformed url.
         """
         if unknown := sorted(set(settings.keys) - set(callers)):
             raise InvalidConfiguration(f"rate_limits.keys: there is no key of the name {unknown[0]!r}")
@@ -101,14 +100,14 @@ class RateLimits:
         self._own = SlidingWindowCounterRateLimiter(MemoryStorage())
         self._connections = asyncio.Semaphore(CONNECTIONS)
         self._circuit = CircuitBreaker()
-        self._connecting = asyncio.Lock()  # redis-py breaks the connections to a cluster that several open at once
+        self._connecting = asyncio.Lock()  # redis-py breaks connections to a cluster if several tasks open them at once
         self._connected = False
         limited = any((self._default, *self._of_key.values()))
         self._storage = storage_of(url, settings.timeout_seconds, PREFIX) if limited and url is not None else None
         self._shared = None if self._storage is None else SlidingWindowCounterRateLimiter(self._storage)
 
     async def take(self, caller: str) -> Decision:
-        """Count one request. It counts in every limit up to the one that refuses it, the shortest window first."""
+        """Count one request in every limit, the shortest window first, up to the one that refuses it."""
         items = self._of_key.get(caller, self._default)
         if not items:
             return Decision()
@@ -121,11 +120,11 @@ class RateLimits:
     async def close(self) -> None:
         """Release the connections."""
         if self._storage is not None:
-            with suppress(Exception):  # of a server that is gone
+            with suppress(Exception):  # the server may be gone
                 await self._storage.bridge.get_connection().aclose()  # type: ignore[attr-defined]
 
     async def _take_shared(self, caller: str, items: Sequence[RateLimitItem]) -> Decision | None:
-        """None where Redis is not asked or does not answer."""
+        """Return None if Redis is not asked or does not answer."""
         if self._shared is None:
             return None
         async with self._connections, nullcontext() if self._connected else self._connecting:
@@ -178,7 +177,7 @@ def _items(text: str | None) -> list[RateLimitItem]:
 
 
 def storage_of(url: str, timeout: float, prefix: str) -> RedisStorage:
-    """Counters in Redis under a prefix, which are not connected yet. timeout: seconds a command.
+    """Return counters in Redis under a prefix, not connected yet. timeout: seconds for each command.
 
     Raises InvalidConfiguration for a malformed url.
     """
@@ -186,7 +185,7 @@ def storage_of(url: str, timeout: float, prefix: str) -> RedisStorage:
     from redis.backoff import NoBackoff
 
     scheme, _, rest = url.partition("://")
-    # No message quotes the URL, not even in part: it may hold a password.
+    # No message quotes any part of the URL, as it may contain a password.
     if scheme not in SCHEMES:
         raise InvalidConfiguration(f"rate_limits.url begins with one of {', '.join(f'{name}://' for name in SCHEMES)}")
     kind = RedisClusterStorage if scheme.endswith("+cluster") else RedisStorage

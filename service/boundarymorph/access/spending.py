@@ -1,4 +1,4 @@
-"""What language models may cost: a request, a key on a day, and all keys on a day. Days are those of UTC."""
+"""Cost ceilings of language models: per request, per key and day, and per day. Days are in UTC."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from boundarymorph.settings import JudgeSettings
 from boundarymorph.telemetry import metrics
 
 DAY = 86_400
-KEPT = 2 * DAY  # seconds that a day's sum stays in Redis
+KEPT = 2 * DAY  # seconds for which a day's sum stays in Redis
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Ceiling:
-    """name: of the setting; key: of the sum that it bounds; most, added: in tokens, or billionths of the currency."""
+    """name: of the setting; key: of the sum that it limits; most, added: in tokens, or billionths of the currency."""
 
     name: str
     key: str
@@ -41,16 +41,16 @@ class _Ceiling:
 
 
 class Spending:
-    """A `Ledger`: sums are kept in Redis for all processes together, else in this one.
+    """A `Ledger` that keeps its sums in Redis for all processes together, else in this process.
 
-    Redis has a short time to answer. When it does not, what this process has spent on the day counts instead, and a
-    ceiling then holds for each process by itself.
+    If Redis does not answer in time, only what this process has spent on the day counts, and a ceiling then applies to
+    each process separately.
     """
 
     def __init__(
         self, chosen: JudgeSettings, *, url: str | None, timeout: float, clock: Callable[[], float] = time.time
     ) -> None:
-        """url: of Redis, as a cache takes it; timeout: seconds that a sum waits for it. Nothing is connected yet.
+        """url: of Redis, in the format of cache.url; timeout: seconds to wait for it. Does not connect yet.
 
         Raises InvalidConfiguration for a malformed url.
         """
@@ -89,7 +89,7 @@ class Spending:
     async def close(self) -> None:
         """Release the connections."""
         if self._storage is not None:
-            with suppress(Exception):  # of a server that is gone
+            with suppress(Exception):  # the server may be gone
                 await self._storage.bridge.get_connection().aclose()  # type: ignore[attr-defined]
 
     def _within_request(self, bill: Bill, most: Amount) -> None:
@@ -104,7 +104,7 @@ class Spending:
                 self._refuse(_Ceiling(name, "", ceiling, added), had, math.inf)
 
     def _of_day(self, day: str, caller: str, amount: Amount) -> Iterator[_Ceiling]:
-        """Those that there are, each with what is to be added to its sum. What no request asked for is of no key."""
+        """Yield the day's ceilings that are set, with the amount to add. Work without a request counts for no key."""
         chosen = self._chosen
         for name, scope, ceiling, added in (
             ("key_day_tokens", f"key:{caller}", chosen.key_day_tokens, amount.tokens),
@@ -126,7 +126,7 @@ class Spending:
         )
 
     async def _add(self, key: str, amount: int) -> int:
-        """The sum with the amount, which may be negative: of all processes, or of this one where that is more."""
+        """Add an amount, which may be negative; return the sum of all processes, or of this one if that is more."""
         if (day := key[:10]) > self._today:
             self._today = day
             self._own = Counter({kept: spent for kept, spent in self._own.items() if kept >= day})
@@ -135,7 +135,7 @@ class Spending:
         return max(shared or 0, own)
 
     async def _shared(self, key: str, amount: int) -> int | None:
-        """None where Redis is not asked or does not answer."""
+        """Return None if Redis is not asked or does not answer."""
         ticket = None if self._storage is None else self._circuit.admit()
         if self._storage is None or ticket is None:
             return None

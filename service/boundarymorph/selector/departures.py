@@ -1,4 +1,4 @@
-"""In what a selection by the paper's method was not the paper's algorithm."""
+"""Where a selection by the paper's method departed from the paper's algorithm."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from boundarymorph.selector.task import SelectionTask
 
 
 def departure(task: SelectionTask, session: SelectionSession, reused: int) -> str | None:
-    """What of this task made the calls others than the paper's, and what would not; None if nothing did, or if another
-    method was asked for. reused: scores known from earlier tasks."""
+    """Describe what made the calls differ from the paper's, and which options avoid it; None if they do not differ or
+    the task uses another method. reused: the number of scores known from earlier tasks."""
     if task.method != PAPER:
         return None
     brought = int(np.count_nonzero(session.belief.scored)) - len(session.history) - reused

@@ -1,4 +1,4 @@
-"""What traces, metrics and Server-Timing learn of a selection."""
+"""Traces, metrics and Server-Timing of a selection."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from boundarymorph.telemetry import metrics, timing, tracing
 
 
 class Observer:
-    """Of one selection, whose stages are spans and are timed by the watch, which may have run before."""
+    """Observes one selection: each stage is a span and is timed by the watch, which may already be running."""
 
     def __init__(self, watch: timing.Stopwatch) -> None:
         self._watch = watch
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """The block is a stage, or a part of one."""
+        """Record the block as a stage, or as a part of one."""
         with tracing.span(name), self._watch.stage(name):
             yield
 
     def seconds(self) -> dict[str, float]:
-        """By stage, and their total, also for the Server-Timing of the current request."""
+        """Return the seconds by stage and their total, and put them into the request's Server-Timing."""
         seconds = self._watch.read()
         timing.tell(seconds)
         return seconds
 
     def finished(self, result: SelectionResult, budget: int) -> None:
-        """Count a result in the metrics."""
+        """Record a result in the metrics."""
         for stage, seconds in result.seconds.items():
             metrics.select_stage_seconds.labels(stage).observe(seconds)
         metrics.selections.labels(result.status.value, result.stop_reason.value).inc()

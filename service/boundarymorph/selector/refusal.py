@@ -1,4 +1,4 @@
-"""When a busy service refuses a request rather than answer it without a score."""
+"""When a busy service refuses a request instead of answering it without a score."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, Overloade
 
 
 def refusal(error: BoundaryMorphError, others: int, seconds: float) -> Overloaded | None:
-    """What to tell a caller for whom nothing was scored, or None where that was not for want of room.
+    """Return the error for a caller for whom nothing was scored, or None if the cause was not a lack of capacity.
 
-    error: what ended the request, after so many seconds. A deadline that comes while others are served is taken for
-    want of room: alone, the request might have been in time.
+    error: what ended the request, after so many seconds. A deadline that comes while `others` requests are served
+    counts as a lack of capacity: alone, the request might have been in time.
     """
     if isinstance(error, Overloaded):
         return error

@@ -1,4 +1,4 @@
-"""What comes of a selection, and what is known of it on the way."""
+"""The result of a selection, and its progress before each round."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from boundarymorph.selection.plane import Places
 
 
 class Status(StrEnum):
-    """How much of what was wanted an answer is: all; what there was time or a scorer for; the first stage's ranking."""
+    """How complete a result is: complete; limited by time or the scorer; only the first stage's ranking."""
 
     COMPLETE = "complete"
     PARTIAL = "partial"
@@ -38,7 +38,7 @@ class Status(StrEnum):
 
 
 class Interruption(StrEnum):
-    """Why it ended before the session had its way."""
+    """Why a selection ended before its session was done."""
 
     DEADLINE = "deadline"
     OVERLOADED = "overloaded"
@@ -73,11 +73,11 @@ INTERRUPTING: tuple[type[BoundaryMorphError], ...] = tuple(_INTERRUPTIONS)
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a task stands before a round.
+    """The state of a task before a round.
 
-    calls, cached, reused: as of `SelectionResult`; budget: the task's; expected_loss: as of `SelectionSession`;
-    selected: positions in the pool, as believed now; history: the scores of the last round; believed: where the
-    task wants it, what is believed of all candidates; bill: as of `SelectionResult`.
+    calls, cached, reused, bill: as in `SelectionResult`; budget: the task's; expected_loss: as in `SelectionSession`;
+    selected: positions in the pool of the current set; history: the scores of the last round; believed: the belief
+    about all candidates, if the task asks for it.
     """
 
     rounds: int
@@ -95,15 +95,15 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SelectionResult:
-    """What came of it. Of what was deleted while it went on, nothing that was noticed is in the selection.
+    """The result of a selection. Documents that were found to be deleted meanwhile are not in it.
 
     history: the scores that were asked for, all of which count against the budget. calls: how many of them the
-    cross-encoder computed for this task; cached: how many came from a cache, or from another task that was having the
-    same computed. reused: scores that were known before, and took the place of as many calls; expected_loss: share of
-    the set's relevance that more calls may have brought; documents: by id, as far as they were fetched; truncated:
-    scored pairs that were cut to fit the cross-encoder; bill: what a scorer that costs money took, None of another;
-    seconds: by stage, and their total; vectors: where those of the pool are from; believed: as of `Progress`; places:
-    where the candidates lie on a map, where the task wants it.
+    cross-encoder computed for this task; cached: how many came from a cache, or from another task that was computing
+    the same pair. reused: scores known before, which replaced as many calls; expected_loss: share of the best set's
+    relevance that the set is expected to miss; documents: by id, as far as they were fetched; truncated: scored pairs
+    that were cut to fit the cross-encoder; bill: what a scorer that costs money charged, None for others; seconds: by
+    stage, and their total; vectors: the source of the pool's vectors; believed: as in `Progress`; places: the
+    candidates' positions on a map, if the task asks for it.
     """
 
     pool: Pool

@@ -1,4 +1,4 @@
-"""One selection on its way through retriever, session and scorer."""
+"""One selection in progress: retriever, session and scorer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EMPTY = Selection(NOTHING, np.empty(0), np.empty(0), np.empty(0, np.bool_))
 
 
 class SelectionRun:
-    """A task under way: `retrieve`, `recall`, then `score` as long as there is a batch, and `result`.
+    """A task in progress: call `retrieve`, `recall`, then `score` while there is a batch, and `result`.
 
     batch: positions in the pool of the documents to score next; none before `recall`. The mathematics runs in threads
     of the executor.
@@ -71,8 +71,8 @@ class SelectionRun:
         self._warnings: list[str] = []
 
     async def retrieve(self) -> None:
-        """Get the pool, or where that fails the order that is known by then. Raises what the retriever does, and
-        DeadlineExceeded, unless there is such an order and the task is content with it."""
+        """Get the pool or, if that fails, use the order that is known by then. Raises what the retriever does, and
+        DeadlineExceeded, unless there is such an order and the task accepts it."""
         try:
             with self._observer.stage("retrieve"):
                 async with self._task.deadline.enforced():
@@ -88,9 +88,9 @@ class SelectionRun:
             self.pool, self._vectors, self._warnings = retrieved.pool, retrieved.vectors, list(retrieved.warnings)
 
     async def recall(self) -> None:
-        """Reuse scores of earlier tasks, and choose the first batch; of an empty pool there is none.
+        """Reuse scores of earlier tasks, and choose the first batch, which is empty for an empty pool.
 
-        Raises what the retriever does, and DeadlineExceeded, with the lengths of documents where max_tokens is set.
+        If max_tokens is set, raises what the retriever does, and DeadlineExceeded, when it reads documents' lengths.
         """
         if not len(self.pool) or self._interruption is not None:
             return
@@ -109,9 +109,9 @@ class SelectionRun:
             self._session, self.batch = await self._in_thread(self._begin, lengths, deleted)
 
     async def score(self) -> None:
-        """Have the batch scored and choose the next one; none where that was interrupted.
+        """Have the batch scored and choose the next one, which is empty after an interruption.
 
-        Raises what retriever and scorer do unless the task is content with less.
+        Raises what retriever and scorer do, unless the task accepts an incomplete result.
         """
         session = self._session
         assert session is not None
@@ -133,7 +133,7 @@ class SelectionRun:
             self._interrupt("not all of the budget was spent", self._scores.failure)
 
     async def progress(self) -> Progress:
-        """Where it stands."""
+        """Return the current state."""
         session = self._session
         assert session is not None
         selection, expected_loss = await self._in_thread(_believed, session, self._task.rank_all)
@@ -152,7 +152,7 @@ class SelectionRun:
         )
 
     async def result(self) -> SelectionResult:
-        """The selection as it is now, with its texts where they are wanted. Raises as `score` does."""
+        """Return the current selection, with its texts if the task asks for them. Raises as `score` does."""
         session, scores = self._session, self._scores
         selection, expected_loss = EMPTY, 0.0
         status, stop_reason = Status.COMPLETE, None
@@ -201,13 +201,13 @@ class SelectionRun:
         return result
 
     async def _of_pool(self) -> Selection | None:
-        """What is believed of all candidates, where that is wanted and anything is believed."""
+        """Return the belief about all candidates, if the task asks for it and there is one."""
         if self._session is None or not self._task.pool:
             return None
         return await self._in_thread(self._session.ranking)
 
     def _no_call(self, session: Session, returned: int) -> str:
-        """Why no call was made though some were allowed."""
+        """Describe why no call was made although some were allowed."""
         match session.stop_reason:
             case StopReason.BUDGET:
                 why = f"{len(self._scores.reused)} scores known from earlier requests took the place of the budget"
@@ -222,8 +222,8 @@ class SelectionRun:
         return f"no call was made: {why}"
 
     async def _reuse(self) -> Sequence[int]:
-        """Take the scores of earlier tasks, of the documents that still read as they did then and bring none; the
-        positions of those that turned out to have been deleted."""
+        """Reuse the scores of earlier tasks for documents that have none and whose text is unchanged. Returns the
+        positions of documents that turned out to be deleted."""
         hinted = await self._scores.recall()
         if not hinted:
             return ()
@@ -272,7 +272,7 @@ class SelectionRun:
         return self._ask(session)
 
     def _ask(self, session: Session) -> NDArray[np.intp]:
-        """The next batch: all at once where nothing is chosen, but no more than is likely to be scored in time."""
+        """Return the next batch: everything if nothing is to be chosen, but no more than is likely scored in time."""
         most = self._task.batch_size
         if session.covered:
             most = len(self.pool)
@@ -283,12 +283,12 @@ class SelectionRun:
 
     @property
     def _seconds(self) -> float:
-        """Until scores are of no use; without end where all or nothing is wanted, and so no part is to be saved."""
+        """Return the seconds until scores are of no use; infinite if the task accepts only a complete result."""
         deadline = self._task.deadline.of_scores
         return deadline.at - deadline.clock() if self._task.degrade else math.inf
 
     async def _read(self, session: Session, positions: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Fetch the documents at these positions and give up those that were deleted; the positions of the others."""
+        """Fetch the documents at these positions and give up deleted ones. Returns the positions of the others."""
         ids = [self.pool.ids[position] for position in positions]
         await self._fetch(ids)
         there = np.array([id in self._documents for id in ids], dtype=np.bool_)
@@ -301,7 +301,7 @@ class SelectionRun:
             self._documents.update(await self._candidates.documents(missing))
 
     async def _score(self, positions: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """The first of these positions, as many as are likely to be scored in time, and their scores."""
+        """Score the first positions, as many as are likely to be scored in time. Returns them and their scores."""
         deadline = self._task.deadline.of_scores
         deadline.remaining()
         if not positions.size:
@@ -321,7 +321,7 @@ class SelectionRun:
         return positions, scores
 
     async def _selection(self, session: Session) -> tuple[Selection, float]:
-        """The selection and its expected loss. What turns out to have been deleted makes room for others."""
+        """Return the selection and its expected loss. Documents that turn out to be deleted make room for others."""
         deadline = self._task.deadline.of_texts
         while True:
             with self._observer.stage("select"):
@@ -339,11 +339,11 @@ class SelectionRun:
                 return selection, expected_loss
 
     async def _as_given(self) -> Selection:
-        """Of the order that the caller gave, what fits, from the first."""
+        """Return the first documents in the order that the caller gave, as many as fit."""
         task, ids = self._task, self.pool.ids
         lengths = None if task.max_tokens is None else await self._candidates.lengths(ids)
         capacity = capacity_of(k=task.k, lengths=lengths, max_tokens=task.max_tokens)
-        worth = np.arange(len(ids), 0.0, -1.0)  # a token, where tokens count
+        worth = np.arange(len(ids), 0.0, -1.0)  # per token, if capacity is in tokens
         fits = capacity.fill(worth if lengths is None else worth * lengths)
         documents = np.flatnonzero(fits | task.rank_all)
         if task.return_documents:
@@ -352,8 +352,7 @@ class SelectionRun:
         return Selection(documents, unknown, unknown, np.zeros(len(documents), dtype=np.bool_))
 
     def _interrupt(self, shortfall: str, error: BoundaryMorphError) -> None:
-        """Note why less came of it than was wanted. Raises the error, or Overloaded, unless the task is content with
-        that."""
+        """Record why the result is incomplete. Raises the error, or Overloaded, unless the task accepts that."""
         if not self._task.degrade:
             raise error
         self._refuse(error)
@@ -361,7 +360,7 @@ class SelectionRun:
         self._warn(shortfall, error)
 
     def _refuse(self, error: BoundaryMorphError) -> None:
-        """Raises Overloaded where for want of room nothing was scored, and no such answer is wanted."""
+        """Raises Overloaded if nothing was scored for lack of capacity and the task does not accept that."""
         scored = self._session is not None and self._session.belief.scored.any()
         if self._task.degrade and not self._task.unscored and not scored:
             refused = refusal(error, self._running() - 1, self._observer.seconds()["total"])
@@ -369,7 +368,7 @@ class SelectionRun:
                 raise refused from error
 
     def _warn(self, shortfall: str, error: BoundaryMorphError) -> None:
-        """For the caller. The log gets what the caller may not read."""
+        """Add a warning for the caller, and log what the caller may not read."""
         if error.public != str(error):
             log.warning("%s: %s", shortfall, error)
         self._warnings.append(f"{shortfall}: {error.public}")
@@ -379,7 +378,7 @@ class SelectionRun:
 
 
 def _believed(session: Session, rank_all: bool) -> tuple[Selection, float]:
-    """The selection and its expected loss, which is at most 1: before the first scores, next to nothing may be believed
-    relevant, and any loss is many times that."""
+    """Return the selection and its expected loss, cut at 1: before the first scores the expected relevance may be
+    close to 0, and any loss many times that."""
     selection = session.ranking() if rank_all else session.selection()
     return selection, min(1.0, session.expected_loss())

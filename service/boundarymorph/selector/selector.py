@@ -1,4 +1,4 @@
-"""Selections of a process: each is one run through retriever, session and scorer."""
+"""The selector of a process, which carries out selections."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from boundarymorph.telemetry.timing import Stopwatch
 
 
 class Selector:
-    """Retrieves a pool, lets a session ask and the scorer answer, and reads the selection.
+    """Carries out selections: retrieves a pool, lets a session ask and the scorer answer, and reads the selection.
 
-    The mathematics runs in `threads` of its own, off the event loop. The caller closes retriever, scorer and cache.
+    The mathematics runs in `threads` threads of its own, off the event loop. The caller closes retriever, scorer and
+    cache.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class Selector:
         threads: int = 2,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """cache: of scores; identity: what they are kept under there, as of `KnownScores`."""
+        """cache: of scores; identity: the name under which it stores them, as in `KnownScores`."""
         self._retriever = retriever
         self._known = KnownScores(scorer, cache, identity=identity, clock=clock)
         self._pace = Pace()
@@ -44,11 +45,11 @@ class Selector:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="selector")
 
     async def select(self, task: SelectionTask, watch: Stopwatch | None = None) -> SelectionResult:
-        """Carry out one task. A cancelled task asks for nothing more.
+        """Carry out one task. A cancelled task makes no further calls.
 
-        watch: runs already, where the task took time before it came here.
-        Raises what the retriever raises and DeadlineExceeded before there is a pool, with the lengths of its documents
-        where max_tokens is set, and what the scorer raises unless the task is content with less.
+        watch: pass a running one if the task has already taken time.
+        Raises what the retriever raises, and DeadlineExceeded, before there is a pool (with the lengths of its
+        documents if max_tokens is set), and what the scorer raises unless the task accepts an incomplete result.
         """
         *_, result = [step async for step in self.steps(task, watch, progress=False)]
         assert isinstance(result, SelectionResult)
@@ -57,7 +58,7 @@ class Selector:
     async def steps(
         self, task: SelectionTask, watch: Stopwatch | None = None, *, progress: bool = True
     ) -> AsyncIterator[Progress | SelectionResult]:
-        """As `select`, with the progress before each round; the result comes last."""
+        """As `select`, but yield the progress before each round, and finally the result."""
         observer = Observer(watch or Stopwatch(self._clock))
         candidates = task.candidates(self._retriever)
         run = SelectionRun(
@@ -83,6 +84,6 @@ class Selector:
         yield result
 
     async def close(self) -> None:
-        """Wait for the threads, and for scores that are being written to the cache."""
+        """Wait for the threads, and for pending writes to the cache."""
         await asyncio.to_thread(self._executor.shutdown)
         await self._known.close()

@@ -1,4 +1,4 @@
-"""What a selection is asked for."""
+"""The task of a selection."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from boundarymorph.selection.methods import DEFAULT
 
 @dataclass(frozen=True, slots=True)
 class SelectionTask:
-    """What is wanted: the best documents for a query at no more than `budget` calls.
+    """Find the best documents for a query with at most `budget` calls.
 
-    candidates: made of the retriever. k: documents to return, or None for as many as fit into max_tokens. batch_size:
-    calls a round, at most; growing: whether rounds begin small and grow (`selection.rounds`). settle: stop when no more
-    than this share of the set's relevance is expected to be lost by it. method: a name in `methods.METHODS`. order:
-    whether calls go to the order of the set where every document fits into it. deadline: when the set is wanted as it
-    is then. degrade: whether it is wanted though the deadline came, or scorer or retriever failed. unscored: whether it
-    is wanted, too, if for want of room nothing was scored, in place of Overloaded. reuse: whether scores known from
-    earlier tasks are evidence that takes the place of calls. rank_all: whether the result has all candidates in order,
-    and not k. exhaustive: whether all of them are scored, whatever is believed. caller: the name of the key that is
-    charged where scores cost money. pool: whether progress and result have what is believed of all candidates.
+    candidates: made by the retriever. k: documents to return, or None for as many as fit into max_tokens. batch_size:
+    the most calls per round; growing: whether rounds begin small and grow (`selection.rounds`). settle: stop when the
+    expected loss is at most this share of the set's relevance. method: a name in `methods.METHODS`. order: whether
+    calls go to the order of the set if every document fits into it. deadline: when the current set becomes the result.
+    degrade: whether an incomplete result is accepted after the deadline or a failure of scorer or retriever. unscored:
+    whether it is accepted even if nothing was scored for lack of capacity, instead of Overloaded. reuse: whether scores
+    known from earlier tasks are evidence that replaces calls. rank_all: whether the result has all candidates in order
+    instead of k. exhaustive: whether all candidates are scored. caller: the name of the key that pays if scores cost
+    money. pool: whether progress and result contain the belief about all candidates.
     """
 
     query: str
