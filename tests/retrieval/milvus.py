@@ -52,12 +52,11 @@ def process(directory: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def server(interpreter: str, directory: Path) -> Iterator[str]:
-    """The URL of the server that the package `milvus` carries, which an interpreter has that has nothing of ours."""
-    port = free_port()
+def server(interpreter: str, directory: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """The server that the package `milvus` carries, which an interpreter has that has nothing of ours; as `process`."""
     command = [interpreter, "-P", str(_PROGRAM), str(directory), str(port), str(free_port())]
-    with (directory / "log").open("wb") as log, _answering(command, port, log):
-        yield f"http://127.0.0.1:{port}"
+    with (directory / "log").open("ab") as log, _answering(command, port, log) as running:
+        yield running
 
 
 @contextmanager

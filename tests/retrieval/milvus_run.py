@@ -27,6 +27,7 @@ from boundarymorph.retrieval.milvus.connection import Connection
 from boundarymorph.retrieval.retriever import Search
 from tests.contract.vector_index import unit
 from tests.retrieval import milvus
+from tests.system.service import free_port
 
 FILES = (
     "test_milvus.py",
@@ -44,9 +45,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("interpreter")
     arguments, options = parser.parse_known_args()
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory,
-        milvus.server(arguments.interpreter, Path(directory)) as url,
+        milvus.server(arguments.interpreter, Path(directory), port),
     ):
         with closing(Connection(url)) as connection:
             server = connection.call("get_server_version")

@@ -6,22 +6,25 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import grpc
 import numpy as np
 import pytest
 from milvus_lite.adapter.grpc.servicer import MilvusServicer
 from milvus_lite.db import MilvusLite
+from pymilvus import MilvusClient
 from pymilvus.grpc_gen import common_pb2, milvus_pb2, milvus_pb2_grpc
 
 from boundarymorph.errors import BoundaryMorphError, RetrieverFailed, RetrieverUnavailable
 from boundarymorph.retrieval.candidates import IndexedCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.index_retriever import IndexRetriever
+from boundarymorph.retrieval.milvus import connection as connection_module
 from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
 from boundarymorph.retrieval.milvus.connection import Connection
 from boundarymorph.retrieval.retriever import Search
@@ -38,15 +41,13 @@ from tests.system.service import free_port
 
 @contextmanager
 def silent() -> Iterator[str]:
-    """A server that accepts, and never says a word."""
+    """A server that accepts connections, and never sends anything."""
     held: list[socket.socket] = []
 
     def accept() -> None:
-        while True:
-            try:
+        with suppress(OSError):
+            while True:
                 held.append(door.accept()[0])
-            except OSError:
-                return
 
     with socket.create_server(("127.0.0.1", 0)) as door:
         threading.Thread(target=accept, daemon=True).start()
@@ -62,7 +63,7 @@ class Moody(MilvusServicer):  # type: ignore[misc]
     def __init__(self, database: MilvusLite) -> None:
         super().__init__(database)
         self.mood: Any = None
-        self.woken = threading.Event()
+        self.asleep, self.woken = threading.Event(), threading.Event()
 
     def Search(self, request: Any, context: Any) -> Any:  # noqa: N802
         return self._moody(milvus_pb2.SearchResults, context) or super().Search(request, context)
@@ -75,6 +76,7 @@ class Moody(MilvusServicer):  # type: ignore[misc]
             case grpc.StatusCode():
                 context.abort(self.mood, "no")
             case "asleep":
+                self.asleep.set()
                 self.woken.wait(30)
             case int():
                 return answer(status=common_pb2.Status(code=self.mood, error_code=1, reason="what and why"))
@@ -82,11 +84,11 @@ class Moody(MilvusServicer):  # type: ignore[misc]
 
 
 @contextmanager
-def moody(directory: Path) -> Iterator[tuple[str, Moody]]:
+def moody(directory: Path, port: int = 0) -> Iterator[tuple[str, Moody]]:
     database = MilvusLite(str(directory))
     server, servicer = grpc.server(ThreadPoolExecutor(8)), Moody(database)
     milvus_pb2_grpc.add_MilvusServiceServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    port = server.add_insecure_port(f"127.0.0.1:{port}")
     server.start()
     try:
         yield f"http://127.0.0.1:{port}", servicer
@@ -128,14 +130,47 @@ async def test_somebody_who_never_answers() -> None:
         await all_calls_raise(MilvusCatalog(Connection(url, timeout=0.3), prefix=milvus.PREFIX), RetrieverUnavailable)
 
 
-def test_callers_do_not_wait_for_each_other_s_turns() -> None:
-    """Each is told within its own timeout, not after those that came before."""
+def test_those_who_wait_for_a_connection_fail_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[str] = []
+
+    def attempt(url: str, **options: Any) -> MilvusClient:
+        attempts.append(url)
+        time.sleep(0.5)  # so that all wait for it
+        return MilvusClient(url, **options)
+
+    monkeypatch.setattr(connection_module, "MilvusClient", attempt)
     with silent() as url, ThreadPoolExecutor(8) as threads:
-        connection = Connection(url, timeout=0.3)
-        asked = [threads.submit(connection.call, "list_collections") for _ in range(8)]
-        for call in asked:
+        connection = Connection(url, timeout=1.0)
+        for call in [threads.submit(connection.call, "list_collections") for _ in range(8)]:
             with pytest.raises(RetrieverUnavailable, match=url):
                 call.result(timeout=20)
+    assert attempts == [url]
+
+
+def test_one_call_at_a_time_tries_a_milvus_that_was_away(tmp_path: Path) -> None:
+    """The others fail meanwhile, and go through once it has."""
+    search = Search("", 5, np.ones(4))
+    with moody(tmp_path) as (url, _):
+        catalog = MilvusCatalog(Connection(url, timeout=20.0), prefix=milvus.PREFIX)
+        fill(catalog)
+        index = catalog.get("a")
+    with pytest.raises(RetrieverUnavailable):
+        index.retrieve(search)
+    with moody(tmp_path, urlsplit(url).port or 0) as (_, servicer), ThreadPoolExecutor(1) as thread:
+        servicer.mood = "asleep"
+        trial = thread.submit(index.retrieve, search)
+        while not servicer.asleep.wait(0.1):
+            if trial.done():  # gRPC pauses before it connects again
+                trial = thread.submit(index.retrieve, search)
+        for _ in range(3):
+            with pytest.raises(RetrieverUnavailable):
+                index.retrieve(search)
+        assert not trial.done()
+        servicer.mood = None
+        servicer.woken.set()
+        assert len(trial.result().pool) == 5
+        assert len(index.retrieve(search).pool) == 5
+    catalog.close()
 
 
 @pytest.mark.parametrize(
