@@ -1,4 +1,4 @@
-"""`python -m boundarymorph.cli` is the command `boundarymorph`."""
+"""Runs the command `boundarymorph` as `python -m boundarymorph.cli`."""
 
 from boundarymorph.cli.main import main
 

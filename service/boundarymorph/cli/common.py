@@ -1,4 +1,4 @@
-"""What several commands share: the console, options, and the end in an error."""
+"""What several commands share: the console, options, and error exits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fail(message: str) -> NoReturn:
 
 
 def json_object(option: str, text: str) -> dict[str, Any]:
-    """The object that an option's text is as JSON. Raises InvalidInput."""
+    """Parse the text of an option as a JSON object. Raises InvalidInput."""
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:

@@ -25,7 +25,7 @@ from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.retrieval.document import Document
 
 INDEX = "python-docstrings"
-UPLOAD = 128  # documents a request, so that progress shows and an interruption loses little
+UPLOAD = 128  # documents per request, so that there is progress to show and an interruption loses little
 STARTUP_SECONDS = 60.0
 PLAYGROUND = "http://127.0.0.1:8080/playground"
 PACKAGES_LEFT_OUT = {
@@ -42,7 +42,7 @@ PACKAGES_LEFT_OUT = {
 
 
 class DemoFailed(BoundaryMorphError):
-    """The service did not come up or did not answer as it should."""
+    """The service did not start or did not answer correctly."""
 
     slug = "demo-failed"
 
@@ -63,9 +63,9 @@ def run(console: Console, data_directory: Path, query: str, budget: int, k: int)
 
 
 def docstrings() -> Iterator[Document]:
-    """Public functions, classes and methods of the running Python's standard library that have a docstring.
+    """Yield the public functions, classes and methods with a docstring from the running Python's standard library.
 
-    Python sources are parsed, not imported, so nothing of theirs runs; modules without source are inspected.
+    Python sources are parsed, not imported, so their code does not run; modules without source are inspected.
     """
     seen: set[str] = set()
     for name, text, kind in [*_from_sources(), *_from_extensions()]:
@@ -121,7 +121,7 @@ def _members(owner: object, prefix: str, depth: int) -> Iterator[tuple[str, str,
 
 @contextmanager
 def service(data_directory: Path) -> Iterator[httpx.Client]:
-    """A ready `boundarymorph serve` of its own on a free port, stopped at the end. Raises DemoFailed."""
+    """Start `boundarymorph serve` on a free port, wait until it is ready, and stop it at the end. Raises DemoFailed."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -151,7 +151,7 @@ def _await_ready(client: httpx.Client, process: subprocess.Popen[bytes]) -> None
 
 
 def _upload(console: Console, client: httpx.Client) -> str:
-    """Send every document; what is there already, the service recognises and does not embed again."""
+    """Send every document; the service does not embed unchanged ones again."""
     start = time.monotonic()
     corpus = list(docstrings())
     _answered(client.put(f"/indexes/{INDEX}"))

@@ -1,4 +1,4 @@
-"""`boundarymorph evaluate`: from what a user names to a report, with its progress shown."""
+"""`boundarymorph evaluate`: loads or makes tables, runs the methods with progress bars, and writes the report."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ DEFAULT_METHODS = ("baselines", "product")
 
 @dataclass(frozen=True)
 class Request:
-    """What to evaluate. tables: .npz files; texts: collections that have theirs, named as data are; data: a BEIR folder
-    or ir_datasets:ID, made into a table at `write_table`; depth: N of that table; queries: at most so many of each
-    collection; spend: how much a scorer that costs money may take, None to be asked; chat: a language model, which adds
-    the agentic loop and the audit of peaks where texts are at hand."""
+    """What to evaluate. tables: .npz files; texts: collections with their texts, named like data; data: a BEIR folder
+    or ir_datasets:ID, made into a table at `write_table`; depth: N of that table; queries: the most queries of each
+    collection; spend: the most that a scorer that costs money may charge, None to ask the user; chat: a language model,
+    which adds the agentic loop and the audit of peaks if there are texts."""
 
     tables: Sequence[Path] = ()
     texts: Sequence[str] = ()
@@ -59,13 +59,13 @@ class Request:
 
 
 def evaluate(request: Request, models: Callable[[], tuple[Encoder, Scorer]], console: Console) -> None:
-    """Run, write the report and print its tables. models: the product's, loaded only if there is data to score."""
+    """Run, write the report and print its tables. models: the service's, loaded only if there is data to score."""
     if not request.tables and request.data is None:
         raise InvalidInput("name at least one --table FILE.npz, or --data")
     for what, values in (("budgets", request.budgets), ("k", request.ks)):
         if not values or min(values) < 1:
             raise InvalidInput(f"--{what} needs numbers from 1 on, separated by commas")
-    # Before any pair is scored: a mistyped name should not cost an hour.
+    # Checked before any pair is scored: a mistyped name should not cost an hour.
     extra = [agentic.contestant(request.chat, _unavailable)] if request.chat is not None else []
     if not chosen(request.methods, extra):
         raise InvalidInput(f"--methods names no method; leave the option out for {','.join(DEFAULT_METHODS)}")
@@ -111,7 +111,8 @@ def _built(request: Request, source: str, builder: TableBuilder, runner: asyncio
 
 
 def _approval(request: Request, scorer: Scorer, console: Console, progress: Progress) -> Approve:
-    """Tells what the scores may cost, and asks where nothing was said about it. Raises InvalidInput for a no."""
+    """Return a function that states the possible cost and asks unless --yes or --max-cost was given. It raises
+    InvalidInput if the user declines."""
 
     def approve(pairs: int, most: Amount) -> None:
         console.print(
@@ -138,7 +139,7 @@ def _studied(request: Request, found: Sequence[Table], extra: Sequence[Contestan
     if extra and extra[0].name not in [contestant.name for contestant in contestants]:
         contestants += extra
     for table in found:
-        left_out(table, contestants)  # raises, and before the first table has taken its time
+        left_out(table, contestants)  # raises before time is spent on the first table
     return [
         study(
             table,
@@ -184,7 +185,7 @@ def _watch(progress: Progress, name: str) -> Callable[[str, int, int], None]:
 
 
 def _show(studies: Sequence[Study], console: Console) -> None:
-    """One table a metric, as in the report."""
+    """Print one table per metric, as in the report."""
     for metric, title in METRIC_TITLES.items():
         table = cells(studies, metric)
         if table is None:
@@ -212,7 +213,7 @@ def _show(studies: Sequence[Study], console: Console) -> None:
 
 
 def with_numbers(text: str, option: str) -> list[int]:
-    """ "25,50" to [25, 50]. Raises InvalidInput naming the option."""
+    """Parse "25,50" into [25, 50]. Raises InvalidInput that names the option."""
     try:
         return [int(part) for part in text.split(",") if part.strip()]
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""`boundarymorph index ...`: the indexes of this machine or of Milvus."""
+"""`boundarymorph index ...`: manages the indexes of this machine or in Milvus."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def build_index(
     ] = None,
     data_directory: DataDirectory = None,
 ) -> None:
-    """Add or replace documents. What is there unchanged is not embedded again, so an interrupted build just goes on."""
+    """Add or replace documents. Unchanged documents are not embedded again, so repeat an interrupted build."""
     from boundarymorph.cli import terminal
     from boundarymorph.retrieval.catalog import WORDS
 
@@ -88,7 +88,7 @@ def build_index(
 
 @app.command("list")
 def list_indexes(data_directory: DataDirectory = None) -> None:
-    """The indexes by name."""
+    """List the indexes by name."""
     from boundarymorph.cli import terminal
 
     with _indexes(Settings.load(data_directory=data_directory)) as catalog:
@@ -105,7 +105,7 @@ def list_indexes(data_directory: DataDirectory = None) -> None:
 def describe_index(
     name: Annotated[str, typer.Argument(help="Name of the index.")], data_directory: DataDirectory = None
 ) -> None:
-    """One index, and of an ivf one the recall when it was trained, measured on its own vectors."""
+    """Describe an index; for an ivf index with its recall when it was trained, measured on its own vectors."""
     with _indexes(Settings.load(data_directory=data_directory)) as catalog:
         info = catalog.describe(name)
     rows = [
@@ -128,8 +128,8 @@ def describe_index(
 def compact_index(
     name: Annotated[str, typer.Argument(help="Name of the index.")], data_directory: DataDirectory = None
 ) -> None:
-    """Rewrite the words without those of documents that are gone, empty the log, and train an ivf index anew. Services
-    do all of it by themselves, less thoroughly."""
+    """Rewrite the words without deleted documents, empty the write-ahead log, and train an ivf index again. Services do
+    this by themselves, less thoroughly."""
     with _local_indexes(data_directory, "index compact") as catalog:
         done = catalog.get(name).compact()
     console.print(f"{name} {'compacted' if done else 'is being trained by another process'}", highlight=False)
@@ -139,8 +139,8 @@ def compact_index(
 def index_words(
     name: Annotated[str, typer.Argument(help="Name of the index.")], data_directory: DataDirectory = None
 ) -> None:
-    """Index the words of an index that was made without, for BM25 and hybrid search. Services read and write meanwhile;
-    if it is interrupted, it goes on where it was."""
+    """Add the words for BM25 and hybrid search to an index that was made without them. Services can read and write
+    meanwhile. If interrupted, repeat the command: it continues."""
     from boundarymorph.cli import terminal
 
     with _local_indexes(data_directory, "index words") as catalog, terminal.progress(console) as progress:
@@ -157,8 +157,8 @@ def snapshot_index(
     target: Annotated[Path, typer.Option("--to", help="A new folder.")],
     data_directory: DataDirectory = None,
 ) -> None:
-    """Copy a whole index, as it is at one moment, into a folder with checksums, for `index restore`. Services go on
-    reading and writing."""
+    """Copy an index, as of one moment, into a folder with checksums, for `index restore`. Services can read and write
+    meanwhile."""
     with _local_indexes(data_directory, "index snapshot") as catalog:
         copy = catalog.get(name).back_up(target)
     console.print(
@@ -176,7 +176,7 @@ def restore_index(
     replace: Annotated[bool, typer.Option(help="In place of the index of this name.")] = False,
     data_directory: DataDirectory = None,
 ) -> None:
-    """Bring an index back from its copy, once all of it is seen to be sound. A running service sees it at once."""
+    """Restore an index from a snapshot, after checking all of it. A running service sees it at once."""
     with _local_indexes(data_directory, "index restore") as catalog:
         info = catalog.restore(name, source, replace=replace)
     console.print(f"{name}: {info.count:,} documents restored", highlight=False)
@@ -212,7 +212,7 @@ def _encoder_of(info: IndexInfo) -> str:
 
 @dataclass(frozen=True)
 class _Build:
-    """What `index build` was asked for."""
+    """The options of `index build`."""
 
     name: str
     source: Path
@@ -254,7 +254,7 @@ class _Build:
             if isinstance(live, LocalIndex):
                 await asyncio.to_thread(live.settle)  # so that services need not train an ivf index
         finally:
-            with suppress(BoundaryMorphError):  # what keeps it from being removed has been reported already
+            with suppress(BoundaryMorphError):  # the cause has been reported already
                 if not existed and not live.count():
                     catalog.delete(self.name)
         return report
@@ -262,7 +262,7 @@ class _Build:
 
 @contextmanager
 def _indexes(settings: Settings) -> Iterator[Catalog]:
-    """The indexes that a service with these settings has, open for a command. Raises InvalidConfiguration."""
+    """Open the indexes of a service with these settings, for a command. Raises InvalidConfiguration."""
     from boundarymorph.retrieval.build import build_catalog, build_indexes
 
     if settings.retriever.url:
@@ -270,7 +270,7 @@ def _indexes(settings: Settings) -> Iterator[Catalog]:
             f"retriever.url is set: the indexes are at {', '.join(settings.retriever.url)}; run this command where "
             "that retriever runs, or use the routes under /indexes"
         )
-    # On this machine commands search on the CPU, whatever search_device is, and so train ivf indexes.
+    # Commands on local indexes use the CPU, whatever search_device says, so that they train ivf indexes.
     catalog = build_catalog(settings) if settings.milvus.url is None else build_indexes(settings)
     try:
         yield catalog
@@ -280,7 +280,7 @@ def _indexes(settings: Settings) -> Iterator[Catalog]:
 
 @contextmanager
 def _local_indexes(data_directory: Path | None, command: str) -> Iterator[LocalCatalog]:
-    """The indexes of this machine, for a command that only these have. Raises InvalidConfiguration."""
+    """Open the indexes of this machine, for a command that works only on these. Raises InvalidConfiguration."""
     settings = Settings.load(data_directory=data_directory)
     if settings.milvus.url is not None:
         raise InvalidConfiguration(

@@ -56,7 +56,7 @@ def key(
         typer.Option(help="Index that it is for, or the beginning of its name and *; repeatable.", show_default="all"),
     ] = None,
 ) -> None:
-    """Make an API key: the secret, which is shown once, and the line for the setting `keys`."""
+    """Make an API key: prints the secret, once, and the line for the setting `keys`."""
     from boundarymorph.access import keys
 
     scopes = scope or ["select"]
@@ -75,13 +75,13 @@ app.command()(top)
 
 @app.command()
 def config() -> None:
-    """Print the settings in force as a configuration file. Secrets are left out, with a comment in their place."""
+    """Print the settings in force as a configuration file. Secrets are replaced by comments."""
     typer.echo(to_toml(Settings.load()), nl=False)
 
 
 @app.command()
 def openapi() -> None:
-    """Print the OpenAPI document of the service, as it is with API keys."""
+    """Print the OpenAPI document of a service with API keys."""
     import json
 
     from boundarymorph.access import keys
@@ -98,7 +98,7 @@ def demo(
     k: Annotated[int, typer.Option("-k", help="Documents to return.")] = 50,
     data_directory: DataDirectory = None,
 ) -> None:
-    """Index the docstrings of Python's standard library in a service of its own, and select from them over HTTP."""
+    """Start a service, index the docstrings of Python's standard library, and select from them over HTTP."""
     from boundarymorph.cli import demo as demonstration
 
     directory = Settings.load(data_directory=data_directory).data_directory
@@ -142,7 +142,7 @@ def evaluate(
     chat_model: Annotated[str, typer.Option(help="Model that the endpoint is asked for.")] = "default",
     chat_key: Annotated[str | None, typer.Option(envvar="BOUNDARYMORPH_CHAT_KEY", help="Its API key.")] = None,
 ) -> None:
-    """Compare selectors on pools with known scores: a report with tables and plots, and summary.json."""
+    """Compare selectors on pools with known scores. Writes a report with tables and plots, and summary.json."""
     try:
         from boundarymorph.cli import evaluate as evaluate_command
         from boundarymorph.evaluation.chat import Chat
@@ -168,7 +168,7 @@ def evaluate(
 
 
 def _models(scorer: list[str] | None, max_cost: float | None) -> tuple[Encoder, Scorer]:
-    """What makes a table of texts. scorer: URLs, for one elsewhere; max_cost: of one that is paid."""
+    """Return the models that make a table of texts. scorer: URLs of a remote one; max_cost: for one that charges."""
     from boundarymorph.retrieval.build import build_encoder
     from boundarymorph.scoring.bill import OpenLedger
     from boundarymorph.scoring.build import build_local_scorer, build_scorer
@@ -201,7 +201,7 @@ def version() -> None:
 
 
 def main() -> None:
-    """Entry point: errors that a user can act on are one line on stderr and exit code 1."""
+    """Run the command line. An error that a user can act on becomes one line on stderr and exit code 1."""
     try:
         app(prog_name="boundarymorph")
     except BoundaryMorphError as error:

@@ -1,4 +1,4 @@
-"""`boundarymorph mcp`: the tools for language models on stdin and stdout."""
+"""`boundarymorph mcp`: serves the tools for language models on stdin and stdout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from boundarymorph.cli.common import DataDirectory, LogLevel, fail
 from boundarymorph.settings import RateLimitSettings, Settings
 
 CONNECT_SECONDS = 5.0
-GRACE_SECONDS = 10.0  # that an answer may be later than its longest deadline
+GRACE_SECONDS = 10.0  # to wait for an answer beyond its longest deadline
 
 
 def mcp(
@@ -31,7 +31,7 @@ def mcp(
     data_directory: DataDirectory = None,
     log_level: LogLevel = "warning",
 ) -> None:
-    """Serve the tools for language models on stdin and stdout, by the Model Context Protocol."""
+    """Serve the tools for language models on stdin and stdout, with the Model Context Protocol."""
     try:
         from boundarymorph.agents.mcp_server import serve_stdio
     except ModuleNotFoundError as error:
@@ -50,7 +50,7 @@ def mcp(
 
 @asynccontextmanager
 async def _here(settings: Settings) -> AsyncIterator[Rest]:
-    """The API of a service in this process, for whoever started it: it asks for no key."""
+    """Run a service in this process and yield its API. It needs no key, as only the parent process can call it."""
     from boundarymorph.server.app import create_app
 
     app = create_app(settings.model_copy(update={"keys": (), "rate_limits": RateLimitSettings()}))
@@ -60,7 +60,7 @@ async def _here(settings: Settings) -> AsyncIterator[Rest]:
 
 @asynccontextmanager
 async def _at(url: str, settings: Settings) -> AsyncIterator[Rest]:
-    """The API of a service elsewhere."""
+    """Yield the API of a running service."""
     if not url.startswith(("http://", "https://")):
         fail(f"--url is {url!r}, not an http:// or https:// URL")
     key = os.environ.get("BOUNDARYMORPH_API_KEY")

@@ -1,4 +1,4 @@
-"""`boundarymorph ray`: the settings as a configuration of Ray Serve."""
+"""`boundarymorph ray`: prints the settings as a configuration of Ray Serve."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from boundarymorph.settings import Settings
 
 CODE = "boundarymorph.server.ray_serve"
 OF_A_PROCESS = {"host", "port", "workers", "worker_restarts", "worker_restart_seconds", "drain_seconds"}
-OF_CALLS = {"timeout_seconds", "attempt_seconds", "connections"}  # of servers elsewhere, and nothing of their models
+OF_CALLS = {"timeout_seconds", "attempt_seconds", "connections"}  # settings for calls to servers, not for their models
 DOCUMENTS = "documents"  # the resource of the node that has the indexes on its disk
-ONGOING = 64  # calls that a retriever or a scorer has at a time
-QUEUED = 512  # and that wait for a scorer in each proxy
+ONGOING = 64  # concurrent calls of a retriever or a scorer
+QUEUED = 512  # calls that may wait for a scorer in each proxy
 RETRY_AFTER = 1  # seconds
 
 
@@ -34,9 +34,9 @@ def ray(
 
 
 def configuration(settings: Settings, port: int, max_replicas: int, cpus: float, gpus: float) -> dict[str, Any]:
-    """What Ray Serve is to run. Secrets are left out: each node has them in its environment.
+    """Return the configuration for Ray Serve. It contains no secrets: each node has them in its environment.
 
-    Raises InvalidConfiguration for a service that others could use without keys.
+    Raises InvalidConfiguration for a service without keys, as others could use it.
     """
     if not settings.keys and not settings.without_keys:
         raise InvalidConfiguration("every node of Ray answers: give keys, or set without_keys")
@@ -61,7 +61,8 @@ def configuration(settings: Settings, port: int, max_replicas: int, cpus: float,
 
 
 def _arguments(settings: Settings, port: int) -> dict[str, dict[str, Any]]:
-    """The settings of each role that differ from the defaults; the gateway's lead to the proxy of its node."""
+    """Return the settings of each role that differ from the defaults. The gateway's URLs are those of its node's
+    proxy."""
     given = _given(settings, OF_A_PROCESS)
     gateway = _without(given, "milvus")
     for role in ("retriever", "scorer"):
@@ -82,7 +83,7 @@ def _gateway(settings: Settings, sessions: int, most: int, cpus: float) -> dict[
 
 
 def _retriever(settings: Settings, most: int, cpus: float) -> dict[str, Any]:
-    """On the node that has the documents; where Milvus has them, on any."""
+    """Return the retriever's deployment: on the node that has the documents, or with Milvus on any node."""
     queued = {"max_queued_requests": settings.work.search_waiting}
     if settings.milvus.url is not None:
         return {"name": "retriever", **_scaled(most, ONGOING), **queued, "ray_actor_options": {"num_cpus": cpus}}
@@ -97,7 +98,7 @@ def _scorer(most: int, cpus: float, gpus: float) -> dict[str, Any]:
 
 
 def _common(settings: Settings) -> dict[str, Any]:
-    """What all deployments have."""
+    """Return the options of all deployments."""
     return {
         "backpressure_config": {"status_code": 429, "retry_after_s": RETRY_AFTER},
         "graceful_shutdown_timeout_s": settings.grace_seconds,
@@ -111,13 +112,13 @@ def _prefix(role: str) -> str:
 
 
 def _scaled(most: int, ongoing: int) -> dict[str, Any]:
-    """As many replicas as keep half of the requests under way in each that it takes."""
+    """Return an autoscaling configuration that keeps each replica at half of its concurrent requests."""
     scaling = {"min_replicas": 1, "max_replicas": most, "target_ongoing_requests": max(1, ongoing // 2)}
     return {"max_ongoing_requests": ongoing, "autoscaling_config": scaling}
 
 
 def _given(value: BaseModel, but: Collection[str] = ()) -> dict[str, Any]:
-    """What differs from the defaults, as plain data without secrets, in the order of the fields."""
+    """Return the fields that differ from the defaults, as plain data without secrets, in their order."""
     found: dict[str, Any] = {}
     for name in type(value).model_fields:
         if name not in value.model_fields_set or name in but:

@@ -1,4 +1,4 @@
-"""What /metrics says at a moment, and what happened between two moments."""
+"""Scrapes of /metrics, and the differences between two of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Samples:
 
     @classmethod
     def parsed(cls, text: str, at: float) -> Samples:
-        """Raises ValueError for what is no exposition of Prometheus."""
+        """Parse Prometheus's text format. Raises ValueError if the text is something else."""
         values: defaultdict[str, dict[Labels, float]] = defaultdict(dict)
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
@@ -29,7 +29,7 @@ class Samples:
         return cls(at, values)
 
     def of(self, name: str, **labels: str) -> dict[Labels, float]:
-        """Those of a name that have these labels."""
+        """Return the values of a name that have these labels."""
         wanted = labels.items()
         return {found: value for found, value in self.values.get(name, {}).items() if wanted <= found}
 
@@ -39,7 +39,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """From one scrape to a later one of the same service, which may have begun anew between them."""
+    """The time between two scrapes of a service, which may have restarted in between."""
 
     before: Samples
     now: Samples
@@ -49,7 +49,7 @@ class Span:
         return max(self.now.at - self.before.at, 1e-9)
 
     def grown(self, name: str, **labels: str) -> dict[Labels, float]:
-        """By how much counters grew; one that fell began anew."""
+        """Return by how much counters grew; one that fell was reset."""
         old = self.before.of(name, **labels)
         return {
             found: value if value < old.get(found, 0.0) else value - old.get(found, 0.0)
@@ -60,23 +60,23 @@ class Span:
         return sum(self.grown(name, **labels).values())
 
     def rate(self, name: str, **labels: str) -> float:
-        """A second."""
+        """Return the growth per second."""
         return self.count(name, **labels) / self.seconds
 
     def by(self, label: str, name: str, **labels: str) -> dict[str, float]:
-        """How much counters grew by the values of a label, the largest first, without those that did not."""
+        """Return the growth of counters by the values of a label, the largest first, without zeros."""
         sums: defaultdict[str, float] = defaultdict(float)
         for found, value in self.grown(name, **labels).items():
             sums[dict(found).get(label, "")] += value
         return {key: sums[key] for key in sorted(sums, key=lambda key: -sums[key]) if sums[key] > 0}
 
     def mean(self, name: str, **labels: str) -> float:
-        """Of a histogram; NaN where nothing was observed."""
+        """Return the mean of a histogram; NaN if nothing was observed."""
         count = self.count(f"{name}_count", **labels)
         return self.count(f"{name}_sum", **labels) / count if count else math.nan
 
     def quantile(self, share: float, name: str, **labels: str) -> float:
-        """Of a histogram, linear within a bucket, as Prometheus has it; NaN where nothing was observed."""
+        """Return a quantile of a histogram, linear within a bucket, as in Prometheus; NaN if nothing was observed."""
         sums: defaultdict[float, float] = defaultdict(float)
         for found, value in self.grown(f"{name}_bucket", **labels).items():
             sums[float(dict(found)["le"])] += value

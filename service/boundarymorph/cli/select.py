@@ -1,4 +1,4 @@
-"""`boundarymorph select`: one selection in this process."""
+"""`boundarymorph select`: makes one selection in this process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def select(
     as_json: Annotated[bool, typer.Option("--json", help="Print what POST /select answers.")] = False,
     data_directory: DataDirectory = None,
 ) -> None:
-    """Select documents from an index, in this process: no service needs to run."""
+    """Select documents from an index in this process, without a running service."""
     from boundarymorph.api.select_schemas import SelectRequest, SelectResponse
     from boundarymorph.api.translate import response_of, task_of
     from boundarymorph.cli import terminal
@@ -56,7 +56,7 @@ def select(
     }
     request = SelectRequest.model_validate({"query": query, "index": index, "return_documents": not as_json, **given})
 
-    task_of(request, settings, time.monotonic())  # a limit that is exceeded is reported before any model is loaded
+    task_of(request, settings, time.monotonic())  # reports an exceeded limit before any model is loaded
 
     async def answer() -> SelectResponse:
         built = composition.build_gateway(settings) if settings.retriever.url else composition.build(settings)
@@ -74,5 +74,5 @@ def select(
 
 
 def _number(text: str | None) -> int | str | None:
-    """A whole number where it is one; the request says what else may be given."""
+    """Return the text as an int if it is a whole number; otherwise the request validates it."""
     return int(text) if text is not None and text.isdecimal() else text

@@ -1,4 +1,4 @@
-"""`boundarymorph serve | scorer | retriever`: a process that answers over HTTP."""
+"""`boundarymorph serve | scorer | retriever`: run a server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from boundarymorph.cli.common import DataDirectory, Host, LogLevel
 from boundarymorph.settings import Settings
 
-SCORER_PORT, RETRIEVER_PORT = 8081, 8082  # so that all run on one machine
+SCORER_PORT, RETRIEVER_PORT = 8081, 8082  # different ones, so that all can run on one machine
 MilvusUrl = Annotated[
     str | None,
     typer.Option(help="Milvus that holds the indexes: http:// or a file PATH.db.", show_default="this machine"),
@@ -40,7 +40,7 @@ def serve(
     milvus_url: MilvusUrl = None,
     log_level: LogLevel = None,
 ) -> None:
-    """Run the service: in one process with its embedded models, or in front of a scorer and a retriever elsewhere."""
+    """Run the service: in one process with its embedded models, or as a gateway to scorers and retrievers."""
     from boundarymorph.server import process
     from boundarymorph.server.app import create_app
 
@@ -112,7 +112,7 @@ def retriever(
     milvus_url: MilvusUrl = None,
     log_level: LogLevel = None,
 ) -> None:
-    """Serve the indexes of this machine, or of a Milvus, over HTTP, for `serve --retriever-url`."""
+    """Serve the indexes of this machine or in Milvus over HTTP, for `serve --retriever-url`."""
     from boundarymorph.server import process
     from boundarymorph.server.app import create_retriever_app
 

@@ -1,4 +1,4 @@
-"""Documents from a file or from standard input, gzipped or not."""
+"""Reading documents from a file or from standard input, gzipped or not."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ import typer
 from boundarymorph.errors import InvalidInput
 
 Stream = BufferedReader | gzip.GzipFile
-GZIP = b"\x1f\x8b"  # what such a file begins with
+GZIP = b"\x1f\x8b"  # the first bytes of a gzip file
 
 
 def checked(path: Path) -> Path:
-    """A file that is there, or - for standard input."""
+    """Check that a path is an existing file, or - for standard input. Raises typer.BadParameter."""
     if str(path) != "-" and not path.is_file():
         raise typer.BadParameter(f"file {str(path)!r} does not exist, or is a directory")
     return path
 
 
 def named(source: Path) -> str:
-    """As messages have it."""
+    """Return the name of the source for messages."""
     return "standard input" if str(source) == "-" else str(source)
 
 
 @contextmanager
 def opened(source: Path) -> Iterator[tuple[Stream, int | None]]:
-    """What a file holds, unpacked, and how many bytes that is, if it can be known beforehand."""
+    """Open a source, decompressed. Yields the stream and its size in bytes, if that can be known beforehand."""
     if str(source) == "-":
         file, length = cast(BufferedReader, sys.stdin.buffer), None
     else:
@@ -49,8 +49,8 @@ def opened(source: Path) -> Iterator[tuple[Stream, int | None]]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Within, the first Ctrl-C raises KeyboardInterrupt. That of asyncio cancels a task, and a read of standard input
-    goes on."""
+    """Within the block, let the first Ctrl-C raise KeyboardInterrupt. asyncio would cancel a task instead, and a read
+    of standard input would go on."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -63,7 +63,7 @@ def interruptible() -> Iterator[None]:
 
 
 async def chunks(stream: Stream, source: Path) -> AsyncIterator[bytes]:
-    """What the stream holds, as it comes. Raises InvalidInput for a damaged gzip file."""
+    """Yield the content of the stream as it arrives. Raises InvalidInput for a damaged gzip file."""
     try:
         while chunk := stream.read1(1 << 18):
             yield chunk

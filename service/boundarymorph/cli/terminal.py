@@ -1,4 +1,4 @@
-"""What people see on a terminal."""
+"""Output of the commands on a terminal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LINE_SECONDS = 10.0
 
 
 def progress(console: Console) -> Progress:
-    """A bar with counts, documents a second being for the reader to judge from the time left."""
+    """Return a progress bar with counts and the time left."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     return Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console)
 
@@ -39,11 +39,8 @@ def progress(console: Console) -> Progress:
 def ingestion(
     console: Console, name: str, total: int | None, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Callable[[IngestReport], None]]:
-    """Tell how an upload of `total` bytes, or of nobody knows how many, goes, whenever what this gives is called with
-    the report so far.
-
-    At a terminal it is a bar, elsewhere a line every LINE_SECONDS.
-    """
+    """Yield a function that shows the progress of an upload when called with the report so far: on a terminal as a bar,
+    otherwise as a line every LINE_SECONDS. total: bytes of the upload, None if unknown."""
     pace = Pace(total, clock)
     if console.is_terminal:
         columns = (
@@ -76,7 +73,7 @@ def ingestion(
 
 
 def print_ingestion(console: Console, name: str, report: IngestReport, seconds: float) -> None:
-    """What became of an upload, and the lines that were skipped."""
+    """Print the result of an upload, and the lines that were skipped."""
     console.print(
         f"{name}: {report.added:,} added, {report.updated:,} updated, {report.unchanged:,} unchanged, "
         f"{report.skipped:,} skipped, {report.truncated:,} truncated\n"
@@ -94,13 +91,13 @@ def print_ingestion(console: Console, name: str, report: IngestReport, seconds: 
 
 
 def print_whole(console: Console, table: Table) -> None:
-    """Print a table with all of every cell, where need be wider than the console: no figure is cut off."""
+    """Print a table without cutting off any cell, if necessary wider than the console."""
     table.width = console.measure(table, options=console.options.update(max_width=10_000)).maximum
     console.print(table, soft_wrap=True)
 
 
 def print_selection(console: Console, query: str, answer: Mapping[str, Any]) -> None:
-    """The answer of POST /select as a table: what was chosen, what of it was scored, and from which rank it came."""
+    """Print the answer of POST /select as a table: the chosen documents, whether they were scored, and their ranks."""
     usage, documents = answer["usage"], answer["documents"]
     scored = sum(document["source"] == "cross_encoder" for document in documents)
     k = len(documents)

@@ -1,4 +1,4 @@
-"""`boundarymorph top`: what a running service is doing, from its /metrics alone."""
+"""`boundarymorph top`: shows what a running service is doing, from its /metrics."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from boundarymorph.cli.common import console
 from boundarymorph.cli.samples import Samples, Span
 from boundarymorph.errors import BoundaryMorphError
 
-SECONDS = 10.0  # that a scrape may take
+SECONDS = 10.0  # timeout of a scrape
 REQUESTS, STAGES = "boundarymorph_http_request_duration_seconds", "boundarymorph_select_stage_duration_seconds"
 CIRCUIT = {0: "closed", 1: "on trial", 2: "open"}
-PROBED = {"/livez", "/readyz", "/metrics"}  # whose refusals are answers
+PROBED = {"/livez", "/readyz", "/metrics"}  # routes whose error statuses are not failures
 WIDTH = 76  # of a panel
 
 
@@ -43,7 +43,7 @@ def top(
     window: Annotated[float, typer.Option(min=1, help="Seconds that rates and latencies are of.")] = 30.0,
     once: Annotated[bool, typer.Option("--once", help="Show one frame, of all time since the start, and end.")] = False,
 ) -> None:
-    """Watch a running service: requests, latencies, calls, cache, queues, scorers, degraded answers. Ctrl-C ends it."""
+    """Watch a running service: requests, latencies, calls, cache, queues, scorers, degraded answers. Ctrl-C exits."""
     with httpx.Client(base_url=url.rstrip("/"), timeout=SECONDS) as client:
         first = scrape(client)
         started = Samples(first.total("process_start_time_seconds") or first.at)
@@ -61,7 +61,7 @@ def top(
 
 
 def scrape(client: httpx.Client) -> Samples:
-    """Raises Unreachable."""
+    """Read the metrics of the service. Raises Unreachable."""
     try:
         response = client.get("/metrics").raise_for_status()
         return Samples.parsed(response.text, time.time())
@@ -70,7 +70,7 @@ def scrape(client: httpx.Client) -> Samples:
 
 
 def _next(client: httpx.Client, kept: deque[Samples], window: float, url: str) -> RenderableType:
-    """The next frame, of the last so many seconds; of a service that does not answer, the last one and why."""
+    """Return the next frame, covering `window` seconds; if the service does not answer, the last one and the error."""
     try:
         kept.append(scrape(client))
     except Unreachable as error:
@@ -81,7 +81,7 @@ def _next(client: httpx.Client, kept: deque[Samples], window: float, url: str) -
 
 
 def frame(span: Span, url: str) -> RenderableType:
-    """All that there is to see of a span."""
+    """Return all panels for a span."""
     title = Text.assemble(("boundarymorph ", "bold"), url, (f"   the last {_duration(span.seconds)}", "dim"))
     panels = [_requests(span), _selections(span), _work(span), _state(span)]
     if span.now.of("boundarymorph_judge_answers_total"):

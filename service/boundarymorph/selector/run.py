@@ -339,7 +339,7 @@ class SelectionRun:
                 return selection, expected_loss
 
     async def _as_given(self) -> Selection:
-        """Return the first documents in the order that the caller gave, as many as fit."""
+        """Return the first documents in the order of the pool, as many as fit."""
         task, ids = self._task, self.pool.ids
         lengths = None if task.max_tokens is None else await self._candidates.lengths(ids)
         capacity = capacity_of(k=task.k, lengths=lengths, max_tokens=task.max_tokens)

@@ -1,4 +1,4 @@
-"""The HTTP applications: the service, whole or in front of others, and the retriever and the scorer on their own."""
+"""The HTTP applications: the service, all in one or as a gateway, the retriever, and the scorer."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
 from boundarymorph.web import pages
 
-SHARE_SECONDS = 1.0  # that what one worker's queues hold may be late in what another one shows
+SHARE_SECONDS = 1.0  # between writes of a worker's gauges for the others
 
 
 def create_app(
     settings: Settings, *, build: Build | None = None, on_failure: Callable[[], None] = lambda: None
 ) -> FastAPI:
-    """The service. It answers /livez at once, and is ready when `build` is done and every part has answered a probe.
+    """Create the service. It answers /livez at once, and is ready when `build` is done and every part has answered a
+    probe. If the settings name a remote retriever it is a gateway, and the indexes are the retriever's.
 
-    Where the settings have a retriever elsewhere it is a gateway, and the indexes are those of the retriever.
-
-    build: by default what the settings say. on_failure: called when that fails, or when it breaks for good later;
-    /readyz then says why.
+    build: by default what the settings say. on_failure: called if `build` fails, or if the service breaks for good
+    later; /readyz then says why.
     """
     description = "Budgeted reranking: spend B cross-encoder calls where they change which k documents are returned."
     if settings.retriever.url:
@@ -47,7 +46,7 @@ def create_app(
 def create_retriever_app(
     settings: Settings, *, build: Build = composition.build_retrieval, on_failure: Callable[[], None] = lambda: None
 ) -> FastAPI:
-    """The indexes of this machine behind HTTP, with the lifecycle of `create_app`."""
+    """Create a retriever: the indexes of this machine behind HTTP, with the lifecycle of `create_app`."""
     description = "First-stage retrieval: pools of the documents that are nearest to a query."
     return _application(
         settings, build, on_failure, (retrieval.router, _indexes().router, operations.router), description
@@ -57,13 +56,13 @@ def create_retriever_app(
 def create_scorer_app(
     settings: Settings, *, build: Build = composition.build_scoring, on_failure: Callable[[], None] = lambda: None
 ) -> FastAPI:
-    """One cross-encoder behind HTTP, with the lifecycle of `create_app`."""
+    """Create a scorer: one cross-encoder behind HTTP, with the lifecycle of `create_app`."""
     description = "A cross-encoder: relevances of documents to a query, batched across requests."
     return _application(settings, build, on_failure, (score.router, operations.router), description)
 
 
 def _indexes() -> ModuleType:
-    """The routes of the indexes in this process. Raises InvalidConfiguration where FAISS is not installed."""
+    """Import the routes of indexes in this process. Raises InvalidConfiguration if FAISS is not installed."""
     try:
         from boundarymorph.api import indexes
     except ModuleNotFoundError as error:
@@ -102,7 +101,7 @@ def _application(
         lifespan=lifespan,
         docs_url=None,  # FastAPI's pages load their scripts from another server; ours is in `pages.docs`
         redoc_url=None,
-        redirect_slashes=False,  # a client that resolves /indexes/a/documents/.. shall not be led to /indexes/a
+        redirect_slashes=False,  # must not redirect a client that resolves /indexes/a/documents/.. to /indexes/a
     )
     app.state.access, app.state.lifecycle = access, lifecycle
     for router in (*routes, pages.docs()):

@@ -1,4 +1,4 @@
-"""What a process of each role is made of; each part is built from its settings where it belongs."""
+"""The parts of a process of each role; each part is built from its settings by its own package."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings
 
-# At run time each is imported where it is built: a process that retrieves elsewhere loads neither FAISS nor ONNX.
+# At run time each is imported where it is built: a process with a remote retriever loads neither FAISS nor ONNX.
 if TYPE_CHECKING:
     from boundarymorph.retrieval.catalog import Catalog
     from boundarymorph.retrieval.encoders import Encoder
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from boundarymorph.retrieval.retriever import Retriever
 
 PROBE = "probe"
-LOCAL_THREADS = 16  # that search the indexes of this machine: what waits at the same time is searched together
-Probe = Callable[[float], Awaitable[object]]  # a small call of a part, with its deadline on `time.monotonic()`
+LOCAL_THREADS = 16  # that search local indexes: searches that wait at the same time run together
+Probe = Callable[[float], Awaitable[object]]  # a small call of a part; takes its deadline on `time.monotonic()`
 
 
 @dataclass(frozen=True)
 class Retrieval:
-    """The indexes of this machine, or of Milvus, and who searches them."""
+    """The indexes of this machine or of Milvus, and their retriever."""
 
     catalog: Catalog
     encoder: Encoder
@@ -44,12 +44,12 @@ class Retrieval:
     probes: Mapping[str, Probe] = field(default_factory=dict, kw_only=True)
 
     async def check(self) -> None:
-        """Warm the encoder up, and see that the indexes can be reached. Raises what they raise."""
+        """Warm up the encoder, and check that the indexes can be reached. Raises what they raise."""
         await self.encoder.check()
         await asyncio.to_thread(self.catalog.check)
 
     async def close(self) -> None:
-        """Release threads and files, in the order of use."""
+        """Release threads and files, users before what they use."""
         await self.retriever.close()
         await self.encoder.close()
         self.catalog.close()
@@ -64,7 +64,7 @@ class AllInOne(Retrieval):
     selector: Selector
 
     async def check(self) -> None:
-        """As `Retrieval.check`, and warm the cross-encoder up."""
+        """As `Retrieval.check`, and warm up the cross-encoder."""
         await super().check()
         await self.scorer.check()
 
@@ -76,21 +76,21 @@ class AllInOne(Retrieval):
 
 @dataclass(frozen=True)
 class Scoring:
-    """A cross-encoder by itself."""
+    """A cross-encoder alone."""
 
     scorer: BatchingScorer
 
     @property
     def probes(self) -> Mapping[str, Probe]:
-        """Of the cross-encoder."""
+        """The probe of the cross-encoder."""
         return {"scorer": probe_of_scorer(self.scorer)}
 
     async def check(self) -> None:
-        """Warm it up. Raises what it raises."""
+        """Warm up the cross-encoder. Raises what it raises."""
         await self.scorer.check()
 
     async def close(self) -> None:
-        """Release its threads."""
+        """Release the cross-encoder's threads."""
         await self.scorer.close()
 
 
@@ -105,12 +105,12 @@ class Gateway:
     probes: Mapping[str, Probe] = field(default_factory=dict, kw_only=True)
 
     async def check(self) -> None:
-        """Send a probe through the retriever and the scorer. Raises what they raise."""
+        """Send a probe to the retriever and the scorer. Raises what they raise."""
         await self.retriever.check()
         await self.scorer.check()
 
     async def close(self) -> None:
-        """Release threads and connections, in the order of use."""
+        """Release threads and connections, users before what they use."""
         await self.selector.close()
         await self.scorer.close()
         await self.retriever.close()
@@ -118,15 +118,15 @@ class Gateway:
 
 
 def build_scoring(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Scoring:
-    """What a scorer serves. Raises as `build_local_scorer`."""
+    """Build the parts of a scorer. Raises as `build_local_scorer` does."""
     return Scoring(build_local_scorer(settings, on_lost))
 
 
 def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> AllInOne:
-    """Everything that a service needs. Raises ModelUnavailable; blocks while the weights load.
+    """Build all parts of a service in one process. Raises ModelUnavailable; blocks while the weights load.
 
-    BLAS is held to one thread in this process: sessions run side by side already, and its threads would wait for each
-    other, spinning, in products too small to split.
+    Limits BLAS to one thread in this process: sessions already run side by side, and in products too small to split
+    its threads would spin while waiting for each other.
     """
     indexes = build_retrieval(settings, on_lost)
     scorer = build_scorer(settings, on_lost, lambda: ledger(settings))
@@ -143,9 +143,9 @@ def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> All
 
 
 def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Retrieval:
-    """The indexes of this machine or of Milvus and what searches them, for a process of its own or a part of one.
+    """Build the indexes of this machine or of Milvus and their retriever, for a process of its own or a part of one.
 
-    Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load. BLAS is held as by `build`.
+    Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load. Limits BLAS as `build` does.
     """
     from boundarymorph.retrieval.index_retriever import IndexRetriever
 
@@ -153,7 +153,7 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
     caches = build_caches(settings.cache)
     bare = build_encoder(settings, on_lost)
     encoder = caches.before_encoder(bare, _identity(bare))
-    threadpool_limits(1, user_api="blas")  # of what is loaded by now
+    threadpool_limits(1, user_api="blas")  # affects only libraries that are loaded already
     threads = LOCAL_THREADS if settings.milvus.url is None else settings.milvus.connections
     work = settings.work
     retriever = IndexRetriever(catalog, encoder, threads=work.search_threads or threads, waiting=work.search_waiting)
@@ -164,9 +164,9 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
 
 
 def build_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Gateway:
-    """What a service needs whose indexes are at `retriever.url`. BLAS is held as by `build`.
+    """Build the parts of a service whose indexes are at `retriever.url`. Limits BLAS as `build` does.
 
-    Raises InvalidConfiguration, and ModelUnavailable where the cross-encoder is in this process.
+    Raises InvalidConfiguration, and ModelUnavailable if the cross-encoder is in this process.
     """
     threadpool_limits(1, user_api="blas")
     retriever = build_remote_retriever(settings)
@@ -178,7 +178,7 @@ def build_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None
 
 
 def ledger(settings: Settings) -> Ledger:
-    """Who keeps to the ceilings of a language model, in the Redis of the rate limits where there is one.
+    """Build what enforces the cost ceilings of a language model, in the Redis of the rate limits if there is one.
 
     Raises InvalidConfiguration.
     """
@@ -190,12 +190,12 @@ def ledger(settings: Settings) -> Ledger:
 
 
 def probe_of_scorer(scorer: Scorer) -> Probe:
-    """Scores one short pair. scorer: without a cache, which would answer in its place."""
+    """Return a probe that scores one short pair. scorer: without a cache, which would answer instead."""
     return lambda deadline: scorer.score(PROBE, [PROBE], deadline=deadline)
 
 
 def probe_of_indexes(catalog: Catalog) -> Probe:
-    """Checks the indexes in a thread. The next probe awaits a check that is still running: none run side by side."""
+    """Return a probe that checks the indexes in a thread. If a check is still running, the next probe awaits it."""
     check: asyncio.Task[None] | None = None
 
     async def probe(deadline: float) -> None:
@@ -221,7 +221,7 @@ def _selector(settings: Settings, retriever: Retriever, scorer: Scorer, caches: 
 
 
 def _identity(model: Encoder | Scorer) -> Callable[[], str | None] | None:
-    """How the name of a model elsewhere is learned; None where it is known from the start."""
+    """Return the function that tells the name of a remote model; None if the name is known from the start."""
     return (lambda: model.identity) if hasattr(model, "identity") else None
 
 

@@ -1,4 +1,4 @@
-"""A process from its start to its end: what it serves, and whether it can."""
+"""The lifecycle of a process: starting, ready, draining, failed."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ from boundarymorph.server.readiness import RETRY_SECONDS, Readiness
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import tracing
 
-NOT_YET = (ScorerUnavailable, EncoderUnavailable, RetrieverUnavailable, Overloaded)  # what another process may say then
-TICK = 0.1  # seconds within which a signal is noticed before the server runs
+NOT_YET = (ScorerUnavailable, EncoderUnavailable, RetrieverUnavailable, Overloaded)  # another process is not ready yet
+TICK = 0.1  # seconds between checks for a signal before the server runs
 log = logging.getLogger(__name__)
 
 
 class Part(Protocol):
-    """What a process serves."""
+    """The parts of a process, as one."""
 
     @property
     def probes(self) -> Mapping[str, Probe]:
-        """By the name of what is probed while the process runs."""
+        """Return the probes of the running process by the name of their part."""
 
     async def check(self) -> None:
-        """Warm up and try every part once. Raises what keeps it from working."""
+        """Warm up and try every part once. Raises the error of a part that does not work."""
 
     async def close(self) -> None:
         """Release everything."""
 
 
-Build = Callable[[Settings, Callable[[], None]], Part]  # the second: to be called when it is broken for good
+Build = Callable[[Settings, Callable[[], None]], Part]  # the second argument is called when the part breaks for good
 
 
 @dataclass(slots=True)
 class Lifecycle:
-    """A process from its start to its end.
+    """The lifecycle of a process.
 
-    built: what it serves, once that is there; ready: its parts have answered a first probe, and nothing broke since;
-    readiness: of the parts behind it, from then on; waiting: for what, as callers read it; trouble: the same for
-    operators; failure: why there is nothing to wait for; draining: it is to stop; listen_when_ready: it accepts
-    no connection before.
+    built: its parts, once they are built; ready: they have answered a first probe, and nothing has broken for good
+    since; readiness: the state of the parts from then on; waiting: what the process waits for, as shown to callers;
+    trouble: the same for operators; failure: why waiting is useless; draining: it has been told to stop;
+    listen_when_ready: it accepts no connection before it is ready.
     """
 
     settings: Settings
@@ -67,7 +67,7 @@ class Lifecycle:
     readiness: Readiness | None = None
 
     async def live(self, build: Build) -> None:
-        """Start, and from then on ask the parts whether they are still there."""
+        """Start, and from then on keep probing the parts."""
         await self.start(build)
         if self.built is not None and self.ready:
             self.readiness = Readiness(
@@ -78,7 +78,7 @@ class Lifecycle:
             await self.readiness.follow()
 
     async def start(self, build: Build) -> None:
-        """Build, warm up, be ready; a failure is for `on_failure`, except that another process is waited for."""
+        """Build, warm up, and become ready. Wait for other processes; call `on_failure` after any other error."""
         try:
             self.built = await asyncio.to_thread(build, self.settings, self._break)
             await self._check(self.built)
@@ -86,14 +86,14 @@ class Lifecycle:
             log.error("the service cannot start: %s", error, exc_info=not isinstance(error, BoundaryMorphError))
             self._fail(str(error) or repr(error))
         else:
-            # What stands now stays; without this, parsing one large pool makes the collector walk through it all again.
+            # Objects of the start live on; without this, the collector would traverse them while parsing a large pool.
             gc.collect()
             gc.freeze()
             self.ready = True
             log.info("ready")
 
     def health(self) -> Ready:
-        """Whether it can serve, with every detail."""
+        """Return whether the process can serve, with every detail."""
         parts = {} if self.readiness is None else self.readiness.parts
         if self.failure is not None:
             return Ready(status="failed", detail=self.failure, parts=parts)
@@ -105,7 +105,7 @@ class Lifecycle:
         return Ready(status="ok" if missing is None else "unready", detail=missing, parts=parts)
 
     def require(self) -> Part:
-        """Raises NotReady before the probe has come back, and after a breakdown."""
+        """Return the parts. Raises NotReady before they have answered a first probe, and after a failure."""
         if self.built is None or not self.ready:
             if self.failure is not None:
                 raise NotReady("the service could not start, or broke; its log says why")
@@ -113,9 +113,9 @@ class Lifecycle:
         return self.built
 
     async def may_listen(self) -> None:
-        """Wait until it may accept connections: at once, or once it is ready, has failed or is to stop."""
+        """Wait until the process may accept connections: with listen_when_ready, until ready, failed or draining."""
         while self.listen_when_ready and not (self.ready or self.failure or self.draining):  # noqa: ASYNC110
-            await asyncio.sleep(TICK)  # the signal handler, for one, has no event to set
+            await asyncio.sleep(TICK)  # the signal handler, for example, cannot set an event
 
     async def _check(self, built: Part) -> None:
         while True:

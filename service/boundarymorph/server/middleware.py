@@ -1,4 +1,4 @@
-"""Around every request: its id, its span, how long it took, what it keeps, and headers that every answer has."""
+"""Middleware around every request: its id, span, duration and resources, and headers of every response."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _errors = logging.getLogger(__name__)
 
 
 class Observed:
-    """ASGI middleware. A request's id is the caller's own, where that is a plain word, and is in every log line and in
-    the answer, which also says where the time went until it began. Measured is the time to the end of the answer, by
-    route and status; logged are method, path, status and the name of the key, never a query or a text."""
+    """ASGI middleware that identifies, times and logs requests. A request's id is the caller's own if that is a plain
+    word; it is in every log line and in the response, which also has Server-Timing. The time to the end of the response
+    is measured by route and status. The log gets method, path, status and the key's name, never a query or a text."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -70,7 +70,7 @@ class Observed:
 
 
 class RateLimitHeaders:
-    """ASGI middleware: puts the caller's rate limit into every answer, as the fields RateLimit-Policy and RateLimit."""
+    """ASGI middleware that adds the caller's rate limits to every response, as RateLimit-Policy and RateLimit."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -92,7 +92,7 @@ class RateLimitHeaders:
 
 
 class UntilEnd:
-    """ASGI middleware: `request.state.until_end`, an ExitStack, is closed when its request has been answered."""
+    """ASGI middleware that closes `request.state.until_end`, an ExitStack, when its request has been answered."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -107,7 +107,7 @@ class UntilEnd:
 
 
 class HeadAsGet:
-    """ASGI middleware: a HEAD request is answered as GET is, without the body."""
+    """ASGI middleware that answers HEAD as GET, without the body."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -124,12 +124,12 @@ class HeadAsGet:
         try:
             await self._app(asked, receive, without_body)
         finally:
-            scope.update({"route": asked["route"]} if "route" in asked else {})  # which the metrics want to know
+            scope.update({"route": asked["route"]} if "route" in asked else {})  # for the metrics
 
 
 class Unexpected:
-    """ASGI middleware, the innermost: an exception that is no problem of ours is logged with its request's id, and is
-    the answer where none has begun; otherwise it is raised on."""
+    """The innermost ASGI middleware: logs an unexpected exception with its request's id and answers with a problem, or
+    raises it again if a response has begun."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -178,6 +178,6 @@ def _tell(scope: Scope, status: int, seconds: float) -> None:
 
 
 def _path(scope: Scope) -> str:
-    """As the client sent it, still percent-encoded, in printable ASCII, so that no path looks like another log line."""
+    """Return the path as sent, percent-encoded and in printable ASCII, so that none can forge a log line."""
     raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     return _UNPRINTABLE.sub(lambda found: b"%%%02X" % ord(found[0]), raw).decode("ascii")

@@ -1,4 +1,4 @@
-"""A process that serves an application until it is asked to stop and then shuts down gracefully; or several."""
+"""Serving an application in one process or several, until a signal asks for a graceful shutdown."""
 
 from __future__ import annotations
 
@@ -27,32 +27,30 @@ from boundarymorph.server.protocol import ProblemProtocol
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import logs, metrics, tracing
 
-LAST_SECONDS = 10.0  # in which a worker closes what it has, after its grace time
-BACKLOG = 2048  # connections that wait for several processes
+LAST_SECONDS = 10.0  # for a worker to release its resources, after its grace time
+BACKLOG = 2048  # connections that may wait to be accepted by several processes
 ARENAS = 2
 _M_ARENA_MAX = -8  # of glibc's malloc.h
-NO_LISTENER = 3  # the exit code when the address cannot be had
+NO_LISTENER = 3  # the exit code if the address cannot be bound
 log = logging.getLogger(__name__)
 
 
 class Create(Protocol):
-    """What makes an application, such as `create_app`; a function of a module where there are several workers."""
+    """A function that makes an application, such as `create_app`; with several workers it must be picklable."""
 
     def __call__(self, settings: Settings, *, on_failure: Callable[[], None]) -> FastAPI: ...
 
 
 def serve(create: Create, settings: Settings, name: str) -> int:
-    """Run an application, in as many processes as the settings say; the exit code.
+    """Run an application in as many processes as the settings say, and return the exit code.
 
-    name: of the service, in traces. When the application calls `on_failure`, there is nothing left to serve, and the
-    exit code is 1.
+    name: of the service, in traces. If the application calls `on_failure`, it stops with exit code 1.
 
-    The first SIGTERM or SIGINT makes it unready, lets it work on for drain_seconds, then stops listening and gives what
-    runs grace_seconds to finish. The exit code is 0 if all of it did, and 1 if requests had to be broken off. A second
-    signal N ends it at once with 128 + N.
+    The first SIGTERM or SIGINT makes it unready. It keeps accepting requests for drain_seconds, then stops listening
+    and gives running requests grace_seconds to finish. The exit code is 0 if all did, and 1 if some had to be aborted.
+    A second signal N ends it at once with 128 + N.
 
-    Raises InvalidConfiguration for an address that others can reach, without keys, for traces without the extra, and as
-    `create` does.
+    Raises InvalidConfiguration for a public address without keys, for traces without the extra, and as `create` does.
     """
     if not (settings.keys or settings.without_keys or _is_loopback(settings.host)):
         raise InvalidConfiguration(
@@ -62,7 +60,7 @@ def serve(create: Create, settings: Settings, name: str) -> int:
     logs.configure(settings.log_level, settings.log_format)
     if settings.workers == 1:
         return _serve(create, settings, name)
-    create(settings, on_failure=lambda: None)  # what is wrong with the settings shows here, once for all workers
+    create(settings, on_failure=lambda: None)  # reports wrong settings once, instead of in every worker
     _trace(settings.traces.url, name)()
     try:
         listener = _listen(settings.host, settings.port)
@@ -85,8 +83,8 @@ def serve(create: Create, settings: Settings, name: str) -> int:
 
 
 def _work(create: Create, settings: Settings, name: str, listener: socket.socket, again: bool) -> int:
-    """The life of one of several workers. again: it waits with listening until it is ready; others are there."""
-    warnings.filterwarnings("ignore", "Removal of labels", UserWarning)  # prometheus_client, of a gauge at its end
+    """Run one of several workers. again: it replaces another one and listens only when it is ready."""
+    warnings.filterwarnings("ignore", "Removal of labels", UserWarning)  # from prometheus_client, at a gauge's end
     logs.configure(settings.log_level, settings.log_format)
     return _serve(create, settings, name, listener, listen_when_ready=again)
 
@@ -127,10 +125,11 @@ def _serve(
 
 
 def share_arenas() -> None:
-    """Let all threads to come allocate from two of malloc's arenas, unless MALLOC_ARENA_MAX says how many.
+    """Limit malloc to two arenas for all new threads, unless MALLOC_ARENA_MAX sets the number.
 
-    By default glibc makes up to eight a core, and each keeps what its threads ever held at once. Under searches in 16
-    threads that is most of the memory of a process, and it grows for hours. Other C libraries have no such arenas.
+    By default glibc makes up to eight per core, and each keeps the most memory that its threads ever held at once. With
+    searches in 16 threads that is most of the memory of a process, and it grows for hours. Other C libraries have no
+    such arenas.
     """
     if "MALLOC_ARENA_MAX" not in os.environ:
         with suppress(AttributeError, OSError):
@@ -147,9 +146,10 @@ def _trace(url: str | None, name: str) -> Callable[[], None]:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket for several processes. Raises OSError."""
+    """Return a listening socket for several processes. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # else asyncio leaves Nagle's algorithm on
+    # Without IPPROTO_TCP asyncio leaves Nagle's algorithm on.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
@@ -161,9 +161,9 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 class _DrainingServer(uvicorn.Server):
-    """A server that is unready for a while before it stops listening.
+    """A server that drains before it stops listening: it is unready but still accepts requests.
 
-    broken_off: whether requests were still running when its grace time was over.
+    broken_off: whether requests were still running at the end of its grace time.
     """
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, drain_seconds: float) -> None:
@@ -174,14 +174,14 @@ class _DrainingServer(uvicorn.Server):
         self.broken_off = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The signal handler."""
+        """Start draining at the first signal, exit at the second."""
         if self._exit_at is not None:
-            os._exit(128 + sig)  # an end in order would wait for threads, such as one whose disk hangs
+            os._exit(128 + sig)  # a normal exit would wait for threads, for instance one blocked by its disk
         self._app.state.lifecycle.draining = True
         self._exit_at = time.monotonic() + self._drain_seconds
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and tell people where there is a page for them."""
+        """Listen, and log the URL of the playground."""
         await super().startup(sockets)
         if not self.started:
             return
@@ -191,13 +191,13 @@ class _DrainingServer(uvicorn.Server):
             log.info("to try it: http://%s:%d%s", f"[{host}]" if ":" in host else host, port, path)
 
     async def on_tick(self, counter: int) -> bool:
-        """Called ten times a second."""
+        """Stop when draining is over. Called ten times a second."""
         if self._exit_at is not None and time.monotonic() >= self._exit_at:
             self.should_exit = True
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let requests finish, and cancel those that do not in time."""
+        """Let requests finish, and cancel those that do not finish in time."""
         running = set(self.server_state.tasks)
         await super().shutdown(sockets)
         self.broken_off = any(task.cancelling() for task in running)

@@ -1,4 +1,4 @@
-"""What the server answers to bytes that are no HTTP, before there is a request that the application could see."""
+"""The answer to bytes that are not HTTP, before there is a request for the application."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from boundarymorph.errors import PROBLEM_TYPE
 
 
 class ProblemProtocol(HttpToolsProtocol):
-    """HTTP/1.1 as uvicorn speaks it, with problem details in place of its plain text."""
+    """uvicorn's HTTP/1.1 with problem details instead of plain text."""
 
     def send_400_response(self, msg: str) -> None:
         status = HTTPStatus.BAD_REQUEST

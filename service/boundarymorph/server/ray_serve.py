@@ -1,6 +1,6 @@
-"""The applications as deployments of Ray Serve: the very same ASGI applications, behind its proxies (`[ray]` extra).
+"""The same ASGI applications as deployments of Ray Serve, behind its proxies (`[ray]` extra).
 
-`boundarymorph ray` prints the configuration that names the functions here.
+`boundarymorph ray` prints a configuration that names the functions of this module.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ Values = dict[str, Any]  # of settings, as Settings.load takes them
 
 
 def gateway(values: Values) -> Application:
-    """The service in front of others. It answers without them, so it is replaced only when it has failed itself."""
+    """Return the gateway. It can answer without its scorers, so it is replaced only if it has failed itself."""
     return _application("gateway", values, {"failed"})
 
 
 def retriever(values: Values) -> Application:
-    """The indexes of the node that it runs on, or of Milvus; replaced when they do not answer."""
+    """Return a retriever for the indexes of its node, or of Milvus; it is replaced if they do not answer."""
     return _application("retriever", values, {"failed", "unready"})
 
 
 def scorer(values: Values) -> Application:
-    """A cross-encoder; replaced when it does not answer."""
+    """Return a scorer; it is replaced if its cross-encoder does not answer."""
     return _application("scorer", values, {"failed", "unready"})
 
 
 def _application(role: str, values: Values, unhealthy: Collection[str]) -> Application:
     def create() -> FastAPI:
         app = _create(role)(Settings.load(**values))
-        app.state.lifecycle.listen_when_ready = True  # a replica gets requests once it is ready
+        app.state.lifecycle.listen_when_ready = True  # Ray Serve then sends it no requests before it is ready
         return app
 
     class Replica:
         app: FastAPI
 
         async def check_health(self) -> None:
-            """What /readyz says. Raises RuntimeError where another replica should take its place."""
+            """Check /readyz. Raises RuntimeError if another replica should replace this one."""
             ready = self.app.state.lifecycle.health()
             if ready.status in unhealthy:
                 raise RuntimeError(ready.detail)

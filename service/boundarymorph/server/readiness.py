@@ -1,4 +1,4 @@
-"""Whether the parts behind a process answer, asked again and again while it runs."""
+"""Periodic probes of the parts of a running process."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from boundarymorph.errors import Overloaded
 from boundarymorph.server.composition import Probe
 from boundarymorph.telemetry import metrics, tracing
 
-RETRY_SECONDS = 1.0  # between probes while a part is away
+RETRY_SECONDS = 1.0  # between probes while a part does not answer
 log = logging.getLogger(__name__)
 
 
 class Readiness:
-    """The parts by name, each as its last probe left it. They answer to begin with."""
+    """The state of each part after its last probe. All parts start as answering."""
 
     def __init__(
         self,
@@ -39,18 +39,18 @@ class Readiness:
 
     @property
     def missing(self) -> str | None:
-        """The parts that do not answer and why; None when all do."""
+        """The parts that do not answer and why; None if all do."""
         away = [f"{name}: {part.detail}" for name, part in self.parts.items() if part.status != "ok"]
         return "; ".join(away) or None
 
     async def follow(self) -> None:
-        """Ask for ever. No probe is sent while another is on its way."""
+        """Probe until cancelled, one round of probes after another."""
         while self._probes:
             await asyncio.sleep(self._interval if self.missing is None else min(RETRY_SECONDS, self._interval))
             await self.ask()
 
     async def ask(self) -> None:
-        """Send each part a probe, side by side."""
+        """Probe all parts concurrently."""
         await asyncio.gather(*(self._ask(name, probe) for name, probe in self._probes.items()))
 
     async def _ask(self, name: str, probe: Probe) -> None:
@@ -60,7 +60,7 @@ class Readiness:
                 async with asyncio.timeout(self._timeout):
                     await probe(time.monotonic() + self._timeout)
         except Overloaded:
-            pass  # one that has too much to do is there
+            pass  # an overloaded part is up
         except TimeoutError as error:
             detail = str(error) or f"no answer in {self._timeout:g} seconds"
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Several worker processes: started, stopped, and replaced when they are killed."""
+"""Starts and stops several worker processes, and replaces those that are killed."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from multiprocessing import connection
 from multiprocessing.context import SpawnProcess
 
-TICK = 0.1  # seconds within which a signal is passed on
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before a killed worker is replaced; doubled with each death of it
+TICK = 0.1  # seconds between checks for signals and ended workers
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before a killed worker is replaced; doubles with each of its deaths
 RESTARTS, RESTART_SECONDS = 5, 300.0
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Actions:
-    """What is to be done now. start: workers by number; kill and terminate: of all that run."""
+    """The actions that are due. start: workers, by number; kill, terminate: whether to kill or terminate all."""
 
     start: list[int] = field(default_factory=list)
     terminate: bool = False
@@ -30,23 +30,23 @@ class Actions:
 
 
 class Policy:
-    """Which of several workers are to run, and when all is over. It knows neither processes nor a clock.
+    """Decides which of several workers run, and when all stop. It uses neither processes nor a clock.
 
     A worker that dies is replaced after a pause, which doubles with each of its deaths in the last `window` seconds.
-    The first that dies more than `restarts` times within these ends all, and so does one that ends by itself with an
-    error, as its successor would do so again.
+    If a worker dies more than `restarts` times in that window, all workers are stopped. The same happens if a worker
+    exits by itself with an error, as its successor would do the same.
     """
 
     def __init__(
         self, workers: int, *, patience: float, restarts: int = RESTARTS, window: float = RESTART_SECONDS
     ) -> None:
-        """patience: seconds after the first signal until the workers that still run are killed."""
+        """patience: seconds after the first signal until workers that still run are killed."""
         self.code = 0
         self._patience = patience
         self._restarts = restarts
         self._window = window
         self._deaths: list[deque[float]] = [deque() for _ in range(workers)]
-        self._due = dict.fromkeys(range(workers), float("-inf"))  # of those that do not run: when they are to
+        self._due = dict.fromkeys(range(workers), float("-inf"))  # start times of workers that do not run
         self._running: set[int] = set()
         self._signals = self._passed_on = 0
         self._kill_at = float("inf")
@@ -60,16 +60,16 @@ class Policy:
         return self.stopping and not self._running
 
     def signal(self, number: int, now: float) -> None:
-        """SIGTERM or SIGINT has come. The first lets all workers finish; a later one does not wait for them."""
+        """Handle SIGTERM or SIGINT. The first lets all workers finish; a later one does not wait for them."""
         if self.stopping:
             self.code = self.code or 128 + number
         self._stop(now)
 
     def ended(self, worker: int, code: int, now: float) -> None:
-        """A worker has ended. code: of its exit; negative for the signal that killed it."""
+        """Handle the end of a worker. code: its exit code, or the negative number of the signal that killed it."""
         self._running.remove(worker)
         if self.stopping:
-            in_order = code in (0, -signal.SIGTERM)  # the latter of one that was still starting
+            in_order = code in (0, -signal.SIGTERM)  # the latter if it was still starting
             self.code = self.code or (0 if in_order else max(1, code))
         elif code > 0:
             log.error("worker %d has ended with %d, and so does the service", worker, code)
@@ -79,7 +79,7 @@ class Policy:
             self._died(worker, code, now)
 
     def actions(self, now: float) -> Actions:
-        """What is to be done now; it counts as done."""
+        """Return the actions that are due now, and count them as done."""
         actions = Actions()
         if self.stopping:
             actions.terminate = self._signals > self._passed_on
@@ -126,20 +126,20 @@ def supervise(
     window: float = RESTART_SECONDS,
     on_death: Callable[[int], None] = lambda pid: None,
 ) -> int:
-    """Run `work` in so many processes until SIGTERM or SIGINT, which each of them gets as SIGTERM; the exit code.
+    """Run `work` in so many processes until SIGTERM or SIGINT, which is passed on to them as SIGTERM.
 
-    work: picklable; whether it takes the place of one that was killed; its result is the exit code of its process.
-    patience, restarts, window: as `Policy` has them. on_death: called with the process id of each that has ended.
+    work: picklable; takes whether the process replaces one that was killed, and returns its exit code. patience,
+    restarts, window: as in `Policy`. on_death: called with the process id of each worker that has ended.
 
-    The code is 0 if all workers have ended in order, 128 + N after a second signal N, 1 if workers had to be killed or
-    were killed too often, else that of the first worker which ended with an error.
+    Returns 0 if all workers have ended normally, 128 + N after a second signal N, 1 if workers had to be killed or died
+    too often, else the exit code of the first worker that ended with an error.
     """
     policy = Policy(workers, patience=patience, restarts=restarts, window=window)
     return _Supervisor(work, policy, on_death).run()
 
 
 class _Supervisor:
-    """Does what a policy says, with real processes."""
+    """Carries out the actions of a policy with real processes."""
 
     def __init__(self, work: Callable[[bool], int], policy: Policy, on_death: Callable[[int], None]) -> None:
         self._work = work
@@ -184,7 +184,7 @@ class _Supervisor:
 
 
 def _run(work: Callable[[bool], int], again: bool) -> None:
-    os.setpgid(0, 0)  # Ctrl-C is for the supervisor, which passes it on once
+    os.setpgid(0, 0)  # Ctrl-C then reaches only the supervisor, which passes it on once
     threading.Thread(target=_follow_parent, daemon=True).start()
     raise SystemExit(work(again))
 

@@ -1,4 +1,4 @@
-"""Logs: lines for people, or JSON for machines, each with the id of the request that it is about."""
+"""Logs as text lines or JSON lines, each with the id of its request."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import orjson
 
 from boundarymorph.telemetry import tracing
 
-REQUEST_ID = "X-Request-ID"  # the header; servers asked for a request get its id, so that all logs name the same
+REQUEST_ID = "X-Request-ID"  # the header; passed on to servers that we call, so that all logs have the same id
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 _OURS = ("boundarymorph", "uvicorn", "opentelemetry")
 
 
 class JsonLines(logging.Formatter):
-    """One object a line: time, level, logger, process, message, request_id, trace_id, what `extra={"fields": {...}}`
-    gave, exception."""
+    """One object per line: time, level, logger, process, message, request_id, trace_id, the fields of
+    `extra={"fields": {...}}`, exception."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -42,7 +42,7 @@ class JsonLines(logging.Formatter):
 
 
 class Lines(logging.Formatter):
-    """LEVEL, message, and the request's id at the end. A message stays on its line, whatever it quotes."""
+    """LEVEL, message, and the request's id at the end. Control characters are escaped, so a message is one line."""
 
     def format(self, record: logging.LogRecord) -> str:
         message = _CONTROL.sub(lambda found: repr(found[0])[1:-1], record.getMessage())
@@ -53,7 +53,7 @@ class Lines(logging.Formatter):
 
 
 def configure(level: str, form: Literal["text", "json"]) -> None:
-    """Send what this service and its server log to stderr."""
+    """Send the logs of this service and its server to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else Lines())
     for name in _OURS:

@@ -1,6 +1,6 @@
-"""Prometheus metrics of the service. Seconds and counts, no label that a caller could make up.
+"""Prometheus metrics of the service, in seconds and counts. Callers cannot create label values.
 
-With several workers, each keeps its numbers in a file of SHARED_DIRECTORY, and whichever is asked adds them up.
+With several workers, each keeps its numbers in a file in SHARED_DIRECTORY; the one that is scraped adds them up.
 """
 
 from __future__ import annotations
@@ -138,10 +138,10 @@ _MODEL = ["model", "backend"]
 
 
 class BatchFamily:
-    """The metrics of all batchers of one role: of the scorer's pairs, or of the encoder's texts."""
+    """The metrics of all batchers of one role: the scorer's pairs, or the encoder's texts."""
 
     def __init__(self, role: str, item: str, done: str) -> None:
-        """role, item: parts of the names, the item in the singular; done: what a batch does to it."""
+        """role, item: parts of the names, the item in the singular; done: the participle for what a batch does."""
         prefix, items, title = f"boundarymorph_{role}", f"{item}s", item.capitalize()
         self.queue_items = Gauge(
             f"{prefix}_queue_{items}", f"{title}s that wait, at the scrape.", _MODEL, multiprocess_mode="livesum"
@@ -199,7 +199,7 @@ encoder_attempt_seconds = Histogram(
 
 
 class BatchMetrics:
-    """Those of one model in this process. `waiting` gives, at each scrape, the items and tokens in the queue."""
+    """The batch metrics of one model in this process. `waiting` returns the items and tokens in the queue."""
 
     def __init__(self, family: BatchFamily, model: str, backend: str, waiting: Callable[[], tuple[int, int]]) -> None:
         self._family = family
@@ -217,20 +217,20 @@ class BatchMetrics:
         self.refused = family.refused.labels(*labels)
 
     def dropped(self, reason: str, items: int) -> None:
-        """Count items that nobody waits for any more: cancelled, deadline or failed."""
+        """Count items that were dropped. reason: cancelled, deadline or failed."""
         self._family.dropped.labels(*self._labels, reason).inc(items)
 
     def close(self) -> None:
-        """Let go of the queue; the counts stay."""
+        """Stop reading the queue; the counts stay."""
         for gauge in (self._family.queue_items, self._family.queue_tokens):
             if is_shared():
-                gauge.labels(*self._labels).set_function(lambda: 0)  # a file of several workers forgets no labels
+                gauge.labels(*self._labels).set_function(lambda: 0)  # labels cannot be removed from a worker's file
             else:
                 gauge.remove(*self._labels)
 
 
 def observe_admission(running: Callable[[], int], waiting: Callable[[], int]) -> None:
-    """Ask, at each scrape, how many selections run and how many requests for one wait."""
+    """Set the functions that return, at each scrape, how many selections run and how many requests wait."""
     select_running.set_function(running)
     select_waiting.set_function(waiting)
 
@@ -241,7 +241,7 @@ def observe_attempt(endpoint: str, outcome: str, seconds: float) -> None:
 
 
 def observe_judge(read: int, written: int, cost: float) -> None:
-    """Record what an answer of a language model took."""
+    """Record the tokens and the cost of an answer of a language model."""
     judge_tokens.labels("read").inc(read)
     judge_tokens.labels("written").inc(written)
     judge_cost.inc(cost)
@@ -253,26 +253,26 @@ def observe_encoder_attempt(endpoint: str, outcome: str, seconds: float) -> None
 
 
 def observe_replica(role: str, endpoint: str, works: bool) -> None:
-    """Note that one of the servers of a role works, or that it does not."""
+    """Record whether one of the servers of a role works."""
     replica_up.labels(role, endpoint).set(works)
 
 
 def count_lookups(cache: Cache, **outcomes: int) -> None:
-    """Count items that were looked up in a cache by their outcomes."""
+    """Count items looked up in a cache, by outcome."""
     for outcome, items in outcomes.items():
         if items:
             cache_lookups.labels(cache, outcome).inc(items)
 
 
 def counted(cache: Cache, found: list[Value | None]) -> list[Value | None]:
-    """What was found of items that were looked up, None for nothing, counted as hits and misses."""
+    """Count looked-up items as hits and misses (None), and return them."""
     missing = sum(value is None for value in found)
     count_lookups(cache, hit=len(found) - missing, miss=missing)
     return found
 
 
 def exposition() -> tuple[bytes, str]:
-    """The scrape and its content type: of this process, or of all workers."""
+    """Return the scrape and its content type, of this process or of all workers."""
     if not is_shared():
         return generate_latest(), CONTENT_TYPE_LATEST
     share_gauges()
@@ -287,12 +287,12 @@ def is_shared() -> bool:
 
 
 def forget_worker(pid: int) -> None:
-    """Of a worker that has ended, the gauges count no more; what it counted does."""
+    """Remove the gauges of a worker that has ended; its counters remain."""
     mark_process_dead(pid)  # type: ignore[no-untyped-call]
 
 
 def share_gauges() -> None:
-    """Write down for the other workers what is otherwise read at the scrape, such as how much waits."""
+    """Write the gauges that are otherwise read at the scrape, such as queue lengths, for the other workers."""
     for family in REGISTRY.collect():
         gauge = REGISTRY._names_to_collectors.get(family.name)
         if isinstance(gauge, Gauge):

@@ -1,4 +1,4 @@
-"""Where the time of the current request goes, for its Server-Timing header."""
+"""The current request's time by stage, for its Server-Timing header."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _stages: ContextVar[dict[str, float] | None] = ContextVar("stages", default=None
 
 @contextmanager
 def collecting() -> Iterator[dict[str, float]]:
-    """Collect what is recorded within the block, in its tasks too: seconds by stage."""
+    """Yield a dictionary that collects the seconds by stage recorded within the block and its tasks."""
     stages: dict[str, float] = {}
     token = _stages.set(stages)
     try:
@@ -22,20 +22,20 @@ def collecting() -> Iterator[dict[str, float]]:
 
 
 def add(stage: str, seconds: float) -> None:
-    """Add to a stage of the current request; nothing outside of one."""
+    """Add seconds to a stage of the current request; outside of a request, do nothing."""
     if (stages := _stages.get()) is not None:
         stages[stage] = stages.get(stage, 0.0) + seconds
 
 
 def tell(seconds: Mapping[str, float]) -> None:
-    """Say for all stages of the current request what they took, in place of what was added."""
+    """Replace the seconds of all stages of the current request."""
     if (stages := _stages.get()) is not None:
         stages.clear()
         stages.update(seconds)
 
 
 def header(seconds: Mapping[str, float]) -> str:
-    """The value of a Server-Timing header, in milliseconds. The names of the stages are words."""
+    """Return the value of a Server-Timing header, in milliseconds. The names of stages must be plain words."""
     return ", ".join(f"{stage};dur={value * 1e3:.3f}" for stage, value in seconds.items())
 
 
@@ -49,7 +49,7 @@ class Stopwatch:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Add what the block takes to a stage."""
+        """Add the time of the block to a stage."""
         start = self._clock()
         try:
             yield
@@ -57,5 +57,5 @@ class Stopwatch:
             self._stages[name] = self._stages.get(name, 0.0) + self._clock() - start
 
     def read(self) -> dict[str, float]:
-        """Every stage so far, and the total since the beginning."""
+        """Return the seconds of every stage so far, and the total since the start."""
         return {**self._stages, "total": self._clock() - self._start}

@@ -1,7 +1,7 @@
-"""Spans of OpenTelemetry, in a process that is configured to export them. Others import nothing of it.
+"""OpenTelemetry spans, in a process that is configured to export them; others do not import OpenTelemetry.
 
-The context of a trace comes and goes in the W3C header traceparent. No span carries a query, a text or an id of a
-document. What OTEL_* variables say of sampling, batching, headers and resources is the SDK's to follow.
+Trace contexts are received and passed on in the W3C header traceparent. No span contains a query, a text or a document
+id. The SDK follows the OTEL_* variables for sampling, batching, headers and resources.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
-EXPORT_TIMEOUT = 5.0  # seconds; a collector that is away must not hold up the end of a process
+EXPORT_TIMEOUT = 5.0  # seconds; an unreachable collector must not delay the exit of a process
 
-_tracer: Tracer | None = None  # as the metrics, the process's own
+_tracer: Tracer | None = None  # one per process, like the metrics
 
 
 def configure(url: str, service: str) -> Callable[[], None]:
-    """Send the spans of this process to an OTLP/HTTP collector, as those of a service of this name, unless
-    OTEL_SERVICE_NAME has another. What it returns sends the last ones and ends that.
+    """Send the spans of this process to an OTLP/HTTP collector, under this service name unless OTEL_SERVICE_NAME is
+    set. Returns a function that sends the remaining spans and stops.
 
     Raises ModuleNotFoundError without the extra `otel`.
     """
@@ -49,7 +49,7 @@ def configure(url: str, service: str) -> Callable[[], None]:
 
 
 def trace_id() -> str | None:
-    """Of the current span, as 32 hexadecimal digits."""
+    """Return the trace id of the current span as 32 hexadecimal digits."""
     if _tracer is None:
         return None
     from opentelemetry import trace
@@ -59,7 +59,7 @@ def trace_id() -> str | None:
 
 
 def headers() -> dict[str, str]:
-    """By which a request continues the current trace."""
+    """Return the headers with which an outgoing request continues the current trace."""
     carrier: dict[str, str] = {}
     if _tracer is not None:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -70,7 +70,7 @@ def headers() -> dict[str, str]:
 
 @contextmanager
 def span(name: str) -> Iterator[None]:
-    """A span within the current one; marked as failed, without a message, if the block raises."""
+    """Run the block in a span within the current one, marked as failed, without a message, if the block raises."""
     if _tracer is None:
         yield
         return
@@ -87,9 +87,9 @@ def span(name: str) -> Iterator[None]:
 
 @contextmanager
 def serving(method: str, headers: Mapping[str, str], request_id: str) -> Iterator[Callable[[str, int], None]]:
-    """The span of a request that is answered here, within the caller's trace if its headers name one.
+    """Run the block in the span of an incoming request, within the caller's trace if its headers name one.
 
-    What the block is given is to be called with the route and the status of the answer.
+    Yields a function to be called with the route and the status of the response.
     """
     if _tracer is None:
         yield lambda route, status: None
@@ -117,7 +117,7 @@ def serving(method: str, headers: Mapping[str, str], request_id: str) -> Iterato
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """What the block does is in no trace, neither here nor in the processes that it asks."""
+    """Run the block without any trace, here and in the processes that it calls."""
     if _tracer is None:
         yield
         return
