@@ -290,7 +290,7 @@ class TestIngesting:
     @pytest.mark.usefixtures("full_disk")
     async def test_a_full_disk_while_an_upload_is_checked(self, own: LocalIndex) -> None:
         records = ({"id": i, "text": "x", "embedding": vector_of("v").tolist()} for i in range(10))
-        with pytest.raises(StorageFull, match="kept aside"):
+        with pytest.raises(StorageFull, match="cannot be stored"):
             await ingest(own, None, upload(*records), strict=True)
         assert own.count() == 0
 

@@ -1,6 +1,6 @@
-"""The encoder, the indexes and the retrievers elsewhere that the settings ask for.
+"""Building the encoder, the indexes and the clients of remote retrievers that the settings ask for.
 
-What a process does not need is not imported.
+Parts that a process does not need are not imported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Encoder:
-    """The dual encoder. Its `check` comes before its name. on_lost: called when its device is gone for good.
+    """Load the dual encoder. Its `name` is valid after `check`. on_lost: called if its device is lost for good.
 
     Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load.
     """
@@ -59,7 +59,7 @@ def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None
 
 
 def encoder_is_paid(settings: EncoderSettings) -> bool:
-    """Whether a request costs money, so that none is sent without need."""
+    """Whether a request costs money, so that none is sent unnecessarily."""
     from boundarymorph.retrieval.encoders.remote import parse
 
     return any(parse(url).dialect.paid for url in settings.url)
@@ -81,7 +81,7 @@ def _remote_encoder(chosen: EncoderSettings) -> Encoder:
 def build_catalog(
     settings: Settings, make_vectors: Callable[[int], VectorIndex] | None = None, warnings: Sequence[str] = ()
 ) -> LocalCatalog:
-    """The indexes on this machine, as `LocalCatalog`. Raises InvalidConfiguration where there can be none."""
+    """Return the indexes on this machine. Raises InvalidConfiguration if the settings rule them out."""
     from boundarymorph.retrieval.local.catalog import LocalCatalog
 
     try:
@@ -97,10 +97,10 @@ def build_catalog(
 
 
 def build_indexes(settings: Settings) -> Catalog:
-    """The indexes that a service has: those in Milvus if there is a url, else those on this machine.
+    """Return the indexes of a service: those in Milvus if there is a url, else those on this machine.
 
-    These are searched on `search_device`, or where it cannot be used on the CPU, with a warning in every answer.
-    Raises InvalidConfiguration; a Milvus that is not there shows at the first call.
+    The latter are searched on `search_device` or, if that cannot be used, on the CPU with a warning in every answer.
+    Raises InvalidConfiguration. An unreachable Milvus raises only at the first call.
     """
     chosen = settings.milvus
     if chosen.url is None:
@@ -136,13 +136,13 @@ def _searched_catalog(settings: Settings) -> LocalCatalog:
         if make_vectors is not None:
             make_vectors(1)
     except (ImportError, InvalidConfiguration) as error:
-        _log.warning("search_device %s cannot be used, the CPU searches in its place: %s", device, error)
+        _log.warning("search_device %s cannot be used, searching on the CPU instead: %s", device, error)
         return build_catalog(settings, warnings=[f"search_device {device} cannot be used here; the CPU searched"])
     return build_catalog(settings, make_vectors)
 
 
 def _device_index(device: str) -> Callable[[int], VectorIndex] | None:
-    """What holds and searches the vectors on another device; None where the kinds on the CPU do. Raises ImportError."""
+    """Return a factory of vector indexes on another device; None for those on the CPU. Raises ImportError."""
     kind, _, number = device.partition(":")
     match kind:
         case "cuda":
@@ -158,12 +158,12 @@ def _device_index(device: str) -> Callable[[int], VectorIndex] | None:
 
 
 def build_remote_retriever(settings: Settings) -> RemoteRetriever:
-    """The retrievers at `retriever.url`. Raises InvalidConfiguration where there is none."""
+    """Return a client of the retrievers at `retriever.url`. Raises InvalidConfiguration if it is not set."""
     from boundarymorph.retrieval.remote import RemoteRetriever
 
     chosen = settings.retriever
     if not chosen.url:
-        raise InvalidConfiguration("retriever.url: say where the retriever is")
+        raise InvalidConfiguration("retriever.url is required: set it to the URL of the retriever")
     alone = len(chosen.url) == 1
     return RemoteRetriever(
         *chosen.url,

@@ -1,4 +1,4 @@
-"""Where a request's candidates come from: an index, or the request itself."""
+"""Sources of a request's candidates: an index, or the request itself."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ from boundarymorph.retrieval.retriever import Retrieved, Retriever, Search, Vect
 from boundarymorph.retrieval.words.lexical import PoolWords
 from boundarymorph.selection.pool import Pool
 
-CHARACTERS_PER_TOKEN = 4.0  # of English text under the tokenizers of today's language models
+CHARACTERS_PER_TOKEN = 4.0  # for English text with the tokenizers of current language models
 
 
 class Ordered(NamedTuple):
-    """Candidates in an order, and by what, in words."""
+    """Candidates in an order. by: what determines the order, in words."""
 
     pool: Pool
     by: str
 
 
 class Candidates(Protocol):
-    """The candidates of one request, whose texts are read only when they are needed.
+    """The candidates of one request. Their texts are read only when they are needed.
 
-    texts_at_hand: whether the texts came with the request. Their ids then mean nothing beyond it.
+    texts_at_hand: whether the texts came with the request; then their ids have no meaning beyond it.
     """
 
     texts_at_hand: ClassVar[bool]
 
     async def retrieve(self, run: Run) -> Retrieved:
-        """Embeddings and scores of all candidates, in retrieval order; `run` has threads for what takes time."""
+        """Return all candidates with embeddings and scores, in retrieval order; `run` runs what is slow in threads."""
 
     async def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        """The candidates of these ids, by id; those deleted in the meantime are left out."""
+        """Return the candidates with these ids, by id, without those deleted in the meantime."""
 
     async def lengths(self, ids: Sequence[str]) -> NDArray[np.float64]:
-        """(n,) tokens of n candidates, at least 1: as given, else estimated from their characters. NaN for those
-        deleted in the meantime."""
+        """Return (n,) lengths of n candidates in tokens, at least 1: given, or estimated from their characters. NaN for
+        those deleted in the meantime."""
 
     def known_scores(self) -> Mapping[str, float]:
-        """Cross-encoder scores that came with the candidates, by id."""
+        """Return the cross-encoder scores that came with the candidates, by id."""
 
     def ordered(self) -> Ordered | None:
-        """The candidates in the order that is known so far, without vectors; None where none is."""
+        """Return the candidates in the order known so far, without vectors; None if no order is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexedCandidates:
-    """What a search of an index finds."""
+    """Candidates found by searching an index."""
 
     texts_at_hand: ClassVar[bool] = False
     retriever: Retriever
@@ -83,14 +83,14 @@ class IndexedCandidates:
 class GivenCandidates:
     """Documents that came with the request.
 
-    embeddings: (N, d), or one (d,) or None a document; what is missing is encoded here, and so is the query. Where
-    there are none at all and `vectors` is "lexical", the vectors are made of the words, and nothing is encoded.
-    scores: (N,) retrieval scores. Without them, documents that are `ranked` are in retrieval order and get scores that
-    fall as those of a fused ranking, which tell more than the order alone (docs/evaluation.md); the order of others is
-    that of BM25 with lexical vectors, and of the inner products with the query with vectors of another kind.
-    features: further (N,) signals; bm25 is computed over the pool where it is not among them and `words` are wanted.
-    tokens: (N,) lengths, None where not known. known: cross-encoder scores by id. listed: no vectors are made, and the
-    pool is that of `Pool.listed`.
+    embeddings: (N, d), or one (d,) or None per document; missing ones are encoded here, and so is the query. If there
+    are none at all and `vectors` is "lexical", the vectors are made from the words, and nothing is encoded.
+    scores: (N,) retrieval scores. Without them, documents that are `ranked` are in retrieval order and get the scores
+    of a fused ranking, which are more informative than the order alone (docs/evaluation.md). Others are ordered by
+    BM25 with lexical vectors, and by inner product with the query with vectors of another kind.
+    features: additional (N,) signals; if `words` is set and bm25 is not among them, it is computed over the pool.
+    tokens: (N,) lengths, None where unknown. known: cross-encoder scores by id. listed: whether to make no vectors, and
+    return the pool of `Pool.listed`.
     """
 
     texts_at_hand: ClassVar[bool] = True
@@ -128,7 +128,7 @@ class GivenCandidates:
             made = await self._embedded(run)
         scores = features["bm25"] if by_words else self._order
         pool = await run(Pool.of, ids, made.documents, made.query, scores, features)
-        if by_words:  # BM25 is a feature already
+        if by_words:  # the scores are BM25, so the inner products become the feature
             pool = replace(pool, features={**pool.features, "similarity": await run(_similarity, pool)})
         return Retrieved(pool, made.warnings, made.source)
 
@@ -155,7 +155,7 @@ class GivenCandidates:
 
     @cached_property
     def _order(self) -> ArrayLike | None:
-        """(N,) scores of the caller's order; None where there is none."""
+        """(N,) scores that express the caller's order; None if there is none."""
         if self.scores is None and self.ranked:
             return scores_by_rank(len(self.given))
         return self.scores
@@ -165,7 +165,7 @@ class GivenCandidates:
         return {document.id: document for document in self.given}
 
     async def _embedded(self, run: Run) -> _Vectors:
-        """The vectors as they were given, and those of the encoder where there are none."""
+        """Return the given vectors, completed by the encoder."""
         source: VectorSource = "given"
         warnings = []
         if isinstance(self.embeddings, np.ndarray):
@@ -193,7 +193,7 @@ class GivenCandidates:
 
 
 class _Vectors(NamedTuple):
-    """Of the documents and of the query, where they are from, and what their user should know."""
+    """Vectors of the documents and of the query, their source, and warnings."""
 
     documents: ArrayLike
     query: ArrayLike
@@ -202,7 +202,7 @@ class _Vectors(NamedTuple):
 
 
 def _lexical(words: PoolWords, query: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    from boundarymorph.retrieval.words.vectors import lexical_vectors  # which imports scipy
+    from boundarymorph.retrieval.words.vectors import lexical_vectors  # imports scipy
 
     return lexical_vectors(words, query)
 
@@ -216,7 +216,7 @@ def _tokens(characters: NDArray[np.integer] | NDArray[np.floating]) -> NDArray[n
 
 
 def _rows(partial: Sequence[ArrayLike | None]) -> dict[int, NDArray[np.float32]]:
-    """The vectors that were given, by position. What float32 cannot hold becomes infinite, which a pool refuses."""
+    """Return the given vectors by position. Values too large for float32 become infinite, and the pool rejects them."""
     with np.errstate(over="ignore"):
         return {
             position: np.asarray(vector, dtype=np.float32)

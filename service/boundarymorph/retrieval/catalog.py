@@ -1,4 +1,4 @@
-"""Named indexes: what the retriever, ingestion and the routes know of them, wherever they are kept."""
+"""The interface of named indexes to the retriever, ingestion and the routes, wherever the indexes are stored."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ WORDS = "words"  # the kind of an index without vectors
 class IndexConfiguration:
     """What an index was created with.
 
-    encoder: None when its users bring their own vectors, or when it has none; dimension: of its vectors, 0 where it has
-    none; created: UTC, ISO 8601; kind: of its search structure; lexical: whether it has an inverted index of its words,
-    as of when it was opened.
+    encoder: None if its users bring their own vectors, or if it has none; dimension: of its vectors, 0 if it has none;
+    created: UTC, ISO 8601; kind: of its search structure; lexical: whether it has an inverted index of its words, as of
+    when it was opened.
     """
 
     encoder: str | None
@@ -36,7 +36,7 @@ class IndexConfiguration:
 
 
 def check_name(name: str) -> None:
-    """Raises InvalidIndexName for what is no name of an index."""
+    """Raise InvalidIndexName if this is not a valid name of an index."""
     if not NAME.fullmatch(name):
         raise InvalidIndexName(
             f"{name!r} cannot name an index; use 1 to 64 of a-z, 0-9, '.', '_', '-', a letter or digit first"
@@ -44,7 +44,7 @@ def check_name(name: str) -> None:
 
 
 def check_same(name: str, info: IndexConfiguration, *, encoder: str | None, dimension: int, kind: str | None) -> None:
-    """Raises IndexConflict unless an index is as `Catalog.ensure` is asked for it."""
+    """Raise IndexConflict unless an index has the configuration that `Catalog.ensure` is asked for."""
     wanted = kind or info.kind
     if (info.encoder, info.dimension, info.kind) != (encoder, dimension, wanted):
         raise IndexConflict(
@@ -61,16 +61,16 @@ def _with(encoder: str | None, dimension: int) -> str:
 
 
 def unknown(name: str) -> UnknownIndex:
-    """What is raised where there is no index of a name."""
+    """Return the error for an index that does not exist."""
     return UnknownIndex(f"there is no index {name!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class StructureInfo:
-    """What an index of kind ivf was trained with.
+    """The training of an index of kind ivf.
 
-    count: documents; sequence: of the store's last change before it; recall: by depth, the share of the nearest that
-    was found for a sample of its own vectors.
+    count: documents; sequence: of the store's last change before it; recall: by depth, the fraction of the nearest
+    vectors found for a sample of its own vectors.
     """
 
     count: int
@@ -81,10 +81,10 @@ class StructureInfo:
 
 @dataclass(frozen=True, slots=True)
 class IndexInfo:
-    """An index at a glance.
+    """A summary of an index.
 
-    encoder, dimension: as in `IndexConfiguration`; created: UTC, ISO 8601; bytes: its files on this disk; kind: how it
-    is searched; structure: None where it is exhaustive; metric: what is nearest, the same for all.
+    encoder, dimension: see `IndexConfiguration`; created: UTC, ISO 8601; bytes: size of its files on this disk; kind:
+    how it is searched; structure: None if it is searched exhaustively; metric: of nearness, the same for all.
     """
 
     name: str
@@ -99,7 +99,7 @@ class IndexInfo:
 
 
 class Index(Protocol):
-    """One index. All calls block, may come from any thread, and raise UnknownIndex once the index is gone."""
+    """One index. All methods block, are thread-safe, and raise UnknownIndex once the index is deleted."""
 
     @property
     def name(self) -> str: ...
@@ -108,13 +108,13 @@ class Index(Protocol):
     def info(self) -> IndexConfiguration: ...
 
     def count(self) -> int:
-        """Documents in the index."""
+        """Number of documents in the index."""
 
     def retrieve(self, search: Search) -> Retrieved:
-        """As `Retriever.retrieve`, for a search with an embedding."""
+        """Search as `Retriever.retrieve` does; the search must have an embedding."""
 
     def check(self, document: Document) -> None:
-        """Raises InvalidInput or LimitExceeded for a document that this index cannot hold."""
+        """Raise InvalidInput or LimitExceeded if this index cannot store the document."""
 
     def upsert(
         self,
@@ -122,65 +122,65 @@ class Index(Protocol):
         embeddings: NDArray[np.floating],
         digests: Sequence[bytes] | None = None,
     ) -> None:
-        """Write n documents with their (n, d) embeddings; durable and visible to every later search on return.
+        """Write n documents with their (n, d) embeddings; on return they are durable and visible to later searches.
 
-        digests: what `digests` is to answer for them, by default fingerprints of the documents and these embeddings.
-        Raises InvalidEmbeddings or InvalidInput, and then nothing is written.
+        digests: what `digests` will return for them, by default fingerprints of the documents and these embeddings.
+        Raises InvalidEmbeddings or InvalidInput without writing anything.
         """
 
     def delete(self, ids: Sequence[str]) -> int:
-        """Remove documents, durably and at once; how many of the ids were there."""
+        """Remove documents, durably and at once; return how many of the ids existed."""
 
     def delete_matching(self, filter: Filter) -> int:
-        """Remove the documents whose metadata pass a filter, durably and at once; how many there were."""
+        """Remove the documents whose metadata match a filter, durably and at once; return how many there were."""
 
     def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        """The documents of these ids, by id and in their order; unknown ones are left out."""
+        """Return the documents with these ids, by id and in their order, without unknown ones."""
 
     def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
-        """How long title and text of these ids are together, by id; unknown ones are left out."""
+        """Return the length in characters of title and text together, by id, without unknown ids."""
 
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
-        """Fingerprints of what is stored under these ids; unknown ones are left out."""
+        """Return fingerprints of what is stored under these ids, without unknown ones."""
 
 
 class Catalog(Protocol):
-    """Indexes by name. Calls block and may come from any thread."""
+    """Indexes by name. All methods block and are thread-safe."""
 
     def check(self) -> None:
-        """Raises what keeps all indexes from being reached."""
+        """Raise an error if no index can be reached."""
 
     def exists(self, name: str) -> bool:
-        """Whether there is an index of this name. Raises InvalidIndexName."""
+        """Whether an index of this name exists. Raises InvalidIndexName."""
 
     def ensure(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
     ) -> bool:
-        """Make an index unless there is one with the same configuration; whether this call made it.
+        """Create an index unless one with the same configuration exists; return whether it was created.
 
-        encoder: the name of the encoder that its text queries go through; None for an index of own vectors, and for one
-        of kind "words", which has none and a dimension of 0: its documents are found by BM25 alone.
-        kind: of its search structure; None takes what is there, and "flat" for a new one. lexical: whether a new one
-        keeps its words, where that is possible. Raises InvalidIndexName, InvalidInput, or IndexConflict when the name
-        is taken by another configuration.
+        encoder: the name of the encoder for its text queries; None for an index of the users' own vectors, and for one
+        of kind "words", which has no vectors and a dimension of 0: its documents are found by BM25 alone.
+        kind: of its search structure; None accepts the existing one, and means "flat" for a new one. lexical: whether a
+        new one indexes its words, if possible. Raises InvalidIndexName, InvalidInput, or IndexConflict if the index
+        exists with another configuration.
         """
 
     def create(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
     ) -> Index:
-        """The same, and the index."""
+        """Do the same as `ensure`, and return the index."""
 
     def get(self, name: str) -> Index:
-        """The index of this name. Raises InvalidIndexName or UnknownIndex."""
+        """Return the index of this name. Raises InvalidIndexName or UnknownIndex."""
 
     def describe(self, name: str) -> IndexInfo:
-        """An index at a glance. Raises InvalidIndexName or UnknownIndex."""
+        """Return a summary of an index. Raises InvalidIndexName or UnknownIndex."""
 
     def list(self) -> Sequence[IndexInfo]:
-        """All indexes by name. One that cannot be read is left out, with a warning in the log."""
+        """Return summaries of all indexes by name. One that cannot be read is left out, and a warning logged."""
 
     def delete(self, name: str) -> None:
         """Remove an index with its documents. Raises InvalidIndexName or UnknownIndex."""
 
     def close(self) -> None:
-        """Release files and connections."""
+        """Close files and connections."""

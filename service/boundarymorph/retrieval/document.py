@@ -1,4 +1,4 @@
-"""A document as it is stored, encoded, scored and returned."""
+"""A document, as it is stored, encoded, scored and returned."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Document:
 
     @property
     def content(self) -> str:
-        """What the encoder and the cross-encoder read."""
+        """The text that the encoder and the cross-encoder read."""
         return f"{self.title}\n{self.text}" if self.title else self.text
 
 
 def fingerprint(document: Document, embedding: NDArray[np.floating] | None = None) -> bytes:
-    """16 bytes that change when a document, or the embedding that was given with it, changes. Raises InvalidInput."""
+    """Return 16 bytes that identify a document and any embedding given with it. Raises InvalidInput."""
     content = [document.title, document.text, dict(document.metadata)]
     state = hashlib.blake2b(canonical(document, content), digest_size=16)
     if embedding is not None:
@@ -39,7 +39,7 @@ def fingerprint(document: Document, embedding: NDArray[np.floating] | None = Non
 
 
 def canonical(document: Document, value: object) -> bytes:
-    """Something of a document as JSON with sorted keys. Raises InvalidInput."""
+    """Encode part of a document as JSON with sorted keys. Raises InvalidInput if that is not possible."""
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except TypeError as error:

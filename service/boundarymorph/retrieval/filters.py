@@ -1,15 +1,15 @@
-"""Filters over the metadata of documents: a small JSON language, as SQL and as a predicate.
+"""Filters over the metadata of documents: a small JSON language, translated to SQL and evaluated in Python.
 
     {"language": "en"}                                        a field equals a value
     {"year": {"gte": 1990, "lt": 2000}}                       all of several comparisons of one field
     {"language": "en", "author.name": {"in": ["A", "B"]}}     all of several fields; dots lead into objects
-    {"and": [...]}, {"or": [...]}, {"not": {...}}             of filters
+    {"and": [...]}, {"or": [...]}, {"not": {...}}             combine filters
 
 Comparisons: eq, ne, in, nin, gt, gte, lt, lte, exists. A value is a string, a number, a boolean or null, and equals
-only values of its own type; numbers compare with numbers and strings with strings, by code points. A list meets eq, in,
-gt, gte, lt and lte if one of its elements does; an object meets none of them. ne and nin say the opposite of eq and in,
-so what lacks the field meets them. exists asks whether the field is there, null or not. {} is met by everything. A
-string of the metadata counts up to its first NUL.
+only values of its own type; numbers compare with numbers and strings with strings, by code points. A list matches eq,
+in, gt, gte, lt and lte if one of its elements does; an object matches none of them. ne and nin are the negations of eq
+and in, so documents without the field match them. exists tests whether the field is present, null or not. {} matches
+everything. A string of the metadata is compared up to its first NUL.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any
 
 from boundarymorph.errors import InvalidInput, LimitExceeded
 
-MAX_DEPTH = 8  # of and, or and not within each other
-MAX_VALUES = 1_000  # of all comparisons and lists together
+MAX_DEPTH = 8  # nesting of and, or and not
+MAX_VALUES = 1_000  # in all comparisons and lists together
 MAX_STRING = 1_024
 
 Scalar = str | int | float | bool | None
@@ -39,9 +39,9 @@ _TYPES = {"text": "'text'", "number": "'integer', 'real'", "true": "'true'", "fa
 
 @dataclass(frozen=True, slots=True)
 class Sql:
-    """A condition over a column with JSON objects, 0 or 1 and never null, and what is bound to its `?`.
+    """A condition over a column of JSON objects, which is 0 or 1 and never null, and the values of its `?`.
 
-    It is about the column even where it is always or never met, as SQLite refuses `INDEXED BY` with a plain 0.
+    It mentions the column even if it is always or never true, since SQLite rejects `INDEXED BY` with a constant 0.
     """
 
     text: str
@@ -49,13 +49,13 @@ class Sql:
 
 
 class Filter:
-    """A checked filter. Equal ones are those that read the same, whatever the order of their fields.
+    """A validated filter. Filters that differ only in the order of their fields are equal.
 
-    condition: the expression, for translation into another query language.
+    condition: the parsed expression, for translation into another query language.
     """
 
     def __init__(self, filter: object) -> None:
-        """Read a decoded JSON value. Raises InvalidInput, and LimitExceeded for one too large, naming the place."""
+        """Parse a decoded JSON value. Raises InvalidInput, or LimitExceeded if it is too large, naming the place."""
         self.condition = _read(filter, "filter", 1, _Count())
 
     def __eq__(self, other: object) -> bool:
@@ -65,17 +65,17 @@ class Filter:
         return hash(self.condition)
 
     def sql(self, column: str) -> Sql:
-        """The filter as SQL over a column, whose name must be one of the program's own."""
+        """Translate the filter to SQL over a column, whose name must be trusted."""
         return self.condition.sql(column)
 
     def matches(self, metadata: Mapping[str, Any]) -> bool:
-        """Whether one document's metadata meet the filter: what the SQL means."""
+        """Whether a document's metadata match the filter; equivalent to the SQL."""
         return self.condition.matches(metadata)
 
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """All of the parts; without parts, anything."""
+    """True if all parts are; without parts, always."""
 
     parts: frozenset[Condition]
 
@@ -88,7 +88,7 @@ class AllOf:
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """Any of the parts; without parts, nothing."""
+    """True if any part is; without parts, never."""
 
     parts: frozenset[Condition]
 
@@ -101,7 +101,7 @@ class AnyOf:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """The opposite of its part."""
+    """The negation of its part."""
 
     part: Condition
 
@@ -115,7 +115,7 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """Whether a field is there, null or not."""
+    """Whether a field is present, null or not."""
 
     path: tuple[str, ...]
 
@@ -128,9 +128,9 @@ class Exists:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Whether a field, or an element of it, is of one type and in one relation to one of the values.
+    """Whether a field, or an element of it, is of one type and compares to one of the values.
 
-    type: one of _TYPES; comparison: "in" or one of _ORDER, with one value.
+    type: one of _TYPES; comparison: "in", or one of _ORDER with one value.
     """
 
     path: tuple[str, ...]
@@ -155,7 +155,7 @@ class Compare:
 
     @property
     def _has_operand(self) -> bool:
-        """Whether more is to be known than the type."""
+        """Whether the value is compared, not only its type."""
         return self.type in ("text", "number")
 
     def _test(self, operand: str) -> str:
@@ -179,7 +179,7 @@ Condition = AllOf | AnyOf | Not | Exists | Compare
 
 
 class _Count:
-    """Values read so far."""
+    """The number of values read so far."""
 
     def __init__(self) -> None:
         self.values = 0
@@ -187,7 +187,7 @@ class _Count:
     def add(self, place: str, values: int = 1) -> None:
         self.values += values
         if self.values > MAX_VALUES:
-            raise LimitExceeded(f"{place}: a filter may hold at most {MAX_VALUES} values; ask for less at once")
+            raise LimitExceeded(f"{place}: a filter may have at most {MAX_VALUES} values; use fewer")
 
 
 def _read(filter: object, place: str, depth: int, count: _Count) -> Condition:
@@ -251,7 +251,7 @@ def _read_field(path: tuple[str, ...], value: object, place: str, count: _Count)
 
 
 def _among(path: tuple[str, ...], values: Sequence[Scalar]) -> Condition:
-    """Whether a field is one of some values of any types."""
+    """Return a condition that a field is one of several values, which may be of different types."""
     by_type: dict[str, list[Scalar]] = {}
     for value in values:
         by_type.setdefault(type_of(value), []).append(value)
@@ -291,11 +291,11 @@ def _encodable(text: str, place: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidInput(f"{place!r} holds half a surrogate pair, which is no character") from error
+        raise InvalidInput(f"{place!r} contains half a surrogate pair, which is not a character") from error
 
 
 def type_of(value: object) -> str:
-    """One of text, number, true, false and null, of a value that is no list and no object."""
+    """Return one of text, number, true, false and null for a value that is neither a list nor an object."""
     match value:
         case None:
             return "null"
@@ -308,13 +308,13 @@ def type_of(value: object) -> str:
 
 
 def _shown(value: object) -> str:
-    """The beginning of a value as it looks in a message."""
+    """Format the beginning of a value for a message."""
     shown = repr(value)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
 def _reach(metadata: Mapping[str, Any], path: tuple[str, ...]) -> list[Any]:
-    """What stands at a path, if anything does."""
+    """Return the value at a path in a list, which is empty if there is none."""
     value: Any = metadata
     for name in path:
         if not isinstance(value, Mapping) or name not in value:
@@ -328,7 +328,7 @@ def _json_path(path: tuple[str, ...]) -> str:
 
 
 def _joined(by: str, empty: str, parts: frozenset[Condition], column: str) -> Sql:
-    """Conditions in an order of their own, as a balanced tree: SQLite bounds the depth of an expression."""
+    """Join sorted conditions into a balanced tree, because SQLite limits the depth of an expression."""
     pieces = sorted((part.sql(column) for part in parts), key=repr) or [Sql(empty, ())]
     while len(pieces) > 1:
         pairs = [pieces[start : start + 2] for start in range(0, len(pieces), 2)]

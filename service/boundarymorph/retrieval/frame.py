@@ -1,9 +1,9 @@
-"""What a retriever answers, as bytes: pools and embeddings in the safetensors format.
+"""The binary form of pools and embeddings between retriever and gateway, in the safetensors format.
 
-Indexes store float16 and bring it to unit length when they read it, so a pool's float32 rows hold no more than float16
-does. A frame carries them as float16, and its reader brings them to unit length anew, which gives the same bits
-(`halves`). All the same, the writer tries it on every row, and sends those that would come out otherwise in float32
-beside the others.
+Indexes store float16 and normalize vectors when reading them, so a pool's float32 rows contain no more information than
+float16. A frame therefore carries them as float16, and its reader normalizes them again, with the same result bit for
+bit (`halves`). The writer still verifies every row, and sends those that would come out differently additionally as
+float32.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from boundarymorph.selection.pool import Pool, row_lengths
 POOL_TYPE = "application/vnd.boundarymorph.pool"
 EMBEDDINGS_TYPE = "application/vnd.boundarymorph.embeddings"
 VERSION = "2"
-HEADER_BYTES = 2**20  # at most: names, shapes and warnings
-MOST_WORKERS = 4  # threads that convert the rows of all frames together
-_BLOCK = 2**18  # numbers that are brought to unit length at a time, so that they stay in the cache
+HEADER_BYTES = 2**20  # limit for names, shapes and warnings
+MOST_WORKERS = 4  # threads that convert the rows of all frames
+_BLOCK = 2**18  # numbers normalized at a time, so that they stay in the CPU's cache
 _FEATURE = "feature:"
 _TYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "U32": "<u4", "U8": "|u1"}
 
@@ -40,9 +40,9 @@ Tensors = dict[str, NDArray[Any]]
 
 
 def encode_pool(retrieved: Retrieved) -> bytes:
-    """A pool and its warnings. `decode_pool` gives back the same bits: ids, vectors, query, scores and features.
+    """Encode a pool and its warnings. `decode_pool` restores ids, vectors, query, scores and features bit for bit.
 
-    Raises InvalidInput for ids that are not Unicode text.
+    Raises InvalidInput for ids that are not valid Unicode.
     """
     pool = retrieved.pool
     ids = [_utf8(id) for id in pool.ids]
@@ -61,7 +61,7 @@ def encode_pool(retrieved: Retrieved) -> bytes:
 
 
 def decode_pool(frame: bytes) -> Retrieved:
-    """What `encode_pool` was given. Needs memory for the vectors in float32, and for no more than the frame holds.
+    """Reverse `encode_pool`. Needs memory for the vectors in float32, limited by the size of the frame.
 
     Raises MalformedFrame.
     """
@@ -92,22 +92,22 @@ def decode_pool(frame: bytes) -> Retrieved:
 
 
 def encode_embeddings(embeddings: Embeddings) -> bytes:
-    """(n, d) vectors as they are, how many texts were cut, and the name of the encoder, if it is known."""
+    """Encode (n, d) vectors unchanged, the number of truncated texts, and the name of the encoder, if known."""
     named = {} if embeddings.encoder is None else {"encoder": embeddings.encoder}
     return _frame({"vectors": embeddings.vectors}, EMBEDDINGS_TYPE, truncated=str(embeddings.truncated), **named)
 
 
 def decode_embeddings(frame: bytes, count: int) -> Embeddings:
-    """What `encode_embeddings` was given, if it was for `count` texts. Raises MalformedFrame."""
+    """Reverse `encode_embeddings`. Raises MalformedFrame, also if it is not for `count` texts."""
     tensors, metadata = _opened(frame, EMBEDDINGS_TYPE)
     vectors = _taken(tensors, "vectors", np.dtype("<f4"), None)
     _check_used_up(tensors)
     if vectors.ndim != 2 or len(vectors) != count or (count and not vectors.shape[1]):
-        raise MalformedFrame(f"its vectors are of {vectors.shape}, for {count} texts")
+        raise MalformedFrame(f"its vectors have the shape {vectors.shape}, for {count} texts")
     _check_unit(vectors, "one of its vectors")
     truncated = metadata.get("truncated", "")
     if not (truncated.isascii() and truncated.isdecimal() and len(truncated) < 10 and int(truncated) <= count):
-        raise MalformedFrame("it does not say how many texts were cut")
+        raise MalformedFrame("it does not say how many texts were truncated")
     return Embeddings(vectors, int(truncated), metadata.get("encoder"))
 
 
@@ -117,7 +117,7 @@ def _frame(tensors: Mapping[str, NDArray[Any]], kind: str, **metadata: str) -> b
 
 
 def _rows(vectors: NDArray[np.floating]) -> Tensors:
-    """The rows in float16, and those that do not come back from it; all as they are where that is shorter."""
+    """Return the rows as float16 plus those that float16 does not restore; or unchanged if that is shorter."""
     if vectors.dtype != np.float32:
         return {"vectors": vectors}
     vectors = np.ascontiguousarray(vectors)
@@ -141,7 +141,7 @@ def _rows(vectors: NDArray[np.floating]) -> Tensors:
 
 
 def _vectors(tensors: Tensors) -> NDArray[Any]:
-    """(N, d) unit rows, d at least 1."""
+    """Read (N, d) unit rows, with d at least 1."""
     sent = _taken(tensors, "vectors", None, None)
     if sent.ndim != 2 or not sent.shape[1] or sent.dtype.kind != "f":
         raise MalformedFrame(f"its vectors are {sent.dtype} of {sent.shape}")
@@ -167,7 +167,7 @@ def _vectors(tensors: Tensors) -> NDArray[Any]:
 
 
 def _by_blocks(convert: Callable[[slice], None], count: int, dimension: int) -> None:
-    """Convert all rows, some blocks of them at a time: NumPy lets go of the interpreter meanwhile."""
+    """Convert all rows in concurrent blocks; NumPy releases the GIL meanwhile."""
     step = max(1, _BLOCK // dimension)
     blocks = [slice(start, start + step) for start in range(0, count, step)]
     if len(blocks) == 1:
@@ -182,7 +182,7 @@ def _workers() -> ThreadPoolExecutor:
 
 
 def _opened(frame: bytes, kind: str) -> tuple[Tensors, dict[str, str]]:
-    """Tensors and metadata of a frame of this kind."""
+    """Parse a frame of this kind into tensors and metadata."""
     header = int.from_bytes(frame[:8], "little")
     if header > HEADER_BYTES:
         raise MalformedFrame(f"its header is over {HEADER_BYTES:,} bytes")
@@ -190,11 +190,11 @@ def _opened(frame: bytes, kind: str) -> tuple[Tensors, dict[str, str]]:
         described: list[tuple[str, dict[str, Any]]] = deserialize(frame)  # type: ignore[no-untyped-call]
         metadata: dict[str, str] = orjson.loads(frame[8 : 8 + header]).get("__metadata__") or {}
     except (SafetensorError, orjson.JSONDecodeError) as error:
-        raise MalformedFrame(f"it is not in the safetensors format, or cut off: {error}") from error
+        raise MalformedFrame(f"it is not in the safetensors format, or truncated: {error}") from error
     if (metadata.get("type"), metadata.get("version")) != (kind, VERSION):
         raise MalformedFrame(
             f"it is {metadata.get('type')!r} in version {metadata.get('version')!r}, not {kind} in version {VERSION}; "
-            "let gateway and retriever be of one release"
+            "run gateway and retriever in the same release"
         )
     tensors = {}
     for name, tensor in described:
@@ -208,7 +208,7 @@ def _opened(frame: bytes, kind: str) -> tuple[Tensors, dict[str, str]]:
 
 
 def _taken(tensors: Tensors, name: str, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None) -> NDArray[Any]:
-    """Take a tensor out; dtype and shape: what it must be of, None for any."""
+    """Remove and return a tensor; dtype and shape: its required type, None for any."""
     if name not in tensors:
         raise MalformedFrame(f"it has no {name!r}")
     tensor = tensors.pop(name)
@@ -219,7 +219,7 @@ def _taken(tensors: Tensors, name: str, dtype: np.dtype[Any] | None, shape: tupl
 
 def _check_used_up(tensors: Tensors) -> None:
     if tensors:
-        raise MalformedFrame(f"it holds {next(iter(tensors))!r}, which nobody knows")
+        raise MalformedFrame(f"it contains {next(iter(tensors))!r}, which is unknown")
 
 
 def _check_finite(values: NDArray[Any], what: str) -> None:
@@ -268,4 +268,4 @@ def _utf8(id: str) -> bytes:
     try:
         return id.encode()
     except UnicodeEncodeError as error:
-        raise InvalidInput(f"the id {id!r} is not Unicode text: it holds half a surrogate pair") from error
+        raise InvalidInput(f"the id {id!r} is not valid Unicode: it contains half a surrogate pair") from error

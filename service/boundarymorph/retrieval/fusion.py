@@ -1,4 +1,4 @@
-"""Rankings, and one out of several."""
+"""Rankings, and merging several into one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Ranked:
 
 
 def scores_by_rank(count: int) -> NDArray[np.float64]:
-    """(count,) scores of a ranking of which the order alone is known: those of its fusion with no other."""
+    """Return (count,) scores for a ranking known only by its order: those of fusing it with no other."""
     scores: NDArray[np.float64] = 1.0 / (RANK_CONSTANT + np.arange(1, count + 1, dtype=np.float64))
     return scores
 
@@ -30,22 +30,22 @@ def scores_by_rank(count: int) -> NDArray[np.float64]:
 def fuse(rankings: Sequence[Sequence[str]], *, rank_constant: float = RANK_CONSTANT) -> Ranked:
     """Reciprocal rank fusion (Cormack, Clarke and Büttcher 2009): the sum of 1 / (rank_constant + rank), ranks from 1.
 
-    rankings: ids, best first; a document may be missing from any of them, which then adds nothing. Equal scores go by
-    the first ranking that has one of the documents, and in its order; the order of the rankings matters for nothing
-    else. Raises DuplicateIds for an id that is twice in a ranking, InvalidInput for a negative rank_constant.
+    rankings: ids, best first; a ranking that lacks a document adds nothing to its score. Ties are broken by the first
+    ranking that contains one of the documents; otherwise the order of the rankings does not matter. Raises DuplicateIds
+    for an id that is twice in a ranking, InvalidInput for a negative rank_constant.
     """
     if not rank_constant >= 0:
         raise InvalidInput(f"the rank constant must not be negative, but is {rank_constant}")
     rows: dict[str, int] = {}
     for number, ranking in enumerate(rankings, start=1):
         if len(set(ranking)) < len(ranking):
-            raise DuplicateIds(f"ranking {number} of {len(rankings)} names a document twice; leave out the later ones")
+            raise DuplicateIds(f"ranking {number} of {len(rankings)} repeats a document; leave out the later ones")
         for id in ranking:
             rows.setdefault(id, len(rows))
     ranks = np.full((len(rows), len(rankings)), np.inf)
     for column, ranking in enumerate(rankings):
         ranks[[rows[id] for id in ranking], column] = np.arange(1, len(ranking) + 1)
-    # Added up from the smallest, so that equal sums come out equal whichever rankings their parts are from.
+    # Summed from the smallest, so that sums of the same parts are equal whichever rankings these come from.
     scores = np.sort(1.0 / (rank_constant + ranks), axis=1).sum(axis=1)
     order = np.argsort(-scores, kind="stable")
     ids = list(rows)

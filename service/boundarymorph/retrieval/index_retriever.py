@@ -18,10 +18,10 @@ from boundarymorph.retrieval.retriever import Retrieved, Search
 
 
 class IndexRetriever:
-    """A `Retriever` over the indexes of a catalog. Searches run in its own threads, off the event loop; what comes when
-    `threads` of them run and `waiting` more wait is Overloaded.
+    """A `Retriever` over the indexes of a catalog. Searches run in its own threads; with `threads` of them running and
+    `waiting` more waiting, further ones raise Overloaded.
 
-    The catalog and the encoder stay their owner's to close. encoder: None where every index has its own vectors.
+    The caller closes the catalog and the encoder. encoder: None if every index has its users' own vectors.
     """
 
     def __init__(self, catalog: Catalog, encoder: Encoder | None, *, threads: int = 4, waiting: int = 512) -> None:
@@ -30,12 +30,12 @@ class IndexRetriever:
         self._executor = BoundedExecutor("search", threads=threads, waiting=waiting)
 
     async def retrieve(self, index: str, search: Search) -> Retrieved:
-        search.condition  # noqa: B018  a malformed filter is refused before anything else
+        search.condition  # noqa: B018  reject a malformed filter before anything else
         found = await self._executor.run(self._catalog.get, index)
         if search.embedding is None and found.info.kind != WORDS:
             self._refuse_other_encoder(found)
             search = replace(search, embedding=await self.embed_query(search.query))
-            self._refuse_other_encoder(found)  # its servers may have changed their model meanwhile
+            self._refuse_other_encoder(found)  # its servers may have changed their model in the meantime
         retrieved = await self._executor.run(found.retrieve, search)
         if search.condition is None or len(retrieved.pool) or found.info.kind == WORDS:
             return retrieved
@@ -72,5 +72,5 @@ class IndexRetriever:
         if built_with != running:
             raise InvalidInput(
                 f"the index {index.name!r} was built with the encoder {built_with!r} and this service runs "
-                f"{'no encoder' if running is None else repr(running)}; send a query_embedding or build the index anew"
+                f"{'no encoder' if running is None else repr(running)}; send a query_embedding or rebuild the index"
             )

@@ -1,4 +1,4 @@
-"""Ingestion: from the documents of an upload into an index."""
+"""Ingestion: writing the documents of an upload into an index."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from boundarymorph.retrieval.storage import storage_errors
 from boundarymorph.retrieval.uploads import BadLine, ParsedDocument
 
 MAX_PROBLEMS = 100
-MAX_FIELD_NAMES = 100  # unknown fields that are counted by name
+MAX_FIELD_NAMES = 100  # unknown fields counted by name
 ENCODED_AT_A_TIME = 32
-WRITTEN_AT_A_TIME = 256  # where nothing is to be encoded
-BATCH_BYTES = 8 * 2**20  # of the upload, beyond which a batch takes no further line
+WRITTEN_AT_A_TIME = 256  # if nothing has to be encoded
+BATCH_BYTES = 8 * 2**20  # of the upload, after which a batch is complete
 
 
 @dataclass(slots=True)
 class IngestReport:
-    """What became of the documents of an upload, in the order in which they came.
+    """The outcome of the documents of an upload so far.
 
-    superseded: earlier documents of an id that came again in the same batch; truncated: how many were encoded without
-    their end; problems: the first MAX_PROBLEMS of those that were skipped; unknown_fields: how many documents had a
-    field that means nothing here, by its name; position: bytes of the upload that are dealt with, where it has lines.
+    superseded: documents replaced by a later one with the same id in the same batch; truncated: documents truncated to
+    be encoded; problems: the first MAX_PROBLEMS skipped documents; unknown_fields: number of documents with each
+    unknown field; position: bytes of an NDJSON upload processed.
     """
 
     added: int = 0
@@ -46,7 +46,7 @@ class IngestReport:
 
     @property
     def documents(self) -> int:
-        """How many have been dealt with, whatever became of them."""
+        """Number of documents processed, whatever their outcome."""
         return self.added + self.updated + self.unchanged + self.superseded + self.skipped
 
     def skip(self, bad: BadLine) -> None:
@@ -70,7 +70,7 @@ async def ingest(
     on_progress: Callable[[IngestReport], None] | None = None,
     run: Run = in_default_thread,
 ) -> IngestReport:
-    """What `ingesting` does, to its end. on_progress: called after each batch."""
+    """Run `ingesting` to its end and return the report. on_progress: called after each batch."""
     report = IngestReport()
     async for report in ingesting(index, encoder, entries, batch_size=batch_size, strict=strict, run=run):
         if on_progress is not None:
@@ -87,16 +87,15 @@ async def ingesting(
     strict: bool = False,
     run: Run = in_default_thread,
 ) -> AsyncIterator[IngestReport]:
-    """Write the documents of an upload, batch by batch; of several with one id the last stays.
+    """Write the documents of an upload in batches; of several with the same id the last one is kept.
 
-    Documents without an embedding are encoded, if `encoder` is the index's own, else skipped as bad lines where the
-    index has vectors, as are those that the index cannot hold. What is stored unchanged is neither encoded nor written.
-    Yields one report, which goes on counting, after each batch, which is then durable, and at the end: an upload that
-    failed halfway can simply be sent again.
+    A document without an embedding is encoded if `encoder` is the index's own; otherwise, if the index has vectors, it
+    is skipped as a bad line, as is one that the index cannot store. Unchanged documents are neither encoded nor
+    written. Yields the same report, updated, after each batch has become durable, and at the end: an upload that failed
+    halfway can simply be repeated.
 
-    strict: check the whole upload, kept in a temporary file meanwhile, before anything is written, and raise
-    InvalidInput on the first bad line instead of skipping it, or on the first unknown field. run: in which threads the
-    index is read and written.
+    strict: check the whole upload, kept in a temporary file, before anything is written, and raise InvalidInput for the
+    first bad line instead of skipping it, or for the first unknown field. run: runs calls of the index in threads.
     """
     if encoder is not None and encoder.name != index.info.encoder:
         encoder = None
@@ -140,7 +139,7 @@ async def _write(
 
 
 def _digests(index: Index, entries: Mapping[str, ParsedDocument]) -> tuple[Mapping[str, bytes], dict[str, bytes]]:
-    """Fingerprints by id: of what is stored, and of what has come."""
+    """Return fingerprints by id, of what is stored and of the new entries."""
     new = {id: fingerprint(entry.document, entry.embedding) for id, entry in entries.items()}
     return index.digests(list(entries)), new
 
@@ -148,7 +147,7 @@ def _digests(index: Index, entries: Mapping[str, ParsedDocument]) -> tuple[Mappi
 async def _embed(
     entries: Sequence[ParsedDocument], encoder: Encoder | None, index: Index
 ) -> tuple[NDArray[np.float32], int]:
-    """(n, d) vectors, given or encoded, and how many texts were cut."""
+    """Return (n, d) vectors, given or encoded, and how many texts were truncated."""
     vectors = np.empty((len(entries), index.info.dimension), dtype=np.float32)
     without = []
     for row, entry in enumerate(entries):
@@ -159,7 +158,7 @@ async def _embed(
     if encoder is None or not without:
         return vectors, 0
     encoded = await encoder.encode_documents([entries[row].document.content for row in without])
-    if encoder.name != index.info.encoder:  # its servers have changed their model meanwhile
+    if encoder.name != index.info.encoder:  # its servers have changed their model in the meantime
         raise IndexConflict(
             f"the encoder is {encoder.name!r} now, and the index {index.name!r} was built with {index.info.encoder!r}"
         )
@@ -170,7 +169,7 @@ async def _embed(
 async def _checked(
     entries: AsyncIterable[ParsedDocument | BadLine], index: Index, *, encodes: bool
 ) -> AsyncIterator[ParsedDocument | BadLine]:
-    """The entries; as bad lines those that the index cannot hold, or that lack an embedding where nobody encodes."""
+    """Yield the entries; those that the index cannot store, or that lack a required embedding, as bad lines."""
     reason = (
         "no embedding, and the index holds its users' own vectors"
         if index.info.encoder is None
@@ -191,8 +190,8 @@ async def _checked(
 
 
 async def _all_valid(entries: AsyncIterable[ParsedDocument | BadLine]) -> AsyncIterator[ParsedDocument]:
-    """The same entries, the first of them only after all have been seen to be good."""
-    with storage_errors("the upload cannot be kept aside to be checked"), tempfile.TemporaryFile() as spool:
+    """Yield the same entries, but only after all have been checked."""
+    with storage_errors("the upload cannot be stored to be checked"), tempfile.TemporaryFile() as spool:
         async for entry in entries:
             if isinstance(entry, BadLine):
                 raise InvalidInput(f"line {entry.line}: {entry.reason}; nothing was written")

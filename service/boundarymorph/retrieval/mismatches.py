@@ -1,4 +1,4 @@
-"""Why a filter may match nothing: it compares a field with a type of value that no document has there."""
+"""Detecting filters that compare a field with a type of value that no document has there."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from boundarymorph.retrieval.catalog import Index
 from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Not
 from boundarymorph.retrieval.retriever import Search
 
-MOST_LOOKS = 5  # searches for documents that have the type, each as cheap as one for a single document
+MOST_LOOKS = 5  # searches for a document with the type, each for a single result
 ANY_VALUE: dict[str, object] = {"text": {"gte": ""}, "number": {"gte": -sys.float_info.max}}
 
 
 def mismatches(index: Index, search: Search) -> list[str]:
-    """A warning for each field that a search's filter compares with a string or a number where no document has one.
+    """Return a warning for each field that a filter compares with a string or a number, if no document has one there.
 
-    Of the fields the first MOST_LOOKS are looked at.
+    Only the first MOST_LOOKS comparisons are checked.
     """
     if search.condition is None:
         return []

@@ -1,4 +1,4 @@
-"""What traces, metrics and Server-Timing learn of the retriever."""
+"""Traces, metrics and Server-Timing of the retriever."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Retrieved, Retriever, Search
 from boundarymorph.telemetry import metrics, timing, tracing
 
-if TYPE_CHECKING:  # a gateway loads no encoder
+if TYPE_CHECKING:  # a gateway does not import encoders
     from boundarymorph.retrieval.encoders import Embeddings
 
 
 class ObservedRetriever(Retriever):
-    """Whatever retriever, each call of it a span and an observation."""
+    """Wraps any retriever; each call becomes a span and an observation."""
 
     def __init__(self, retriever: Retriever) -> None:
         self._retriever = retriever
@@ -51,7 +51,7 @@ class ObservedRetriever(Retriever):
 
 @contextmanager
 def _call(name: str) -> Iterator[None]:
-    """A call of the retriever; it ends ok, with the slug of an error, or otherwise."""
+    """Observe a call of the retriever; its outcome is ok, the slug of an error, or failed."""
     start, outcome = time.perf_counter(), "other"
     try:
         with tracing.span(f"retriever.{name}"):

@@ -1,4 +1,4 @@
-"""How fast an upload goes, and how long the rest of it will take."""
+"""The speed of an upload, and the time that it still needs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ WINDOW_SECONDS = 30.0
 
 
 class Pace:
-    """The speed of late: what is there already goes by many times faster than what must be embedded."""
+    """The recent speed: unchanged documents are processed many times faster than those to be embedded."""
 
     def __init__(self, total: int | None, clock: Callable[[], float] = time.monotonic) -> None:
-        """total: bytes of the upload, None where nobody knows."""
+        """total: bytes of the upload, None if unknown."""
         self._total = total
         self._clock = clock
         self._seen = deque([(clock(), 0, 0)])
 
     def observe(self, documents: int, position: int) -> None:
-        """So many documents, and bytes of the upload, are dealt with by now."""
+        """Record how many documents, and bytes of the upload, have been processed."""
         now = self._clock()
         self._seen.append((now, documents, position))
         while self._seen[1][0] <= now - WINDOW_SECONDS:
@@ -27,13 +27,13 @@ class Pace:
 
     @property
     def documents_per_second(self) -> float:
-        """Over the last WINDOW_SECONDS; 0 before anything was measured."""
+        """Speed over the last WINDOW_SECONDS; 0 before anything was measured."""
         (start, before, _), (end, after, _) = self._seen[0], self._seen[-1]
         return (after - before) / (end - start) if end > start else 0.0
 
     @property
     def seconds_left(self) -> float | None:
-        """If the rest goes on at that speed; None where that is unknown."""
+        """Remaining seconds at the recent speed; None if unknown."""
         (start, _, before), (end, _, after) = self._seen[0], self._seen[-1]
         if self._total is None or after <= before:
             return None

@@ -1,4 +1,4 @@
-"""The retriever in other processes."""
+"""A client of retrievers in other processes."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.selection.pool import unit_rows
 
-TEXTS = 128  # of one request for embeddings: its time should not grow with the pool
+TEXTS = 128  # per request for embeddings, so that the time of a request does not grow with the pool
 PROBE = encoded({"query": "probe"})
 IDENTITY = {"Accept-Encoding": "identity"}
-OWN = (InvalidConfiguration, NotReady, RetrieverFailed, RetrieverUnavailable)  # which are raised anew, with the URL
+OWN = (InvalidConfiguration, NotReady, RetrieverFailed, RetrieverUnavailable)  # wrapped, with the URL
 _ROLE = Role("retriever", RetrieverUnavailable, RetrieverFailed)
 
 Answer = TypeVar("Answer")
 
 
 class RemoteRetriever:
-    """A `Retriever` over HTTP: one `boundarymorph retriever`, or several over the same documents with one encoder.
+    """A `Retriever` over HTTP: one or more `boundarymorph retriever` servers with the same documents and encoder.
 
-    What a retriever refuses is raised as it was there. Besides, every call raises Overloaded for one that asks for a
-    pause, RetrieverUnavailable when nobody is there or the answer takes too long, and RetrieverFailed when it makes no
-    sense. Where there are several another is asked before that.
+    Errors that a retriever raises for its caller are raised here unchanged. In addition, every call raises Overloaded
+    if a retriever asks for a pause, RetrieverUnavailable if none can be reached in time, and RetrieverFailed if an
+    answer is invalid; with several retrievers, another one is tried first.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class RemoteRetriever:
         clock: Callable[[], float] = time.monotonic,
         on_change: OnChange = ignore_change,
     ) -> None:
-        """api_key: sent as a Bearer token; timeout: seconds for one request to one of them; connections: to each;
-        on_change: as of `Balancer`.
+        """api_key: sent as a Bearer token; timeout: seconds for one request to one server; connections: to each;
+        on_change: see `Balancer`.
 
-        Raises InvalidConfiguration.
+        Raises InvalidConfiguration for a missing, repeated or malformed URL.
         """
         peers = [Peer(_base(url), _ROLE.name, api_key=api_key, connections=connections) for url in urls]
         self._budget = Budget(timeout, last=False)
@@ -93,7 +93,7 @@ class RemoteRetriever:
         def read(answer: bytes) -> Mapping[str, int]:
             counts = array(mapping(parsed(answer)), "characters")
             if len(counts) != len(ids) or not all(count is None or is_count(count) for count in counts):
-                raise Unusable("'characters' holds something else than a count for each id")
+                raise Unusable("'characters' must contain a count or null for each id")
             return {id: count for id, count in zip(ids, counts, strict=True) if count is not None}
 
         return await self._call("/characters", {"index": index, "ids": list(ids)}, read)
@@ -114,7 +114,7 @@ class RemoteRetriever:
                 for part, content in zip(parts, contents, strict=True)
             ]
             if len({(part.vectors.shape[1], part.encoder) for part in embedded}) > 1:
-                raise _unusable(peer, "its encoder has been exchanged meanwhile")
+                raise _unusable(peer, "its encoder has changed in the meantime")
             vectors = np.concatenate([part.vectors for part in embedded])
             return Embeddings(vectors, sum(part.truncated for part in embedded), embedded[0].encoder)
 
@@ -123,11 +123,11 @@ class RemoteRetriever:
     async def forward(
         self, method: str, target: bytes, headers: Mapping[str, str], body: AsyncIterator[bytes] | None
     ) -> httpx.Response:
-        """Pass a request on. The answer is as the retriever gave it and still to be read, and to be closed.
+        """Forward a request. Returns the retriever's answer unchanged; the caller must read and close it.
 
-        target: path and query of the request, percent-encoded, and not touched, whatever dots it has. What only reads
-        begins to be answered in the time of a request, and raises what an answer of 429 or 5xx means. What writes is
-        sent once, to one that works, and may take any time. Raises RetrieverUnavailable.
+        target: path and query of the request, percent-encoded, and sent unchanged, dots included. A request that only
+        reads has a time limit for the start of its answer, and an answer of 429 or 5xx is raised as an error. Any other
+        is sent once, to a working retriever, without a time limit. Raises RetrieverUnavailable.
         """
         headers = {**headers, **IDENTITY}
         if method != "GET" or body is not None:
@@ -146,9 +146,9 @@ class RemoteRetriever:
         return await self._balancer.call(read)
 
     async def check(self) -> None:
-        """Have a query encoded, which shows that the key is good, and ask whether its own parts answer.
+        """Have a query encoded, which also checks the key, and check the readiness of the retriever.
 
-        Raises what `embed_query` does.
+        Raises as `embed_query` does.
         """
         await self._balancer.call(self._probe)
 
@@ -160,7 +160,7 @@ class RemoteRetriever:
         return await self._balancer.call(lambda peer: self._post(peer, path, content, read))
 
     async def _post(self, peer: Peer, path: str, content: bytes, read: Callable[[bytes], Answer]) -> Answer:
-        """What one retriever answers. read: raises MalformedFrame or Unusable."""
+        """Return the answer of one retriever. read: raises MalformedFrame or Unusable."""
         answer = await peer.send("POST", path, budget=self._budget, content=content, headers=JSON | IDENTITY)
         if not answer.is_success:
             raise _refusal(peer, path, answer)
@@ -170,7 +170,7 @@ class RemoteRetriever:
             raise _unusable(peer, error) from error
 
     async def _embed(self, peer: Peer, path: str, content: bytes, count: int) -> Embeddings:
-        """Raises OtherModel for a retriever with another encoder than most."""
+        """Raises OtherModel if the retriever has another encoder than most."""
         embeddings = await self._post(peer, path, content, lambda answer: frame.decode_embeddings(answer, count))
         if embeddings.encoder is not None:
             self._balancer.serves(peer, embeddings.encoder, proven=True)
@@ -191,7 +191,7 @@ def _unusable(peer: Peer, reason: object) -> Flawed:
 
 
 def _refusal(peer: Peer, path: str, response: httpx.Response) -> Exception:
-    """What the retriever raised, or what its answer means."""
+    """Return the error that the retriever raised for its caller, or the meaning of its answer."""
     status, problem = response.status_code, _problem(response)
     detail = str(problem.get("detail", ""))
     slug = str(problem.get("type", "")).removeprefix(PROBLEM_TYPE)
@@ -200,18 +200,18 @@ def _refusal(peer: Peer, path: str, response: httpx.Response) -> Exception:
         own = detail if slug == Overloaded.slug else None
         return Busy(own or said, max(1.0, pause_of(response) or 0.0), public=own)
     if slug == BodyTooLarge.slug:
-        return Relayed(LimitExceeded(f"the retriever takes no request of this size: {detail}"))
+        return Relayed(LimitExceeded(f"the retriever rejects requests of this size: {detail}"))
     if (kind := _kinds().get(slug)) is not None:
         return Relayed(kind(detail))
     if slug in (NotReady.slug, RetrieverUnavailable.slug) or (not problem and status in (502, 503, 504)):
         return Unavailable(said)
     if status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
-        return Flawed(f"{said}; {path} is not served there: is it a retriever, and of this release?")
+        return Flawed(f"{said}; {path} does not exist there: is it a retriever of the same release?")
     return Flawed(said)
 
 
 def _base(url: str) -> str:
-    """The URL without a slash at its end. Raises InvalidConfiguration, whose message repeats no password."""
+    """Return the URL without a trailing slash. Raises InvalidConfiguration; its message contains no password."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -226,7 +226,7 @@ def _base(url: str) -> str:
 
 
 def _vector(query_embedding: ArrayLike) -> dict[str, object]:
-    """The query's vector in the precision in which the retriever is to bring it to unit length, as if it were here.
+    """Return the query's vector in its own precision, so that the retriever normalizes it exactly as we would.
 
     Raises InvalidEmbeddings.
     """
@@ -244,12 +244,12 @@ def _documents(answer: bytes) -> Mapping[str, Document]:
             case {"id": str(id), "text": str(text), "title": str() | None as title, "metadata": dict(metadata)}:
                 documents[id] = Document(id, text, title, metadata)
             case _:
-                raise Unusable("one of its documents is not one")
+                raise Unusable("one of its documents is malformed")
     return documents
 
 
 def _problem(response: httpx.Response) -> dict[str, Any]:
-    """The problem details of an answer; empty where it has none."""
+    """Return the problem details of an answer; empty if it has none."""
     try:
         body = orjson.loads(response.content)
     except orjson.JSONDecodeError:
@@ -259,6 +259,6 @@ def _problem(response: httpx.Response) -> dict[str, Any]:
 
 @cache
 def _kinds() -> dict[str, type[BoundaryMorphError]]:
-    """The errors that a retriever raises for its caller's sake, by their slugs."""
+    """Return the errors that a retriever raises for its caller, by slug."""
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BoundaryMorphError)]
     return {kind.slug: kind for kind in kinds if kind is not BoundaryMorphError and not issubclass(kind, OWN)}

@@ -1,4 +1,4 @@
-"""The retriever: whatever gives a query its pool, and ids their documents."""
+"""The interface of a retriever, which finds the pool for a query and the documents for ids."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.selection.pool import Pool, unit_rows
 
-if TYPE_CHECKING:  # a gateway retrieves elsewhere and loads no encoder
+if TYPE_CHECKING:  # a gateway uses a remote retriever and does not import encoders
     from boundarymorph.retrieval.encoders import Embeddings
 
 
@@ -23,10 +23,10 @@ VectorSource = Literal["given", "encoder", "lexical", "index", "none"]
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """What is looked for in an index: the `depth` documents nearest to a query, or all when there are fewer.
+    """A search in an index for the `depth` documents nearest to a query, or all if there are fewer.
 
-    embedding: (d,), used as it is in place of encoding the query; an index of own vectors needs it. filter: only
-    documents whose metadata pass it (`filters`). hybrid: those nearest and the best by words, ranked together.
+    embedding: (d,), used unchanged instead of encoding the query; required by an index of the users' own vectors.
+    filter: only documents whose metadata match it (`filters`). hybrid: fuse the nearest with the best by words.
     """
 
     query: str
@@ -37,12 +37,12 @@ class Search:
 
     @cached_property
     def condition(self) -> Filter | None:
-        """The filter, checked. Raises InvalidInput, and LimitExceeded for one too large."""
+        """The parsed filter. Raises InvalidInput, or LimitExceeded if it is too large."""
         return None if self.filter is None else Filter(self.filter)
 
     @cached_property
     def unit(self) -> NDArray[np.float32]:
-        """The (d,) embedding at unit length. Raises InvalidEmbeddings for one without a direction."""
+        """The (d,) embedding at unit length. Raises InvalidEmbeddings if it has no direction."""
         assert self.embedding is not None
         vector: NDArray[np.float32] = unit_rows(np.reshape(self.embedding, (1, -1)), ["the query"])[0].astype("f4")
         return vector
@@ -50,9 +50,9 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Retrieved:
-    """A pool, and what its user should know about how it came to be.
+    """A pool, and warnings about how it was found.
 
-    vectors: where those of its documents are from: the request, the service's encoder, the words, an index or nowhere.
+    vectors: the source of its vectors: the request, the service's encoder, the words, an index, or nowhere.
     """
 
     pool: Pool
@@ -64,24 +64,24 @@ class Retriever(Protocol):
     """First-stage retrieval over named indexes."""
 
     async def retrieve(self, index: str, search: Search) -> Retrieved:
-        """What a search finds, with BM25 as a feature if the index keeps words.
+        """Return what a search finds, with BM25 as a feature if the index has words.
 
-        Where no document passes its filter the pool is empty, and a warning says so.
-        Raises UnknownIndex, EmptyIndex, InvalidEmbeddings, or InvalidInput for a malformed filter, when the index
-        cannot take text queries, keeps no words for a hybrid search, or has no vectors for a query embedding.
+        If no document matches the filter, the pool is empty and a warning says so.
+        Raises UnknownIndex, EmptyIndex, InvalidEmbeddings, or InvalidInput: for a malformed filter, or for a text
+        query, hybrid search or query embedding that the index does not support.
         """
 
     async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
-        """The documents of these ids, by id; unknown ones are left out. Raises UnknownIndex."""
+        """Return the documents with these ids, by id, without unknown ones. Raises UnknownIndex."""
 
     async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
-        """How long title and text of these ids are together, by id; unknown ones are left out. Raises UnknownIndex."""
+        """Return the characters of title and text together, by id, without unknown ids. Raises UnknownIndex."""
 
     async def embed_query(self, query: str) -> NDArray[np.float32]:
-        """(d,) unit vector. Raises InvalidInput without an encoder."""
+        """Return a (d,) unit vector. Raises InvalidInput if there is no encoder."""
 
     async def embed_documents(self, texts: Sequence[str]) -> Embeddings:
-        """(n, d) unit rows for n texts. Raises InvalidInput without an encoder."""
+        """Return (n, d) unit rows for n texts. Raises InvalidInput if there is no encoder."""
 
     async def close(self) -> None:
-        """Release threads, files and connections; calls after this fail."""
+        """Release threads, files and connections; later calls fail."""

@@ -1,4 +1,4 @@
-"""What the disk says of files that are not SQLite's, in our words."""
+"""Errors of the file system, other than SQLite's, as our own errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @contextmanager
 def storage_errors(trouble: str) -> Iterator[None]:
-    """Raise StorageFull or StorageUnavailable, with `trouble` before the cause, in place of an OSError."""
+    """Raise StorageFull or StorageUnavailable instead of an OSError; `trouble` begins the message."""
     try:
         yield
     except OSError as error:
@@ -24,7 +24,7 @@ def storage_errors(trouble: str) -> Iterator[None]:
 
 
 def exists(path: Path) -> bool:
-    """Whether there is a file or folder. Raises StorageUnavailable where that cannot be determined."""
+    """Whether a file or folder exists. Raises StorageUnavailable if that cannot be determined."""
     with storage_errors(str(path)):
         return path.exists()
 

@@ -1,4 +1,4 @@
-"""Uploads: from bytes to documents, and what is wrong with those that are none."""
+"""Parsing uploads into documents, and reporting what is wrong with malformed ones."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from boundarymorph.retrieval.document import Document
 
 MAX_LINE_BYTES = 4 * 2**20
 MAX_ID_LENGTH = 512
-PIECE_BYTES, PIECE_ELEMENTS = 2**18, 256  # of an array, parsed in one go
+PIECE_BYTES, PIECE_ELEMENTS = 2**18, 256  # of an array, parsed at a time
 FIELDS = frozenset({"id", "_id", "text", "title", "metadata", "embedding"})
-MAX_FIELD_NAME = 100  # characters that are kept of an unknown field's name
-MAX_FIELDS_NAMED = 5  # where one is missing
+MAX_FIELD_NAME = 100  # characters kept of an unknown field's name
+MAX_FIELDS_NAMED = 5  # in the message about a missing one
 BLANK = b" \t\r\n"  # of JSON
-_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'  # or what is left of one that does not end
+_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'  # or the beginning of an unterminated one
 _BETWEEN_ELEMENTS = re.compile(_STRING + rb"|[\[\]{},]", re.DOTALL)
 _IN_ELEMENT = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
 
@@ -33,8 +33,8 @@ _IN_ELEMENT = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
 class ParsedDocument:
     """A document of an upload, from line (or array position) `line`, counted from 1.
 
-    embedding: (d,) float32 unit; end: bytes of the upload up to the end of its line, 0 where there are no lines;
-    unknown: names of fields that it had besides.
+    embedding: (d,) float32 unit; end: offset in bytes of the end of its line, 0 in an array; unknown: names of its
+    unknown fields.
     """
 
     line: int
@@ -46,7 +46,7 @@ class ParsedDocument:
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line (or array position), counted from 1, that holds no usable document, and why."""
+    """A line (or array position), counted from 1, without a usable document, and the reason."""
 
     line: int
     reason: str
@@ -59,10 +59,10 @@ async def parse_ndjson(
     max_line_bytes: int = MAX_LINE_BYTES,
     run: Run = in_default_thread,
 ) -> AsyncIterator[ParsedDocument | BadLine]:
-    """One JSON object a line, in UTF-8; holds no more than a chunk and a line in memory. Blank lines are ignored.
+    """Parse one JSON object per line, in UTF-8; keeps no more than a chunk and a line in memory. Ignores blank lines.
 
     Fields: id (string or integer; or `_id`, as in BEIR), text, title, metadata (object), embedding (`dimension`
-    numbers); of others an entry has the names. The lines of each chunk are parsed by `run`.
+    numbers); the names of others are reported. The lines of each chunk are parsed by `run`.
     """
     async for lines in _lines(chunks, max_line_bytes):
         for entry in await run(_parse_lines, lines, dimension, max_line_bytes):
@@ -72,9 +72,9 @@ async def parse_ndjson(
 async def parse_array(
     body: bytes, dimension: int, *, max_line_bytes: int = MAX_LINE_BYTES, run: Run = in_default_thread
 ) -> AsyncIterator[ParsedDocument | BadLine]:
-    """A JSON array of objects with the fields that `parse_ndjson` takes, parsed some elements at a time by `run`.
+    """Parse a JSON array of objects with the fields of `parse_ndjson`, some elements at a time, by `run`.
 
-    Raises InvalidInput when it is none, before the first entry.
+    Raises InvalidInput if it is not a JSON array, before the first entry.
     """
     elements = _elements(body)
     while await run(_check_some, elements, max_line_bytes):
@@ -87,7 +87,7 @@ async def parse_array(
 
 
 def parse_record(record: object, line: int, dimension: int, end: int = 0) -> ParsedDocument | BadLine:
-    """One decoded JSON value as an entry, or what is wrong with it."""
+    """Convert a decoded JSON value to a document, or say what is wrong with it."""
     try:
         if not isinstance(record, dict):
             raise _RecordError("a document must be a JSON object")
@@ -99,8 +99,8 @@ def parse_record(record: object, line: int, dimension: int, end: int = 0) -> Par
 
 
 async def _lines(chunks: AsyncIterable[bytes], limit: int) -> AsyncIterator[list[tuple[int, bytes, int]]]:
-    """The lines that end in each chunk, with their numbers and the bytes up to their ends; of one that is too long,
-    limit + 1 bytes."""
+    """Yield the lines that end in each chunk, with their numbers and the offsets of their ends; of a line that is too
+    long, only limit + 1 bytes."""
     number, line, end = 1, bytearray(), 0
     async for chunk in chunks:
         *ended, rest = chunk.split(b"\n")
@@ -136,7 +136,7 @@ def _parse(line: bytes, number: int, dimension: int, limit: int, end: int = 0) -
 
 
 def _elements(body: bytes) -> Iterator[bytes]:
-    """The elements of a JSON array one by one, found by its brackets, commas and strings alone, and not yet checked."""
+    """Yield the elements of a JSON array, found only by brackets, commas and strings, and not validated yet."""
     if not body.lstrip(BLANK).startswith(b"["):
         raise InvalidInput("the documents must be a JSON array of objects")
     depth, position, start, empty = 0, 0, 0, True
@@ -168,7 +168,7 @@ def _some(elements: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _check_some(elements: Iterator[bytes], limit: int) -> bool:
-    """Whether there were more elements. Raises InvalidInput for what is not JSON."""
+    """Validate some elements; return whether there were more. Raises InvalidInput for malformed JSON."""
     more = False
     for element in _some(elements):
         more = True
@@ -231,7 +231,7 @@ def _metadata(record: dict[str, Any]) -> dict[str, Any]:
         raise _RecordError("metadata must be an object")
     try:
         orjson.dumps(value)
-    except orjson.JSONEncodeError as error:  # it reads deeper nesting than it writes
+    except orjson.JSONEncodeError as error:  # orjson reads deeper nesting than it writes
         raise _RecordError(f"metadata cannot be stored: {error}") from None
     return value
 
@@ -241,7 +241,7 @@ def _embedding(record: dict[str, Any], dimension: int) -> NDArray[np.float32] | 
     if value is None:
         return None
     if not dimension:
-        raise _RecordError("it brings an embedding, and the index has no vectors; leave it out")
+        raise _RecordError("it has an embedding, but the index has no vectors; leave it out")
     if not isinstance(value, list) or not all(type(component) in (int, float) for component in value):
         raise _RecordError("embedding must be a list of numbers")
     if len(value) != dimension:

@@ -1,4 +1,4 @@
-"""What every index does with vectors: check them and rank them exactly."""
+"""Operations on vectors that all indexes share: validation and exact ranking."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from boundarymorph.selection.pool import unit_rows
 
 
 def exact_scores(vectors: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[np.float64]:
-    """(n,) inner products of (n, d) rows with a (d,) query in float64; equal rows have equal ones."""
+    """Return (n,) inner products of (n, d) rows with a (d,) query in float64, equal for equal rows."""
     scores: NDArray[np.float64] = np.einsum("nd,d->n", vectors, query, dtype=np.float64)
     return scores
 
 
 def check_search(query: NDArray[np.float32], depth: int, dimension: int) -> None:
-    """Raises InvalidEmbeddings or InvalidInput when no index of this dimension can answer."""
+    """Raise InvalidEmbeddings or InvalidInput if no index of this dimension can answer the search."""
     if query.shape != (dimension,):
         raise InvalidEmbeddings(f"the index takes queries of {dimension} dimensions, not {query.size}")
     if depth < 1:
@@ -29,7 +29,7 @@ def check_search(query: NDArray[np.float32], depth: int, dimension: int) -> None
 def unit_embeddings(
     documents: Sequence[Document], embeddings: NDArray[np.floating], dimension: int
 ) -> NDArray[np.floating]:
-    """(n, d) unit rows for n documents of an index of d dimensions. Raises InvalidEmbeddings where they do not fit."""
+    """Return (n, d) unit rows for n documents of an index of d dimensions. Raises InvalidEmbeddings if invalid."""
     vectors = unit_rows(embeddings, [document.id for document in documents]) if documents and dimension else embeddings
     if len(vectors) != len(documents) or (documents and vectors.shape[1] != dimension):
         raise InvalidEmbeddings(
