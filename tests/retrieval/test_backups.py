@@ -161,7 +161,7 @@ def test_one_of_a_later_format(catalog: LocalCatalog, copy: Path) -> None:
 
 def test_what_is_no_copy(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
     for source in (tmp_path / "nowhere", index.path.parent, index.path):
-        with pytest.raises(InvalidInput, match="no snapshot of an index"):
+        with pytest.raises(InvalidInput, match="not a snapshot of an index"):
             catalog.restore("b", source)
     assert not catalog.exists("b")
 
@@ -169,7 +169,7 @@ def test_what_is_no_copy(catalog: LocalCatalog, index: LocalIndex, tmp_path: Pat
 def test_what_was_trained_is_no_copy(catalog: LocalCatalog, index: LocalIndex) -> None:
     assert index.compact()
     (manifest,) = index.path.parent.glob("*.ivf/*/manifest.json")
-    with pytest.raises(InvalidInput, match="no snapshot of an index"):
+    with pytest.raises(InvalidInput, match="not a snapshot of an index"):
         catalog.restore("b", manifest.parent)
     assert not catalog.exists("b")
 

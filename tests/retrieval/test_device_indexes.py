@@ -166,7 +166,7 @@ def test_beyond_what_the_shards_return_the_cpu_answers_and_says_so() -> None:
     found = index.search(vectors[0], 3000)
     assert len(set(found.ids)) == 3000
     (warning,) = found.warnings
-    assert "3,000" in warning and "500 of each of 4 shards" in warning
+    assert "3,000" in warning and "500 results from each of 4 shards" in warning
 
 
 def test_without_gpu_support_it_says_what_to_do() -> None:

@@ -66,7 +66,7 @@ class BatchingEncoder(Served[DualEncoder, TokenSequence]):
         await self.encode_query("probe")
 
     async def encode_query(self, text: str, *, deadline: float | None = None) -> NDArray[np.float32]:
-        """As `Encoder.encode_query`. deadline: on the clock, after which it raises DeadlineExceeded."""
+        """See `Encoder.encode_query`. deadline: on the clock, after which it raises DeadlineExceeded."""
         results = await self.batcher.run(
             lambda: [self.model.tokenize_query(text)], [len(text)], deadline=deadline, patience=QUERY_PATIENCE
         )

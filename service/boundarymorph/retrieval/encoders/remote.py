@@ -109,7 +109,7 @@ class RemoteEncoder:
         await self.encode_query("probe")
 
     async def encode_query(self, text: str, *, deadline: float | None = None) -> NDArray[np.float32]:
-        """As `Encoder.encode_query`. deadline: on the clock, after which it raises DeadlineExceeded."""
+        """See `Encoder.encode_query`. deadline: on the clock, after which it raises DeadlineExceeded."""
         await self._be_connected()
         vectors, _ = await self._encode(_QUERY, [text], deadline)
         vector: NDArray[np.float32] = vectors[0]

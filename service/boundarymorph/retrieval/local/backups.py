@@ -1,6 +1,6 @@
-"""A copy of a whole index in a folder of its own, to be kept elsewhere and restored from.
+"""Backups: a copy of a whole index in a folder of its own, to be stored elsewhere and restored from.
 
-A folder with a manifest and the store as one SQLite file. What is trained from it is trained anew where it is restored.
+The folder has a manifest and the store as one SQLite file. Trained structures are not copied but trained again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STORE = "index.sqlite3"
 
 @dataclass(frozen=True, slots=True)
 class BackupInfo:
-    """A copy at a glance. name: of the index that it was made of; created: of the copy, UTC, ISO 8601; bytes: of all
+    """A summary of a backup. name: of the original index; created: of the backup, UTC, ISO 8601; bytes: size of all
     its files."""
 
     name: str
@@ -34,13 +34,13 @@ class BackupInfo:
 
 
 def write(name: str, store: DocumentStore, target: Path) -> BackupInfo:
-    """Copy an index, as it is at one moment, into a new folder `target`, which appears whole or not at all.
+    """Copy one state of an index into a new folder `target`, which appears only when it is complete.
 
-    Writers and readers go on meanwhile. Raises InvalidInput when the target is there already, CorruptIndex when the
-    index is damaged, StorageFull or StorageUnavailable.
+    Writers and readers continue meanwhile. Raises InvalidInput if the target exists, CorruptIndex if the index is
+    damaged, StorageFull or StorageUnavailable.
     """
     if target.exists():
-        raise InvalidInput(f"{target} is there already; name another folder, or remove it first")
+        raise InvalidInput(f"{target} already exists; choose another folder, or remove it first")
     aside = target.with_name(f".{target.name}-{uuid4().hex}")
     with storage_errors(f"no snapshot of {name!r} could be written to {target}"):
         try:
@@ -59,17 +59,17 @@ def write(name: str, store: DocumentStore, target: Path) -> BackupInfo:
 
 
 def unpack(source: Path, folder: Path, store: str) -> BackupInfo:
-    """Copy a backup into a new folder as an index whose store has this file name, and see that it is sound.
+    """Copy a backup into a new folder, as an index whose store has this file name, and verify it.
 
-    Raises CorruptIndex, which names the file, when it is damaged or of a later format, InvalidInput when it is no
-    backup, and OSError.
+    Raises CorruptIndex, naming the file, if it is damaged or of a later format, InvalidInput if it is not a backup, and
+    OSError.
     """
     try:
         manifest = manifests.read(source, FORMAT)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise InvalidInput(f"{source} is no snapshot of an index: there is no {manifests.MANIFEST} in it") from error
+        raise InvalidInput(f"{source} is not a snapshot of an index: it has no {manifests.MANIFEST}") from error
     if "name" not in manifest or _STORE not in manifest["files"]:
-        raise InvalidInput(f"{source} is no snapshot of an index; name what `index snapshot` wrote")
+        raise InvalidInput(f"{source} is not a snapshot of an index; give a folder that `index snapshot` wrote")
     folder.mkdir()
     try:
         shutil.copyfile(source / _STORE, folder / _STORE)

@@ -1,4 +1,4 @@
-"""The catalog: named indexes in one directory, shared between processes."""
+"""The named indexes in one directory, shared between processes."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _log = logging.getLogger(__name__)
 
 
 class LocalCatalog:
-    """The indexes of a directory: NAME/GENERATION.sqlite3, with SQLite's own files and what was trained beside it.
+    """The indexes of a directory: NAME/GENERATION.sqlite3, with SQLite's own files and trained structures beside it.
 
-    An index appears and disappears by the renaming of its folder, so that no process ever sees half of one. A
-    generation is random: what is still open of a deleted index never touches a later one of the same name. Any number
-    of processes and threads may share a directory on a local disk; calls block.
+    An index appears and disappears when its folder is renamed, so no process ever sees a partial one. A generation is
+    random, so processes that still have a deleted index open never touch a later one of the same name. Any number of
+    processes and threads may share a directory on a local disk; calls block.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class LocalCatalog:
         log_bytes: int = LOG_BYTES,
         filter_bytes: int = REMEMBERED_BYTES,
     ) -> None:
-        """make_vectors: what all indexes are searched with, whatever their kind, such as an index on an accelerator.
+        """make_vectors: makes the vector index of every index, whatever its kind, for instance on an accelerator.
 
-        warnings: what everyone who retrieves is to know of how these indexes are searched. log_bytes: as in
-        `DocumentStore`. filter_bytes: of memory, in each index, for what met the filters asked for last.
+        warnings: added to every answer, about how these indexes are searched. log_bytes: see `DocumentStore`.
+        filter_bytes: memory of each index for the matches of recent filters.
         """
         self._directory = directory
         self._make_vectors = make_vectors
@@ -63,17 +63,17 @@ class LocalCatalog:
         self._tidy()
 
     def check(self) -> None:
-        with storage_errors("the directory of the indexes cannot be reached"):
+        with storage_errors("the directory of the indexes cannot be accessed"):
             self._directory.stat()
 
     def exists(self, name: str) -> bool:
-        """As `Catalog.exists`. Raises StorageUnavailable, too."""
+        """See `Catalog.exists`. Also raises StorageUnavailable."""
         return exists(self._folder(name))
 
     def ensure(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
     ) -> bool:
-        """As `Catalog.ensure`, of one of `KINDS`."""
+        """See `Catalog.ensure`. kind: one of `KINDS`."""
         folder = self._folder(name)
         if kind not in (None, *KINDS):
             raise InvalidInput(f"there is no kind of index {kind!r}; use one of {', '.join(KINDS)}")
@@ -84,12 +84,12 @@ class LocalCatalog:
     def create(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
     ) -> LocalIndex:
-        """As `Catalog.create`."""
+        """See `Catalog.create`."""
         self.ensure(name, encoder=encoder, dimension=dimension, kind=kind, lexical=lexical)
         return self.get(name)
 
     def get(self, name: str) -> LocalIndex:
-        """As `Catalog.get`. Raises CorruptIndex and StorageUnavailable, too."""
+        """See `Catalog.get`. Also raises CorruptIndex and StorageUnavailable."""
         folder = self._folder(name)
         with ExitStack() as forgotten, self._lock:
             index = self._open.get(name)
@@ -106,7 +106,7 @@ class LocalCatalog:
             return index
 
     def describe(self, name: str) -> IndexInfo:
-        """As `Catalog.describe`. Raises CorruptIndex and StorageUnavailable, too."""
+        """See `Catalog.describe`. Also raises CorruptIndex and StorageUnavailable."""
         index = self.get(name)
         info = index.info
         return IndexInfo(
@@ -121,7 +121,7 @@ class LocalCatalog:
         )
 
     def list(self) -> list[IndexInfo]:
-        """As `Catalog.list`. Raises StorageUnavailable where their directory cannot be read."""
+        """See `Catalog.list`. Raises StorageUnavailable if the directory cannot be read."""
         with storage_errors(f"the indexes in {self._directory} cannot be listed"):
             folders = sorted(self._directory.iterdir())
         listed = []
@@ -136,7 +136,7 @@ class LocalCatalog:
         return listed
 
     def delete(self, name: str) -> None:
-        """As `Catalog.delete`."""
+        """See `Catalog.delete`."""
         folder = self._folder(name)
         remains = self._directory / f".deleted-{uuid4().hex}"
         with ExitStack() as forgotten, self._lock:
@@ -150,11 +150,11 @@ class LocalCatalog:
         shutil.rmtree(remains, ignore_errors=True)
 
     def restore(self, name: str, source: Path, *, replace: bool = False) -> IndexInfo:
-        """Bring back an index from a folder that `LocalIndex.back_up` wrote, under any name.
+        """Restore an index, under any name, from a folder that `LocalIndex.back_up` wrote.
 
-        It appears whole or not at all. replace: in place of the index of this name, which is there until then.
-        Raises InvalidIndexName, IndexConflict when the name is taken, CorruptIndex, which names the file, when the copy
-        is damaged or of a later format, InvalidInput when it is none, StorageFull or StorageUnavailable.
+        It appears only when it is complete. replace: whether to replace an existing index of this name, which stays
+        until then. Raises InvalidIndexName, IndexConflict if the index exists, CorruptIndex, naming the file, if the
+        backup is damaged or of a later format, InvalidInput if it is not a backup, StorageFull or StorageUnavailable.
         """
         folder = self._folder(name)
         if folder.exists() and not replace:
@@ -169,7 +169,7 @@ class LocalCatalog:
         return self.describe(name)
 
     def close(self) -> None:
-        """Release all files. Indexes handed out before raise UnknownIndex from then on."""
+        """Close all files. Indexes returned before raise UnknownIndex from then on."""
         with ExitStack() as forgotten, self._lock:
             for name in tuple(self._open):
                 self._forget(name, forgotten)
@@ -189,7 +189,7 @@ class LocalCatalog:
         return files[0]
 
     def _build(self, folder: Path, encoder: str | None, dimension: int, kind: str, lexical: bool) -> bool:
-        """Make the index aside and move it into place; False where another process is there first."""
+        """Create the index in a temporary folder and move it into place; False if another process was faster."""
         aside = self._directory / f".creating-{uuid4().hex}"
         with storage_errors(str(folder)), self._building():
             try:
@@ -205,7 +205,7 @@ class LocalCatalog:
         return False
 
     def _place(self, folder: Path, aside: Path) -> None:
-        """Move what was made aside into its place. Raises IndexConflict when that is taken, and OSError."""
+        """Rename a temporary folder to its final name. Raises IndexConflict if that exists, and OSError."""
         try:
             aside.rename(folder)
         except OSError as error:
@@ -215,7 +215,7 @@ class LocalCatalog:
         sync(self._directory)
 
     def _replace(self, folder: Path, aside: Path) -> None:
-        """The same where another index may be, which is moved away just before, and back if anything fails."""
+        """Do the same, moving any existing index away just before, and back if anything fails."""
         before = self._directory / f"{_REPLACED}{uuid4().hex}-{folder.name}"
         with ExitStack() as forgotten, self._lock:
             with suppress(FileNotFoundError):
@@ -231,13 +231,13 @@ class LocalCatalog:
 
     @contextmanager
     def _building(self) -> Iterator[None]:
-        """While something is made aside that no other process may take for the remains of one that was killed."""
+        """Hold a lock while writing a temporary folder, so that no other process mistakes it for a crashed one's."""
         with _locked(self._directory, fcntl.LOCK_SH):
             yield
 
     def _tidy(self) -> None:
-        """Remove what killed processes and earlier versions have left, and put back what was about to be replaced."""
-        for remains in self._directory.glob("*/*.snapshots"):  # of vectors, which earlier versions wrote
+        """Remove leftovers of killed processes and earlier versions, and restore an index about to be replaced."""
+        for remains in self._directory.glob("*/*.snapshots"):  # of vectors, written by earlier versions
             shutil.rmtree(remains, ignore_errors=True)
         for remains in self._directory.glob(".deleted-*"):
             shutil.rmtree(remains, ignore_errors=True)
@@ -247,13 +247,13 @@ class LocalCatalog:
                 if folder.exists():
                     shutil.rmtree(before, ignore_errors=True)
                 else:
-                    _log.warning("put back the index %s, which was about to be replaced", folder.name)
+                    _log.warning("restored the index %s, which was about to be replaced", folder.name)
                     before.rename(folder)
             for remains in self._directory.glob(".creating-*"):
                 shutil.rmtree(remains, ignore_errors=True)
 
     def _forget(self, name: str, forgotten: ExitStack) -> None:
-        """Give an index out no more, and close it when `forgotten` is; not under the lock, as that may take seconds."""
+        """Remove an open index, to be closed with `forgotten`: after the lock is released, since that may be slow."""
         if (index := self._open.pop(name, None)) is not None:
             forgotten.callback(index.close)
 
@@ -270,11 +270,11 @@ def _locked(directory: Path, kind: int) -> Iterator[None]:
 
 
 def _taken(name: str) -> IndexConflict:
-    return IndexConflict(f"there is an index {name!r} already; choose another name, or replace it (--replace)")
+    return IndexConflict(f"the index {name!r} already exists; choose another name, or replace it (--replace)")
 
 
 def _size(folder: Path) -> int:
-    """Bytes of all files in a folder; those that vanish meanwhile do not count."""
+    """Return the bytes of all files in a folder; files that disappear meanwhile do not count."""
     size = 0
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Training of FAISS's inverted file: the centres of its clusters."""
+"""Training FAISS's inverted file: the centroids of its clusters."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-_faiss: Any = faiss  # which has few type hints
-_SAMPLE = 40  # vectors a cluster that its centre is learned from
+_faiss: Any = faiss  # has few type hints
+_SAMPLE = 40  # training vectors per cluster
 _ROUNDS = 6
 _BLOCK = 4_096
 
 
 def clusters_of(count: int) -> int:
-    """How many clusters so many vectors are divided into."""
+    """Return the number of clusters for this many vectors."""
     return max(1, min(count // 8, int(4 * math.sqrt(count))))
 
 
 def sample_size(count: int) -> int:
-    """How many of so many vectors the centres are learned from."""
+    """Return how many of this many vectors to train with."""
     return min(count, clusters_of(count) * _SAMPLE)
 
 
 def trained(sample: NDArray[np.float32], clusters: int, seed: int, checkpoint: Callable[[], None]) -> Any:
-    """FAISS's inverted file over half precision, of inner products, without any vectors yet.
+    """Return FAISS's inverted file with half precision and inner products, trained but without vectors.
 
-    sample: (n, d) unit rows, n at least `clusters`; checkpoint is called at least every second or so, and what it
-    raises ends the work, which FAISS's own training does not allow for.
+    sample: (n, d) unit rows, n at least `clusters`. checkpoint is called at least about every second; an exception from
+    it aborts the training, which FAISS's own training would not allow.
     """
     centres = _centres(sample, clusters, seed, checkpoint)
     dimension = centres.shape[1]
@@ -42,14 +42,14 @@ def trained(sample: NDArray[np.float32], clusters: int, seed: int, checkpoint: C
     index.own_fields = True
     quantizer.this.disown()
     index.is_trained = True
-    index.set_direct_map_type(_faiss.DirectMap.Array)  # by which the vector of a row is found
+    index.set_direct_map_type(_faiss.DirectMap.Array)  # to look up the vector of a row
     return index
 
 
 def _centres(
     sample: NDArray[np.float32], clusters: int, seed: int, checkpoint: Callable[[], None]
 ) -> NDArray[np.float32]:
-    """(clusters, d) unit rows by spherical k-means."""
+    """Return (clusters, d) unit rows, by spherical k-means."""
     rng = np.random.default_rng(seed)
     centres = sample[rng.permutation(len(sample))[:clusters]].copy()
     for _ in range(_ROUNDS):

@@ -1,7 +1,7 @@
-"""Exact search with FAISS on a GPU, beyond the number of nearest that its kernels return at once.
+"""Exact search with FAISS on a GPU, at depths beyond the number of results that its kernels return.
 
-The vectors are spread at random over shards. The nearest of a shard, as many as FAISS returns, are enough of it unless
-it ends before the last one that is wanted of all; that is seen in each search, which then looks deeper there.
+The vectors are spread at random over shards. The best results of a shard, as many as FAISS returns, suffice unless the
+last one is among the nearest of all; each search checks that, and if so asks that shard for more.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from boundarymorph.retrieval.local.flat import FlatView, rounding_error
 from boundarymorph.retrieval.local.mirror import BeyondDevice, MirroredIndex
 
 SHARDS = 16
-NATIVE_LIMIT = 2_048  # nearest that FAISS's own kernels return
-CUVS_LIMIT = 16_384  # and those of cuVS
-_MARGIN = 64  # asked of a shard beyond its share, which varies
-_faiss: Any = faiss  # which has few type hints
+NATIVE_LIMIT = 2_048  # most results of FAISS's own kernels
+CUVS_LIMIT = 16_384  # most results of cuVS
+_MARGIN = 64  # results requested from a shard beyond its share, which varies
+_faiss: Any = faiss  # has few type hints
 
 
 def limit(library: Any) -> int:
-    """How many nearest a build of FAISS returns on a GPU at once; 0 where it has no GPU support."""
+    """Return the most results that a build of FAISS returns on a GPU; 0 if it has no GPU support."""
     if not hasattr(library, "StandardGpuResources"):
         return 0
     return CUVS_LIMIT if "CUVS" in str(library.get_compile_options()).upper() else NATIVE_LIMIT
 
 
 class FaissShard:
-    """Some rows in a FAISS index of inner products."""
+    """Some of the rows, in a FAISS index of inner products."""
 
     def __init__(self, index: Any) -> None:
         self.index = index
@@ -44,7 +44,7 @@ class FaissShard:
         self.rows = np.concatenate([self.rows, rows])
 
     def nearest(self, query: NDArray[np.float32], reach: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Rows and scores of the `reach` nearest, best first."""
+        """Return rows and scores of the `reach` nearest, best first."""
         if reach == 0:
             return self.rows[:0], np.empty(0, np.float32)
         (scores,), (found,) = self.index.search(query[None], reach)
@@ -53,10 +53,10 @@ class FaissShard:
 
 
 class FaissMirror:
-    """Rows in shards that grow with them; searches and additions take turns."""
+    """Rows in shards that grow as rows are added; searches and additions exclude each other."""
 
     def __init__(self, shards: Sequence[FaissShard], most: int, seed: int = 0) -> None:
-        """most: nearest that a shard returns at once."""
+        """most: results that a shard can return."""
         self.shards = shards
         self._most = most
         self._rng = np.random.default_rng(seed)
@@ -66,7 +66,7 @@ class FaissMirror:
     def following(
         cls, view: FlatView, before: tuple[FlatView, FaissMirror] | None, empty: Callable[[], FaissMirror]
     ) -> FaissMirror:
-        """The mirror of a view: the one before with the rows that are new, or another when rows have moved."""
+        """Return the mirror of a view: the previous one with the new rows, or a new one if rows have moved."""
         if before is not None and before[0].rows.numbering == view.rows.numbering:
             mirror, kept = before[1], before[0].rows.count
         else:
@@ -75,7 +75,7 @@ class FaissMirror:
         return mirror
 
     def nominate(self, view: FlatView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
-        """As `Mirror.nominate`. Raises BeyondDevice where a shard may hold more of the nearest than it returns."""
+        """See `Mirror.nominate`. Raises BeyondDevice if a shard may hold more of the nearest than it can return."""
         error = 2 * rounding_error(query.size)
         with self._using:
             reaches = [self._first_reach(shard, view, depth) for shard in self.shards]
@@ -83,7 +83,7 @@ class FaissMirror:
             while True:
                 rows = np.concatenate([rows for rows, _ in found])
                 scores = np.concatenate([scores for _, scores in found])
-                # Rows that were added after this view come between its own, as dead ones do.
+                # Rows added after this view may be among the results, as may dead ones.
                 living = (rows < view.rows.count) & view.rows.alive[np.minimum(rows, view.rows.count - 1)]
                 rows, scores = rows[living], scores[living]
                 last = np.partition(scores, len(scores) - depth)[len(scores) - depth] if len(scores) >= depth else -2
@@ -97,14 +97,14 @@ class FaissMirror:
                 for place in exhausted:
                     if reaches[place] == self._most:
                         raise BeyondDevice(
-                            f"a depth of {depth:,} is beyond what FAISS, with {self._most:,} of each of "
-                            f"{len(self.shards)} shards, can show to be complete there"
+                            f"a depth of {depth:,} is more than FAISS can guarantee to be complete, with "
+                            f"{self._most:,} results from each of {len(self.shards)} shards"
                         )
                     reaches[place] = min(2 * reaches[place], self._most, len(self.shards[place].rows))
                     found[place] = self.shards[place].nearest(query, reaches[place])
 
     def _first_reach(self, shard: FaissShard, view: FlatView, depth: int) -> int:
-        """A little more than the shard's share of the nearest, dead ones included."""
+        """Return slightly more than the shard's share of the nearest, dead rows included."""
         share = depth * len(shard.rows) // max(1, view.rows.living)
         return min(share + share // 4 + _MARGIN, self._most, len(shard.rows))
 
@@ -116,28 +116,28 @@ class FaissMirror:
                     shard.add(mine, matrix[mine])
 
     def _shards_of(self, count: int) -> NDArray[np.int64]:
-        """(count,) where so many rows go to."""
+        """Return (count,) the shard of each new row."""
         return self._rng.integers(len(self.shards), size=count)
 
 
 class FaissIndex(MirroredIndex[FaissMirror]):
-    """A `VectorIndex` on a GPU through FAISS: exact, and complete at any depth because the CPU answers where it cannot.
+    """A `VectorIndex` on a GPU with FAISS: exact, and complete at any depth, since the CPU answers if FAISS cannot.
 
-    4d bytes a document here, and as many on the GPU.
+    Takes 4d bytes per document here, and as many on the GPU.
     """
 
     def __init__(self, dimension: int, *, device: int = 0) -> None:
-        """device: its number. Raises InvalidConfiguration where FAISS has no GPU support, or there is no such GPU."""
+        """device: its number. Raises InvalidConfiguration if FAISS has no GPU support, or the GPU does not exist."""
         self._most = limit(_faiss)
         if self._most == 0:
             raise InvalidConfiguration(
-                "this FAISS has no GPU support; install faiss-gpu-cu12 in place of faiss-cpu, or search with PyTorch"
+                "this FAISS has no GPU support; install faiss-gpu-cu12 instead of faiss-cpu, or search with PyTorch"
             )
         try:
             there = _faiss.get_num_gpus()
             self._resources = _faiss.StandardGpuResources()
         except RuntimeError as error:
-            raise InvalidConfiguration(f"FAISS has no GPU here: {error}") from error
+            raise InvalidConfiguration(f"FAISS finds no GPU here: {error}") from error
         if device >= there:
             raise InvalidConfiguration(f"FAISS has no GPU {device} here: it sees {there}")
         self._device = device

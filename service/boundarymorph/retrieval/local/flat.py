@@ -15,15 +15,15 @@ from boundarymorph.retrieval.local.rows import RowBook, Rows, with_room
 from boundarymorph.retrieval.local.vector_index import Neighbours, check_vectors
 from boundarymorph.retrieval.vectors import check_search
 
-_BLOCK = 16_384  # rows that are gathered at a time
+_BLOCK = 16_384  # rows gathered at a time
 
 
 @dataclass(frozen=True, slots=True)
 class FlatView:
-    """What one search sees of a `FlatIndex`.
+    """The state of a `FlatIndex` that one search sees.
 
-    matrix: (capacity, d), of which the rows up to `rows.count` never change; products: of all its rows, when some
-    queries wait for theirs.
+    matrix: (capacity, d), of which the first `rows.count` rows never change; products: computes inner products with all
+    rows, together for concurrent queries.
     """
 
     rows: Rows
@@ -34,18 +34,18 @@ class FlatView:
         return len(self.rows)
 
     def search(self, query: NDArray[np.float32], depth: int, *, within: NDArray[np.int64] | None = None) -> Neighbours:
-        """As `VectorView.search`."""
+        """See `VectorView.search`."""
         check_search(query, depth, self.matrix.shape[1])
         rows = self.rows if within is None else self.rows.among(within)
         found = scan(self.matrix, rows, query, depth, self._scores)
         return rows.ranked(query, depth, found, self.matrix[found])
 
     def ranked(self, query: NDArray[np.float32], depth: int, rows: NDArray[np.int64]) -> Neighbours:
-        """The best `depth` of these rows, which ascend, by their exact scores."""
+        """Return the best `depth` of these ascending rows, by their exact scores."""
         return self.rows.ranked(query, depth, rows, self.matrix[rows])
 
     def others(self, living: NDArray[np.int64]) -> list[str]:
-        """As `VectorView.others`."""
+        """See `VectorView.others`."""
         return self.rows.others(living)
 
     def _scores(self, query: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -53,15 +53,15 @@ class FlatView:
 
 
 class FlatIndex:
-    """A `VectorIndex` in memory: exhaustive search, exact at any depth. 4d bytes a document, and up to twice that.
+    """A `VectorIndex` in memory: exhaustive search, exact at any depth. Takes 4d to 8d bytes per document.
 
-    Sums in float32 come in no particular order. They therefore only nominate candidates, a little beyond the depth;
-    these are ranked by inner products in float64, equal ones in order of insertion. Searches that wait at the same time
-    read the rows together.
+    Float32 sums depend on the order of summation. They therefore only nominate candidates, slightly more than the
+    depth, which are ranked by inner products in float64, ties in order of insertion. Concurrent searches read the rows
+    together.
     """
 
     def __init__(self, dimension: int, capacity: int = 0) -> None:
-        """capacity: documents that there is room for before the matrix has to be copied to a larger one."""
+        """capacity: documents to make room for, before the matrix must be copied to a larger one."""
         self._dimension = dimension
         self._book = RowBook()
         self._writing = threading.Lock()
@@ -90,11 +90,11 @@ class FlatIndex:
         return self._view.search(query, depth, within=within)
 
     def view(self) -> FlatView:
-        """The index as it is now."""
+        """The current state of the index."""
         return self._view
 
     def _publish(self, matrix: NDArray[np.float32]) -> None:
-        """Let searches see a new state, without its dead rows once they are as many as the living."""
+        """Make a new state visible to searches, without its dead rows once they are as many as the living."""
         now = self._book.now
         if now.count > 2 * now.living + 1024:
             matrix = matrix[self._book.close_gaps()]
@@ -114,10 +114,10 @@ def scan(
     depth: int,
     products: Callable[[NDArray[np.float32]], NDArray[np.float32]] | None = None,
 ) -> NDArray[np.int64]:
-    """Rows, ascending, of living documents among which the nearest `depth` are for certain.
+    """Return ascending rows of living documents that certainly include the nearest `depth`.
 
-    matrix: at least (rows.count, d) unit rows; products: (rows.count,) inner products with a query, where they are not
-    simply to be computed here.
+    matrix: at least (rows.count, d) unit rows; products: returns (rows.count,) inner products with a query; by default
+    they are computed here.
     """
     if depth >= rows.living:
         return np.flatnonzero(rows.alive)
@@ -132,15 +132,15 @@ def scan(
 
 
 def nominated(scores: NDArray[np.float32], depth: int, error: float) -> NDArray[np.int64]:
-    """Positions, ascending, among which the best `depth` are for certain.
+    """Return ascending positions that certainly include the best `depth`.
 
-    scores: (n,), n >= depth, each within `error` of the true one. `depth` of them score at least what the depth-th one
-    scores here, less the error; so a better one than those cannot show less than that, less the error again.
+    scores: (n,), n >= depth, each within `error` of the true one. `depth` items have true scores of at least the
+    depth-th score here minus the error; so a better one has a score here of at least that minus the error again.
     """
     last = np.partition(scores, len(scores) - depth)[len(scores) - depth]
     return np.flatnonzero(scores >= last - 2 * error)
 
 
 def rounding_error(dimension: int) -> float:
-    """Bounds the error of a float32 inner product of two unit vectors, whatever the order of summation."""
+    """Return a bound on the error of a float32 inner product of two unit vectors, for any order of summation."""
     return dimension * float(np.finfo(np.float32).eps)

@@ -1,4 +1,4 @@
-"""One index, searchable: the document store, and the vectors that keep step with it."""
+"""A searchable index: the document store, and vectors that are kept up to date with it."""
 
 from __future__ import annotations
 
@@ -31,13 +31,12 @@ from boundarymorph.selection.pool import Pool, unit_rows
 
 
 class LocalIndex:
-    """A named index. Its store is the truth; before every search its vectors catch up with what was written there.
+    """A named index. Its store is authoritative; before every search, the vectors catch up with its changes.
 
-    So a search sees every upsert and deletion that was acknowledged before it began, whichever process made it. All of
-    an answer, what the filter and the words say included, is of one state of the store. The vectors are read when they
-    are first needed; those of a large index of kind ivf from the structure that was trained last, and until there is
-    one they are searched exhaustively. All calls block, may come from any thread, and raise UnknownIndex once the index
-    has been deleted.
+    So a search sees every upsert and deletion acknowledged before it began, by any process. All of an answer, filter
+    and words included, is based on one state of the store. The vectors are loaded when first needed: for a large index
+    of kind ivf from the structure trained last; until there is one, they are searched exhaustively. All calls block,
+    are thread-safe, and raise UnknownIndex once the index has been deleted.
     """
 
     def __init__(
@@ -50,9 +49,9 @@ class LocalIndex:
         policy: TrainingPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """make_vectors: what is searched whatever the kind, such as an index on an accelerator.
+        """make_vectors: makes the vector index whatever the kind, for instance on an accelerator.
 
-        warnings: what every answer of `retrieve` carries.
+        warnings: added to every answer of `retrieve`.
         """
         self.name = name
         self._store = store
@@ -72,38 +71,38 @@ class LocalIndex:
         return self._store.info
 
     def structure(self) -> StructureInfo | None:
-        """What was trained last, with its recall; None when nothing was."""
+        """Return a description of the structure trained last, with its recall; None if there is none."""
         return self._trainer.files.info()
 
     def count(self) -> int:
-        """Documents in the index."""
+        """Number of documents in the index."""
         return self._store.count()
 
     def search(self, query: ArrayLike, depth: int) -> Pool:
-        """The `depth` documents nearest to a (d,) query, or all when there are fewer.
+        """Return the `depth` documents nearest to a (d,) query, or all if there are fewer.
 
-        Raises EmptyIndex, and InvalidEmbeddings for a query of another dimension or without a direction.
+        Raises EmptyIndex, or InvalidEmbeddings for a query of another dimension or without a direction.
         """
         return self.search_with_sequences(query, depth)[0]
 
     def search_with_sequences(
         self, query: ArrayLike, depth: int, *, within: NDArray[np.int64] | None = None
     ) -> tuple[Pool, NDArray[np.int64]]:
-        """The same pool with the (n,) sequence numbers of its documents, by which the store finds them faster.
+        """Return the same pool with the (n,) sequence numbers of its documents, which speed up lookups in the store.
 
-        within: ascending sequence numbers; only these documents, found exactly whatever the kind of index. The pool is
-        empty when none of them is there.
+        within: ascending sequence numbers of the only documents to search, exactly for any kind of index. The pool is
+        empty if none of them exists.
         """
         with self._one_state() as vectors:
             pool, found = self._search(vectors, query, depth, within)
         return pool, found.sequences
 
     def retrieve(self, search: Search) -> Retrieved:
-        """As `Index.retrieve`."""
+        """See `Index.retrieve`."""
         with self._one_state() as vectors:
             within = None if search.condition is None else self.matching(search.condition)
             pool, found = self._search(vectors, search.unit, search.depth, within)
-            if len(pool) == 0:  # nothing passes the filter
+            if len(pool) == 0:  # no document matches the filter
                 return Retrieved(pool, (*self._warnings, *found.warnings))
             if search.hybrid:
                 pool = self.fused(search.query, pool, search.depth, search.condition)
@@ -113,7 +112,7 @@ class LocalIndex:
         return Retrieved(pool, (*self._warnings, *found.warnings))
 
     def check(self, document: Document) -> None:
-        """As `Index.check`: any will do."""
+        """Accept any document; see `Index.check`."""
 
     def upsert(
         self,
@@ -121,44 +120,43 @@ class LocalIndex:
         embeddings: NDArray[np.floating],
         digests: Sequence[bytes] | None = None,
     ) -> None:
-        """As `Index.upsert`."""
+        """See `Index.upsert`."""
         if digests is None:
             digests = [fingerprint(document, row) for document, row in zip(documents, embeddings, strict=True)]
         self._store.upsert(documents, embeddings, digests)
 
     def delete(self, ids: Sequence[str]) -> int:
-        """As `Index.delete`."""
+        """See `Index.delete`."""
         return self._store.delete(ids)
 
     def delete_matching(self, filter: Filter) -> int:
-        """As `Index.delete_matching`."""
+        """See `Index.delete_matching`."""
         return self._store.delete_matching(filter)
 
     def documents(self, ids: Sequence[str]) -> dict[str, Document]:
-        """As `Index.documents`."""
+        """See `Index.documents`."""
         return self._store.documents(ids)
 
     def characters(self, ids: Sequence[str]) -> dict[str, int]:
-        """As `Index.characters`."""
+        """See `Index.characters`."""
         return self._store.characters(ids)
 
     def matching(self, filter: Filter) -> NDArray[np.int64]:
-        """Ascending sequence numbers of the documents whose metadata pass the filter."""
+        """Return ascending sequence numbers of the documents whose metadata match the filter."""
         return self._store.matching_sequences(filter)
 
     def bm25(self, query: str, sequences: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(n,) BM25 over the whole index of documents by their sequence numbers. Raises InvalidInput without words."""
+        """Return (n,) BM25 over the whole index, by sequence numbers. Raises InvalidInput if it has no words."""
         return self._store.bm25_of_sequences(query, sequences)
 
     def bm25_of(self, query: str, ids: Sequence[str]) -> NDArray[np.float64]:
-        """As `bm25`, by ids; 0 for unknown ones."""
+        """Return the same by ids; 0 for unknown ones."""
         return self._store.bm25(query, ids)
 
     def fused(self, query: str, near: Pool, depth: int, filter: Filter | None) -> Pool:
-        """The pool of those nearest and the best by words, as they are ranked together by reciprocal rank, with their
-        similarity as a feature.
+        """Fuse the nearest documents with the best by words by reciprocal rank; the similarity becomes a feature.
 
-        Raises InvalidInput without words.
+        Raises InvalidInput if the index has no words.
         """
         by_words = self._store.best_by_words(query, depth, filter)
         ranked = fuse([near.ids, by_words.ids])
@@ -169,56 +167,58 @@ class LocalIndex:
         return Pool(ids, vectors, near.query, scores, {"similarity": exact_scores(vectors, near.query)})
 
     def digests(self, ids: Sequence[str]) -> dict[str, bytes]:
-        """As `Index.digests`."""
+        """See `Index.digests`."""
         return self._store.digests(ids)
 
     def refresh(self) -> VectorIndex:
-        """Catch up with the store; the vectors as they are then."""
+        """Catch up with the store and return the vectors."""
         with self._one_state():
             assert self._vectors is not None
             return self._vectors
 
     def settle(self) -> None:
-        """Catch up with the store, and wait for the training that is due then, if it is."""
+        """Catch up with the store, and wait for training if it is due."""
         self.refresh()
         self._trainer.wait()
 
     def compact(self) -> bool:
-        """Rewrite the words without what is gone, empty the store's log, and where the kind is ivf train it anew; False
-        when another process is training it. Raises StorageFull or StorageUnavailable."""
+        """Remove deleted documents from the words, empty the store's log, and train an index of kind ivf again.
+
+        Returns False if another process is training it. Raises StorageFull or StorageUnavailable.
+        """
         self._store.compact()
         self.refresh()
         self._trainer.wait()
         if not self._trains or not self._store.count():
             return True
-        with storage_errors(f"{self.name!r} could not be trained anew, and it serves on as it was"):
+        with storage_errors(f"{self.name!r} could not be trained again, and stays as it was"):
             return self._trainer.train(after=self._store.last_sequence() - 1)
 
     def back_up(self, target: Path) -> BackupInfo:
-        """Copy the index, as it is at one moment, into a new folder; see `backups.write`."""
+        """Copy one state of the index into a new folder; see `backups.write`."""
         return backups.write(self.name, self._store, target)
 
     def index_words(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> bool:
-        """Index the words of an index that was made without; False where they are. See `DocumentStore.index_words`.
+        """Index the words of an index created without; False if they are indexed. See `DocumentStore.index_words`.
 
-        on_progress: called with the documents that are done and those that there are.
+        on_progress: called with the number of indexed documents and the total.
         """
         return self._store.index_words(on_progress)
 
     def close(self) -> None:
-        """Release the file, and end a training that is under way; later calls raise UnknownIndex."""
+        """Close the file, and stop any training; later calls raise UnknownIndex."""
         self._trainer.close()
         self._store.close()
 
     @contextmanager
     def _one_state(self) -> Iterator[VectorView]:
-        """The vectors as the store has them now; within the block this thread reads the store in that same state."""
+        """Yield the vectors in the store's present state, in which this thread reads the store within the block."""
         with self._catching_up:
             if self._vectors is None:
                 self._vectors, self._sequence = self._begin()
         with self._store.one_state():
-            with self._catching_up:  # the state begins with the first read, so it is none that the vectors have passed
-                # A failure halfway repeats these changes, which is harmless, rather than losing some.
+            with self._catching_up:  # the first read fixes the state, which must not be older than that of the vectors
+                # A failure halfway makes these changes be repeated, which is harmless, rather than lost.
                 self._sequence = self._caught_up(self._vectors, self._sequence)
                 view = self._vectors.view()
             if self._trains:
@@ -228,7 +228,7 @@ class LocalIndex:
     def _search(
         self, vectors: VectorView, query: ArrayLike, depth: int, within: NDArray[np.int64] | None
     ) -> tuple[Pool, Neighbours]:
-        """The nearest as a pool, and the vectors as found."""
+        """Return the nearest as a pool, and as neighbours."""
         unit = unit_rows(np.reshape(query, (1, -1)), ["the query"])[0].astype(np.float32)
         if len(vectors) == 0:
             raise EmptyIndex(f"the index {self.name!r} holds no documents yet")
@@ -240,9 +240,9 @@ class LocalIndex:
         return self.info.kind == "ivf" and self._make_vectors is None
 
     def _begin(self) -> tuple[VectorIndex, int]:
-        """What is searched from now on, and the store's last change that is in it.
+        """Load the vectors; return them with the sequence number of the store's last change in them.
 
-        A page of the store is read in a transaction of its own, so that a long reading does not keep its log.
+        Each page of the store is read in its own transaction, so that a long load does not block emptying the log.
         """
         if self._trains and (trained := self._trainer.files.newest()) is not None:
             return trained, trained.sequence
@@ -253,7 +253,7 @@ class LocalIndex:
         return vectors, self._caught_up(vectors, 0)
 
     def _caught_up(self, vectors: VectorIndex, sequence: int) -> int:
-        """Bring vectors that are as the store was after its change `sequence` to its present state; the last change."""
+        """Bring vectors from the state after change `sequence` to the present one; return the last change."""
         forgotten = complete = False
         while not complete:
             with self._store.one_state():
@@ -272,7 +272,7 @@ class LocalIndex:
         index.sequence = self._caught_up(index, 0)
 
     def _adopt(self, index: IvfIndex) -> None:
-        """Search another structure from now on. Most of the catching up is done while searches use the one before."""
+        """Switch to another structure. It catches up mostly before the switch, while the old one serves searches."""
         sequence = self._caught_up(index, index.sequence)
         with self._catching_up:
             if self._vectors is not None and trained_until(self._vectors) < index.sequence:

@@ -1,4 +1,4 @@
-"""Faster search of many vectors, which may miss some of the nearest: FAISS's inverted file over half precision."""
+"""Faster approximate search of many vectors: FAISS's inverted file with half precision."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from boundarymorph.retrieval.local.rows import RowBook, Rows
 from boundarymorph.retrieval.local.vector_index import Neighbours, check_vectors
 from boundarymorph.retrieval.vectors import check_search
 
-DEPTHS = (10, 30, 100, 300, 1_000, 3_000, 10_000)  # at which the recall is measured
-TARGET = 0.99  # share of the nearest that is to be found, on average over a sample
-_MARGIN = 64  # nominated beyond the depth: half precision may order the last ones otherwise
-_faiss: Any = faiss  # which has few type hints
+DEPTHS = (10, 30, 100, 300, 1_000, 3_000, 10_000)  # at which recall is measured
+TARGET = 0.99  # mean recall to reach, over a sample of queries
+_MARGIN = 64  # nominated beyond the depth, since half precision may reorder the last ones
+_faiss: Any = faiss  # has few type hints
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How many clusters to read, by depth.
+    """How many clusters to probe, by depth.
 
-    depths, ascending, with the probes and the recall that were measured there; recall is 1 where all are read.
+    depths, ascending, with the probes and the recall measured at each; recall is 1 if all clusters are probed.
     """
 
     depths: tuple[int, ...]
@@ -37,16 +37,16 @@ class Effort:
     recalls: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Raises CorruptIndex for numbers that cannot be one."""
+        """Raises CorruptIndex for invalid numbers."""
         ascending = all(first < second for first, second in zip(self.depths, self.depths[1:], strict=False))
         lengths = {len(self.depths), len(self.probes), len(self.recalls)}
         if not self.depths or len(lengths) > 1 or not ascending or min(self.probes) < 1:
             raise CorruptIndex("the depths, probes and recalls of the ivf structure do not fit together")
 
     def at(self, depth: int) -> int:
-        """How many for any depth: between two depths on the line between them, in logarithms; beyond, in proportion.
+        """Return the probes for any depth: interpolated between depths, linearly in logarithms; beyond, in proportion.
 
-        Beyond the last depth nothing was measured: what is found then is as good only as the proportion holds.
+        Nothing was measured beyond the last depth, so recall there depends on how well the proportion holds.
         """
         if depth >= self.depths[-1]:
             return -(-self.probes[-1] * depth // self.depths[-1])
@@ -55,10 +55,10 @@ class Effort:
 
 
 class InvertedFile:
-    """The vectors of rows in FAISS's IndexIVFScalarQuantizer, by row. Searches run side by side, additions alone.
+    """The vectors of rows in FAISS's IndexIVFScalarQuantizer. Searches run concurrently, additions exclusively.
 
-    exact: by row, the (d,) vectors that float16 would not give back bit for bit (none in a hundred dimensions); loss:
-    the most that float16 moved a vector, as a length. All clusters are read as long as no effort is known.
+    exact: by row, the (d,) vectors that float16 would not restore bit for bit (none in a hundred dimensions); loss:
+    largest distance by which float16 moved a vector. Without an effort, all clusters are probed.
     """
 
     def __init__(
@@ -81,14 +81,14 @@ class InvertedFile:
         return int(self.index.nlist)
 
     def add(self, vectors: NDArray[np.float32]) -> None:
-        """Put (n, d) unit rows into the next rows."""
+        """Append (n, d) unit rows."""
         first = int(self.index.ntotal)
         halves = vectors.astype(np.float16).astype(np.float32)
         with np.errstate(invalid="ignore"):
             self.loss = max(self.loss, float(np.linalg.norm(vectors - halves, axis=1).max(initial=0.0)))
         differ = (to_unit_length(halves.copy()).vectors != vectors).any(axis=1)
         with self._changed:
-            self._adding = True  # lets no search begin
+            self._adding = True  # prevents new searches
             self._changed.wait_for(lambda: self._searches == 0)
             try:
                 self.exact |= {first + int(place): vectors[place] for place in np.flatnonzero(differ)}
@@ -100,14 +100,14 @@ class InvertedFile:
     def nearest(
         self, rows: Rows, query: NDArray[np.float32], depth: int, *, exactly: bool
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """At least min(depth, living) living rows, ascending, among which the nearest likely are, and their vectors.
+        """Return at least min(depth, living) living rows, ascending, that probably include the nearest, and vectors.
 
-        exactly: they are there for certain.
+        exactly: whether to include the nearest with certainty.
         """
         wanted = min(depth, rows.living)
         probes = self.clusters
         if wanted and not exactly and self.effort is not None:
-            nominal = -(-wanted * int(self.index.ntotal) // rows.living)  # removed rows thin the clusters out
+            nominal = -(-wanted * int(self.index.ntotal) // rows.living)  # dead rows use up part of the clusters
             probes = min(self.effort.at(nominal), self.clusters)
         error = self.loss + rounding_error(query.size)
         reach = wanted + wanted // 64 + _MARGIN
@@ -139,9 +139,9 @@ class InvertedFile:
         return chosen, units
 
     def measure(self, queries: NDArray[np.float32], checkpoint: Callable[[], None] = lambda: None) -> None:
-        """Find the least probes, of those tried, that find TARGET of what is nearest to these (n, d) queries.
+        """Find the fewest probes, among those tried, that reach the TARGET recall for these (n, d) queries.
 
-        checkpoint is called between searches; what it raises ends the work.
+        checkpoint is called between searches; an exception from it aborts the work.
         """
         count = int(self.index.ntotal)
         depths = [depth for depth in DEPTHS if depth < count] or [1]
@@ -165,7 +165,7 @@ class InvertedFile:
     def _scores(
         self, queries: NDArray[np.float32], depth: int, probes: int, checkpoint: Callable[[], None]
     ) -> NDArray[np.float32]:
-        """(n, depth) of what FAISS finds, descending, and the least float32 where there is no more."""
+        """Return (n, depth) scores that FAISS finds, descending, padded with the smallest float32."""
         parameters, found = _faiss.SearchParametersIVF(nprobe=probes), []
         for query in queries:
             checkpoint()
@@ -187,7 +187,7 @@ class InvertedFile:
 
 @dataclass(frozen=True, slots=True)
 class IvfView:
-    """What one search sees of an `IvfIndex`: these rows, of those that are in the file."""
+    """The rows of the file that one search of an `IvfIndex` sees."""
 
     rows: Rows
     file: InvertedFile
@@ -196,30 +196,30 @@ class IvfView:
         return len(self.rows)
 
     def search(self, query: NDArray[np.float32], depth: int, *, within: NDArray[np.int64] | None = None) -> Neighbours:
-        """As `VectorView.search`; some of the nearest may be missed, unless `within` says among which they are."""
+        """See `VectorView.search`. Some of the nearest may be missed, unless `within` is given."""
         check_search(query, depth, int(self.file.index.d))
         rows = self.rows if within is None else self.rows.among(within)
         found, vectors = self.file.nearest(rows, query, depth, exactly=within is not None)
         return rows.ranked(query, depth, found, vectors)
 
     def others(self, living: NDArray[np.int64]) -> list[str]:
-        """As `VectorView.others`."""
+        """See `VectorView.others`."""
         return self.rows.others(living)
 
 
 class IvfIndex:
-    """A `VectorIndex` that reads only some clusters of the vectors. 2d bytes a document, and 16.
+    """A `VectorIndex` that searches only some clusters of the vectors. Takes 2d + 16 bytes per document.
 
-    What it finds is ranked by exact inner products, and nothing is found twice, in an old state, or once it is removed:
-    it can only miss some of the nearest. Rows that were removed are passed over until the index is trained anew.
+    Results are ranked by exact inner products, and never contain duplicates, outdated versions or removed documents;
+    only some of the nearest may be missing. Removed rows are skipped until the index is trained again.
     """
 
     def __init__(self, file: InvertedFile, sequence: int = 0, book: RowBook | None = None) -> None:
-        """sequence: the store's last change when it was trained; book: the rows that the file holds."""
+        """sequence: the store's last change when it was trained; book: the rows in the file."""
         self.file = file
         self.sequence = sequence
         self.changed = 0
-        """Documents written or removed since it was trained, which its clusters and its recall do not reflect."""
+        """Documents written or removed since the training, which its clusters and its recall do not reflect."""
         self._book = book or RowBook()
         self._writing = threading.Lock()
 
@@ -244,5 +244,5 @@ class IvfIndex:
         return self.view().search(query, depth, within=within)
 
     def view(self) -> IvfView:
-        """The index as it is now."""
+        """The current state of the index."""
         return IvfView(self._book.now, self.file)

@@ -1,4 +1,4 @@
-"""Rows of the document table by id or by sequence number."""
+"""Looking up rows of the document table by id or by sequence number."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _PARAMETERS = 500
 LIVING = "embedding IS NOT NULL"
 Key = TypeVar("Key")
 
-# What filters and rankings read of every document lies together here, without the texts.
+# A covering index of what filters and rankings read of every document, without the texts.
 SCHEMA = f"""
 CREATE INDEX filtered ON documents (sequence, id, metadata) WHERE {LIVING};
 """
 
 
 def select(connection: sqlite3.Connection, columns: str, ids: Iterable[str], *, where: str = LIVING) -> list[Any]:
-    """The rows of the documents of these ids, in no particular order; tombstones are left out."""
+    """Return the rows of the documents with these ids, unordered, without tombstones."""
     rows: list[Any] = []
     for part in _parts(ids):
         places = ",".join("?" * len(part))
@@ -27,7 +27,7 @@ def select(connection: sqlite3.Connection, columns: str, ids: Iterable[str], *, 
 
 
 def ids_of(connection: sqlite3.Connection, sequences: Iterable[int]) -> dict[int, str]:
-    """The ids of the documents of these sequence numbers that live, in no particular order; reads no documents."""
+    """Return the ids of the living documents with these sequence numbers, unordered; reads no documents."""
     ids: dict[int, str] = {}
     for part in _parts(sequences):
         places = ",".join("?" * len(part))
@@ -41,7 +41,7 @@ def ids_of(connection: sqlite3.Connection, sequences: Iterable[int]) -> dict[int
 
 
 def embeddings_of(connection: sqlite3.Connection, sequences: Iterable[int]) -> list[bytes]:
-    """The embeddings of the documents of these sequence numbers that live, in no particular order."""
+    """Return the embeddings of the living documents with these sequence numbers, unordered."""
     embeddings: list[bytes] = []
     for part in _parts(sequences):
         places = ",".join("?" * len(part))
@@ -54,7 +54,7 @@ def embeddings_of(connection: sqlite3.Connection, sequences: Iterable[int]) -> l
 
 
 def metadata_of(connection: sqlite3.Connection, sequences: Iterable[int]) -> list[tuple[int, bytes]]:
-    """Sequence number and metadata of the documents of these numbers that live, in no particular order."""
+    """Return sequence number and metadata of the living documents with these numbers, unordered."""
     rows: list[tuple[int, bytes]] = []
     for part in _parts(sequences):
         places = ",".join("?" * len(part))
@@ -66,13 +66,13 @@ def metadata_of(connection: sqlite3.Connection, sequences: Iterable[int]) -> lis
 
 
 def last_sequence(connection: sqlite3.Connection) -> int:
-    """The greatest sequence number that a write or deletion has taken; 0 for none."""
+    """Return the greatest sequence number of any write or deletion; 0 for none."""
     row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'documents'").fetchone()
     return int(row[0]) if row else 0
 
 
 def purged(connection: sqlite3.Connection) -> int:
-    """The sequence number up to which deletions are forgotten."""
+    """Return the sequence number up to which tombstones have been purged."""
     (sequence,) = connection.execute("SELECT value FROM meta WHERE key = 'purged'").fetchone()
     return int(sequence)
 

@@ -1,4 +1,4 @@
-"""Folders of files that never change, each with a manifest that says what is in them, checksums included."""
+"""Folders of immutable files, each with a manifest of their sizes and checksums."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MANIFEST = "manifest.json"
 
 
 def seal(folder: Path, facts: Mapping[str, Any], checkpoint: Callable[[], None] = lambda: None) -> None:
-    """Bring all files of a folder to disk and write its manifest: `facts`, with "format" among them, and checksums.
+    """Flush all files of a folder to disk and write its manifest: `facts`, which include "format", and checksums.
 
     Raises OSError, and whatever `checkpoint` raises.
     """
@@ -35,7 +35,7 @@ def seal(folder: Path, facts: Mapping[str, Any], checkpoint: Callable[[], None] 
 
 
 def read(folder: Path, format: int) -> dict[str, Any]:
-    """The manifest. Raises CorruptIndex when it is damaged or of another format, and OSError."""
+    """Return the manifest. Raises CorruptIndex if it is damaged or of another format, and OSError."""
     path = folder / MANIFEST
     try:
         manifest = orjson.loads(path.read_bytes())
@@ -43,20 +43,20 @@ def read(folder: Path, format: int) -> dict[str, Any]:
     except (orjson.JSONDecodeError, AttributeError, TypeError, KeyError) as error:
         raise CorruptIndex(f"{path} is not a manifest: {error}") from error
     if not isinstance(manifest, dict) or hashlib.sha256(_canonical(manifest)).hexdigest() != checksum:
-        raise CorruptIndex(f"{path} has another checksum than when it was written")
+        raise CorruptIndex(f"{path} does not have the checksum with which it was written")
     if manifest["format"] != format:
         raise CorruptIndex(f"{path} has format {manifest['format']}; this program reads format {format}")
     return manifest
 
 
 def verify(folder: Path, files: Mapping[str, Any]) -> None:
-    """Raises CorruptIndex, which names the file, when one of a folder is not what its manifest says, and OSError."""
+    """Raise CorruptIndex, naming the file, if a file differs from its manifest, or OSError."""
     for name, expected in files.items():
         path = folder / name
         if path.stat().st_size != expected["bytes"]:
             raise CorruptIndex(f"{path} has {path.stat().st_size} bytes and should have {expected['bytes']}")
         if _checksum(path) != expected["sha256"]:
-            raise CorruptIndex(f"{path} has another checksum than when it was written")
+            raise CorruptIndex(f"{path} does not have the checksum with which it was written")
 
 
 def _checksum(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Which documents of a store meet a filter, kept up to date from one question to the next."""
+"""A cache of the documents that match each filter, updated incrementally."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from boundarymorph.retrieval.local.metadata_index import candidates
 REMEMBERED_BYTES = 64 * 2**20
 _REMAINS = 10_000
 _READS = 64
-_SCANNED_PER_LOOKUP = 4  # documents whose metadata are read in order in the time that one takes by its number
+_SCANNED_PER_LOOKUP = 4  # metadata read in order in the time of one lookup by sequence number
 _AMONG = "sequence IN (SELECT value FROM json_each(?))"
-_FILTER_BYTES = 1_024  # of a filter's own, beside its values
+_FILTER_BYTES = 1_024  # memory of a filter, without its values
 
 
 @dataclass(slots=True)
 class _Matched:
-    """What is known of a filter.
+    """The cached matches of a filter.
 
-    sequences: ascending, of documents written up to number `until` that met it, some of them gone since; reads: the
-    last few values of `until`; fresh: how many there were when they were last read anew; own_bytes, counted: of the
-    filter, and of all that is known of it, in its reader's memory.
+    sequences: ascending, of documents written up to number `until` that matched, some since deleted or replaced; reads:
+    the last few values of `until`; fresh: number of matches at the last full read; own_bytes, counted: memory of the
+    filter, and of the whole entry.
     """
 
     until: int = 0
@@ -42,11 +42,10 @@ class _Matched:
 
 
 class MatchingReader:
-    """The documents that meet a filter, remembered for the filters that were asked for last.
+    """The documents that match a filter, cached for recent filters.
 
-    Memory: 8 bytes a document and filter, and the filter, up to a bound; the last answer is kept however large it is.
-    Safe to share between threads; every call is given a connection within a transaction of its caller, whose view of
-    the file it answers for.
+    Memory: 8 bytes per document and filter, plus the filters, up to a bound; the latest entry is always kept.
+    Thread-safe. Every call is given a connection in a transaction, whose state of the file it answers for.
     """
 
     def __init__(self, *, most_bytes: int = REMEMBERED_BYTES) -> None:
@@ -56,7 +55,7 @@ class MatchingReader:
         self._matched: OrderedDict[Filter, _Matched] = OrderedDict()
 
     def sequences(self, connection: sqlite3.Connection, filter: Filter) -> NDArray[np.int64]:
-        """Ascending sequence numbers of all documents that meet a filter, and perhaps of some that are gone."""
+        """Return ascending sequence numbers of all documents that match a filter, and perhaps of some deleted ones."""
         with self._lock:
             matched = self._matched.setdefault(filter, _Matched())
             self._matched.move_to_end(filter)
@@ -66,10 +65,10 @@ class MatchingReader:
         return found
 
     def _account(self, filter: Filter, matched: _Matched) -> None:
-        """Count what a filter takes now, and forget the ones asked for longest ago while all take too much."""
+        """Update the memory of an entry, and evict the least recently used ones while the total is too large."""
         with self._lock:
             if self._matched.get(filter) is not matched:
-                return  # forgotten meanwhile
+                return  # evicted in the meantime
             if matched.own_bytes == 0:
                 matched.own_bytes = _FILTER_BYTES + 2 * len(repr(filter.condition))
             self._bytes -= matched.counted
@@ -81,7 +80,7 @@ class MatchingReader:
 
 def _sequences(connection: sqlite3.Connection, filter: Filter, matched: _Matched) -> NDArray[np.int64]:
     last = last_sequence(connection)
-    if last < matched.until:  # another thread has read a later state, in which documents of this one are replaced
+    if last < matched.until:  # another thread has read a later state, in which documents of ours may be replaced
         known = max((until for until in matched.reads if until <= last), default=0)
         before = matched.sequences[: np.searchsorted(matched.sequences, known, side="right")]
         return np.concatenate([before, _written(connection, filter, known, last)])
@@ -99,7 +98,7 @@ def _sequences(connection: sqlite3.Connection, filter: Filter, matched: _Matched
 
 
 def _written(connection: sqlite3.Connection, filter: Filter, after: int, last: int) -> NDArray[np.int64]:
-    """Ascending sequence numbers of the documents written after one number, up to the last, that meet a filter."""
+    """Return ascending sequence numbers of the matching documents written after one number, up to the last."""
     condition = filter.sql("CAST(metadata AS TEXT)")
     among = candidates(connection, filter.condition, after, (last - after) // _SCANNED_PER_LOOKUP)
     which, bound = ("sequence > ?", after) if among is None else (_AMONG, orjson.dumps(among.tolist()).decode())

@@ -1,7 +1,7 @@
-"""The metadata index of a document store: which documents have a value in a field, in the store's own SQLite file.
+"""The metadata index of a document store: which documents have a value in a field, in the store's SQLite file.
 
 A term is a hash of the path of a field and one of its values. Terms only narrow a filter down: the metadata of each
-candidate are compared with the filter afterwards, so two values of one hash cost a comparison and never an answer.
+candidate are checked afterwards, so a hash collision costs a comparison but never changes an answer.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from boundarymorph.retrieval.filters import MAX_STRING, AllOf, AnyOf, Compare, Condition, Scalar
 from boundarymorph.retrieval.local.lookup import metadata_of
 
-MOST_TERMS = 256  # of one document
-UNINDEXED = -1  # the one term of a document with more values than that, which any filter may match
+MOST_TERMS = 256  # per document
+UNINDEXED = -1  # the only term of a document with more values than that, which any filter may match
 
 SCHEMA = """
 CREATE TABLE terms (
@@ -36,10 +36,10 @@ _FIRST_LIMIT, _GROWTH = 1_000, 8
 
 
 def terms_of(metadata: bytes) -> set[int]:
-    """The terms of one document's metadata, a JSON object as it is stored: one for each value that filters can name."""
+    """Return the terms of one document's stored JSON metadata: one for each value that a filter can contain."""
     terms: set[int] = set()
     for path, value in _values(orjson.loads(metadata)):
-        # A filter compares strings up to their first NUL and names none that is longer than this.
+        # A filter compares strings up to their first NUL, and contains none that is longer than this.
         if isinstance(value, str) and len(value.partition("\0")[0]) > MAX_STRING:
             continue
         terms.add(_term(path, value))
@@ -49,20 +49,20 @@ def terms_of(metadata: bytes) -> set[int]:
 
 
 def add(connection: sqlite3.Connection, documents: Iterable[tuple[int, bytes]]) -> None:
-    """Index documents, by sequence number and metadata, that are not in the index yet, in the caller's transaction."""
+    """Index new documents, by sequence number and metadata, in the caller's transaction."""
     connection.executemany("INSERT INTO terms VALUES (?, ?)", sorted(_rows(documents)))
 
 
 def remove(connection: sqlite3.Connection, sequences: Iterable[int]) -> None:
-    """Take documents out. To be called before they leave the document table, which knows their metadata."""
+    """Remove documents. Must be called while they are still in the document table, which has their metadata."""
     rows = sorted(_rows(metadata_of(connection, sequences)))
     connection.executemany("DELETE FROM terms WHERE term = ? AND sequence = ?", rows)
 
 
 def candidates(connection: sqlite3.Connection, condition: Condition, after: int, most: int) -> NDArray[np.int64] | None:
-    """Ascending sequence numbers greater than `after`, among which are all documents that meet a condition.
+    """Return ascending sequence numbers greater than `after` that include all documents that match a condition.
 
-    None when the terms cannot narrow the condition down to `most` documents, as for a range or for `not`. The work is
+    None if the terms cannot narrow the condition down to `most` documents, as for a range or for `not`. The work is
     proportional to the number of candidates, not to the number of documents.
     """
     limit = min(_FIRST_LIMIT, most)
@@ -72,7 +72,7 @@ def candidates(connection: sqlite3.Connection, condition: Condition, after: int,
 
 
 def _narrowed(connection: sqlite3.Connection, condition: Condition, after: int, limit: int) -> NDArray[np.int64] | None:
-    """As `candidates`. Each part of a condition reads at most `limit` rows of the index, and one more."""
+    """Do the same as `candidates`. Each part of a condition reads at most `limit` + 1 rows of the index."""
     match condition:
         case Compare(path, _, "in", values):
             return _having(connection, [_term(path, value) for value in values], after, limit)
@@ -107,11 +107,11 @@ def _rows(documents: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, int]]:
 
 
 def _values(metadata: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Scalar]]:
-    """Every value with the path of its field: those of objects within, and the elements of lists."""
+    """Yield every value, including those in nested objects and lists, with the path of its field."""
     for name, value in metadata.items():
         path = (*above, name)
         if len(name) > MAX_STRING:
-            continue  # filters name no such field
+            continue  # no filter can contain this field
         if isinstance(value, dict):
             yield from _values(value, path)
         else:
@@ -121,7 +121,7 @@ def _values(metadata: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterato
 
 
 def _term(path: tuple[str, ...], value: Scalar) -> int:
-    """Equal values of one type have one term: 1 and 1.0, 0.0 and -0.0, strings that are the same up to a NUL."""
+    """Return the term. Equal values have equal terms: 1 and 1.0, 0.0 and -0.0, strings that are equal up to a NUL."""
     if isinstance(value, str):
         return crc32(value.partition("\0")[0].encode(), _hash(path, "text"))
     if value is None or isinstance(value, bool):

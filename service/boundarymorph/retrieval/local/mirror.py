@@ -1,4 +1,4 @@
-"""Vectors kept twice: in this process as the truth, and on a device that nominates candidates."""
+"""Vectors kept twice: in this process, which decides, and on a device, which nominates candidates."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from boundarymorph.retrieval.local.flat import FlatIndex, FlatView
 from boundarymorph.retrieval.local.vector_index import Neighbours
 from boundarymorph.retrieval.vectors import check_search
 
-_FAILURES = (RuntimeError, MemoryError)  # of PyTorch and FAISS: no memory left, or a device that is broken
+_FAILURES = (RuntimeError, MemoryError)  # of PyTorch and FAISS: out of memory, or a failing device
 _log = logging.getLogger(__name__)
 
 
 class BeyondDevice(Exception):
-    """A search that the device cannot answer for certain, and why."""
+    """The device cannot guarantee an exact answer to this search; the message says why."""
 
 
 class Mirror(Protocol):
-    """The vectors of a view on a device. `of` may share memory with the mirror before, whose searches go on."""
+    """The vectors of a view on a device. It may share memory with the previous mirror, which is still searched."""
 
     def nominate(self, view: FlatView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
-        """Rows, ascending and alive, among which the nearest `depth` are for certain.
+        """Return ascending living rows that certainly include the nearest `depth`.
 
-        depth: less than the view's living. Raises BeyondDevice where the device cannot find that many.
+        depth: less than the number of living rows. Raises BeyondDevice if the device cannot find that many.
         """
 
 
@@ -38,9 +38,9 @@ Reflection = TypeVar("Reflection", bound=Mirror)
 
 @dataclass(frozen=True, slots=True)
 class MirroredView(Generic[Reflection]):
-    """A `VectorView` whose searches a device nominates for.
+    """A `VectorView` whose searches use candidates from a device.
 
-    flat: the vectors here. mirror: those on the device; None where it has no room for them.
+    flat: the vectors here. mirror: those on the device; None if they did not fit.
     """
 
     flat: FlatView
@@ -50,33 +50,32 @@ class MirroredView(Generic[Reflection]):
         return len(self.flat)
 
     def search(self, query: NDArray[np.float32], depth: int, *, within: NDArray[np.int64] | None = None) -> Neighbours:
-        """As `VectorView.search`; documents that are asked for by number are searched here."""
+        """See `VectorView.search`. Documents given by `within` are searched here."""
         if within is not None or depth >= len(self):
             return self.flat.search(query, depth, within=within)
         check_search(query, depth, self.flat.matrix.shape[1])
         try:
             if self.mirror is None:
-                raise BeyondDevice("it could not take over the documents of this index; the log says why")
+                raise BeyondDevice("it could not load the documents of this index; the log says why")
             rows = self.mirror.nominate(self.flat, query, depth)
         except BeyondDevice as reason:
             return _by_cpu(self.flat, query, depth, str(reason))
         except _FAILURES as error:
             _log.warning("a search failed on its device and was answered by the CPU: %s", error)
-            return _by_cpu(self.flat, query, depth, "it failed or has no memory left; the log says why")
+            return _by_cpu(self.flat, query, depth, "it failed or is out of memory; the log says why")
         return self.flat.ranked(query, depth, rows)
 
     def others(self, living: NDArray[np.int64]) -> list[str]:
-        """As `VectorView.others`."""
+        """See `VectorView.others`."""
         return self.flat.others(living)
 
 
 class MirroredIndex(Generic[Reflection]):
     """A `VectorIndex` that is exact at any depth: a device nominates, the full vectors in this process decide.
 
-    Where the device cannot, this process searches, and a warning says so. That is so for one search where the device
-    fails during it, as when it has no memory left; and for all searches once it could not take over what was written,
-    until the index is opened anew. A subclass says how a mirror follows its view. 4d bytes a document here, and what
-    the mirror needs there.
+    If the device cannot, this process searches, and a warning says so: for one search if the device fails during it,
+    for instance out of memory; for all searches, until the index is reopened, if new vectors could not be loaded to the
+    device. A subclass implements the mirror. Takes 4d bytes per document here, plus what the mirror needs.
     """
 
     def __init__(self, dimension: int) -> None:
@@ -105,12 +104,12 @@ class MirroredIndex(Generic[Reflection]):
         return self._view.search(query, depth, within=within)
 
     def view(self) -> MirroredView[Reflection]:
-        """The index as it is now."""
+        """The current state of the index."""
         return self._view
 
     def _mirrored(self, view: FlatView, before: tuple[FlatView, Reflection] | None) -> Reflection:
-        """The mirror of a view. before: the last view and its mirror; rows up to its count are the same if `numbering`
-        is."""
+        """Return the mirror of a view. before: the previous view and its mirror; if `numbering` is the same, so are its
+        rows."""
         raise NotImplementedError
 
     def _publish(self) -> None:
@@ -119,13 +118,13 @@ class MirroredIndex(Generic[Reflection]):
         self._view = MirroredView(view, mirror)
 
     def _reflected(self, view: FlatView, before: tuple[FlatView, Reflection] | None) -> Reflection | None:
-        """The mirror of a view; None from then on where the device has no room for it."""
+        """Return the mirror of a view; from the first failure on always None."""
         try:
             return self._mirrored(view, before)
         except _FAILURES as error:
             _log.warning(
-                "%d vectors of %d numbers could not be brought to the device; the CPU searches them until this index "
-                "is opened anew, and each answer has a warning: %s",
+                "%d vectors of %d numbers could not be loaded to the device; the CPU searches them until this index "
+                "is reopened, and each answer has a warning: %s",
                 view.rows.count,
                 self._dimension,
                 error,

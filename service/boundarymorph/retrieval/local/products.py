@@ -1,4 +1,4 @@
-"""Inner products of one matrix with many queries, as they come from many threads."""
+"""Inner products of one matrix with the queries of many threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-MOST = 16  # queries of one product: more are hardly faster together, and all wait for the last
+MOST = 16  # queries per product: more would save little, and all wait for the last
 
 _Products = NDArray[np.float32]
 
@@ -22,22 +22,22 @@ class _Waiting(NamedTuple):
 
 
 class SharedProducts:
-    """Products with queries that wait at the same time are computed together, so that the rows are read once for all.
+    """Computes the products of waiting queries together, so that the rows are read once for all of them.
 
-    A query that finds a free slot does not wait for others. Safe to share between threads; calls block.
+    A query that finds a free slot does not wait for others. Thread-safe; calls block.
     """
 
     def __init__(self, matrix: NDArray[np.float32], *, slots: int) -> None:
-        """matrix: (n, d); slots: how many products are computed at a time, each in a caller's thread."""
+        """matrix: (n, d); slots: concurrent products, each computed in a caller's thread."""
         self._matrix = matrix
         self._free = slots
         self._changed = threading.Condition()
         self._waiting: deque[_Waiting] = deque()
 
     def __call__(self, query: NDArray[np.float32], count: int) -> _Products:
-        """(count,) inner products of the first rows with a (d,) query, summed in float32 in no particular order.
+        """Return (count,) inner products of the first rows with a (d,) query, in float32, in any order of summation.
 
-        Later rows may be written meanwhile. The caller may change the result.
+        Later rows may be written meanwhile. The caller may modify the result.
         """
         mine: Future[_Products] = Future()
         with self._changed:
@@ -47,7 +47,7 @@ class SharedProducts:
         return mine.result()
 
     def _turn(self, mine: Future[_Products]) -> list[_Waiting]:
-        """Wait for a slot: those whose turn it is then, or none once another has taken mine along."""
+        """Wait for a slot; return the queries to compute, or none if another thread has computed mine."""
         with self._changed:
             self._changed.wait_for(lambda: mine.running() or mine.done() or self._free)
             if mine.running() or mine.done():

@@ -1,4 +1,4 @@
-"""Documents by row: what every index of this machine knows of them beside their vectors."""
+"""The documents of a vector index by row, without their vectors."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Documents by row, in order of insertion, as they were at one moment. It never changes.
+    """Documents by row, in order of insertion, at one moment. Immutable.
 
-    ids, sequences: of at least `count` rows; alive: (count,) False where a row was removed, replaced or is not asked
-    for; living: how many are alive; numbering: changes when documents move to other rows.
+    ids, sequences: of at least `count` rows; alive: (count,) False for rows that were removed, replaced or excluded;
+    living: number of living rows; numbering: changes when documents move to other rows.
     """
 
     ids: list[str]
@@ -37,19 +37,19 @@ class Rows:
         return self.living
 
     def among(self, within: NDArray[np.int64]) -> Rows:
-        """Only the documents of these ascending sequence numbers."""
+        """Return the same with only the documents of these ascending sequence numbers alive."""
         alive = self.alive & among(self.sequences[: self.count], within)
         return replace(self, alive=alive, living=int(alive.sum()))
 
     def others(self, living: NDArray[np.int64]) -> list[str]:
-        """As `VectorView.others`."""
+        """See `VectorView.others`."""
         rows = np.flatnonzero(self.alive & ~among(self.sequences[: self.count], living))
         return [self.ids[row] for row in rows]
 
     def ranked(
         self, query: NDArray[np.float32], depth: int, rows: NDArray[np.int64], vectors: NDArray[np.float32]
     ) -> Neighbours:
-        """The best `depth` of m ascending rows, whose (m, d) vectors are given, by their exact scores."""
+        """Return the best `depth` of m ascending rows with (m, d) vectors, by their exact scores."""
         scores = exact_scores(vectors, query)
         best = np.argsort(-scores, kind="stable")[:depth]
         chosen = rows[best]
@@ -57,7 +57,7 @@ class Rows:
 
 
 class RowBook:
-    """Which row each document is in. `now` is given out to searches; calls come one at a time."""
+    """Tracks which row each document is in. `now` is the state for searches; calls must not be concurrent."""
 
     def __init__(self) -> None:
         self.now = Rows([], np.empty(0, np.int64), np.empty(0, np.bool_), 0)
@@ -65,14 +65,14 @@ class RowBook:
 
     @classmethod
     def of(cls, ids: list[str], sequences: NDArray[np.int64], alive: NDArray[np.bool_]) -> RowBook:
-        """Rows that are there already, of which some are alive."""
+        """Return a book of existing rows, some of which are alive."""
         book = cls()
         book._row_of = {ids[row]: row for row in np.flatnonzero(alive).tolist()}
         book.now = Rows(ids, sequences, alive, len(book._row_of))
         return book
 
     def add(self, ids: Sequence[str], sequences: NDArray[np.int64] | None) -> None:
-        """Documents in the next rows, in place of those of the same ids; a later one of an id wins."""
+        """Add documents in the next rows, replacing those of the same ids; the last one of an id wins."""
         now, count = self.now, self.now.count
         numbers = with_room(now.sequences, count, len(ids))
         numbers[count : count + len(ids)] = 0 if sequences is None else sequences
@@ -85,7 +85,7 @@ class RowBook:
         self.now = replace(now, sequences=numbers, alive=alive, living=len(self._row_of))
 
     def drop(self, ids: Sequence[str]) -> None:
-        """Take documents out; unknown ids are ignored."""
+        """Remove documents; unknown ids are ignored."""
         alive = self.now.alive.copy()
         for id in ids:
             if (row := self._row_of.pop(id, None)) is not None:
@@ -93,7 +93,7 @@ class RowBook:
         self.now = replace(self.now, alive=alive, living=len(self._row_of))
 
     def close_gaps(self) -> NDArray[np.int64]:
-        """Give the living the first rows, in their order; the rows in which they were."""
+        """Move living documents to the first rows, in order; return their former rows."""
         now = self.now
         rows = np.flatnonzero(now.alive)
         ids = [now.ids[row] for row in rows]
@@ -103,7 +103,7 @@ class RowBook:
 
 
 def among(sequences: NDArray[np.int64], within: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """(n,) whether each of (n,) sequence numbers is one of (m,) ascending ones."""
+    """Return (n,) whether each of (n,) sequence numbers is among (m,) ascending ones."""
     if len(within) == 0:
         return np.zeros(len(sequences), np.bool_)
     found: NDArray[np.bool_] = within[np.minimum(np.searchsorted(within, sequences), len(within) - 1)] == sequences
@@ -111,7 +111,7 @@ def among(sequences: NDArray[np.int64], within: NDArray[np.int64]) -> NDArray[np
 
 
 def with_room(rows: NDArray[Scalar], count: int, more: int) -> NDArray[Scalar]:
-    """The same array where it holds `more` rows after `count`, else a copy of at least twice the size."""
+    """Return the array if it has room for `more` rows after `count`, else a copy of at least twice the size."""
     if count + more <= len(rows):
         return rows
     larger = np.empty((max(count + more, 2 * count), *rows.shape[1:]), dtype=rows.dtype)

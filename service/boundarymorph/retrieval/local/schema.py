@@ -1,4 +1,4 @@
-"""The tables of a document store, and how older files become like new ones."""
+"""The tables of a document store, and migrating those of older files."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from boundarymorph.retrieval.words.lexical import WORDS_VERSION
 from boundarymorph.retrieval.words.lexical_index import SCHEMA as LEXICAL_SCHEMA
 
 SCHEMA_VERSION = 3
-BATCH = 1_000  # documents that a transaction of a long piece of work indexes, while other writers wait
-REPLACED_KINDS = {"hnsw": "ivf", "sq8": "ivf"}  # which earlier versions had
+BATCH = 1_000  # documents per transaction of a long task, while other writers wait
+REPLACED_KINDS = {"hnsw": "ivf", "sq8": "ivf"}  # kinds of earlier versions
 _READABLE = (1, 2, SCHEMA_VERSION)
 _APPLICATION = 0x424D4F52
 _log = logging.getLogger(__name__)
 
-# A row without an embedding is a tombstone. The embedding stands before the text so that catching up does not read it.
+# A row without an embedding is a tombstone. The embedding precedes the text, so that catching up does not read it.
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value);
 CREATE TABLE documents (
@@ -41,7 +41,7 @@ CREATE INDEX tombstones ON documents (sequence) WHERE embedding IS NULL;
 
 
 def create(path: Path, *, encoder: str | None, dimension: int, kind: str, lexical: bool) -> None:
-    """Make the file, which must not exist yet. Raises OSError, and what `storage_trouble` does."""
+    """Create the file, which must not exist. Raises OSError, and what `storage_trouble` raises."""
     meta = {
         "encoder": encoder,
         "dimension": dimension,
@@ -50,7 +50,7 @@ def create(path: Path, *, encoder: str | None, dimension: int, kind: str, lexica
         "kind": kind,
         "words": WORDS_VERSION if lexical else None,
     }
-    path.touch(exist_ok=False)  # the system's error says better than SQLite's why it cannot be made
+    path.touch(exist_ok=False)  # the system's error is clearer than SQLite's
     with storage_trouble(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.executescript(_SCHEMA + LOOKUP_SCHEMA + LEXICAL_SCHEMA + metadata_index.SCHEMA)
@@ -60,11 +60,11 @@ def create(path: Path, *, encoder: str | None, dimension: int, kind: str, lexica
 
 
 def migrate(store: SqliteFile) -> None:
-    """From schema version 1: tables for words, without the words. From version 2: an index of the metadata."""
+    """Migrate from schema version 1 (adds tables for words, empty) and from version 2 (adds the metadata index)."""
     with store.transaction() as connection:
         version = _read_version(store, connection)
     if version < SCHEMA_VERSION:
-        _log.info("%s is of schema version %d and becomes one of version %d", store.path, version, SCHEMA_VERSION)
+        _log.info("migrating %s from schema version %d to %d", store.path, version, SCHEMA_VERSION)
     if version == 1:
         with store.transaction("IMMEDIATE") as connection:
             if _read_version(store, connection) == 1:
@@ -76,7 +76,7 @@ def migrate(store: SqliteFile) -> None:
 
 
 def _index_more_metadata(store: SqliteFile) -> int:
-    """One batch of what a store of schema version 2 lacks; its version after that."""
+    """Index a batch of metadata of a store of schema version 2; return its version afterwards."""
     with store.write() as connection:
         if _read_version(store, connection) == SCHEMA_VERSION:
             return SCHEMA_VERSION
@@ -108,7 +108,7 @@ def _read_version(store: SqliteFile, connection: sqlite3.Connection) -> int:
 
 
 def configuration(connection: sqlite3.Connection, lexical: bool) -> IndexConfiguration:
-    """What the store was created with. lexical: whether it has the words now."""
+    """Return what the store was created with. lexical: whether it has the words now."""
     meta = dict(connection.execute("SELECT key, value FROM meta"))
     kind = meta.get("kind", "flat")
     return IndexConfiguration(

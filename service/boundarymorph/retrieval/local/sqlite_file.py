@@ -1,4 +1,4 @@
-"""One SQLite file in WAL mode that many threads and processes read and write: connections, transactions and its log."""
+"""A SQLite file in WAL mode shared by threads and processes: its connections, transactions and log."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from boundarymorph.errors import CorruptIndex, StorageFull, StorageUnavailable, 
 from boundarymorph.retrieval.storage import exists
 
 LOG_BYTES = 4 * 2**20
-_LOG_PATIENCE = 2.0  # seconds that a write waits for reads to leave the log
-_PATIENCE = 30.0  # and for another writer
-_IDLE_CONNECTIONS = 16  # kept open for the next calls
-_CACHE_KIB = 2_000  # of pages, each connection
+_LOG_PATIENCE = 2.0  # seconds that a write waits for readers of the log
+_PATIENCE = 30.0  # seconds that a write waits for another writer
+_IDLE_CONNECTIONS = 16  # kept open for later calls
+_CACHE_KIB = 2_000  # of pages, per connection
 _DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
-_FULL = ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")  # the latter of the file beside a database in WAL mode
+_FULL = ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")  # the latter for the shared-memory file of WAL mode
 _TROUBLE = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
 
 
 class SqliteFile:
-    """Transactions on one file. Safe to share between threads; readers never wait for writers.
+    """Transactions on one file. Thread-safe; readers never wait for writers.
 
-    A write is on disk when its transaction ends. Every call raises UnknownIndex once the file is gone, CorruptIndex
-    when it cannot be read, StorageUnavailable when the disk or a lock is in the way, StorageFull when there is no room.
+    A write is on disk when its transaction ends. Every call raises UnknownIndex once the file is deleted, CorruptIndex
+    if it cannot be read, StorageUnavailable if the disk fails or a lock is held too long, StorageFull if it is full.
     """
 
     def __init__(self, path: Path, *, log_bytes: int = LOG_BYTES) -> None:
-        """log_bytes: size of SQLite's write-ahead log from which on a write empties it."""
+        """log_bytes: size of SQLite's write-ahead log above which a write empties it."""
         self.path = path
         self._log_bytes = log_bytes
         self._log_due = log_bytes
@@ -41,9 +41,9 @@ class SqliteFile:
 
     @contextmanager
     def one_state(self) -> Iterator[None]:
-        """Let this thread read the store in one state within the block: the one that its first read finds.
+        """Let this thread read a single state of the store within the block: that of its first read.
 
-        SQLite cannot empty its log of what was written since, so a block should last no longer than a search.
+        Meanwhile SQLite cannot empty its log of later writes, so a block should last no longer than a search.
         """
         with self.transaction() as connection:
             before, self._held.connection = self._reading(), connection
@@ -54,8 +54,10 @@ class SqliteFile:
 
     @contextmanager
     def transaction(self, kind: str = "DEFERRED") -> Iterator[sqlite3.Connection]:
-        """A connection of our own for one transaction, and what SQLite says of a damaged file in our words."""
-        # Another process may have deleted the index; through open connections its content would still be there.
+        """Yield a connection for one transaction, and translate SQLite's errors.
+
+        The file must exist: through an open connection, the content of a deleted index could still be read.
+        """
         if self._closed or not exists(self.path):
             raise UnknownIndex(f"the index in {self.path} no longer exists")
         if kind == "DEFERRED" and (held := self._reading()) is not None:
@@ -79,36 +81,36 @@ class SqliteFile:
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that writes, and then the log emptied if it has grown too long."""
+        """Run a transaction that writes, then empty the log if it has grown too long."""
         with self._writing:
             with self.transaction("IMMEDIATE") as connection:
                 yield connection
             self._bound_log()
 
     def empty_log(self) -> bool:
-        """Move what SQLite's log holds into the file; False where reads under way kept it too long."""
+        """Move the content of SQLite's log into the file; False if concurrent reads blocked that too long."""
         with suppress(sqlite3.Error), closing(self._connect(_LOG_PATIENCE)) as connection:
             (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             return not busy
         return False
 
     def close(self) -> None:
-        """Close the connections; those in use close when their call is done. Later calls raise UnknownIndex."""
+        """Close the connections; those in use close when their call ends. Later calls raise UnknownIndex."""
         self._closed = True
         while self._idle:
             self._idle.pop().close()
 
     def _reading(self) -> sqlite3.Connection | None:
-        """The connection of the state that this thread reads; None outside of `one_state`."""
+        """The connection of this thread's state within `one_state`; None outside."""
         connection: sqlite3.Connection | None = getattr(self._held, "connection", None)
         return connection
 
     def _bound_log(self) -> None:
-        """Empty the write-ahead log once it is too long, which waits for the reads that are under way.
+        """Empty the write-ahead log if it is too long, after waiting for concurrent reads.
 
-        SQLite starts its log anew only when nobody reads it. While reads overlap there is no such moment, unless a
-        checkpoint makes it: the reads that come meanwhile go to the database itself. Where a read outlasts the
-        patience, as that of a backup does, the log may grow by as much again before the next attempt.
+        SQLite restarts its log only when nobody reads it. While reads overlap, that never happens unless a checkpoint
+        forces it: new reads then go to the database itself. If a read outlasts the patience, as that of a backup does,
+        the log may grow by the same amount again before the next attempt.
         """
         size = _size(Path(f"{self.path}-wal"))
         if size < self._log_due:
@@ -122,7 +124,7 @@ class SqliteFile:
             return self._connect(_PATIENCE)
 
     def _connect(self, patience: float) -> sqlite3.Connection:
-        """A new connection that waits this many seconds for the locks of others."""
+        """Return a new connection that waits this many seconds for locks."""
         location = f"{self.path.absolute().as_uri()}?mode=rw"
         connection = sqlite3.connect(
             location, uri=True, timeout=patience, isolation_level=None, check_same_thread=False
@@ -134,7 +136,7 @@ class SqliteFile:
 
 @contextmanager
 def storage_trouble(path: Path) -> Iterator[None]:
-    """Raise what SQLite says of the file, the disk and other processes as errors of ours; programming errors pass."""
+    """Translate SQLite's errors about the file, the disk and other processes into ours; others pass unchanged."""
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -142,22 +144,22 @@ def storage_trouble(path: Path) -> Iterator[None]:
             raise UnknownIndex(f"the index in {path} no longer exists") from error
         name = getattr(error, "sqlite_errorname", "")
         if name.startswith(_DAMAGE) or "no such table" in str(error):
-            raise CorruptIndex(f"{path} is damaged: {error}; restore it or build the index anew") from error
+            raise CorruptIndex(f"{path} is damaged: {error}; restore or rebuild the index") from error
         if name in _FULL:
-            raise StorageFull(f"{path}: {error}; nothing of this was written, make room and try again") from error
+            raise StorageFull(f"{path}: {error}; nothing was written, free some space and try again") from error
         if name.startswith(_TROUBLE):
             raise StorageUnavailable(f"{path}: {error}") from error
         raise
 
 
 def execute(connection: sqlite3.Connection, script: str) -> None:
-    """Every statement of a script, within the caller's transaction, which `executescript` would end."""
+    """Execute every statement of a script in the caller's transaction, which `executescript` would end."""
     for statement in filter(str.strip, script.split(";")):
         connection.execute(statement)
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file; 0 where there is none."""
+    """Return the bytes of a file; 0 if it does not exist."""
     try:
         return path.stat().st_size
     except OSError:

@@ -1,4 +1,4 @@
-"""The document store: one SQLite file an index, durable and shared between processes."""
+"""The document store: one SQLite file per index, durable and shared between processes."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from boundarymorph.retrieval.words.lexical_index import LexicalReader, append, m
 class Changes:
     """What happened after a sequence number.
 
-    ids, vectors: documents written, in order of writing, with (n, d) float32 unit rows. sequences: (n,) int64, the
-    number of each of these writes. deleted: ids that are gone. sequence: where the next look starts. complete: whether
-    there was no more to tell at the time.
+    ids, vectors: documents written, in order, with (n, d) float32 unit rows. sequences: (n,) int64, the number of each
+    of these writes. deleted: ids of deleted documents. sequence: where the next call continues. complete: whether there
+    were no further changes at the time.
     """
 
     ids: list[str]
@@ -47,11 +47,11 @@ class Changes:
 class DocumentStore(SqliteFile):
     """Documents with their embeddings in one SQLite file.
 
-    Each call that writes is one transaction, on disk when the call returns. Every written document and every deletion
+    Each writing call is one transaction, on disk when the call returns. Every write of a document and every deletion
     takes a new sequence number, so any reader in any process keeps up by asking for the `changes` after the last number
-    it saw. Embeddings are stored as float16 and brought back to unit length when they are read.
+    it saw. Embeddings are stored as float16 and normalized when they are read.
 
-    Raises what a `SqliteFile` does.
+    Raises the errors of `SqliteFile`.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class DocumentStore(SqliteFile):
         log_bytes: int = LOG_BYTES,
         remembered_bytes: int = REMEMBERED_BYTES,
     ) -> None:
-        """Open an existing store, and bring one of an older version up to date first, a batch of documents at a time.
+        """Open an existing store, after migrating one of an older version, in batches of documents.
 
-        tombstones_kept: deletions that `changes` still lists one by one; page: how many `changes` returns at a
-        time; log_bytes: size of SQLite's write-ahead log from which on a write empties it; remembered_bytes: for the
-        documents that match the filters asked for last. Raises UnknownIndex, CorruptIndex, StorageFull or
+        tombstones_kept: deletions that `changes` still lists individually; page: how many changes it returns at a time;
+        log_bytes: size of SQLite's write-ahead log above which a write empties it; remembered_bytes: memory for the
+        matches of recent filters. Raises UnknownIndex, CorruptIndex, StorageFull or
         StorageUnavailable.
         """
         super().__init__(path, log_bytes=log_bytes)
@@ -83,9 +83,9 @@ class DocumentStore(SqliteFile):
     def create(
         cls, path: Path, *, encoder: str | None, dimension: int, kind: str = "flat", lexical: bool = True
     ) -> DocumentStore:
-        """Make the file, which must not exist yet, and open it. Raises InvalidInput for an impossible dimension.
+        """Create the file, which must not exist, and open it. Raises InvalidInput for an invalid dimension.
 
-        lexical: keep an inverted index of the words, for `bm25` and `best_by_words`.
+        lexical: whether to keep an inverted index of the words, for `bm25` and `best_by_words`.
         """
         if dimension < 1 and kind != WORDS:
             raise InvalidInput(f"an index needs a dimension of at least 1, not {dimension}")
@@ -95,9 +95,9 @@ class DocumentStore(SqliteFile):
         return cls(path)
 
     def upsert(self, documents: Sequence[Document], embeddings: NDArray[np.floating], digests: Sequence[bytes]) -> None:
-        """Write n documents with their (n, d) embeddings, replacing those of the same id; a later one of an id wins.
+        """Write n documents with their (n, d) embeddings, replacing those of the same id; the last one of an id wins.
 
-        digests: n fingerprints, for `digests` to answer later. Raises InvalidEmbeddings or InvalidInput.
+        digests: n fingerprints, for `digests` to return. Raises InvalidEmbeddings or InvalidInput.
         """
         vectors = unit_embeddings(documents, embeddings, self.info.dimension)
         rows = [
@@ -129,12 +129,12 @@ class DocumentStore(SqliteFile):
             merge_segments(connection)
 
     def delete(self, ids: Sequence[str]) -> int:
-        """Remove documents; how many of the ids were there."""
+        """Remove documents; return how many of the ids existed."""
         with self.write() as connection:
             return self._bury(connection, select(connection, "id, sequence", ids))
 
     def delete_matching(self, filter: Filter) -> int:
-        """Remove the documents whose metadata meet a filter; how many there were."""
+        """Remove the documents whose metadata match a filter; return how many there were."""
         with self.write() as connection:
             matching = orjson.dumps(self._matched.sequences(connection, filter).tolist()).decode()
             rows = connection.execute(
@@ -145,33 +145,33 @@ class DocumentStore(SqliteFile):
             return self._bury(connection, rows)
 
     def documents(self, ids: Sequence[str]) -> dict[str, Document]:
-        """The documents of these ids, by id and in their order; unknown ones are left out."""
+        """Return the documents with these ids, by id and in their order, without unknown ones."""
         with self.transaction() as connection:
             rows = select(connection, "id, text, title, metadata", ids)
         found = {id: Document(id, text, title, orjson.loads(metadata)) for id, text, title, metadata in rows}
         return {id: found[id] for id in ids if id in found}
 
     def characters(self, ids: Sequence[str]) -> dict[str, int]:
-        """How long title and text of these documents are together, by id; unknown ones are left out."""
+        """Return the length in characters of title and text together, by id, without unknown ids."""
         with self.transaction() as connection:
             return dict(select(connection, "id, length(text) + coalesce(length(title), 0)", ids))
 
     def digests(self, ids: Sequence[str]) -> dict[str, bytes]:
-        """The fingerprints of these documents, by id; unknown ones are left out."""
+        """Return the fingerprints of these documents, by id, without unknown ones."""
         with self.transaction() as connection:
             return dict(select(connection, "id, digest", ids))
 
     def count(self) -> int:
-        """Documents in the store."""
+        """Number of documents in the store."""
         with self.transaction() as connection:
             (rows,) = connection.execute("SELECT count(*) FROM documents").fetchone()
             (tombstones,) = connection.execute("SELECT count(*) FROM documents WHERE embedding IS NULL").fetchone()
         return int(rows) - int(tombstones)
 
     def changes(self, after: int) -> Changes:
-        """Writes and deletions that followed sequence number `after`, a page of them; 0 stands for the beginning.
+        """Return a page of the writes and deletions after sequence number `after`; 0 is the beginning.
 
-        Deletions are recorded for a time only; see `forgets`.
+        Deletions are recorded only for some time; see `forgets`.
         """
         with self.transaction() as connection:
             rows = connection.execute(
@@ -191,12 +191,12 @@ class DocumentStore(SqliteFile):
         )
 
     def forgets(self, after: int) -> bool:
-        """Whether `changes` no longer lists every deletion after this number; then `living` says what is left."""
+        """Whether `changes` no longer lists every deletion after this number; then use `living`."""
         with self.transaction() as connection:
             return after < purged(connection)
 
     def living(self) -> tuple[NDArray[np.int64], list[str]]:
-        """Ascending sequence numbers and ids of all documents."""
+        """Return ascending sequence numbers and ids of all documents."""
         with self.transaction() as connection:
             rows = connection.execute(
                 f"SELECT sequence, id FROM documents INDEXED BY filtered WHERE {LIVING} ORDER BY sequence"  # noqa: S608
@@ -204,49 +204,49 @@ class DocumentStore(SqliteFile):
         return np.array([sequence for sequence, _ in rows], dtype=np.int64), [id for _, id in rows]
 
     def sample(self, count: int, seed: int) -> NDArray[np.float32]:
-        """(n, d) unit vectors of up to so many documents, chosen at random."""
+        """Return (n, d) unit vectors of up to `count` documents, chosen at random."""
         with self.transaction() as connection:
             sequences, _ = self.living()
             chosen = np.random.default_rng(seed).permutation(sequences)[:count]
             return self._vectors(embeddings_of(connection, chosen.tolist()))
 
     def last_sequence(self) -> int:
-        """The number of the latest write or deletion; 0 for none."""
+        """Return the number of the latest write or deletion; 0 for none."""
         with self.transaction() as connection:
             return last_sequence(connection)
 
     def embeddings(self, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        """The (d,) unit vectors of these documents, by id and in their order; unknown ones are left out."""
+        """Return the (d,) unit vectors of these documents, by id and in their order, without unknown ones."""
         with self.transaction() as connection:
             rows = dict(select(connection, "id, embedding", ids))
         present = [id for id in dict.fromkeys(ids) if id in rows]
         return dict(zip(present, self._vectors([rows[id] for id in present]), strict=True))
 
     def bm25(self, query: str, ids: Sequence[str]) -> NDArray[np.float64]:
-        """(n,) BM25 of n documents for a query, with the statistics of the whole store; 0 for unknown ids.
+        """Return (n,) BM25 of n documents for a query, with the statistics of the whole store; 0 for unknown ids.
 
-        Raises InvalidInput when the store has no index of its words.
+        Raises InvalidInput if the store has no index of its words.
         """
         with self.transaction() as connection:
             self._require_words(connection)
-            # Without a look at the rows: those of tombstones are of no living document either.
+            # Includes tombstones, which saves reading the rows: their numbers belong to no living document.
             sequences = dict(select(connection, "id, sequence", ids, where="TRUE"))
             return self._words.scores(connection, query, np.array([sequences.get(id, 0) for id in ids], dtype=np.int64))
 
     def bm25_of_sequences(self, query: str, sequences: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(n,) the same for documents known by the sequence number that `changes` gave, which saves looking them up.
+        """Return the same for documents by the sequence numbers of `changes`, which saves looking them up.
 
-        0 for a document that was replaced or deleted since. Raises InvalidInput without an index of the words.
+        0 for a document that was replaced or deleted since. Raises InvalidInput if the words are not indexed.
         """
         with self.transaction() as connection:
             self._require_words(connection)
             return self._words.scores(connection, query, sequences)
 
     def best_by_words(self, query: str, depth: int, filter: Filter | None = None) -> Ranked:
-        """Up to `depth` documents with the highest BM25, of those that have a word of the query and meet the filter.
+        """Return up to `depth` documents with the highest BM25 that contain a word of the query and match the filter.
 
-        The statistics are those of the whole store. Equal scores go by the order of writing. Raises InvalidInput when
-        the store has no index of its words.
+        The statistics are those of the whole store. Ties are in order of writing. Raises InvalidInput if the store has
+        no index of its words.
         """
         if depth < 1:
             raise InvalidInput(f"the depth must be at least 1, not {depth}")
@@ -258,17 +258,17 @@ class DocumentStore(SqliteFile):
         return Ranked([ids[sequence] for sequence in sequences.tolist()], scores)
 
     def matching_sequences(self, filter: Filter) -> NDArray[np.int64]:
-        """Ascending sequence numbers, as `changes` gives them, of all documents whose metadata meet a filter.
+        """Return ascending sequence numbers, as in `changes`, of all documents whose metadata match a filter.
 
-        Numbers of documents that are replaced or deleted may be among them, for those who know which ones live; that
-        saves looking up the ids. What equality and membership narrow down is looked up in the metadata index; ranges,
-        `not` and `exists` alone read all metadata, or what was written since the filter was last asked for.
+        Numbers of replaced or deleted documents may be among them, for callers that know which documents live; that
+        saves looking up the ids. The metadata index narrows down equality and membership; ranges, `not` and `exists`
+        alone read all metadata, or those written since the filter was last used.
         """
         with self.transaction() as connection:
             return self._matched.sequences(connection, filter)
 
     def _bury(self, connection: sqlite3.Connection, rows: Sequence[tuple[str, int]]) -> int:
-        """Remove documents by id and sequence number; how many these are."""
+        """Remove documents by id and sequence number; return how many there were."""
         present = [id for id, _ in rows]
         before = last_sequence(connection)
         metadata_index.remove(connection, [sequence for _, sequence in rows])
@@ -282,36 +282,36 @@ class DocumentStore(SqliteFile):
         return len(present)
 
     def back_up(self, target: Path) -> int:
-        """Copy the store, as it is at one moment, into a new file; how many documents that is. Writers go on meanwhile.
+        """Copy one state of the store into a new file, while writers continue; return the number of documents.
 
-        Raises CorruptIndex when the store is damaged.
+        Raises CorruptIndex if the store is damaged.
         """
         with closing(sqlite3.connect(target, isolation_level=None)) as copy, storage_trouble(target):
             with self.transaction() as connection:
                 connection.backup(copy)
             (verdict,) = copy.execute("PRAGMA quick_check(1)").fetchone()
             if verdict != "ok":
-                raise CorruptIndex(f"{self.path} is damaged: {verdict}; restore it or build the index anew")
+                raise CorruptIndex(f"{self.path} is damaged: {verdict}; restore or rebuild the index")
             (count,) = copy.execute("SELECT count(*) FROM documents WHERE embedding IS NOT NULL").fetchone()
         return int(count)
 
     def has_words(self) -> bool:
-        """Whether there is an index of the words now; another process may have made it since this store was opened."""
+        """Whether the words are indexed; another process may have done that since this store was opened."""
         with self.transaction() as connection:
             return has_words(connection)
 
     def compact(self) -> None:
-        """Rewrite the words without those of replaced and deleted documents, and empty SQLite's log."""
+        """Remove replaced and deleted documents from the words, and empty SQLite's log."""
         with self.write() as connection:
             merge_segments(connection, dead_share=0)
         self.empty_log()
 
     def index_words(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> bool:
-        """Give the store an index of its words, a batch of documents a transaction. False where it has one.
+        """Index the words of the store, one batch of documents per transaction. False if they already are.
 
-        Others read and write meanwhile, and may do the same work. It is used, by every process that has the store open,
-        once it is complete. Work that was cut off goes on where it was at the next call. on_progress: called with the
-        documents that are done and those that there are.
+        Others may read and write meanwhile, or do the same work. Once the index is complete, every process that has the
+        store open uses it. Interrupted work is continued at the next call. on_progress: called with the number of
+        indexed documents and the total.
         """
         made, total = False, self.count()
         while (done := self._index_more_words()) is not None:
@@ -335,6 +335,6 @@ class DocumentStore(SqliteFile):
     def _require_words(self, connection: sqlite3.Connection) -> None:
         if not has_words(connection):
             raise InvalidInput(
-                "this index has no lexical part; ask without BM25 and hybrid retrieval, or make it with "
+                "this index has no lexical part; query it without BM25 and hybrid retrieval, or create it with "
                 "`boundarymorph index words NAME`"
             )

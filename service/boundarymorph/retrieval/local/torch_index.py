@@ -1,4 +1,4 @@
-"""Exact search with PyTorch, on any of its devices."""
+"""Exact search with PyTorch on any of its devices."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.retrieval.local.flat import FlatView, rounding_error
 from boundarymorph.retrieval.local.mirror import MirroredIndex
 
-_BLOCK = 65_536  # rows that are brought to float32 at a time
+_BLOCK = 65_536  # rows converted to float32 at a time
 
 
 @dataclass(frozen=True, slots=True)
 class TorchMirror:
     """Rows on a device.
 
-    matrix: (capacity, d) in the type of storage; alive: (n,); loss: the most that storage moved a row, as a length.
+    matrix: (capacity, d) in the storage type; alive: (n,); loss: largest distance by which storage moved a row.
     """
 
     matrix: torch.Tensor
@@ -28,7 +28,7 @@ class TorchMirror:
     loss: float
 
     def nominate(self, view: FlatView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
-        """As `Mirror.nominate`, at any depth: the scores of all rows fit on the device, and so does their ranking."""
+        """See `Mirror.nominate`. Works at any depth: the scores of all rows fit on the device, and so does sorting."""
         with torch.inference_mode():
             vector = torch.from_numpy(query.copy()).to(self.matrix.device)
             scores = torch.empty(view.rows.count, dtype=torch.float32, device=self.matrix.device)
@@ -42,7 +42,7 @@ class TorchMirror:
         return found
 
     def _error(self, dimension: int) -> float:
-        """Bounds what a score is wrong by: the stored row, and the sum in float32, or of factors cut to TF32."""
+        """Return a bound on the error of a score, from storage and from summation in float32 or TF32 factors."""
         error = self.loss + rounding_error(dimension)
         if self.matrix.is_cuda and torch.get_float32_matmul_precision() != "highest":
             error += 2.0**-9
@@ -50,10 +50,10 @@ class TorchMirror:
 
 
 class TorchIndex(MirroredIndex[TorchMirror]):
-    """A `VectorIndex` on a PyTorch device: exact, of any depth.
+    """A `VectorIndex` on a PyTorch device, exact at any depth.
 
-    Beside the 4d bytes a document in this process, it takes 2d on the device in float16 or bfloat16, or 4d in float32,
-    and up to twice that while the index grows. A search needs 10 bytes a document there for a moment.
+    Besides 4d bytes per document in this process, it takes 2d on the device in float16 or bfloat16, or 4d in float32,
+    and up to twice that while the index grows. A search temporarily needs 10 bytes per document there.
     """
 
     kinds: ClassVar[dict[str, torch.dtype]] = {
@@ -63,7 +63,7 @@ class TorchIndex(MirroredIndex[TorchMirror]):
     }
 
     def __init__(self, dimension: int, *, device: str = "cpu", storage: str = "float16") -> None:
-        """device: as PyTorch names it; storage: the type of the rows there. Raises InvalidConfiguration."""
+        """device: PyTorch's name for it; storage: the type of the rows there. Raises InvalidConfiguration."""
         if storage not in self.kinds:
             raise InvalidConfiguration(f"vectors cannot be stored as {storage!r}; use one of {', '.join(self.kinds)}")
         try:

@@ -1,4 +1,4 @@
-"""The ivf structure of an index: when it is trained anew, by which process, and the files that it is kept in."""
+"""The trained structure of an ivf index: when it is trained, by which process, and its files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from boundarymorph.retrieval.local.vector_index import VectorIndex
 from boundarymorph.retrieval.storage import sync
 
 FORMAT = 1
-QUERIES = 64  # of its own vectors, by which its recall is measured
+QUERIES = 64  # of the index's own vectors, to measure recall
 _faiss: Any = faiss
 _FILE, _ROWS = "vectors.faiss", "rows.npz"
 _log = logging.getLogger(__name__)
@@ -35,10 +35,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TrainingPolicy:
-    """When an index of kind ivf is worth training.
+    """When an index of kind ivf is trained.
 
-    least: documents, fewer of which are searched exhaustively, and changes, fewer of which never matter; share: of the
-    documents that it was trained with, of which as many changes are too many; pause: seconds between attempts.
+    least: number of documents below which it is searched exhaustively, and number of changes below which it is not
+    trained again; share: of its documents at training, that may change before it is; pause: seconds between attempts.
     """
 
     least: int = 20_000
@@ -52,9 +52,9 @@ class TrainingPolicy:
 
 
 class StructureFiles:
-    """The newest trained structure of a store, in a folder beside its file, for every process that opens the index.
+    """The newest trained structure of a store, in a folder beside its file, shared by all processes.
 
-    A structure is a folder that is written under another name and then renamed: it is there whole or not at all.
+    A structure is a folder that is written under another name and then renamed, so it is never seen incomplete.
     """
 
     def __init__(self, store: DocumentStore) -> None:
@@ -63,14 +63,14 @@ class StructureFiles:
         self._refused: set[str] = set()
 
     def info(self) -> StructureInfo | None:
-        """What the newest structure says of itself; its files are not looked at."""
+        """Return the description of the newest structure, without verifying its files."""
         for name in self._names():
             with suppress(CorruptIndex, OSError):
                 return _info(self._manifest(name))
         return None
 
     def newest(self, after: int = 0) -> IvfIndex | None:
-        """The newest sound structure of a later change than `after`; a damaged one is named in the log, once."""
+        """Return the newest intact structure of a change later than `after`; a damaged one is logged, once."""
         for name in self._names():
             if name in self._refused or int(name.partition("-")[0]) <= after:
                 continue
@@ -83,13 +83,13 @@ class StructureFiles:
             except (CorruptIndex, OSError) as error:
                 reason = str(error)
             self._refused.add(name)
-            _log.warning("the ivf structure %s of %s is not used: %s", name, self._store.path, reason)
+            _log.warning("ignoring the ivf structure %s of %s: %s", name, self._store.path, reason)
         return None
 
     def write(self, index: IvfIndex, checkpoint: Callable[[], None]) -> None:
-        """Put a structure in place of those before it. To be called under `lock`, before the index changes.
+        """Replace earlier structures by a new one. Must be called under `lock`, before the index changes.
 
-        Raises OSError, StorageUnavailable, and what `checkpoint` raises, and then leaves nothing behind.
+        Raises OSError, StorageUnavailable, and what `checkpoint` raises; then nothing is left behind.
         """
         name = f"{index.sequence:016d}-{uuid4().hex[:8]}"
         aside = self.folder / f".writing-{name}"
@@ -118,7 +118,7 @@ class StructureFiles:
 
     @contextmanager
     def lock(self) -> Iterator[bool]:
-        """Whether this process, and no other, may train and write until the end of the block."""
+        """Yield whether this process, and no other, may train and write within the block."""
         self.folder.mkdir(exist_ok=True)
         with (self.folder / "lock").open("ab") as file:
             try:
@@ -129,11 +129,11 @@ class StructureFiles:
             yield True
 
     def _read(self, name: str) -> IvfIndex:
-        """Raises CorruptIndex when it is not what its manifest says, or not of this store, and OSError."""
+        """Raises OSError, or CorruptIndex if it does not match its manifest or belongs to another store."""
         folder, manifest = self.folder / name, self._manifest(name)
         manifests.verify(folder, manifest["files"])
         if manifest["sequence"] > self._store.last_sequence():
-            raise CorruptIndex("it is ahead of its store, which may be an older copy")
+            raise CorruptIndex("it is newer than its store, which may be an older copy")
         try:
             index = _faiss.read_index(str(folder / _FILE))
             with np.load(folder / _ROWS) as arrays:
@@ -165,17 +165,17 @@ class StructureFiles:
         return manifest
 
     def _names(self) -> list[str]:
-        """Those that were completed, newest first."""
+        """Return the names of complete structures, newest first."""
         with suppress(OSError):
             return sorted((path.name for path in self.folder.iterdir() if path.name[:1].isdigit()), reverse=True)
         return []
 
 
 class Trainer:
-    """Trains the structure of one index in a thread of its own; of all processes that have it open, one at a time.
+    """Trains the structure of one index in a thread; only one process at a time trains an index.
 
-    `adopt` is called in that thread with each newer structure, whether this process trained it or another. An attempt
-    that fails is logged and made again after the pause; the index serves on as it is.
+    `adopt` is called in that thread with each newer structure, whether this process or another trained it. A failed
+    attempt is logged and repeated after the pause; the index keeps working as it is.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class Trainer:
         policy: TrainingPolicy,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """fill: brings an index without documents up to the store's present state."""
+        """fill: adds all documents of the store to an empty index."""
         self.files = StructureFiles(store)
         self._store = store
         self._fill = fill
@@ -199,7 +199,7 @@ class Trainer:
         self._closed = False
 
     def consider(self, vectors: VectorIndex) -> None:
-        """Begin, if it is due and nothing is under way."""
+        """Start training if it is due and none is running."""
         if not self._policy.due(vectors):
             return
         with self._starting:
@@ -210,8 +210,10 @@ class Trainer:
             self._thread.start()
 
     def train(self, after: int) -> bool:
-        """Have a structure of a later change than `after`, another process's or one trained now; False if another
-        process is at it now. Raises OSError, StorageUnavailable, and UnknownIndex once closed."""
+        """Adopt a structure of a change later than `after`: another process's, or one trained now.
+
+        Returns False if another process is training. Raises OSError, StorageUnavailable, and UnknownIndex once closed.
+        """
         with self.files.lock() as ours:
             index = self.files.newest(after)
             if index is None and ours:
@@ -222,14 +224,14 @@ class Trainer:
         return index is not None
 
     def wait(self) -> None:
-        """Until what this process has under way is done."""
+        """Wait for any training of this process to end."""
         with self._starting:
             thread = self._thread
         if thread is not None:
             thread.join()
 
     def close(self) -> None:
-        """End what is under way, which takes at most some seconds, and begin nothing more."""
+        """Stop any training, which takes at most a few seconds, and start no more."""
         with self._starting:
             self._closed = True
         self.wait()
@@ -248,7 +250,7 @@ class Trainer:
             self.train(after)
         except (OSError, BoundaryMorphError) as error:
             if not self._closed and self._store.path.exists():
-                _log.warning("no ivf structure of %s could be made: %s", self._store.path, error)
+                _log.warning("could not train an ivf structure of %s: %s", self._store.path, error)
         finally:
             self._not_before = self._clock() + self._policy.pause
 
@@ -258,7 +260,7 @@ class Trainer:
 
 
 def trained_until(vectors: VectorIndex) -> int:
-    """The store's last change when these were trained; 0 where they are not."""
+    """Return the store's last change when the vectors were trained; 0 if they were not."""
     return vectors.sequence if isinstance(vectors, IvfIndex) else 0
 
 

@@ -1,4 +1,4 @@
-"""Nearest documents by inner product: what an index of vectors does."""
+"""The interface of an index of vectors: the nearest documents by inner product."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from boundarymorph.errors import InvalidEmbeddings
 class Neighbours:
     """n documents, best first.
 
-    vectors: (n, d) float32 unit rows; scores: (n,) float64 inner products with the query; sequences: (n,) int64, what
-    the store's sequence number of each, 0 where unknown; warnings: what to know of how they were found.
+    vectors: (n, d) float32 unit rows; scores: (n,) float64 inner products with the query; sequences: (n,) int64, the
+    store's sequence number of each, 0 if unknown; warnings: about how they were found.
     """
 
     ids: list[str]
@@ -28,47 +28,47 @@ class Neighbours:
 
 
 class VectorView(Protocol):
-    """A `VectorIndex` as it was at one moment. It never changes."""
+    """A `VectorIndex` at one moment. Immutable."""
 
     def __len__(self) -> int:
-        """Documents in it."""
+        """Number of documents in it."""
 
     def search(self, query: NDArray[np.float32], depth: int, *, within: NDArray[np.int64] | None = None) -> Neighbours:
-        """The `depth` nearest to a (d,) unit query, or all when there are fewer; equal scores in order of insertion.
+        """Return the `depth` nearest to a (d,) unit query, or all if there are fewer; ties in order of insertion.
 
-        within: ascending sequence numbers; only these documents, exactly, whatever the structure, and unknown numbers
+        within: ascending sequence numbers of the only documents to search, exactly for any structure; unknown numbers
         are ignored.
         """
 
     def others(self, living: NDArray[np.int64]) -> list[str]:
-        """Ids of the documents whose sequence numbers are not among these ascending ones."""
+        """Return the ids of the documents whose sequence numbers are not among these ascending ones."""
 
 
 class VectorIndex(Protocol):
-    """Unit vectors by document id. Safe to share between threads: a view has each call that writes whole or not."""
+    """Unit vectors by document id. Thread-safe: a view contains all or nothing of each writing call."""
 
     def __len__(self) -> int:
-        """Documents in the index."""
+        """Number of documents in the index."""
 
     def upsert(
         self, ids: Sequence[str], vectors: NDArray[np.float32], sequences: NDArray[np.int64] | None = None
     ) -> None:
-        """Add n documents with their (n, d) unit rows, replacing those of the same id; a later one of an id wins.
+        """Add n documents with their (n, d) unit rows, replacing those of the same id; the last one of an id wins.
 
-        sequences: (n,) positive numbers, one a version of a document, by which they can be asked for, too.
+        sequences: (n,) positive numbers, one per version of a document, for `within`.
         """
 
     def remove(self, ids: Sequence[str]) -> None:
-        """Take documents out; unknown ids are ignored."""
+        """Remove documents; unknown ids are ignored."""
 
     def view(self) -> VectorView:
-        """The index as it is now."""
+        """The current state of the index."""
 
     def search(self, query: NDArray[np.float32], depth: int, *, within: NDArray[np.int64] | None = None) -> Neighbours:
-        """As `VectorView.search`, of the index as it is now."""
+        """Search the current state; see `VectorView.search`."""
 
 
 def check_vectors(ids: Sequence[str], vectors: NDArray[np.float32], dimension: int) -> None:
-    """Raises InvalidEmbeddings unless there is one vector of this dimension for each id."""
+    """Raise InvalidEmbeddings unless there is one vector of this dimension for each id."""
     if vectors.shape != (len(ids), dimension):
         raise InvalidEmbeddings(f"{len(ids)} documents need embeddings of {dimension}, not {vectors.shape}")

@@ -1,4 +1,4 @@
-"""The words of a document store: whether it has them, and how they are made where it was created without."""
+"""The words of a document store: whether they are indexed, and indexing them later."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def has_words(connection: sqlite3.Connection) -> bool:
     version = row[0] if row else None
     if version not in (None, WORDS_VERSION):
         raise CorruptIndex(
-            f"the words of the index were made by version {version} of their rules and this program has "
-            f"version {WORDS_VERSION}; build the index anew"
+            f"the words of the index were made by version {version} of the rules and this program has "
+            f"version {WORDS_VERSION}; rebuild the index"
         )
     return version is not None
 
 
 def words_until(connection: sqlite3.Connection) -> int:
-    """The sequence number up to which the words of the documents are indexed."""
+    """Return the sequence number up to which the words of the documents are indexed."""
     if has_words(connection):
         return _EVERY_SEQUENCE
     row = connection.execute("SELECT value FROM meta WHERE key = 'words_until'").fetchone()
@@ -35,15 +35,15 @@ def words_until(connection: sqlite3.Connection) -> int:
 
 
 def bury_words(connection: sqlite3.Connection, sequences: Sequence[int]) -> None:
-    """Note for the index of the words, complete or not, that documents are replaced or deleted."""
+    """Record in the index of the words, complete or not, that documents were replaced or deleted."""
     until = words_until(connection)
     bury(connection, [sequence for sequence in sequences if sequence <= until])
 
 
 def index_more_words(connection: sqlite3.Connection) -> int | None:
-    """One batch; how many documents are indexed then, None when the words were complete before it.
+    """Index one batch; return the number of indexed documents, or None if the index was already complete.
 
-    Until the last batch has read all that was written meanwhile, writers only bury what it has indexed.
+    Until the last batch has caught up with all writes, writers only record deletions in what it has indexed.
     """
     until = words_until(connection)
     if until == _EVERY_SEQUENCE:

@@ -1,4 +1,4 @@
-"""One index without vectors: its documents are found by their words, and compared by them."""
+"""An index without vectors: its documents are found and compared by their words."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from boundarymorph.selection.pool import Pool
 
 
 class WordsIndex(LocalIndex):
-    """A `LocalIndex` of kind "words". BM25 over the whole index ranks its documents, and those that are found get
-    lexical vectors (`words.vectors`) of their own texts, anew for each query."""
+    """A `LocalIndex` of kind "words". BM25 over the whole index ranks its documents; those found get lexical vectors
+    (`words.vectors`) of their own texts, computed for each query."""
 
     def retrieve(self, search: Search) -> Retrieved:
-        """As `Index.retrieve`: up to `search.depth` documents with a word of the query, with BM25 and the similarity of
-        the lexical vectors as features."""
+        """See `Index.retrieve`. Returns up to `search.depth` documents that contain a word of the query, with BM25 and
+        the similarity of the lexical vectors as features."""
         if search.embedding is not None or search.hybrid:
             raise InvalidInput(
                 f"the index {self.name!r} has no vectors, only words; leave out the query_embedding and hybrid"
@@ -32,7 +32,7 @@ class WordsIndex(LocalIndex):
             which = "document" if search.condition is None else "document that passes the filter"
             nothing = Pool([], np.empty((0, 1), np.float32), np.ones(1, np.float32), np.empty(0))
             return Retrieved(nothing, [f"no {which} has a word of the query"], "lexical")
-        from boundarymorph.retrieval.words.vectors import lexical_vectors  # which imports scipy
+        from boundarymorph.retrieval.words.vectors import lexical_vectors  # imports scipy
 
         words = PoolWords.of(documents[id].content for id in ranked.ids)
         vectors, query = lexical_vectors(words, search.query)
@@ -40,9 +40,9 @@ class WordsIndex(LocalIndex):
         return Retrieved(Pool(ranked.ids, vectors, query, ranked.scores, features), vectors="lexical")
 
     def settle(self) -> None:
-        """There is nothing to be trained."""
+        """Do nothing: there is nothing to train."""
 
     def compact(self) -> bool:
-        """Rewrite the words without what is gone, and empty the store's log."""
+        """Remove deleted documents from the words, and empty the store's log."""
         self._store.compact()
         return True

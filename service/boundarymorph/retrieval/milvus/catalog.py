@@ -108,7 +108,7 @@ class MilvusCatalog:
     def create(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
     ) -> Index:
-        """As `Catalog.create`."""
+        """See `Catalog.create`."""
         self.ensure(name, encoder=encoder, dimension=dimension, kind=kind, lexical=lexical)
         return self.get(name)
 
