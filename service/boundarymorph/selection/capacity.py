@@ -33,8 +33,8 @@ class Capacity(Protocol):
         """(N,) values that say by how much each document is in or out, and the mask of those that are in."""
 
     def best(self, shares: NDArray[np.float64], worth: NDArray[np.float64]) -> float:
-        """The most that may be returned where each of N documents is worth (m, N), with (m,) probabilities, and that is
-        known: of all that may come, as much as fits. It is exact for many documents, and for few too much."""
+        """The most that may be returned where each of N documents is worth (m, N), with (m, N) probabilities, and that
+        is known: of all that may come, as much as fits. It is exact for many documents, and for few too much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class DocumentCapacity:
         return worth, top_k(worth, self.k)
 
     def best(self, shares: NDArray[np.float64], worth: NDArray[np.float64]) -> float:
-        return _best(np.broadcast_to(shares[:, None], worth.shape), worth, float(self.k))
+        return _best(shares, worth, float(self.k))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,7 +102,7 @@ class TokenCapacity:
         return worth - price * self.lengths, mask
 
     def best(self, shares: NDArray[np.float64], worth: NDArray[np.float64]) -> float:
-        return _best(shares[:, None] * self.lengths, worth / self.lengths, self.limit)
+        return _best(shares * self.lengths, worth / self.lengths, self.limit)
 
     def _by_density(self, worth: NDArray[np.float64]) -> NDArray[np.intp]:
         return np.argsort(-np.maximum(worth, LEAST_WORTH) / self.lengths, kind="stable")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,9 @@ FLOOR, CEILING = 1e-7, 0.25
 NOTHING = 1e-9  # so that documents believed worthless keep their order
 NODES = np.linspace(-4.0, 4.0, 15)  # evenly spaced, as a score turns from 0 to 1 between two of wider ones
 NODE_WEIGHTS = np.exp(-np.square(NODES) / 2) / np.exp(-np.square(NODES) / 2).sum()
+DEVIATIONS = np.linspace(-12.0, 12.0, 2_401)
+TRIALS = 33  # of a cut between two levels
+BELOW = np.array([math.erfc(-z / math.sqrt(2.0)) / 2.0 for z in DEVIATIONS])  # normal distribution, to be interpolated
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +24,15 @@ class Scale:
 
     low, high: `clip` where scores were held at 0 or at 1, else 0. There the way back stretches: what was held at `clip`
     is worth nothing again, and half a step further everything is as it is.
+    levels: of a scorer that says the same few things again and again (fewer than half of its scores differ), what it
+    said, ascending; else it may say anything. cuts: the log-odds from which on each level but the lowest is said.
     """
 
     clip: float = FLOOR
     low: float = 0.0
     high: float = 0.0
+    levels: tuple[float, ...] = ()
+    cuts: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, scores: Collection[float]) -> Scale:
@@ -37,7 +45,8 @@ class Scale:
         clip = min(max(min(distances, default=0.0) / 2, FLOOR), CEILING)
         low = clip if min(scores, default=0.5) < clip else 0.0
         high = clip if max(scores, default=0.5) > 1.0 - clip else 0.0
-        return cls(clip, low, high)
+        levels = tuple(sorted(set(scores)))
+        return cls(clip, low, high, levels if 1 < len(levels) < len(scores) / 2 else ())
 
     def log_odds(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         held = np.clip(scores, self.clip, 1.0 - self.clip)
@@ -53,11 +62,58 @@ class Scale:
         scores: NDArray[np.float64] = np.minimum(probabilities, stretched)
         return np.minimum(np.maximum(scores, 2.0 * (probabilities + self.high) - 1.0), 1.0)
 
-    def outcomes(
-        self, means: NDArray[np.float64], variances: NDArray[np.float64]
-    ) -> Iterator[tuple[float, NDArray[np.float64]]]:
-        """Shares and scores of the 15 outcomes that stand for normal log-odds; expectations are within 0.003 up to a
-        deviation of 6."""
+    def moments(
+        self, weights: NDArray[np.float64], means: NDArray[np.float64], variances: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(N,) the expected score and the expected square of it, for log-odds that are a mixture, with weights (q,), of
+        normal ones with (q, N) means and variances, of a scorer that may say anything."""
+        mean, second = np.zeros((2, means.shape[1]))
         deviations = np.sqrt(variances)
         for node, share in zip(NODES.tolist(), NODE_WEIGHTS.tolist(), strict=True):
-            yield share, self.scores(means + node * deviations)
+            scores = self.scores(means + node * deviations)
+            mean += share * (weights @ scores)
+            scores *= scores
+            second += share * (weights @ scores)
+        return mean, second
+
+    def outcomes(
+        self, weights: NDArray[np.float64], means: NDArray[np.float64], variances: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Shares and scores of m outcomes that stand for all that may come, (m, N) or of a shape that broadcasts to
+        it: the levels, or 15 outcomes of each member, whose expectations are within 0.003 up to a deviation of 6."""
+        deviations = np.sqrt(variances)
+        if self.levels:
+            reached = self._reached(weights, means, deviations)
+            ends = np.ones((1, means.shape[1])), np.zeros((1, means.shape[1]))
+            return -np.diff(np.concatenate([ends[0], reached, ends[1]]), axis=0), np.array(self.levels)[:, None]
+        scores = np.concatenate([self.scores(means + node * deviations) for node in NODES.tolist()])
+        return np.outer(NODE_WEIGHTS, weights).reshape(-1, 1), scores
+
+    def cut(
+        self,
+        scores: NDArray[np.float64],
+        weights: NDArray[np.float64],
+        means: NDArray[np.float64],
+        deviations: NDArray[np.float64],
+    ) -> Scale:
+        """The same with cuts by which of t scores as many were to be expected at each level as there were. means,
+        deviations: (q, t) of what each member expected of their log-odds when it knew those before them."""
+        marks = self.log_odds(np.array(self.levels)).tolist()
+        cuts = []
+        for level, low, high in zip(self.levels[1:], marks, marks[1:], strict=False):
+            trials = np.linspace(low, high, TRIALS)
+            reached = _normal((means[:, :, None] - trials) / deviations[:, :, None]).sum(axis=1)
+            cuts.append(float(np.interp(-np.count_nonzero(scores >= level), -(weights @ reached), trials)))
+        return replace(self, cuts=tuple(cuts))
+
+    def _reached(
+        self, weights: NDArray[np.float64], means: NDArray[np.float64], deviations: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """(levels - 1, N): how likely each level but the lowest, or a higher one, is said."""
+        return np.stack([weights @ _normal((means - cut) / deviations) for cut in self.cuts])
+
+
+def _normal(deviations: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The share of a standard normal distribution that is below."""
+    shares: NDArray[np.float64] = np.interp(deviations, DEVIATIONS, BELOW)
+    return shares

@@ -25,8 +25,13 @@ class Beliefs(Protocol):
     def belief(self) -> Belief:
         """All documents, scored ones at their value with std 0."""
 
+    def said(self, belief: Belief) -> Belief:
+        """The same of a scorer that says the same few things again and again, which `belief` does not consider: what is
+        asked and chosen by it is better. belief: as it is now."""
+
     def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(m,) shares and (m, N) scores of m outcomes that stand for all that may come, each document on its own."""
+        """(m, N) shares and scores of m outcomes of each document that stand for all that may come, by what is not
+        common to all documents, each on its own."""
 
 
 class Fantasy(Beliefs, Protocol):
@@ -83,9 +88,13 @@ class Residuals:
         std *= spread if spread > MINIMUM_SCALE else 1.0
         return Belief.given(mean, std, self.observed, self.scores)
 
+    def said(self, belief: Belief) -> Belief:
+        return belief
+
     def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         belief = self.belief()
-        return NODE_WEIGHTS, np.clip(belief.mean + NODES[:, None] * belief.std, 0.0, 1.0)
+        scores = np.clip(belief.mean + NODES[:, None] * belief.std, 0.0, 1.0)
+        return np.broadcast_to(NODE_WEIGHTS[:, None], scores.shape), scores
 
     def among(self, documents: NDArray[np.intp]) -> Residuals:
         """About some documents alone, ascending, every scored one among them."""

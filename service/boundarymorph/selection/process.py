@@ -81,7 +81,12 @@ class GaussianProcess:
     @property
     def log_determinant(self) -> float:
         """log det L"""
-        return float(np.log(self._factor.diagonal()[: len(self.observed)]).sum())
+        return float(np.log(self.pivots).sum())
+
+    @property
+    def pivots(self) -> NDArray[np.float64]:
+        """(t,) the diagonal of L: the deviation of each observation, given those before it."""
+        return self._factor.diagonal()[: len(self.observed)]
 
     def observe(self, documents: Sequence[int], targets: Sequence[float] | NDArray[np.float64]) -> None:
         """Condition on documents, or on QUERY alone as the first; each is observed once."""

@@ -150,14 +150,15 @@ class SelectionSession:
     def expected_loss(self) -> float:
         """What the set is expected to miss, as a share of its expected relevance, by not knowing every score.
 
-        Against the set of somebody who knew them all: what each document may turn out to score is taken on its own, and
-        of all that may come, as much as fits is the best. 0 once everything is scored, and where everything fits.
+        Against the set of somebody who knew them all: what each document may turn out to score is taken on its own,
+        without what all of them share, and of all that may come, as much as fits is the best. 0 once everything is
+        scored, and where everything fits.
         """
-        if self._decided or self.orders:
+        if self._decided or self.orders or self.belief.scored[self._left].all():
             return 0.0
         shares, scores = self._posterior.beliefs.outcomes()
-        best = self.capacity.best(shares, scores[:, self._left])
-        chosen = float((shares @ scores[:, self._set()]).sum())
+        best = self.capacity.best(shares[:, self._left], scores[:, self._left])
+        chosen = float((shares * scores)[:, self._set()].sum())
         return max(0.0, 1.0 - chosen / best) if best > 0 else 0.0
 
     def ask(self, n: int = 1) -> NDArray[np.intp]:
@@ -245,8 +246,9 @@ class SelectionSession:
         return self._left[self.capacity.fill(self._config.worth(belief.mean, inside, belief.scored))]
 
     def _ranked(self, chosen: NDArray[np.intp]) -> Selection:
-        documents = chosen[np.argsort(-self.belief.mean[chosen], kind="stable")]
-        belief = self.belief.of(documents)
+        said = self._posterior.beliefs.said(self.belief)
+        documents = chosen[np.argsort(-said.mean[chosen], kind="stable")]
+        belief = said.of(documents)
         return Selection(documents, np.clip(belief.mean, 0.0, 1.0), belief.std, belief.scored)
 
     def _look_ahead(self, document: int) -> None:

@@ -28,6 +28,9 @@ NOISE = 0.2
 LINEAR_WEIGHT = 0.25
 PRIOR_SCALE, PRIOR_SCORES = 1.0, 1  # of the amplitude: as if so many scores had been seen of this squared one
 UNLIKELY = 1e-9  # weight of a member that is left out of expectations
+# Of a document's own variance, what is not shared with its neighbours and can make it better than these. Chosen on the
+# losses that are real (docs/evaluation.md); for a scorer of few levels none is left out.
+APART = 0.8
 # Before the first score nothing is known of the scorer: most say yes to few documents, and rather to the first ones.
 UNSEEN_LEVEL, UNSEEN_VARIANCE = -3.0, 9.0
 
@@ -35,7 +38,8 @@ UNSEEN_LEVEL, UNSEEN_VARIANCE = -3.0, 9.0
 @dataclass(eq=False)
 class Mixture:
     """What the members believe of N documents on the log-odds scale. weights: (q,); means, variances: (q, N) of the
-    field; noise: (q, 1), the variance of a score around it.
+    field; own: (q, N), what of these is not about the trend, and so not common to all documents; noise: (q, 1), the
+    variance of a score around the field.
 
     observed: positions of the scored documents; scores: (t,) theirs; scale: of the log-odds.
     """
@@ -43,31 +47,41 @@ class Mixture:
     weights: NDArray[np.float64]
     means: NDArray[np.float64]
     variances: NDArray[np.float64]
+    own: NDArray[np.float64]
     noise: NDArray[np.float64]
     observed: NDArray[np.intp]
     scores: NDArray[np.float64]
     scale: Scale
 
     def belief(self) -> Belief:
-        mean, second = np.zeros((2, self.means.shape[1]))
         likely = self.weights > UNLIKELY
-        for share, scores in self.scale.outcomes(self.means[likely], (self.variances + self.noise)[likely]):
-            mean += share * (self.weights[likely] @ scores)
-            scores *= scores
-            second += share * (self.weights[likely] @ scores)
+        mean, second = self.scale.moments(
+            self.weights[likely], self.means[likely], (self.variances + self.noise)[likely]
+        )
+        std = np.sqrt(np.maximum(second - np.square(mean), MINIMUM_VARIANCE))
+        return Belief.given(mean, std, self.observed, self.scores)
+
+    def said(self, belief: Belief) -> Belief:
+        if not self.scale.levels:
+            return belief
+        shares, levels = self.scale.outcomes(self.weights, self.means, self.variances + self.noise)
+        mean, second = (shares * levels).sum(axis=0), (shares * np.square(levels)).sum(axis=0)
         std = np.sqrt(np.maximum(second - np.square(mean), MINIMUM_VARIANCE))
         return Belief.given(mean, std, self.observed, self.scores)
 
     def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        shares, scores = zip(*self.scale.outcomes(self.means, self.variances + self.noise), strict=True)
-        values = np.concatenate(scores)
-        values[:, self.observed] = self.scores
-        return np.outer(shares, self.weights).ravel(), values
+        apart = 1.0 if self.scale.levels else APART
+        shares, scores = self.scale.outcomes(self.weights, self.means, apart * (self.own + self.noise))
+        shape = len(scores), self.means.shape[1]
+        scores = np.broadcast_to(scores, shape).copy()
+        scores[:, self.observed] = self.scores
+        return np.broadcast_to(shares, shape), scores
 
     def among(self, documents: NDArray[np.intp]) -> Mixture:
         """Of some documents alone, ascending, every scored one among them."""
         observed = np.searchsorted(documents, self.observed)
-        return replace(self, means=self.means[:, documents], variances=self.variances[:, documents], observed=observed)
+        means, variances, own = (values[:, documents] for values in (self.means, self.variances, self.own))
+        return replace(self, means=means, variances=variances, own=own, observed=observed)
 
 
 @dataclass(eq=False)
@@ -125,7 +139,7 @@ class TrendPosterior:
     def observe(self, documents: Sequence[int], scores: Sequence[float]) -> None:
         self._scores.update(zip(documents, scores, strict=True))
         scale = Scale.of(self._scores.values())
-        changed, self._scale = scale != self._scale, scale
+        changed, self._scale = scale.clip != self._scale.clip, scale
         values = scale.log_odds(np.array(list(self._scores.values())))
         self._base = float(values[0]) if values.size else 0.0
         for process in self._processes:
@@ -167,11 +181,19 @@ class TrendPosterior:
         means = np.concatenate([fitted.means for fitted in self._fitted])
         means += self._base
         variances = np.concatenate([fitted.variances for fitted in self._fitted])
+        own = np.concatenate([fitted.own for fitted in self._fitted])
         if not self._scores:
-            means[:], variances[:] = self._unseen, UNSEEN_VARIANCE
+            means[:], variances[:], own[:] = self._unseen, UNSEEN_VARIANCE, UNSEEN_VARIANCE
         noise = np.concatenate([fitted.process.noise * fitted.scales for fitted in self._fitted])[:, None]
         observed, scores = np.array(list(self._scores), dtype=np.intp), np.array(list(self._scores.values()))
-        return Mixture(weights, means, variances, noise, observed, scores, self._scale)
+        scale = self._scale
+        if scale.levels:
+            foreseen, deviations = (
+                np.concatenate(parts)
+                for parts in zip(*((fitted.foreseen, fitted.deviations) for fitted in self._fitted), strict=True)
+            )
+            scale = scale.cut(scores, weights, foreseen + self._base, deviations)
+        return Mixture(weights, means, variances, own, noise, observed, scores, scale)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,7 +203,8 @@ class Fitted:
 
     parts: of each of q members, the (p, N) whose inner products are what its trend adds to posterior covariances.
     scales: (q,) squared amplitudes. log_likelihoods: (q,) profiled, with the coefficients integrated out. means,
-    variances: (q, N) with what is not known of the coefficients.
+    variances: (q, N) with what is not known of the coefficients; own: (q, N) without. foreseen, deviations: (q, t) what
+    was to be expected of each target, given those before it.
     """
 
     process: GaussianProcess
@@ -190,6 +213,9 @@ class Fitted:
     log_likelihoods: NDArray[np.float64]
     means: NDArray[np.float64]
     variances: NDArray[np.float64]
+    own: NDArray[np.float64]
+    foreseen: NDArray[np.float64]
+    deviations: NDArray[np.float64]
 
     @classmethod
     def of(cls, process: GaussianProcess, sizes: Sequence[int]) -> Fitted:
@@ -212,7 +238,12 @@ class Fitted:
 
         means = np.stack([loads[: len(part)] @ part for part in parts])
         means += process.explained
+        own = np.outer(scales, np.maximum(process.variance, MINIMUM_VARIANCE))
         variances = np.stack([np.einsum("pn,pn->n", part, part) for part in parts])
-        variances += np.maximum(process.variance, MINIMUM_VARIANCE)
         variances *= scales[:, None]
-        return cls(process, parts, scales, likelihoods, means, variances)
+        variances += own
+        coefficients = np.stack([loads * (np.arange(len(loads)) < size) for size in sizes]) @ inverse
+        surprises = targets - coefficients @ columns.T
+        foreseen = process.targets - process.pivots * surprises
+        deviations = np.outer(np.sqrt(scales), process.pivots)
+        return cls(process, parts, scales, likelihoods, means, variances, own, foreseen, deviations)
