@@ -70,7 +70,7 @@ class TestDescribed:
             ({"pooling_mode_max_tokens": True}, "pools by max"),
             ({"pooling_mode": ["cls", "mean"]}, "cls and mean"),
             ({}, "pools by nothing"),
-            ({"pooling_mode": "mean", "include_prompt": False}, "out of the mean"),
+            ({"pooling_mode": "mean", "include_prompt": False}, "excludes its prompts from the mean"),
         ],
     )
     def test_poolings_that_are_not_computed(self, pooling: dict[str, Any], message: str) -> None:

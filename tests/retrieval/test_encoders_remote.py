@@ -219,7 +219,7 @@ class TestWhatItIs:
             await encoder.encode_query("x")
             server.wire = Tei("plain", dimension=16)
             server.drop_idle()
-            with pytest.raises(EncoderUnavailable, match="serve another model since this request began"):
+            with pytest.raises(EncoderUnavailable, match="has changed since this request began"):
                 await encoder.encode_query("x")
             assert encoder.identity is None and encoder.dimension == 32, "no vector of the new one is known yet"
             np.testing.assert_allclose(await encoder.encode_query("x"), vector_of("x", 16), rtol=0, atol=1e-7)
@@ -234,7 +234,7 @@ class TestWhatItIs:
                 return reply
 
             server.script = [change, reset]
-            with pytest.raises(EncoderUnavailable, match="another model since this request began"):
+            with pytest.raises(EncoderUnavailable, match="has changed since this request began"):
                 await encoder.encode_documents([f"text {n}" for n in range(DOCUMENTS + 1)])
             await check(encoder)
             assert encoder.name.startswith("b@")
@@ -243,7 +243,7 @@ class TestWhatItIs:
         async with running(Tei()) as [server], encoding(server) as encoder:
             await encoder.connect()
             server.wire = Tei(dimension=16)
-            with pytest.raises(EncoderFailed, match="16 dimensions now, and gave 32"):
+            with pytest.raises(EncoderFailed, match="16 dimensions now, but gave 32"):
                 await encoder.encode_query("x")
 
 
@@ -336,8 +336,8 @@ class TestUnusable:
             (lambda vectors: {"vectors": vectors}, "not an array"),
             (lambda vectors: [vectors[0], vectors[1][1:]], "31 and 32 dimensions"),
             (lambda vectors: [[], []], "of 0 dimensions"),
-            (lambda vectors: [vectors[0], [*vectors[1][1:], None]], "no finite numbers|neither numbers"),
-            (lambda vectors: [vectors[0], [*vectors[1][1:], 1e60]], "no finite numbers"),
+            (lambda vectors: [vectors[0], [*vectors[1][1:], None]], "not finite numbers|neither numbers"),
+            (lambda vectors: [vectors[0], [*vectors[1][1:], 1e60]], "not finite numbers"),
             (lambda vectors: [vectors[0], [*vectors[1][1:], "1"]], "text 1 is .* neither numbers nor base64"),
             (lambda vectors: [vectors[0], 3], "text 1 is 3"),
             (lambda vectors: [vectors[0], [vectors[1]]], "text 1 is"),

@@ -1,4 +1,4 @@
-"""Dual encoders: texts and queries to unit vectors of one space."""
+"""Dual encoders, which map texts and queries to unit vectors of one space."""
 
 from boundarymorph.retrieval.encoders.batching import BatchingEncoder
 from boundarymorph.retrieval.encoders.encoder import Embeddings, Encoder

@@ -1,4 +1,4 @@
-"""An encoder over a model in this process, whose batches go across requests."""
+"""An encoder that runs a model in this process, in batches shared by all requests."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ ENCODER = Role(
     failed=EncoderFailed,
     metrics=metrics.encoder_batches,
 )
-QUERY_PATIENCE = 0.0  # seconds: somebody waits for a query, while documents come by the thousand
-SLICE_TOKENS = 8192  # of a call's documents that wait together, or two batches' worth
-SLICES = 2  # of a call at a time, so that one is tokenised while another is encoded
+QUERY_PATIENCE = 0.0  # seconds: somebody waits for a query, while documents are encoded in bulk
+SLICE_TOKENS = 8192  # of one call's documents queued together, or two batches' worth
+SLICES = 2  # of one call at a time, so that one is tokenized while another is encoded
 
 
 class BatchingEncoder(Served[DualEncoder, TokenSequence]):
-    """An `Encoder` whose model serves all requests in common batches; see `Batcher` for the order and the limits.
+    """An `Encoder` that batches the texts of all requests together; see `Batcher` for the order and the limits.
 
-    Queries go first. A call with many documents lets no more than two slices of them wait, so that calls take turns,
-    and one that is cancelled, or fails on a text, spends no more than these.
+    Queries go first. A call with many documents queues at most two slices of them, so that calls take turns, and a call
+    that is cancelled or fails wastes no more than these.
 
-    queue_tokens: what may wait; patience: seconds after which documents are due, and that a query may wait before it is
-    refused on arrival; on_lost: called when the device is gone for good.
+    queue_tokens: most tokens that may wait; patience: seconds after which documents are due, and that a query may wait
+    before it is rejected on arrival; on_lost: called if the device is lost for good.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class BatchingEncoder(Served[DualEncoder, TokenSequence]):
         return self.model.dimension
 
     async def check(self) -> None:
-        """Warm up with a batch as large as they get, then encode a probe. Raises what `encode_query` does."""
+        """Warm up with a batch of the largest size, then encode a probe. Raises as `encode_query` does."""
         await self.encode_documents(["warm " * self.model.max_length] * self.batcher.full_batch())
         await self.encode_query("probe")
 
@@ -97,7 +97,7 @@ class BatchingEncoder(Served[DualEncoder, TokenSequence]):
         return Embeddings(vectors, truncated)
 
     def _slices(self, texts: Sequence[str]) -> Iterator[slice]:
-        """Neighbours that are guessed to have so many tokens together, at least one."""
+        """Yield consecutive texts with an estimated total of at most this many tokens, but at least one text."""
         start, tokens = 0, 0
         for position, text in enumerate(texts):
             more = 1 + min(self.model.max_length, len(text) // CHARACTERS_A_TOKEN)

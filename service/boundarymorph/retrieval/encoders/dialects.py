@@ -40,7 +40,7 @@ class TextEmbeddingsInference(wire.TextEmbeddingsInference):
 
 
 class OpenAI(Dialect):
-    """OpenAI's API and what is compatible with it. A text that is too long for the model is refused by the server."""
+    """OpenAI's API and compatible ones. The server rejects a text that is too long for the model."""
 
     name, path = "openai", "/v1/embeddings"
     home: str | None = "https://api.openai.com"
@@ -56,7 +56,7 @@ class OpenAI(Dialect):
 
 
 class VLLM(OpenAI):
-    """vLLM's route of the same name. Texts that are too long are cut to the model's length rather than refused."""
+    """vLLM's route of the same name. Texts that are too long for the model are truncated rather than rejected."""
 
     name, description_path = "vllm", "/v1/models"
     home = None
@@ -73,7 +73,7 @@ DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (TextEmbedd
 
 
 def _rows(vectors: Sequence[object], count: int) -> NDArray[np.float32]:
-    """(count, d) vectors, each an array of numbers or the base64 of float32 in little-endian order."""
+    """Return (count, d) vectors, each given as an array of numbers or as base64 of little-endian float32."""
     if len(vectors) != count:
         raise Unusable(f"there are {len(vectors)} vectors for {count} texts")
     rows = [_row(vector, index) for index, vector in enumerate(vectors)]
@@ -83,7 +83,7 @@ def _rows(vectors: Sequence[object], count: int) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):
         matrix = np.array(rows, dtype=np.float32)
     if not np.isfinite(matrix).all():
-        raise Unusable("there are components that are no finite numbers")
+        raise Unusable("there are components that are not finite numbers")
     return matrix
 
 

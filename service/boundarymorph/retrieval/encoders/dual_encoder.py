@@ -1,4 +1,4 @@
-"""A dual encoder: the model alone, which a `BatchingEncoder` feeds."""
+"""The interface of a dual encoder: the model alone, which a `BatchingEncoder` calls."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from boundarymorph.inference.batching.model import Model, TokenSequence
 
 
 class DualEncoder(Model[TokenSequence], Protocol):
-    """A `Model` whose results are unit vectors."""
+    """A `Model` that returns unit vectors."""
 
     @property
     def dimension(self) -> int:
         """d, the length of the vectors."""
 
     def tokenize_query(self, text: str) -> TokenSequence:
-        """A query as the model reads it."""
+        """Tokenize a query."""
 
     def tokenize_documents(self, texts: Sequence[str]) -> list[TokenSequence]:
-        """n documents as the model reads them."""
+        """Tokenize n documents."""
 
     def run(self, texts: Sequence[TokenSequence], /) -> NDArray[np.float32]:
-        """(n, d) unit rows of a batch. Raises OutOfMemory or DeviceLost."""
+        """Return the (n, d) unit rows of a batch. Raises OutOfMemory or DeviceLost."""
 
 
 def unit_rows(states: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
-    """(n, d) brought to unit length in float64; rows of no length, or that are no numbers, become NaN."""
+    """Normalize (n, d) rows in float64; rows without length, or with values that are not finite, become NaN."""
     exact = states.astype(np.float64)
     lengths = np.linalg.norm(exact, axis=1, keepdims=True)
     usable = np.isfinite(lengths) & (lengths > 0)

@@ -1,4 +1,4 @@
-"""The encoder: whatever maps queries and documents to unit vectors of one space."""
+"""The interface of an encoder, which maps queries and documents to unit vectors of one space."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Embeddings:
-    """vectors: (n, d) float32 unit rows, in the order of the texts; truncated: how many texts were cut to fit; encoder:
-    the full name of what made them, where another process tells it."""
+    """vectors: (n, d) float32 unit rows, in the order of the texts; truncated: number of texts that were truncated;
+    encoder: the full name of the encoder, if another process reports it."""
 
     vectors: NDArray[np.float32]
     truncated: int = 0
@@ -21,24 +21,24 @@ class Embeddings:
 
 
 class Encoder(Protocol):
-    """Maps queries and documents to one space. A text's embedding never depends on what it is encoded together with."""
+    """Maps queries and documents to one space. A text's embedding does not depend on the other texts of a call."""
 
     @property
     def name(self) -> str:
-        """Model and precision: an index answers text queries only through the encoder that it was built with."""
+        """Model and precision; an index answers text queries only with the encoder that it was built with."""
 
     @property
     def dimension(self) -> int:
         """d, the length of the vectors."""
 
     async def check(self) -> None:
-        """Warm up and encode a probe; name and dimension are known after that. Raises what `encode_query` does."""
+        """Warm up and encode a probe; then name and dimension are known. Raises as `encode_query` does."""
 
     async def encode_query(self, text: str) -> NDArray[np.float32]:
-        """(d,) unit vector of a query. Raises Overloaded, EncoderUnavailable or EncoderFailed."""
+        """Return the (d,) unit vector of a query. Raises Overloaded, EncoderUnavailable or EncoderFailed."""
 
     async def encode_documents(self, texts: Sequence[str]) -> Embeddings:
-        """(n, d) unit rows for n documents: all of them, or an error as of `encode_query`."""
+        """Return (n, d) unit rows for n documents. Raises as `encode_query` does."""
 
     async def close(self) -> None:
-        """Release threads and connections; calls after this fail."""
+        """Release threads and connections; later calls fail."""

@@ -26,7 +26,7 @@ class OnnxDualEncoder(OnnxModel):
 
     @classmethod
     def embedded(cls, *, max_length: int = 512, threads: int | None = None) -> OnnxDualEncoder:
-        """The encoder that comes with the service. Raises ModelUnavailable."""
+        """Load the encoder that comes with the service. Raises ModelUnavailable."""
         model = OnnxTextModel(embedded_encoder(), max_length=max_length, threads=threads)
         return cls(model, dimension=384, query_prefix=_BGE_QUERY_PREFIX)
 
@@ -48,5 +48,5 @@ class OnnxEncoder(BatchingEncoder):
 
     @classmethod
     def embedded(cls, *, max_length: int = 512, threads: int | None = None) -> OnnxEncoder:
-        """The encoder that comes with the service. Raises ModelUnavailable."""
+        """Load the encoder that comes with the service. Raises ModelUnavailable."""
         return cls(OnnxDualEncoder.embedded(max_length=max_length, threads=threads))

@@ -1,4 +1,4 @@
-"""How a model's texts become vectors: its prompts, its pooling, its length."""
+"""How a model turns texts into vectors: its prompts, pooling, layers and length."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _INSTRUCTED = re.compile(r"Instruct: .*\nQuery:")
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """query, document: what is put before the text; pooling: which tokens' last states make the vector; dense: the
-    folders of layers that it then goes through; max_length: tokens, None where unknown; lower_case: whether texts
-    are."""
+    """query, document: prefix of the text; pooling: which tokens' last states make the vector; dense: the folders of
+    the layers after the pooling; max_length: tokens, None if unknown; lower_case: whether texts are converted to lower
+    case."""
 
     pooling: Pooling = "mean"
     query: str = ""
@@ -47,7 +47,7 @@ class Recipe:
     lower_case: bool = False
 
     def instructed(self, instruction: str) -> Recipe:
-        """With another task for its queries. Raises InvalidConfiguration where its prompt has no place for one."""
+        """Return a copy with another task for queries. Raises InvalidConfiguration if its prompt has none."""
         if not _INSTRUCTED.match(self.query):
             raise InvalidConfiguration("the queries of this encoder take no instruction: give a query_prompt instead")
         return replace(self, query=_INSTRUCTED.sub(lambda _: f"Instruct: {instruction}\nQuery:", self.query, count=1))
@@ -55,7 +55,7 @@ class Recipe:
 
 _E5 = Recipe("mean", "query: ", "passage: ")
 _INSTRUCTION = f"Instruct: {WEB_SEARCH}\nQuery:"
-# The first whose pattern a model's lowered name has.
+# The first whose pattern is found in the model's lowercase name.
 _FAMILIES: tuple[tuple[str, Recipe], ...] = (
     (r"qwen3-embedding", Recipe("last", _INSTRUCTION)),
     (r"\be5-.*mistral|gte-qwen", Recipe("last", f"{_INSTRUCTION} ")),
@@ -68,17 +68,17 @@ _FAMILIES: tuple[tuple[str, Recipe], ...] = (
 
 
 def known_recipe(name: str) -> Recipe:
-    """Of a model's family, by its name or folder; the mean without prompts for one that is not known."""
+    """Return the recipe of a model's family by its name or folder; mean pooling without prompts if unknown."""
     lowered = name.lower()
     return next((recipe for pattern, recipe in _FAMILIES if re.search(pattern, lowered)), Recipe())
 
 
 def described_recipe(name: str, read: ReadJson, pooling: Pooling | None = None) -> Recipe:
-    """What the repository's own files of sentence-transformers say, and its family where they say nothing.
+    """Return the recipe in the repository's sentence-transformers files, completed by that of its family.
 
-    read: the content of one of its JSON files, None where it is missing; pooling: whatever they say.
+    read: returns the content of one of its JSON files, None if it is missing; pooling: overrides that of the files.
 
-    Raises InvalidConfiguration for what is not computed here.
+    Raises InvalidConfiguration for anything that is not supported.
     """
     recipe, config = known_recipe(name), None
     for kind, folder in _modules(read):
@@ -101,7 +101,7 @@ def described_recipe(name: str, read: ReadJson, pooling: Pooling | None = None) 
 
 
 def _modules(read: ReadJson) -> list[tuple[str, str]]:
-    """Kind and folder of each, in order: a transformer, its pooling, perhaps layers, perhaps the unit length."""
+    """Return kind and folder of each module, in order: a transformer, its pooling, perhaps layers and normalization."""
     modules = [
         (str(module.get("type", "")).rpartition(".")[2], str(module.get("path") or ""))
         for module in read("modules.json") or ()
@@ -113,8 +113,8 @@ def _modules(read: ReadJson) -> list[tuple[str, str]]:
             )
         if before not in _AFTER.get(kind, ()):
             raise InvalidConfiguration(
-                f"this model has a {kind} module after {before or 'nothing'}, which is not computed here: "
-                "serve it elsewhere"
+                f"this model has a {kind} module after {before or 'nothing'}, which is not supported here: "
+                "run it on another server"
             )
     return modules
 
@@ -126,5 +126,5 @@ def _mode(config: Mapping[str, Any]) -> Pooling:
         raise InvalidConfiguration(f"this model pools by {' and '.join(modes) or 'nothing'}: choose cls, mean or last")
     pooling = _POOLINGS[modes[0]]
     if not config.get("include_prompt", True) and pooling == "mean":
-        raise InvalidConfiguration("this model leaves its prompts out of the mean, which is not computed here")
+        raise InvalidConfiguration("this model excludes its prompts from the mean, which is not supported here")
     return pooling

@@ -1,4 +1,4 @@
-"""Vectors from other processes and other machines."""
+"""An encoder in other processes or on other machines."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from boundarymorph.retrieval.encoders.dual_encoder import unit_rows
 from boundarymorph.retrieval.encoders.encoder import Embeddings
 from boundarymorph.retrieval.encoders.recipe import known_recipe
 
-DOCUMENTS = 256  # of a call that share one timeout
+DOCUMENTS = 256  # of one call that share a timeout
 
 _QUERY, _DOCUMENT = 0, 1
-_CHANGED = "the encoder's servers serve another model since this request began; try again"
+_CHANGED = "the model of the encoder's servers has changed since this request began; try again"
 _ROLE = Role("encoder", EncoderUnavailable, EncoderFailed, "encoded", "vectors")
 _SPELLING = Spelling("an encoder", DIALECTS)
 
@@ -32,11 +32,11 @@ _SPELLING = Spelling("an encoder", DIALECTS)
 def parse(url: str) -> Endpoint:
     """Read `SCHEME://HOST:PORT/PREFIX?model=NAME`.
 
-    `tei` and `vllm` are servers of that kind over plain HTTP, `openai` the hosted service over TLS, or with a host what
-    is compatible with it. `+http` or `+https` after one of the three says otherwise. The /v1 at the end of the base URL
-    of the latter two may be there or not.
+    `tei` and `vllm` are servers of that kind over plain HTTP; `openai` is the hosted service over TLS or, with a host,
+    a compatible one. `+http` or `+https` after one of the three changes that. For the latter two, /v1 at the end of the
+    base URL is optional.
 
-    Raises InvalidConfiguration, whose message repeats no password.
+    Raises InvalidConfiguration; its message contains no password.
     """
     if url.startswith(("openai", "vllm")):
         try:
@@ -50,10 +50,10 @@ def parse(url: str) -> Endpoint:
 
 
 class RemoteEncoder:
-    """An `Encoder` over HTTP, in front of one server or several that serve the same model.
+    """An `Encoder` over HTTP, behind one or more servers that serve the same model.
 
-    Name and dimension are known once it is connected, or has encoded a text; before that they raise EncoderUnavailable.
-    They are those of the model that gave the last vectors, so who encodes for an index compares them afterwards.
+    Name and dimension are known once it has connected, or encoded a text; before that they raise EncoderUnavailable.
+    They are those of the model that gave the last vectors, so code that encodes for an index compares them afterwards.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class RemoteEncoder:
         dimension: int | None = None,
         **options: Unpack[Options],
     ) -> None:
-        """query_prompt, document_prompt: put before the texts, by default what the model's family wants; dimension: how
-        many of the first components are kept, for models that were trained for it; timeout is that of a query, or of
-        every 256 documents.
+        """query_prompt, document_prompt: prefixes of the texts, by default those of the model's family; dimension:
+        number of leading components to keep, for models trained for that. The timeout applies to a query, or to each
+        256 documents.
 
         Raises InvalidConfiguration.
         """
@@ -80,12 +80,12 @@ class RemoteEncoder:
 
     @property
     def identity(self) -> str | None:
-        """The name, or None before a server has said what it is, and after the servers changed their model."""
+        """The name, or None until a server has described itself, and after the servers changed their model."""
         return None if self._known is None or self._known[0] != self._model.identity else self.name
 
     @property
     def name(self) -> str:
-        """The model as its server names it, and a hash of the prompts and the dimension."""
+        """The model as its server names it, with a hash of the prompts and the dimension."""
         model, _ = self._reached()
         query, document = self._prompts(model)
         recipe = json.dumps({"query": query, "document": document, "dimension": self.dimension}, sort_keys=True)
@@ -96,7 +96,7 @@ class RemoteEncoder:
         return self._kept or self._reached()[1]
 
     async def connect(self) -> None:
-        """Ask all servers side by side what they are, and one for a vector; one that fits is enough.
+        """Fetch the descriptions of all servers, and a vector from one; one server that fits is enough.
 
         Raises EncoderUnavailable, Overloaded or EncoderFailed.
         """
@@ -105,7 +105,7 @@ class RemoteEncoder:
         await self._encode(_QUERY, ["probe"], None)
 
     async def check(self) -> None:
-        """Encode a short query. Raises what `encode_query` does."""
+        """Encode a short query. Raises as `encode_query` does."""
         await self.encode_query("probe")
 
     async def encode_query(self, text: str, *, deadline: float | None = None) -> NDArray[np.float32]:
@@ -131,20 +131,20 @@ class RemoteEncoder:
         await self._model.close()
 
     async def _be_connected(self) -> None:
-        """The prompts depend on the model, and the shape of nothing on the dimension."""
+        """Connect if necessary: prompts depend on the model, and empty results on the dimension."""
         self._model.check_open()
         if self._known is None:
             await self.connect()
 
     async def _encode(self, kind: int, texts: Sequence[str], deadline: float | None) -> tuple[NDArray[np.float32], int]:
-        """(n, d) unit rows of at least one text, and how many the server says that it cut."""
+        """Return (n, d) unit rows for n > 0 texts, and how many the server says it truncated."""
         prompt = self._prompts(self._model.name)[kind]
         answer = await self._model.call("", [prompt + text for text in texts], deadline=deadline)
         if answer.served != self._model.name or self._prompts(self._model.name)[kind] != prompt:
             raise EncoderUnavailable(_CHANGED, public=_CHANGED)
         width = answer.values.shape[1]
         if self._known is not None and self._known[0] == answer.served and self._known[1] != width:
-            raise EncoderFailed(f"{self._model.name} gives {width} dimensions now, and gave {self._known[1]} before")
+            raise EncoderFailed(f"{self._model.name} gives {width} dimensions now, but gave {self._known[1]} before")
         if self._kept is not None and self._kept > width:
             raise EncoderFailed(f"{self._model.name} gives {width} dimensions, fewer than the {self._kept} to be kept")
         rows = unit_rows(answer.values[:, : self._kept])
@@ -155,11 +155,11 @@ class RemoteEncoder:
 
     def _reached(self) -> tuple[str, int]:
         if self._known is None:
-            raise EncoderUnavailable("no encoder has been reached yet, and only its server knows what it is")
+            raise EncoderUnavailable("no encoder has been reached yet; only its server knows its name and dimension")
         return self._known
 
     def _prompts(self, model: str) -> tuple[str, str]:
-        """Of queries and of documents."""
+        """Return the prompts of queries and of documents."""
         family = known_recipe(model)
         return (
             family.query if self._query_prompt is None else self._query_prompt,

@@ -1,4 +1,4 @@
-"""Dual encoders on PyTorch: any whose vector is pooled from the last states of a transformer."""
+"""Dual encoders on PyTorch, whose vectors are pooled from the last states of a transformer."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _ORDINARY = "What is asked for? It is 1 answer."
 
 
 class TextReader:
-    """Texts with their prompts and the tokenizer's special tokens, at most max_length tokens. Thread-safe.
+    """Tokenizes texts with their prompts and special tokens, to at most max_length tokens. Thread-safe.
 
-    Special tokens that a text spells out are plain text. Raises InvalidConfiguration for prompts that hold some, or
-    leave no room.
+    Special tokens spelled out in a text are plain text. Raises InvalidConfiguration if a prompt contains any, or leaves
+    no room for a text.
     """
 
     def __init__(self, tokenizer: Any, recipe: Recipe, *, max_length: int, types: bool, filler: int) -> None:
@@ -38,7 +38,7 @@ class TextReader:
         for prompt in (recipe.query, recipe.document):
             own = tokenizer.encode(prompt + _ORDINARY, add_special_tokens=False).ids
             if self._tokenizer.encode(prompt + _ORDINARY, add_special_tokens=False).ids != own:
-                raise InvalidConfiguration(f"the prompt {prompt!r} holds special tokens: leave them out")
+                raise InvalidConfiguration(f"the prompt {prompt!r} contains special tokens: leave them out")
             room = max_length - self._tokenizer.num_special_tokens_to_add(False)
             if len(self._tokenizer.encode(prompt, add_special_tokens=False).ids) >= room:
                 raise InvalidConfiguration(f"the prompt {prompt!r} leaves no room in a max_length of {max_length}")
@@ -60,7 +60,7 @@ class TextReader:
 
 
 class TransformerDualEncoder:
-    """A `DualEncoder` on one device. `load` makes it."""
+    """A `DualEncoder` on one device, made by `load`."""
 
     def __init__(
         self,
@@ -97,15 +97,15 @@ class TransformerDualEncoder:
         dimension: int | None = None,
         **options: Unpack[LoadOptions],
     ) -> TransformerDualEncoder:
-        """Open a model from a folder or from the hub.
+        """Load a model from a folder or from the hub.
 
         max_length: tokens of a text with its prompt, by default what its repository says or the model reads, at most
-        8192; pooling, query_prompt, document_prompt: by default what its repository says, else its family, else the
-        mean without prompts; instruction: the task in the prompt of queries that have one ("Instruct: ...");
-        dimension: how many of the first components are kept, for models that were trained for it.
+        8192; pooling, query_prompt, document_prompt: by default what its repository says, else those of its family,
+        else the mean without prompts; instruction: the task in a query prompt that has one ("Instruct: ...");
+        dimension: number of leading components to keep, for models trained for that.
 
-        Raises ModelUnavailable for files that are missing, InvalidConfiguration for a model or setting that does not
-        fit, OutOfMemory and DeviceLost.
+        Raises ModelUnavailable if files are missing, InvalidConfiguration for an unsuitable model or setting,
+        OutOfMemory and DeviceLost.
         """
         placement = Placement.of(options)
         repository = Repository(
@@ -151,7 +151,7 @@ class TransformerDualEncoder:
         return self._reader.documents(texts)
 
     def run(self, texts: Sequence[TokenSequence]) -> NDArray[np.float32]:
-        """(n, d) unit rows. Raises OutOfMemory, DeviceLost, or EncoderFailed where a vector has no direction."""
+        """Return (n, d) unit rows. Raises OutOfMemory, DeviceLost, or EncoderFailed if a vector has no direction."""
         if not texts:
             return np.empty((0, self.dimension), dtype=np.float32)
         if self._body is None:
@@ -180,7 +180,7 @@ class TransformerEncoder(BatchingEncoder):
         on_lost: Callable[[], None] = lambda: None,
         **options: Any,
     ) -> TransformerEncoder:
-        """A `TransformerDualEncoder` opened with these options, behind a queue as of `BatchingEncoder`."""
+        """Load a `TransformerDualEncoder` with these options, behind the queue of a `BatchingEncoder`."""
         model = TransformerDualEncoder.load(name_or_path, **options)
         return cls(model, queue_tokens=queue_tokens, patience=patience, on_lost=on_lost)
 
@@ -203,6 +203,6 @@ def _recipe(
 
 
 def _digest(recipe: Recipe, dimension: int) -> str:
-    """Of what makes vectors, besides the weights, their precision and the length."""
+    """Return a hash of what determines vectors besides the weights, their precision and the length."""
     description = asdict(replace(recipe, max_length=None)) | {"dimension": dimension}
     return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:8]

@@ -1,1 +1,1 @@
-"""Indexes that are collections of Milvus, on any number of machines."""
+"""Indexes stored as collections of Milvus, which may run on any number of machines."""

@@ -1,4 +1,4 @@
-"""The indexes that are in Milvus."""
+"""The indexes stored in Milvus."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _log = logging.getLogger(__name__)
 
 
 class MilvusCatalog:
-    """A `Catalog` of the collections whose names begin with `prefix`, and of existing ones of others by given names.
+    """A `Catalog` of the collections whose names begin with `prefix`, and of existing collections under given names.
 
-    What an index is, is a property of its collection, so that any number of processes may share a Milvus. Raises
-    RetrieverUnavailable and RetrieverFailed besides what a `Catalog` raises.
+    The configuration of an index is stored in its collection, so any number of processes may share a Milvus. Also
+    raises RetrieverUnavailable and RetrieverFailed.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class MilvusCatalog:
         schema_seconds: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """make_cache: where the vectors of an index of so many dimensions are kept, None to have them from Milvus.
+        """make_cache: makes a vector cache for this many dimensions; None to fetch vectors from Milvus every time.
 
-        structures: parameters of the kinds of index. half_precision: of the vectors of new indexes, where the server
-        can. schema_seconds: how long an index that is used is not asked for anew, if no call of it fails.
+        structures: parameters of the kinds of index. half_precision: for the vectors of new indexes, if the server
+        supports it. schema_seconds: how long an index in use is not described again, unless a call to it fails.
         """
         self._connection = connection
         self._prefix = prefix
@@ -90,20 +90,18 @@ class MilvusCatalog:
     def ensure(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
     ) -> bool:
-        """As `Catalog.ensure`. What an interrupted call of it left undone is done by the next."""
+        """See `Catalog.ensure`. Completes the work of an interrupted call."""
         check_name(name)
         if kind is not None and kind not in KINDS:
-            raise InvalidInput(
-                f"in Milvus an index is of the kind {', '.join(KINDS[:-1])} or {KINDS[-1]}, not {kind!r}"
-            )
+            raise InvalidInput(f"an index in Milvus has the kind {', '.join(KINDS[:-1])} or {KINDS[-1]}, not {kind!r}")
         if dimension not in DIMENSIONS:
-            raise InvalidInput(f"Milvus takes {DIMENSIONS[0]} to {DIMENSIONS[-1]:,} dimensions, not {dimension}")
+            raise InvalidInput(f"Milvus supports {DIMENSIONS[0]} to {DIMENSIONS[-1]:,} dimensions, not {dimension}")
         ours = None if self.exists(name) else self._build(name, encoder, dimension, kind or "flat", lexical)
         collection, info = self._describe(name)
         check_same(name, info, encoder=encoder, dimension=dimension, kind=kind)
         if name not in self._existing:
             self._index(collection, info.kind)
-        return info.created == ours  # Milvus answers two that make the same collection alike
+        return info.created == ours  # Milvus reports success to two processes that create the same collection
 
     def create(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
@@ -113,7 +111,7 @@ class MilvusCatalog:
         return self.get(name)
 
     def get(self, name: str) -> Index:
-        """As `Catalog.get`. One that was deleted elsewhere a moment ago may still be answered; its calls then fail."""
+        """See `Catalog.get`. An index deleted elsewhere a moment ago may still be returned; its calls then fail."""
         check_name(name)
         with self._lock:
             known = self._open.get(name)
@@ -122,7 +120,7 @@ class MilvusCatalog:
         return self._opened(name)
 
     def describe(self, name: str) -> IndexInfo:
-        """An index at a glance; of its bytes none are on this machine."""
+        """Return a summary of an index; none of its bytes are on this machine."""
         index = self._opened(name)
         info = index.info
         return IndexInfo(name, index.count(), info.dimension, info.encoder, info.created, 0, info.kind)
@@ -139,7 +137,7 @@ class MilvusCatalog:
         return listed
 
     def delete(self, name: str) -> None:
-        """As `Catalog.delete`. Raises InvalidInput for a collection that this service did not make."""
+        """See `Catalog.delete`. Raises InvalidInput for a collection that this service did not create."""
         if name in self._existing:
             raise InvalidInput(f"the index {name!r} is a collection of your own; delete it in Milvus")
         if not self.exists(name):
@@ -152,7 +150,7 @@ class MilvusCatalog:
         self._connection.close()
 
     def _names(self) -> Sequence[str]:
-        """The indexes that there are of this service."""
+        """Return the names of this service's indexes."""
         found = []
         for collection in self._connection.call("list_collections"):
             rest = collection.removeprefix(self._prefix)
@@ -165,7 +163,7 @@ class MilvusCatalog:
         return self._prefix + "".join(_ESCAPED.get(letter, letter) for letter in name)
 
     def _opened(self, name: str) -> MilvusIndex | ExistingIndex:
-        """The index as it is in Milvus now."""
+        """Return the index in its present state in Milvus."""
         try:
             collection, info = self._describe(name)
             lite = name in self._existing and self._connection.server().lite
@@ -212,12 +210,12 @@ class MilvusCatalog:
             )
         except (KeyError, TypeError, orjson.JSONDecodeError) as error:
             raise CorruptIndex(
-                f"the collection {collection.name!r} in Milvus was not made by this release; choose another "
+                f"the collection {collection.name!r} in Milvus was not created by this release; choose another "
                 "milvus.prefix, or name it in milvus.collections"
             ) from error
 
     def _build(self, name: str, encoder: str | None, dimension: int, kind: str, lexical: bool) -> str:
-        """Make the collection, unless another process is there first; when it was created if it is this one."""
+        """Create the collection unless another process was faster; return its creation time if it is this one's."""
         created = datetime.now(UTC).isoformat()
         description = {"encoder": encoder, "created": created, "kind": kind, "lexical": lexical}
         server = self._connection.server()
@@ -236,7 +234,7 @@ class MilvusCatalog:
         return created
 
     def _index(self, collection: Collection, kind: str) -> None:
-        """Index the fields of a new collection, the vectors last, whose index says that all are."""
+        """Index the fields of a new collection, the vectors last, so that their index implies the others."""
         if self._connection.call("list_indexes", collection.name, field_name="vector"):
             return
         wanted = MilvusClient.prepare_index_params()
@@ -245,11 +243,11 @@ class MilvusCatalog:
         if WORDS in collection.fields:
             wanted.add_index(WORDS, index_type="SPARSE_INVERTED_INDEX", metric_type="BM25")
         wanted.add_index("vector", **self._structures.index(kind))
-        self._connection.call("create_index", collection.name, wanted, sync=False)  # of nothing yet
+        self._connection.call("create_index", collection.name, wanted, sync=False)  # nothing to index yet
 
 
 class _Open(NamedTuple):
-    """An index in use, and when it is asked for anew."""
+    """An index in use, and when to describe it again."""
 
     opened: MilvusIndex | ExistingIndex
     until: float

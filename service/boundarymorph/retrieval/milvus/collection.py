@@ -1,4 +1,4 @@
-"""A collection of Milvus, as far as any index needs it: searched, read by id, counted."""
+"""A collection of Milvus, with the operations that all indexes need: search, reading by id, counting."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from boundarymorph.retrieval.milvus.connection import Connection, NotLoaded
 
 Consistency = Literal["strong", "session", "bounded", "eventually"]
 
-SEARCH_LIMIT = 16_384  # documents in one answer of Milvus; milvus-lite gives more, which is not relied on
+SEARCH_LIMIT = 16_384  # documents per answer of Milvus; milvus-lite allows more, which is not used
 IDS_AT_A_TIME = 10_000
 TEXTS_AT_A_TIME = 256
-ANSWER_BYTES = 64 * 2**20  # of vectors or texts; a server sends 100 MB at most by default
-REQUEST_BYTES = 32 * 2**20  # of rows; a server takes 64 MB
-ROW_BYTES = 5 * 2**16  # of a document without its vector, at most: four strings and objects, and an array
+ANSWER_BYTES = 64 * 2**20  # of vectors or texts; the server's default limit is 100 MB
+REQUEST_BYTES = 32 * 2**20  # of rows; the server's limit is 64 MB
+ROW_BYTES = 5 * 2**16  # largest document without its vector: four strings and objects, and an array
 _STRONG = "Strong"
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a schema. type, element: as Milvus calls them, such as VARCHAR; element: of arrays."""
+    """A field of a schema. type, element: Milvus's names, such as VARCHAR; element: type of an array's elements."""
 
     type: str
     element: str = ""
@@ -34,16 +34,16 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """n documents as Milvus ranks them, with the other fields that were asked for, one row of them a document."""
+    """n documents in Milvus's order, and one row per document with the other requested fields."""
 
     ids: list[str]
     rows: list[dict[str, Any]]
 
 
 class Collection:
-    """Its schema is as it was when it was opened; `stale` once a call has failed, which may be for another schema.
+    """A collection with the schema it had when it was opened; `stale` after a failed call, as that may have changed.
 
-    Raises what `Connection` raises.
+    Raises the errors of `Connection`.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Collection:
         vector: str = "vector",
         consistency: Consistency = "strong",
     ) -> None:
-        """id, vector: the fields that hold them. consistency: of searches and of what is read of their results."""
+        """id, vector: names of these fields. consistency: of searches, and of reading their results."""
         self.name = name
         self.stale = False
         self._connection = connection
@@ -78,9 +78,9 @@ class Collection:
     def search(
         self, query: NDArray[np.float32], depth: int, fields: Sequence[str], filter: str = "", **parameters: Any
     ) -> Found:
-        """The nearest to a (d,) query; parameters: of the search, as its kind of index takes them.
+        """Return the nearest to a (d,) query. parameters: search parameters of the kind of index.
 
-        More than SEARCH_LIMIT come in pages, or, where they are most of what there is, as all of it, in no order.
+        More than SEARCH_LIMIT are fetched in pages or, if they are most of the collection, as all of it, unordered.
         """
         if depth <= SEARCH_LIMIT:
             return self._search([self._as_stored(query)], self._vector, depth, fields, filter, params=parameters)
@@ -92,7 +92,7 @@ class Collection:
         return self._pages(query, depth, fields, filter, parameters)
 
     def search_words(self, field: str, query: str, depth: int, filter: str = "") -> dict[str, float]:
-        """The BM25 of the best by a field of words, by id and best first."""
+        """Return the best documents' BM25 for a field of words, by id and best first."""
         found = self._loaded(
             "search",
             data=[query],
@@ -105,7 +105,7 @@ class Collection:
         return {str(hit.id): float(hit.distance) for hit in found[0]}
 
     def word_scores(self, field: str, query: str, ids: Sequence[str]) -> dict[str, float]:
-        """The BM25 of these ids, by id; those that share no word with the query are left out."""
+        """Return the BM25 of these ids, by id, without those that share no word with the query."""
         scores = {}
         for expression in self._among(ids, min(IDS_AT_A_TIME, SEARCH_LIMIT)):
             scores.update(self.search_words(field, query, SEARCH_LIMIT, expression))
@@ -114,21 +114,21 @@ class Collection:
     def read(
         self, ids: Iterable[str], fields: Sequence[str], at_a_time: int = IDS_AT_A_TIME, *, strong: bool = False
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The documents of these ids with these fields, in no particular order; unknown ones are left out.
+        """Yield these fields of the documents with these ids, unordered, without unknown ids.
 
-        strong: as they are now, whatever the collection's consistency.
+        strong: read the latest state, whatever the collection's consistency.
         """
         for expression in self._among(ids, at_a_time):
             for row in self._query(expression, [self._id, *fields], _STRONG if strong else self._consistency):
                 yield str(row[self._id]), row
 
     def vectors(self, ids: Iterable[str], fields: Sequence[str] = ()) -> Iterator[tuple[str, dict[str, Any]]]:
-        """As `read`, with the vectors, in answers of a bounded size."""
+        """See `read`; also yields the vectors, with answers of a bounded size."""
         at_a_time = max(1, min(IDS_AT_A_TIME, ANSWER_BYTES // (4 * self.dimension)))
         return self.read(ids, [*fields, self._vector], at_a_time)
 
     def matrix(self, rows: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
-        """(n, d) vectors of n rows that were read or found with them."""
+        """Return the (n, d) vectors of n rows that include them."""
         values = [row[self._vector] for row in rows]
         if self.halves:
             parts = [value[0] if isinstance(value, list) else value for value in values]
@@ -136,12 +136,12 @@ class Collection:
         return np.array(values, np.float32).reshape(-1, self.dimension)
 
     def count(self, filter: str = "") -> int:
-        """Documents in the collection, or those that pass a filter."""
+        """Return the number of documents in the collection, or of those that match a filter."""
         (row,) = self._query(filter, ["count(*)"], _STRONG)
         return int(row["count(*)"])
 
     def write(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Add rows, or replace those of the same id, in requests of a bounded size."""
+        """Add or replace rows, in requests of a bounded size."""
         at_a_time = max(1, REQUEST_BYTES // (4 * self.dimension + ROW_BYTES))
         for start in range(0, len(rows), at_a_time):
             self._call("upsert", data=list(rows[start : start + at_a_time]))
@@ -152,7 +152,7 @@ class Collection:
             self._call("delete", filter=expression)
 
     def delete_matching(self, filter: str) -> int:
-        """Remove the documents that pass a filter; how many there were."""
+        """Remove the documents that match a filter; return how many there were."""
         there = self.count(filter)
         if there:
             self._loaded("delete", filter=filter)
@@ -236,7 +236,7 @@ class Collection:
         return rows
 
     def _loaded(self, method: str, **options: Any) -> Any:
-        """Call a method of this collection, which a Milvus that has started anew must load first."""
+        """Call a method of this collection, after loading it if Milvus was restarted."""
         try:
             return self._call(method, **options)
         except NotLoaded:
@@ -253,20 +253,20 @@ class Collection:
             raise
 
     def _among(self, ids: Iterable[str], at_a_time: int) -> Iterator[str]:
-        """Expressions that documents of these ids meet."""
+        """Yield expressions that match the documents with these ids."""
         literals = [literal for id in dict.fromkeys(ids) if (literal := self._literal(id)) is not None]
         for start in range(0, len(literals), at_a_time):
             yield f"{self._id} in [{', '.join(literals[start : start + at_a_time])}]"
 
     def _literal(self, id: str) -> str | None:
-        """An id in an expression; None where there can be no such one."""
+        """Return an id as an expression; None if no document can have this id."""
         if not self._numbers:
             return quoted(id)
         return id if id.removeprefix("-").isdecimal() and id.isascii() else None
 
 
 def quoted(text: str) -> str:
-    """A string in an expression. Everything else stands for itself there."""
+    """Quote a string for an expression, in which no other characters need escaping."""
     return '"' + text.translate({ord("\\"): r"\\", ord('"'): r"\"", ord("\n"): r"\n", ord("\r"): r"\r"}) + '"'
 
 

@@ -1,4 +1,4 @@
-"""A connection to Milvus: made when it is needed, bounded in time, and with errors of ours."""
+"""A connection to Milvus, made on demand, with timeouts and with our own errors."""
 
 from __future__ import annotations
 
@@ -17,51 +17,51 @@ from pymilvus.exceptions import ErrorCode, MilvusException
 from boundarymorph.errors import InvalidConfiguration, RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.milvus.server import Server
 
-NOT_LOADED = 101  # which Milvus says of a collection, and pymilvus has no name for
-CONNECT_TIMEOUT = 2.0  # seconds; less where a call has less
+NOT_LOADED = 101  # Milvus's code for a collection that is not loaded; pymilvus has no name for it
+CONNECT_TIMEOUT = 2.0  # seconds; less if a call has less
 REFUSED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 _URL = re.compile(r"(https?|tcp)://[^\s@]+|.+\.db")
 
 
 class NotLoaded(RetrieverUnavailable):
-    """A collection is on Milvus's disks and not in its memory."""
+    """A collection is on Milvus's disks but not loaded into its memory."""
 
 
 class Connection:
-    """Calls of a `MilvusClient`. Safe to share between threads, which it blocks for up to `timeout` seconds, and before
-    that for as long again and CONNECT_TIMEOUT where nobody is connected yet.
+    """Calls methods of a `MilvusClient`. Thread-safe. A call blocks for up to `timeout` seconds; without a connection,
+    it may wait before that for as long again plus CONNECT_TIMEOUT.
 
-    Once a connection broke or could not be made, one call at a time tries Milvus, and the others fail at once, until
-    one gets through.
+    After a connection broke or could not be made, one call at a time tries Milvus and the others fail at once, until a
+    call succeeds.
 
-    Every call raises RetrieverUnavailable when Milvus is not there, is too slow or cannot do it now, RetrieverFailed
-    when it refuses the token, and UnknownIndex for a collection that is not there.
+    Every call raises RetrieverUnavailable if Milvus cannot be reached, is too slow or cannot do it now, RetrieverFailed
+    if it rejects the token, and UnknownIndex if the collection does not exist.
     """
 
     def __init__(self, url: str, *, token: str | None = None, database: str = "", timeout: float = 10.0) -> None:
-        """url: http://HOST:PORT, https://..., or a file PATH.db for milvus-lite in this process. Connects later.
+        """url: http://HOST:PORT, https://..., or a file PATH.db for milvus-lite in this process. Does not connect yet.
 
-        Raises InvalidConfiguration.
+        Raises InvalidConfiguration for another url.
         """
         if not _URL.fullmatch(url):
             raise InvalidConfiguration("milvus.url must be http://HOST:PORT, https://HOST:PORT or a file PATH.db")
-        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # what it would log is raised, in one line, by `call`
+        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # `call` raises what pymilvus would log
         self.url = url
         self.timeout = timeout
         self._token = token or ""
         self._database = database
         self._connecting = threading.Lock()
-        self._outage: str | None = None  # why Milvus could not be reached, until it is again
-        self._trial = threading.Lock()  # of the call that tries it meanwhile
+        self._outage: str | None = None  # why Milvus cannot be reached; None if it can
+        self._trial = threading.Lock()  # held by the one call that tries it during an outage
         self._client: MilvusClient | None = None
 
     def call(self, method: str, /, *args: Any, **options: Any) -> Any:
-        """What the method of this name of `MilvusClient` returns."""
+        """Call the method of this name of `MilvusClient` and return its result."""
         with self._turn(), self._errors():
             return getattr(self._connected(), method)(*args, timeout=self.timeout, **options)
 
     def pages(self, method: str, /, *args: Any, **options: Any) -> Iterator[Any]:
-        """The pages of the iterator that the method of this name of `MilvusClient` returns; `timeout` is of each."""
+        """Yield the pages of the iterator that this method of `MilvusClient` returns; `timeout` applies to each."""
         iterator = self.call(method, *args, **options)
         try:
             while True:
@@ -74,11 +74,11 @@ class Connection:
             iterator.close()
 
     def server(self) -> Server:
-        """What is at the other end."""
+        """Return the release of the server."""
         return Server.of(self.call("get_server_version"))
 
     def close(self) -> None:
-        """Hang up. Later calls connect anew."""
+        """Close the connection. Later calls connect again."""
         with self._connecting:
             client, self._client = self._client, None
         if client is not None:
@@ -86,7 +86,7 @@ class Connection:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """pymilvus reconnects for each call that fails, one after the other, so that many would wait for long."""
+        """Let a single call through during an outage: pymilvus reconnects for failed calls one after the other."""
         outage = self._outage
         if outage is None:
             yield
@@ -115,7 +115,7 @@ class Connection:
             if code == grpc.StatusCode.UNAVAILABLE:
                 self._outage = error.details()
             if code in REFUSED:
-                raise RetrieverFailed(f"Milvus at {self.url} refuses milvus.token: {error.details()}") from error
+                raise RetrieverFailed(f"Milvus at {self.url} rejects milvus.token: {error.details()}") from error
             raise self._unavailable(error.details() if isinstance(error, grpc.Call) else str(error)) from error
 
     def _connected(self) -> MilvusClient:
@@ -123,10 +123,10 @@ class Connection:
             return self._client
         known = self._outage
         if not self._connecting.acquire(timeout=self.timeout):
-            raise self._unavailable("it does not let anyone in")
+            raise self._unavailable("it does not accept a connection in time")
         try:
             if self._client is None and self._outage is not known:
-                raise self._unavailable(self._outage)  # as the call found that this one has waited for
+                raise self._unavailable(self._outage)  # found by the call that held the lock
             if self._client is None:
                 self._client = MilvusClient(
                     self.url,

@@ -1,4 +1,4 @@
-"""An index that is a collection of its users' own, which they made and fill in Milvus."""
+"""A read-only index over an existing collection, which users created and fill in Milvus."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from boundarymorph.retrieval.milvus.searched import Nominated, SearchedCollectio
 from boundarymorph.retrieval.milvus.structures import Parameters
 from boundarymorph.selection.pool import unit_rows
 
-DYNAMIC = "$meta"  # the fields of a document beyond the schema
-MOST_LOOKED_AT = 4 * SEARCH_LIMIT  # documents whose metadata are read for one search
+DYNAMIC = "$meta"  # holds the fields of a document that are not in the schema
+MOST_LOOKED_AT = 4 * SEARCH_LIMIT  # documents whose metadata are read in one search
 
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """A collection that is there, and what its fields are called.
+    """An existing collection, and the names of its fields.
 
-    title: None where there is none; metadata: None for all other fields but vectors; encoder: the name of the one that
-    made its vectors, None where queries come with their own; words: whether BM25 is computed over the texts of pools;
-    search: parameters of its index, such as nprobe.
+    title: None if there is none; metadata: None for all other fields except vectors; encoder: the name of the one that
+    made its vectors, None if queries bring their own; words: whether to compute BM25 over the texts of pools; search:
+    search parameters of its index, such as nprobe.
     """
 
     collection: str
@@ -50,20 +50,20 @@ class Existing:
     search: Parameters = field(default_factory=dict)
 
     def open(self, connection: Connection, consistency: Consistency = "strong") -> Collection:
-        """The collection. Raises RetrieverFailed when it lacks a field, and what `Collection` raises."""
+        """Open the collection. Raises RetrieverFailed if it lacks a field, and the errors of `Collection`."""
         collection = Collection(connection, self.collection, id=self.id, vector=self.vector, consistency=consistency)
         named = [self.id, self.vector, self.text, *([self.title] if self.title else [])]
         if not collection.dynamic:
             named += self.metadata or []
         if missing := [field for field in named if field not in collection.fields]:
             raise RetrieverFailed(
-                f"the collection {self.collection!r} in Milvus has no field {missing[0]!r}; say in milvus.collections "
-                "what its fields are called"
+                f"the collection {self.collection!r} in Milvus has no field {missing[0]!r}; set the names of its "
+                "fields in milvus.collections"
             )
         return collection
 
     def is_metadata(self, collection: Collection, name: str) -> bool:
-        """Whether a field, which the schema need not have, is of the metadata."""
+        """Whether a field, in the schema or not, belongs to the metadata."""
         if self.metadata is not None:
             return name in self.metadata
         described = collection.fields.get(name)
@@ -73,7 +73,7 @@ class Existing:
 
 
 class ExistingIndex(SearchedCollection):
-    """An `Index` that is only read. Which candidates there are depends on the index that its vectors have in Milvus."""
+    """A read-only `Index`. The recall of its candidates depends on the index of the vectors in Milvus."""
 
     def __init__(
         self, name: str, info: IndexConfiguration, collection: Collection, described: Existing, *, lite: bool = False
@@ -86,7 +86,7 @@ class ExistingIndex(SearchedCollection):
         self._metadata = [*read, *(beyond if collection.dynamic else [])]
 
     def check(self, document: Document) -> None:
-        """Raises InvalidInput."""
+        """Raise InvalidInput: the index is read-only."""
         self._refuse()
 
     def upsert(
@@ -95,15 +95,15 @@ class ExistingIndex(SearchedCollection):
         embeddings: NDArray[np.floating],
         digests: Sequence[bytes] | None = None,
     ) -> None:
-        """Raises InvalidInput."""
+        """Raise InvalidInput: the index is read-only."""
         self._refuse()
 
     def delete(self, ids: Sequence[str]) -> int:
-        """Raises InvalidInput."""
+        """Raise InvalidInput: the index is read-only."""
         self._refuse()
 
     def delete_matching(self, filter: Filter) -> int:
-        """Raises InvalidInput."""
+        """Raise InvalidInput: the index is read-only."""
         self._refuse()
 
     def documents(self, ids: Sequence[str]) -> dict[str, Document]:
@@ -119,7 +119,7 @@ class ExistingIndex(SearchedCollection):
         return {id: len(document.text) + len(document.title or "") for id, document in self.documents(ids).items()}
 
     def digests(self, ids: Sequence[str]) -> dict[str, bytes]:
-        """None is known of any."""
+        """Return nothing: there are no fingerprints."""
         return {}
 
     @property
@@ -133,7 +133,7 @@ class ExistingIndex(SearchedCollection):
         return self._described.is_metadata(self._collection, name)
 
     def _metadata_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The metadata of a row as JSON has them; fields that are null are as if they were not there."""
+        """Return the metadata of a row as JSON; fields that are null are left out."""
         return {
             name: _plain(value)
             for name, value in row.items()
@@ -152,7 +152,7 @@ class ExistingIndex(SearchedCollection):
         return self._sifted(unit, depth, expression, filter)
 
     def _searched(self, unit: NDArray[np.float32], depth: int, expression: str) -> Nominated:
-        """The nearest that meet an expression."""
+        """Return the nearest that match an expression."""
         if 4 * self._info.dimension * min(depth, SEARCH_LIMIT) <= ANSWER_BYTES:
             found = self._collection.search(unit, depth, [self._described.vector], expression, **self._described.search)
             return self._nominated(found.ids, found.rows)
@@ -160,7 +160,7 @@ class ExistingIndex(SearchedCollection):
         return self._fetched(named)
 
     def _sifted(self, unit: NDArray[np.float32], depth: int, expression: str, filter: Filter) -> Nominated:
-        """The nearest that meet a filter, of those that meet an expression, which others may meet, too."""
+        """Return the nearest that match a filter, from those that match a broader expression."""
         wanted = depth
         while True:
             found = self._collection.search(unit, wanted, self._metadata, expression, **self._described.search)
@@ -199,5 +199,5 @@ class ExistingIndex(SearchedCollection):
 
 
 def _plain(value: Any) -> Any:
-    """A value of a row as JSON has it: arrays of Milvus are sequences of their own."""
+    """Return a value of a row as JSON; Milvus has its own type of sequence for arrays."""
     return value if isinstance(value, (str, int, float, bool, dict, list, type(None))) else list(value)

@@ -1,4 +1,4 @@
-"""An index that is a collection of Milvus, made by this service."""
+"""An index stored in a collection of Milvus that this service created."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from boundarymorph.retrieval.milvus.vectors import VectorCache
 from boundarymorph.retrieval.vectors import unit_embeddings
 
 MAX_ID_BYTES = 2_048
-MAX_TEXT_BYTES = 65_535  # of a string in Milvus
+MAX_TEXT_BYTES = 65_535  # limit of a string in Milvus
 MAX_JSON_BYTES = 65_536
 MAX_TERMS = 4_096  # elements of an array
 MAX_DIGEST_LENGTH = 128
-WORDS = "words"  # the field whose BM25 Milvus computes, of CONTENT
+WORDS = "words"  # the field with Milvus's BM25 of CONTENT
 CONTENT = "content"
-_LONGEST = 4  # bytes of a character
-_MARGIN = 20  # one in so many more is nominated by half precision, which rounds the query
+_LONGEST = 4  # bytes of a character in UTF-8
+_MARGIN = 20  # nominate 1/_MARGIN more, since half precision rounds the query
 
 
 class MilvusIndex(SearchedCollection):
-    """An `Index` whose documents, vectors included, are in Milvus; these are float16, as everywhere."""
+    """An `Index` whose documents and vectors are in Milvus. The vectors are float16, as in all indexes."""
 
     def __init__(
         self,
@@ -44,13 +44,13 @@ class MilvusIndex(SearchedCollection):
         structures: Structures,
         cache: VectorCache | None = None,
     ) -> None:
-        """cache: where vectors are kept, so that Milvus sends only their versions."""
+        """cache: keeps vectors on this machine, so that Milvus sends only their versions."""
         super().__init__(name, info, collection)
         self._structures = structures
         self.cache = cache
 
     def check(self, document: Document) -> None:
-        """As `Index.check`. Milvus bounds the length of strings, and of what filters need of the metadata."""
+        """See `Index.check`. Milvus limits the length of strings, and the metadata that filters need."""
         _fields(document)
 
     def upsert(
@@ -59,9 +59,9 @@ class MilvusIndex(SearchedCollection):
         embeddings: NDArray[np.floating],
         digests: Sequence[bytes] | None = None,
     ) -> None:
-        """As `Index.upsert`; raises what `check` does, too.
+        """See `Index.upsert`. Also raises what `check` raises.
 
-        Where it fails halfway a part may have been written, and all of it can be sent again.
+        If it fails halfway, some documents may have been written; the whole call can be repeated.
         """
         if not documents:
             return
@@ -139,11 +139,11 @@ class MilvusIndex(SearchedCollection):
 
     @property
     def _titled(self) -> list[str]:
-        """The field that says whether there is a title, which collections of earlier releases lack."""
+        """The field that tells whether there is a title; collections of earlier releases lack it."""
         return ["titled"] if "titled" in self._collection.fields else []
 
     def _row(self, document: Document, halves: NDArray[np.float16], digest: bytes) -> dict[str, Any]:
-        """A document with its vector as it is in Milvus. Raises as `_fields` does."""
+        """Return a document with its vector as a row of Milvus. Raises as `_fields` does."""
         row = {
             **_fields(document),
             "version": int.from_bytes(blake2b(halves.tobytes(), digest_size=8).digest(), signed=True),
@@ -159,7 +159,7 @@ class MilvusIndex(SearchedCollection):
     def _by_version(
         self, ids: Sequence[str], versions: NDArray[np.int64]
     ) -> tuple[NDArray[np.bool_], NDArray[np.float16]]:
-        """(n,) which of n documents are still there, and (n, d) vectors of those: kept ones, and the others fetched."""
+        """Return (n,) which of n documents still exist, and their (n, d) vectors, from the cache or fetched."""
         halves = np.zeros((len(ids), self._info.dimension), np.float16)
         present = np.zeros(len(ids), np.bool_)
         if self.cache is not None:
@@ -177,7 +177,7 @@ class MilvusIndex(SearchedCollection):
 
 
 def _portions(ids: Sequence[str], lengths: Mapping[str, int]) -> Iterator[list[str]]:
-    """The ids, as many at a time as have texts of a bounded size."""
+    """Yield the ids in groups whose texts have a bounded total size."""
     portion: list[str] = []
     size = 0
     for id in ids:
@@ -194,7 +194,7 @@ def _document(id: str, row: Mapping[str, Any]) -> Document:
 
 
 def _fields(document: Document) -> dict[str, Any]:
-    """A document as it is in Milvus. Raises InvalidInput, or LimitExceeded for what Milvus does not hold."""
+    """Return a document as fields of Milvus. Raises InvalidInput, or LimitExceeded if it is too large for Milvus."""
     try:
         metadata = orjson.dumps(dict(document.metadata))
     except TypeError as error:
@@ -210,7 +210,7 @@ def _fields(document: Document) -> dict[str, Any]:
     ):
         if size > limit:
             raise LimitExceeded(
-                f"the {what} of {document.id!r} takes {size:,} {unit}, and Milvus at most {limit:,}; divide it"
+                f"the {what} of {document.id!r} takes {size:,} {unit}, and Milvus allows {limit:,}; divide it"
             )
     return {
         "id": document.id,

@@ -1,10 +1,10 @@
-"""Filters over the fields of collections that others made, as expressions of Milvus.
+"""Filters over the fields of existing collections, as expressions of Milvus.
 
-Expressions differ from our filters in types, lists and missing fields, and from release to release. So a filter becomes
-two expressions: one that every document it means meets, and one that no other document meets. Where both are the same
-Milvus decides; else it narrows the documents down by the first, and `Filter.matches` decides here.
+Expressions differ from our filters in types, lists and missing fields, and between releases. So a filter becomes two
+expressions: one that matches at least, and one that matches at most, the documents that the filter matches. If they are
+equal, Milvus decides; otherwise it selects by the first one, and `Filter.matches` decides here.
 
-Strings are compared whole, so that of those with a NUL only equal ones are found.
+Strings are compared whole, so one with a NUL is found only if it is equal.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import NamedTuple
 from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Exists, Not, Scalar
 from boundarymorph.retrieval.milvus.collection import Field, quoted
 
-Expression = str | bool  # a boolean is met by every document, or by none
+Expression = str | bool  # True matches every document, False none
 
 
 class Bounds(NamedTuple):
-    """possible: met by every document that a condition means; certain: by no other."""
+    """possible: matches all documents that the condition matches, and perhaps others; certain: only such documents."""
 
     possible: Expression
     certain: Expression
@@ -31,23 +31,23 @@ UNKNOWN = Bounds(True, False)
 _NEVER = Bounds(False, False)
 _OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _INTEGERS = {"INT8": 7, "INT16": 15, "INT32": 31, "INT64": 63}
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_ -]*")  # of keys that all releases take for keys
-_EXACT = 2**53  # integers up to which are floats
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_ -]*")  # keys that all releases accept
+_EXACT = 2**53  # integers up to this are exact as floats
 
 
 class Native:
-    """The fields of a collection as filters see them."""
+    """Translates filters, given the fields of a collection."""
 
     def __init__(self, fields: Mapping[str, Field], names: Callable[[str], bool], *, dynamic: bool, lite: bool) -> None:
-        """names: whether a field is metadata. dynamic: whether documents have fields beyond the schema. lite:
-        milvus-lite, to which in JSON true is 1, and no comparison of different types is false."""
+        """names: whether a field is metadata. dynamic: whether documents have fields beyond the schema. lite: whether
+        it is milvus-lite, where in JSON true equals 1 and a comparison of different types is not false."""
         self._fields = fields
         self._names = names
         self._dynamic = dynamic
         self._lite = lite
 
     def bounds(self, condition: Condition) -> Bounds:
-        """The expressions of a condition."""
+        """Return the two expressions of a condition."""
         match condition:
             case AllOf(parts):
                 return self._joined("and", parts)
@@ -84,7 +84,7 @@ class Native:
     def _json(self, place: str, condition: Exists | Compare) -> Bounds:
         exists = f"(exists {place})"
         if isinstance(condition, Exists):
-            return Bounds(True, exists)  # where it is null some releases say that it does not exist
+            return Bounds(True, exists)  # some releases say that a field that is null does not exist
         if condition.type == "null":
             return UNKNOWN
         if condition.comparison in _OPERATORS:
@@ -103,7 +103,7 @@ class Native:
 
 
 def joined(by: str, parts: Sequence[Expression]) -> Expression:
-    """Expressions joined by `and` or `or`, in an order of their own, as a balanced tree: parsers bound the depth."""
+    """Join sorted expressions by `and` or `or` into a balanced tree, since parsers limit the depth."""
     absorbing = by == "or"
     if any(part is absorbing for part in parts):
         return absorbing
@@ -119,7 +119,7 @@ def _negated(expression: Expression) -> Expression:
 
 
 def _nullable(name: str, field: Field, bounds: Bounds) -> Bounds:
-    """The same where a field may be null, which is as if it were not there."""
+    """Account for a field that may be null, which is treated like a missing one."""
     if not field.nullable:
         return bounds
     there = f"({name} is not null)"
@@ -155,7 +155,7 @@ def _exactly(name: str, condition: Compare, literals: Sequence[str]) -> Bounds:
 
 
 def _integer(name: str, bits: int, condition: Compare) -> Bounds:
-    """Of whole numbers: fractions are brought to the next, and what is beyond the type is always or never met."""
+    """Return expressions for integers: fractions are rounded, and values beyond the type match all or none."""
     if condition.comparison == "in":
         literals = _whole(condition.values, bits)
         return _exactly(name, condition, literals) if literals else _NEVER
@@ -163,7 +163,7 @@ def _integer(name: str, bits: int, condition: Compare) -> Bounds:
     (value,) = condition.values
     assert isinstance(value, (int, float))
     above = condition.comparison in ("gt", "gte")
-    # gt x is gte the next whole number above x, and lt x lte the next below.
+    # gt x becomes gte the next integer above x, and lt x becomes lte the next below.
     if above:
         bound = math.ceil(value) if condition.comparison == "gte" else math.floor(value) + 1
         met = bound <= least or (bound <= greatest and f"({name} >= {bound})")
@@ -174,7 +174,7 @@ def _integer(name: str, bits: int, condition: Compare) -> Bounds:
 
 
 def _whole(values: Iterable[Scalar], bits: int) -> list[str]:
-    """The whole numbers among values that an integer of a sign and so many bits may be, as literals."""
+    """Return the values that fit a signed integer with this many further bits, as literals."""
     whole = [int(value) for value in values if isinstance(value, (int, float)) and value == int(value)]
     return [str(value) for value in whole if -(2**bits) <= value < 2**bits]
 
@@ -184,7 +184,7 @@ def _float(name: str, single: bool, condition: Compare) -> Bounds:
     if None in literals:
         return UNKNOWN
     operator = _OPERATORS.get(condition.comparison, "==")
-    possible = operator if not single or operator == "==" else operator[0] + "="  # the bound is rounded, too
+    possible = operator if not single or operator == "==" else operator[0] + "="  # Milvus rounds the bound too
     met = joined("or", [f"({name} {possible} {literal})" for literal in literals])
     return Bounds(met, False if single else met)
 
@@ -208,7 +208,7 @@ def _array(name: str, element: str, condition: Compare) -> Bounds:
 
 
 def _literal(value: Scalar) -> str | None:
-    """A value in an expression; None for numbers that not all releases read alike."""
+    """Return a value as a literal; None for numbers that not all releases read alike."""
     match value:
         case str():
             return quoted(value)

@@ -1,4 +1,4 @@
-"""What all indexes over collections of Milvus have in common: how they are searched."""
+"""Searching, which all indexes over collections of Milvus have in common."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ HYBRID_OF_THE_POOL = (
 
 
 class Nominated(NamedTuple):
-    """The ids and (n, d) unit rows of n candidates, in any order; lengths of their texts in characters, by id, as far
-    as they are known; and what their user should know."""
+    """n candidates: ids and (n, d) unit rows, in any order; lengths: of their texts in characters, by id, as far as
+    known; warnings about the search."""
 
     ids: Sequence[str]
     vectors: NDArray[np.float32]
@@ -39,8 +39,8 @@ class Nominated(NamedTuple):
 class SearchedCollection(ABC):
     """The searching half of an `Index`.
 
-    Milvus only nominates: its candidates are ranked here by exact inner products of their unit vectors, equal ones by
-    id. Raises RetrieverUnavailable and RetrieverFailed besides what an `Index` raises.
+    Milvus only nominates candidates: they are ranked here by exact inner products of their unit vectors, ties by id.
+    Also raises RetrieverUnavailable and RetrieverFailed.
     """
 
     def __init__(self, name: str, info: IndexConfiguration, collection: Collection) -> None:
@@ -58,14 +58,14 @@ class SearchedCollection(ABC):
 
     @property
     def stale(self) -> bool:
-        """Whether it should be opened anew, as a call has failed."""
+        """Whether it should be opened again because a call failed."""
         return self._collection.stale
 
     def count(self) -> int:
         return self._collection.count()
 
     def retrieve(self, search: Search) -> Retrieved:
-        """As `Index.retrieve`, with BM25 of Milvus where its server computes it, else of the pool's own texts."""
+        """See `Index.retrieve`. BM25 is Milvus's if the server supports it, else computed over the pool's texts."""
         if search.hybrid and not self._info.lexical:
             raise InvalidInput(f"the index {self._name!r} keeps no words; leave hybrid out")
         unit, depth = search.unit, search.depth
@@ -85,7 +85,7 @@ class SearchedCollection(ABC):
         return Retrieved(pool, (*found.warnings, *said))
 
     def _with_words_here(self, near: Pool, search: Search, texts: Sequence[str]) -> tuple[Pool, list[str]]:
-        """The pool of a search with BM25 over the texts of those nearest; what to say about it."""
+        """Return the pool of a search with BM25 over the texts of the nearest, and warnings."""
         bm25 = PoolWords.of(texts).bm25(search.query)
         if not search.hybrid:
             return replace(near, features={"bm25": bm25}), [WORDS_OF_THE_POOL]
@@ -95,7 +95,7 @@ class SearchedCollection(ABC):
         return _with_bm25(pool, scores), [HYBRID_OF_THE_POOL.format(f"{len(near):,}")]
 
     def _with_words_there(self, near: Pool, search: Search) -> tuple[Pool, list[str]]:
-        """The same with BM25 over the whole collection, by Milvus."""
+        """Return the same with Milvus's BM25 over the whole collection."""
         field, query = self._words_field, search.query
         assert field is not None
         pool = near
@@ -113,23 +113,23 @@ class SearchedCollection(ABC):
     @property
     @abstractmethod
     def _words_field(self) -> str | None:
-        """The field whose BM25 Milvus computes, if there is one."""
+        """The field for which Milvus computes BM25, if any."""
 
     @abstractmethod
     def _expression(self, filter: Filter | None) -> str:
-        """A filter that Milvus can express, as it takes it."""
+        """Translate a filter to an expression of Milvus."""
 
     @abstractmethod
     def _nearest(self, unit: NDArray[np.float32], depth: int, filter: Filter | None) -> Nominated:
-        """The nearest to a (d,) query; more than `depth` where that makes the nearest surer."""
+        """Return the nearest to a (d,) query, more than `depth` if that improves recall."""
 
     @abstractmethod
     def _contents(self, ids: Sequence[str], lengths: Mapping[str, int]) -> list[str]:
-        """(n,) what encoders read of n documents; nothing of those that are gone."""
+        """Return (n,) the texts of n documents as encoders read them; empty for deleted ones."""
 
     @abstractmethod
     def _unit_rows(self, ids: Sequence[str]) -> Mapping[str, NDArray[np.float32]]:
-        """The (d,) unit vectors of ids, by id; those that are gone are left out."""
+        """Return the (d,) unit vectors by id, without deleted ones."""
 
 
 def _ranked(found: Nominated, unit: NDArray[np.float32], depth: int) -> Pool:
@@ -140,7 +140,7 @@ def _ranked(found: Nominated, unit: NDArray[np.float32], depth: int) -> Pool:
 
 
 def _fused(near: Pool, best: Sequence[str], rows: Mapping[str, NDArray[np.float32]], depth: int) -> Pool:
-    """Those nearest and the best by words, as they are ranked together by reciprocal rank."""
+    """Fuse the nearest and the best by words by reciprocal rank."""
     ranked = fuse([near.ids[:depth], best[:depth]])
     ids, scores = ranked.ids[:depth], ranked.scores[:depth]
     vectors = np.array([rows[id] for id in ids], dtype=np.float32)

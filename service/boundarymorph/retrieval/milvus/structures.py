@@ -1,4 +1,4 @@
-"""How vectors are searched inside Milvus: the kinds of index, and their parameters."""
+"""The kinds of vector index in Milvus, and their parameters."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ Parameters = Mapping[str, int | float | str | bool]
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """index_type: its name in Milvus; beam: the parameter of a search that must be at least its depth, and the largest
-    value of it."""
+    """index_type: its name in Milvus; beam: the search parameter that must be at least the depth, and its largest
+    value."""
 
     index_type: str
     build: Parameters = field(default_factory=dict)
@@ -32,20 +32,20 @@ KINDS = tuple(_KINDS)
 
 @dataclass(frozen=True, slots=True)
 class Structures:
-    """The parameters of each kind: those of the settings, and defaults for the others."""
+    """The parameters of each kind: those of the settings, with defaults for the others."""
 
     build: Mapping[str, Parameters] = field(default_factory=dict)
     search: Mapping[str, Parameters] = field(default_factory=dict)
 
     def index(self, kind: str) -> dict[str, Any]:
-        """What `IndexParams.add_index` takes for a kind."""
+        """Return the arguments of `IndexParams.add_index` for a kind."""
         chosen = _KINDS[kind]
         parameters = {**chosen.build, **self.build.get(kind, {})}
         return {"index_type": chosen.index_type, "metric_type": "COSINE", "params": parameters}
 
     def searching(self, kind: str, depth: int) -> dict[str, Any]:
-        """The parameters of a search for so many; a beam is twice as wide unless the settings say otherwise, and always
-        as wide as the search is deep."""
+        """Return the parameters of a search of this depth. By default a beam is twice as wide as the depth, and it is
+        always at least as wide."""
         chosen = _KINDS[kind]
         parameters = {**chosen.search, **self.search.get(kind, {})}
         if chosen.beam is not None:
@@ -54,5 +54,5 @@ class Structures:
         return parameters
 
     def exhaustive(self, kind: str) -> dict[str, Any]:
-        """The parameters of a search of every cluster; none where a kind has no clusters."""
+        """Return the parameters of a search in every cluster; empty for a kind without clusters."""
         return {"nprobe": self.index(kind)["params"]["nlist"]} if kind == "ivf" else {}

@@ -1,13 +1,13 @@
-"""Filters inside Milvus, which mean there what they mean everywhere (`filters`).
+"""Filters inside Milvus, with exactly the meaning that they have elsewhere (`filters`).
 
-Expressions of Milvus over JSON differ from our filters in types, lists and missing fields. So each document carries two
-fields made of its metadata for filters alone:
+Expressions of Milvus over JSON differ from our filters in types, lists and missing fields. So each document has two
+additional fields, derived from its metadata, only for filters:
 
-    terms    int64 hashes, one of each (path, "exists"), (path, type) and (path, type, value) in the metadata
-    bounds   by path and type the least and the greatest string or number, as text that sorts as they do
+    terms    int64 hashes, one for each (path, "exists"), (path, type) and (path, type, value) in the metadata
+    bounds   by path and type the smallest and the greatest string or number, as text with the same order
 
-Equality is a term that is there; "some element is at least x" is a greatest one that is at least x. A false positive
-takes a collision of 64 bits.
+Equality means that a term is present; "some element is at least x" means that the greatest one is. A false positive
+requires a collision of 64 bits.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _ORDERED = ("text", "number")
 
 
 class Terms(NamedTuple):
-    """What is kept of one document's metadata for filters."""
+    """What is stored for filters of one document's metadata."""
 
     terms: list[int]
     bounds: dict[str, str]
 
 
 def terms_of(metadata: Mapping[str, Any]) -> Terms:
-    """What filters may ask of these metadata, which must be a JSON object as it was read."""
+    """Return the terms and bounds of metadata, which must be a decoded JSON object."""
     terms: set[int] = set()
     sorted_as: dict[str, list[str]] = {}
     for path, value in _fields(metadata):
@@ -64,7 +64,7 @@ def terms_of(metadata: Mapping[str, Any]) -> Terms:
 
 
 def expression(filter: Filter) -> str:
-    """The filter as a boolean expression over the fields `terms` and `bounds`: of digits, and nothing of a caller's."""
+    """Translate a filter to an expression over `terms` and `bounds`, which contains digits but no text of a caller."""
     return _expression(filter.condition)
 
 
@@ -82,7 +82,7 @@ def _expression(condition: Condition) -> str:
             return _has(*(_hash(path, type, _sortable(value)) for value in values))
         case Compare(path, type, comparison, (value, *_)):
             operator, bound = _COMPARISONS[comparison]
-            # Where there is no such bound, a comparison is neither true nor false to Milvus.
+            # Without such a bound, a comparison is neither true nor false for Milvus.
             there = _has(_hash(path, type))
             return f'({there} and (bounds["{_key(path, type)}_{bound}"] {operator} "{_sortable(value)}"))'
     raise AssertionError(condition)
@@ -93,7 +93,7 @@ def _has(*terms: int) -> str:
 
 
 def _joined(by: str, empty: str, parts: frozenset[Condition]) -> str:
-    """Conditions in an order of their own, as a balanced tree: parsers bound the depth of an expression."""
+    """Join sorted conditions into a balanced tree, since parsers limit the depth of an expression."""
     pieces = sorted(map(_expression, parts)) or [f"({empty})"]
     while len(pieces) > 1:
         pieces = [
@@ -104,7 +104,7 @@ def _joined(by: str, empty: str, parts: frozenset[Condition]) -> str:
 
 
 def _fields(metadata: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every field with its path, those within objects too."""
+    """Yield every field with its path, including those within objects."""
     for name, value in metadata.items():
         path = (*above, name)
         yield path, value
@@ -113,9 +113,9 @@ def _fields(metadata: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterato
 
 
 def _sortable(value: Scalar) -> str:
-    """Text that is equal for equal values of one type, and sorts as they do byte by byte; it needs no escaping.
+    """Return text that is equal for equal values of one type, has their order byte by byte, and needs no escaping.
 
-    Of strings what counts is what is before a NUL, and no more than can differ from an operand of a filter.
+    Strings count only up to a NUL, and only as far as they can differ from an operand of a filter.
     """
     match value:
         case str():
@@ -126,7 +126,7 @@ def _sortable(value: Scalar) -> str:
             nearest = float(value)
             (bits,) = struct.unpack(">Q", struct.pack(">d", nearest + 0.0))
             ascending = bits ^ (2**64 - 1 if bits >> 63 else 2**63)
-            beyond = value - int(nearest) if isinstance(value, int) else 0  # of integers that no float is
+            beyond = value - int(nearest) if isinstance(value, int) else 0  # for integers that are not exact as floats
             return f"x{ascending:016x}{beyond + 2**12:04x}"
 
 

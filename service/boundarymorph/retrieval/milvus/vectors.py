@@ -1,4 +1,4 @@
-"""Vectors that were fetched once, kept on this machine's disk."""
+"""A cache on this machine's disk of vectors fetched from Milvus."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from boundarymorph.retrieval.storage import storage_errors
 
 
 class VectorCache:
-    """float16 vectors of a number of dimensions by id and version, in a mapped file; the first in is the first out.
+    """float16 vectors of one dimension by id and version, in a memory-mapped file; the oldest are evicted first.
 
-    The file has no name and goes with the process; it takes 2d bytes a vector, up to `size` bytes, and the memory of
-    the process about 150 bytes an id. Safe to share between threads.
+    The file has no name and is deleted with the process; it takes 2d bytes per vector, up to `size` bytes, and the
+    process about 150 bytes of memory per id. Thread-safe.
     """
 
     def __init__(self, directory: Path, dimension: int, size: int) -> None:
         """Raises StorageFull or StorageUnavailable."""
         self.capacity = max(1, size // (2 * dimension))
-        with storage_errors(f"no vectors can be kept in {directory}"):
+        with storage_errors(f"no vectors can be cached in {directory}"):
             directory.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=directory) as file:
-                # All of it now: where the disk is full, writing to a mapped file ends the process.
+                # Allocate all of it now: writing to a mapped file on a full disk would kill the process.
                 os.posix_fallocate(file.fileno(), 0, self.capacity * 2 * dimension)
                 self._halves = np.memmap(file, dtype="<f2", mode="r+", shape=(self.capacity, dimension))
         self._lock = threading.Lock()
@@ -40,14 +40,14 @@ class VectorCache:
         return len(self._slots)
 
     def find(self, ids: Sequence[str], versions: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.float16]]:
-        """(n,) which of n vectors are here in these versions, and the (m, d) vectors of those that are."""
+        """Return (n,) which of n vectors are here in these versions, and the (m, d) vectors of those."""
         with self._lock:
             slots = np.fromiter((self._slots.get(id, -1) for id in ids), np.int64, len(ids))
             found: NDArray[np.bool_] = (slots >= 0) & (self._versions[slots] == versions)
             return found, np.array(self._halves[slots[found]])
 
     def keep(self, ids: Sequence[str], versions: NDArray[np.int64], halves: NDArray[np.float16]) -> None:
-        """Put n (n, d) vectors in, in place of other versions of theirs and of what came first."""
+        """Store n (n, d) vectors, replacing other versions of theirs and then the oldest vectors."""
         with self._lock:
             for id, version, vector in zip(ids, versions.tolist(), halves, strict=True):
                 slot = self._slots.get(id)

@@ -1,1 +1,1 @@
-"""Words and BM25: how texts are cut, what a word counts, and an inverted index in SQLite."""
+"""Words and BM25: splitting texts into words, weighing them, and an inverted index in SQLite."""

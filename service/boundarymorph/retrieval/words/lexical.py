@@ -1,4 +1,4 @@
-"""Words of texts, and BM25 (Robertson and Zaragoza 2009) over a pool of them."""
+"""Splitting texts into words, and BM25 (Robertson and Zaragoza 2009) over a pool of texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.inference.executors import check_awaited
 
-WORDS_VERSION = 1  # of `words` and of `hashes`: what an index was built with cannot be read by another
+WORDS_VERSION = 1  # of `words` and `hashes`; an index cannot be read with another version than it was built with
 K1, B = 1.5, 0.75
 
 _SPACE = ord(" ")
@@ -25,51 +25,51 @@ _UNSPACED = (
     "\u4e00-\u9fff\uf900-\ufaff\U0001b000-\U0001b16f\U00020000-\U0003ffff"
 )
 _UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
-_SHORT = 32  # characters of a run that is likely to come again
+_SHORT = 32  # characters; shorter runs are likely to recur
 _FOLDING = "boundarymorph.retrieval.words.lexical"
 
 
 def words(text: str) -> list[bytes]:
-    """The words of a text in their order, as UTF-8.
+    """Return the words of a text in order, as UTF-8.
 
     A word is a run of letters, marks, digits and underscores, in lower case (full case folding), in compatibility form
-    and without the accents of U+0300 to U+036F. What is written without spaces (Chinese, Japanese, Thai ...) becomes
+    and without the accents of U+0300 to U+036F. Text written without spaces (Chinese, Japanese, Thai ...) becomes
     overlapping pairs of characters. Nothing is stemmed or dropped.
     """
     return _spaced(_folded(text)).split()
 
 
 def hashes(text: str) -> NDArray[np.uint32]:
-    """(length,) CRC-32 of each word of a text, in their order.
+    """Return (length,) the CRC-32 of each word of a text, in order.
 
-    Of a vocabulary of a million words about one in 4,000 shares its hash with another, and counts as that one, too.
+    In a vocabulary of a million words, about one in 4,000 has the same hash as another, and they count as one word.
     """
     found = words(text)
     return np.fromiter(map(crc32, found), dtype=np.uint32, count=len(found))
 
 
 def weight(documents: int, frequency: int) -> float:
-    """How much a word counts that `frequency` of so many documents have: ln(1 + (D - n + 1/2) / (n + 1/2))."""
+    """Return the weight of a word that `frequency` of `documents` contain: ln(1 + (D - n + 1/2) / (n + 1/2))."""
     return float(np.log1p((documents - frequency + 0.5) / (frequency + 0.5)))
 
 
 def saturation(lengths: NDArray[np.integer], mean: float) -> NDArray[np.float64]:
-    """(n,) the count at which a word gives half of what it can, in documents of these lengths in words."""
+    """Return (n,) the count at which a word scores half of its maximum, in documents of these lengths in words."""
     if mean <= 0:
         return np.full(len(lengths), K1)
     return K1 * (1 - B) + lengths.astype(np.float64) * (K1 * B / mean)
 
 
 def contributions(weight: float, counts: NDArray[np.integer], saturation: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(n,) what a word adds to the scores of documents that have it so many times."""
+    """Return (n,) what a word adds to the scores of documents that contain it this many times."""
     return weight * (K1 + 1) * counts / (counts + saturation)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PoolWords:
-    """The words of n texts, found once for all that is made of them: BM25 here, and `vectors.lexical_vectors`.
+    """The words of n texts, computed once for BM25 here and for `vectors.lexical_vectors`.
 
-    hashes: (T,) of all words, text after text; lengths: (n,) how many of them are each text's.
+    hashes: (T,) of all words, text after text; lengths: (n,) number of words of each text.
     """
 
     hashes: NDArray[np.uint32]
@@ -87,7 +87,7 @@ class PoolWords:
         )
 
     def bm25(self, query: str) -> NDArray[np.float64]:
-        """(n,) BM25 of each text, with the statistics of these texts; a word of the query counts each time."""
+        """Return (n,) BM25 of each text, with the statistics of these texts; repeated words of the query count."""
         documents = len(self.lengths)
         scores = np.zeros(documents)
         ends = np.cumsum(self.lengths)
@@ -102,9 +102,9 @@ class PoolWords:
 
 
 def _folded(text: str) -> bytes:
-    """UTF-8 in which everything but ASCII is folded, and everything else that is not of a word is a space."""
+    """Return UTF-8 in which all but ASCII is folded, and all else that is not part of a word is a space."""
     if not text.isascii() and len(text.encode(errors="replace")) > 1.2 * len(text):
-        return _fold(text)  # the same, and faster where there is much to fold
+        return _fold(text)  # the same result, faster if there is much to fold
     return text.encode("ascii", _FOLDING)
 
 
@@ -113,7 +113,7 @@ def _spaced(folded: bytes) -> bytes:
 
 
 def _fold_run(error: UnicodeError) -> tuple[bytes, int]:
-    """Called by the ASCII codec for each run of other characters: what stands in their place, and where to go on."""
+    """Replace a run of non-ASCII characters, for the ASCII codec; returns the replacement and where to continue."""
     assert isinstance(error, UnicodeEncodeError)
     run = error.object[error.start : error.end]
     return (_fold_short if len(run) <= _SHORT else _fold)(run), error.end
@@ -127,7 +127,7 @@ _fold_short = lru_cache(maxsize=65_536)(_fold)
 
 
 class _FoldedCharacters(dict[int, str]):
-    """What each character becomes, worked out when it is first met."""
+    """The replacement of each character, computed at its first use."""
 
     def __missing__(self, code: int) -> str:
         parts = unicodedata.normalize("NFKD", chr(code)).casefold()

@@ -1,7 +1,7 @@
-"""The inverted index of a document store: segments of postings in the store's own SQLite file and transactions.
+"""The inverted index of a document store: segments of postings, in the store's SQLite file and transactions.
 
-A document is known here by its sequence number, which names one version of it for good. So segments never change: a
-replaced or deleted document is noted as dead, and left out when its segment is merged or written anew.
+Documents are identified by sequence number, which always means the same version of a document. So segments never
+change: a replaced or deleted document is recorded as dead, and left out when its segment is merged or rewritten.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _TERMS = 2**32
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A segment as of one state of the index. alive: (n,); gone: ascending rows that are not; length: words alive."""
+    """A segment in one state of the index. alive: (n,); gone: ascending dead rows; length: living words."""
 
     segment: int
     sequences: NDArray[np.int64]
@@ -63,7 +63,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Statistics:
-    """All parts in ascending order of sequence number, as of `version`; buried: the last number in the table `dead`."""
+    """All parts in order of sequence number, as of `version`; buried: the last number in the table `dead`."""
 
     version: tuple[int, ...]
     buried: int
@@ -73,14 +73,14 @@ class _Statistics:
 
 
 def append(connection: sqlite3.Connection, sequences: Sequence[int], texts: Sequence[str]) -> None:
-    """Add documents of ascending sequence numbers, greater than all before, within the caller's transaction."""
+    """Add documents with ascending sequence numbers, greater than all before, in the caller's transaction."""
     for start in range(0, len(texts), SEGMENT_DOCUMENTS // 2):
         part = slice(start, start + SEGMENT_DOCUMENTS // 2)
         _write(connection, build(np.array(sequences[part], dtype=np.int64), [hashes(text) for text in texts[part]]))
 
 
 def bury(connection: sqlite3.Connection, sequences: Sequence[int]) -> None:
-    """Note that the documents of these sequence numbers are replaced or deleted."""
+    """Record that the documents with these sequence numbers were replaced or deleted."""
     segments = connection.execute("SELECT first, segment FROM segments ORDER BY first").fetchall()
     firsts = [first for first, _ in segments]
     per_segment = Counter(segments[bisect_right(firsts, sequence) - 1][1] for sequence in sequences)
@@ -92,7 +92,7 @@ def bury(connection: sqlite3.Connection, sequences: Sequence[int]) -> None:
 
 
 def merge_segments(connection: sqlite3.Connection, dead_share: float = 0.5) -> None:
-    """Merge segments until there are few of them, and in none of them more than this share of documents is dead."""
+    """Merge segments until there are few, and none with more than this fraction of dead documents."""
     while True:
         rows = connection.execute(
             "SELECT segment, first, last, documents, dead FROM segments ORDER BY first"
@@ -113,10 +113,10 @@ def merge_segments(connection: sqlite3.Connection, dead_share: float = 0.5) -> N
 
 
 class LexicalReader:
-    """BM25 over all documents of the index, with exact statistics of those that are alive.
+    """BM25 over all documents of the index, with exact statistics of the living ones.
 
-    Keeps 13 bytes a document in memory. Safe to share between threads; every call is given a connection within a
-    transaction of its caller, whose view of the file it answers for.
+    Uses 13 bytes of memory per document. Thread-safe. Every call is given a connection in a transaction, whose state of
+    the file it answers for.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class LexicalReader:
         self._state = _Statistics((), 0, (), 0, 0.0)
 
     def scores(self, connection: sqlite3.Connection, query: str, sequences: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(n,) BM25 of the documents of n sequence numbers; 0 for those that are not of a living document."""
+        """Return (n,) BM25 by n sequence numbers; 0 for those without a living document."""
         state = self._current(connection)
         order = np.argsort(sequences, kind="stable")
         ascending = sequences[order]
@@ -153,10 +153,10 @@ class LexicalReader:
         depth: int,
         among: NDArray[np.int64] | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Sequence numbers and scores of up to `depth` documents with words of the query, best first.
+        """Return sequence numbers and scores of up to `depth` documents that contain words of the query, best first.
 
-        among: ascending sequence numbers, outside of which there is nothing to be found; the statistics remain those
-        of all documents. Equal scores go by sequence number.
+        among: ascending sequence numbers of the documents to consider; the statistics remain those of all documents.
+        Ties are in order of sequence number.
         """
         state = self._current(connection)
         totals = [np.zeros(len(part.sequences)) for part in state.parts]
@@ -181,7 +181,7 @@ class LexicalReader:
     def _weighted(
         self, connection: sqlite3.Connection, state: _Statistics, query: str
     ) -> list[tuple[float, list[Postings]]]:
-        """Of each word of the query, what it counts and its postings in every part."""
+        """Return for each word of the query its weight and its postings in every part."""
         terms, times = np.unique(hashes(query), return_counts=True)
         weighted = []
         for term, repeated in zip(terms.tolist(), times.tolist(), strict=True):
@@ -242,7 +242,7 @@ def _revived(part: _Part) -> _Part:
 
 
 def _without(part: _Part, dead: NDArray[np.int64]) -> _Part:
-    """A part without these documents, too, which are in it."""
+    """Return the part with these of its documents dead as well."""
     alive = part.alive.copy()
     alive[np.searchsorted(part.sequences, dead)] = False
     length = int(part.lengths[alive].sum(dtype=np.int64))
@@ -275,7 +275,7 @@ def _read(connection: sqlite3.Connection, number: int) -> WordSegment:
 
 
 def _documents(connection: sqlite3.Connection, number: int) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
-    """Sequence numbers, ascending, and lengths in words of the documents of a segment."""
+    """Return sequence numbers, ascending, and lengths in words of the documents of a segment."""
     with _damage_named(number):
         sequences, lengths = connection.execute(
             "SELECT sequences, lengths FROM segment_documents WHERE segment = ?", (number,)
@@ -298,17 +298,17 @@ def _damage_named(number: int) -> Iterator[None]:
         yield
     except (struct.error, TypeError, ValueError, IndexError) as error:
         raise CorruptIndex(
-            f"the words of the index are damaged in segment {number}: {error}; restore it or build it anew"
+            f"the words of the index are damaged in segment {number}: {error}; restore or rebuild the index"
         ) from error
 
 
 def _keys(number: int) -> tuple[int, int]:
-    """The least and the greatest key that a chunk of this segment can have."""
+    """Return the smallest and the greatest key that a chunk of this segment can have."""
     return number * _TERMS, (number + 1) * _TERMS - 1
 
 
 def _shared(rows: NDArray[np.uint16], gone: NDArray[np.int64]) -> int:
-    """How many of some rows are gone, both ascending."""
+    """Return how many of some rows are gone; both are ascending."""
     if not len(rows) or not len(gone):
         return 0
     places = np.minimum(np.searchsorted(rows, gone.astype(np.uint16)), len(rows) - 1)
@@ -316,7 +316,7 @@ def _shared(rows: NDArray[np.uint16], gone: NDArray[np.int64]) -> int:
 
 
 def _contains(ascending: NDArray[np.int64], values: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """(n,) which of n values are among those ascending ones."""
+    """Return (n,) which of n values are among the ascending ones."""
     if not len(ascending):
         return np.zeros(len(values), np.bool_)
     found: NDArray[np.bool_] = ascending[np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)] == values
@@ -324,7 +324,7 @@ def _contains(ascending: NDArray[np.int64], values: NDArray[np.int64]) -> NDArra
 
 
 def _highest(values: NDArray[np.float64], depth: int) -> NDArray[np.intp]:
-    """Ascending places of the `depth` highest values, the earlier of equal ones."""
+    """Return ascending positions of the `depth` highest values; ties go to the earlier one."""
     if len(values) <= depth:
         return np.arange(len(values))
     threshold = np.partition(values, len(values) - depth)[len(values) - depth]

@@ -1,4 +1,4 @@
-"""Segments of an inverted index: which of up to 65,536 documents have a word, and how often. Arrays only, no I/O."""
+"""Segments of an inverted index: which of up to 65,536 documents contain a word, and how often. In memory, no I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-SEGMENT_DOCUMENTS = 65_536  # what a row number of 16 bits can address
+SEGMENT_DOCUMENTS = 65_536  # the range of a 16-bit row number
 _FANOUT = 8
 _CHUNK_POSTINGS = 8_192
 _HEADER = struct.Struct("<II")
@@ -17,11 +17,11 @@ _HEADER = struct.Struct("<II")
 
 @dataclass(frozen=True, slots=True)
 class WordSegment:
-    """n documents in ascending order of sequence number, and the P (word, document) pairs among them.
+    """n documents in order of sequence number, and their P (word, document) pairs.
 
     sequences: (n,) int64; lengths: (n,) uint32, in words. terms: (T,) uint32 word hashes, ascending; ends: (T,) int64,
-    where the pairs of each end. rows: (P,) uint16 documents, ascending within a term; counts: (P,) uint16, how often,
-    at most 65,535.
+    where the pairs of each term end. rows: (P,) uint16 documents, ascending within a term; counts: (P,) uint16, how
+    often, at most 65,535.
     """
 
     sequences: NDArray[np.int64]
@@ -34,7 +34,7 @@ class WordSegment:
 
 @dataclass(frozen=True, slots=True)
 class Postings:
-    """The documents of a segment that have one word. rows: (n,) uint16, ascending; counts: (n,), of uint8 or uint16."""
+    """The documents of a segment that contain one word. rows: (n,) uint16, ascending; counts: (n,) uint8 or uint16."""
 
     rows: NDArray[np.uint16]
     counts: NDArray[np.unsignedinteger]
@@ -44,7 +44,7 @@ NOWHERE = Postings(np.empty(0, np.uint16), np.empty(0, np.uint8))
 
 
 def build(sequences: NDArray[np.int64], hashes: Sequence[NDArray[np.uint32]]) -> WordSegment:
-    """The segment of n documents, at most SEGMENT_DOCUMENTS, from the hashes of the words of each."""
+    """Return the segment of n documents, at most SEGMENT_DOCUMENTS, from the hashes of the words of each."""
     lengths = np.array([len(words) for words in hashes], dtype=np.uint32)
     words = np.concatenate(hashes) if hashes else np.empty(0, np.uint32)
     pairs = words.astype(np.uint64) << np.uint64(16)
@@ -57,7 +57,7 @@ def build(sequences: NDArray[np.int64], hashes: Sequence[NDArray[np.uint32]]) ->
 
 
 def merge(segments: Sequence[WordSegment], dead: NDArray[np.int64]) -> WordSegment:
-    """One segment of several that follow each other, without the documents of the sequence numbers in `dead`."""
+    """Merge consecutive segments into one, without the documents whose sequence numbers are in `dead`."""
     living = [_without(segment, dead) for segment in segments]
     terms, rows, counts, offset = [], [], [], 0
     for segment in living:
@@ -79,7 +79,7 @@ def merge(segments: Sequence[WordSegment], dead: NDArray[np.int64]) -> WordSegme
 
 
 def chunks(segment: WordSegment) -> Iterator[tuple[int, bytes]]:
-    """The pairs of a segment in pieces of a few pages, each with its first term. No term is in two of them."""
+    """Yield the pairs of a segment in chunks of a few pages, each with its first term. No term is in two chunks."""
     first = 0
     while first < len(segment.terms):
         start = int(segment.ends[first - 1]) if first else 0
@@ -103,7 +103,7 @@ def chunks(segment: WordSegment) -> Iterator[tuple[int, bytes]]:
 
 
 def find(chunk: bytes, term: int) -> Postings:
-    """The postings of a term in the chunk that holds it, if any does."""
+    """Return the postings of a term in the chunk where it would be."""
     terms, ends, rows, counts = _arrays(chunk)
     place = int(np.searchsorted(terms, np.uint32(term)))
     if place == len(terms) or terms[place] != term:
@@ -113,7 +113,7 @@ def find(chunk: bytes, term: int) -> Postings:
 
 
 def assemble(sequences: NDArray[np.int64], lengths: NDArray[np.uint32], pieces: Sequence[bytes]) -> WordSegment:
-    """The segment that was cut into `chunks`, which are given in their order."""
+    """Reassemble the segment that was split into these `chunks`, in order."""
     terms, ends, rows, counts, offset = [], [], [], [], 0
     for piece in pieces:
         piece_terms, piece_ends, piece_rows, piece_counts = _arrays(piece)
@@ -130,11 +130,11 @@ def assemble(sequences: NDArray[np.int64], lengths: NDArray[np.uint32], pieces: 
 
 
 def to_merge(sizes: Sequence[tuple[int, int]], dead_share: float = 0.5) -> slice | None:
-    """Which segments should become one now, of segments with so many documents and so many dead among them.
+    """Return which segments to merge now, given the number of documents and of dead ones in each; None for none.
 
-    A segment is merged with its successors once eight of its size class or smaller stand at the end, so that a document
-    is written again once for every eightfold growth, and one of which more than `dead_share` is dead is written anew,
-    with its successor if the two are small. None: all is well.
+    A segment is merged with its successors once there are eight of its size class or smaller at the end, so that a
+    document is rewritten once for every eightfold growth. One with more than `dead_share` dead documents is rewritten,
+    together with its successor if the two are small.
     """
     for number, (documents, dead) in enumerate(sizes):
         if dead > dead_share * documents:
@@ -153,7 +153,7 @@ def to_merge(sizes: Sequence[tuple[int, int]], dead_share: float = 0.5) -> slice
 
 
 def _without(segment: WordSegment, dead: NDArray[np.int64]) -> WordSegment:
-    """A segment without these documents; one of its terms may be left without any."""
+    """Return a segment without these documents; some of its terms may have no documents left."""
     keep = ~np.isin(segment.sequences, dead, assume_unique=True)
     if keep.all():
         return segment
@@ -164,7 +164,7 @@ def _without(segment: WordSegment, dead: NDArray[np.int64]) -> WordSegment:
 
 
 def _runs(ascending: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """The distinct values, and where the run of each ends."""
+    """Return the distinct values, and where the run of each ends."""
     last = np.flatnonzero(np.diff(ascending, append=ascending[-1:] + np.uint32(1)))
     return ascending[last], last + 1
 
@@ -172,7 +172,7 @@ def _runs(ascending: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], NDArray[np
 def _arrays(
     chunk: bytes,
 ) -> tuple[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint16], NDArray[np.unsignedinteger]]:
-    """terms, ends, rows and counts of a chunk."""
+    """Read terms, ends, rows and counts of a chunk."""
     number, width = _HEADER.unpack_from(chunk)
     terms = np.frombuffer(chunk, "<u4", number, _HEADER.size)
     ends = np.frombuffer(chunk, "<u4", number, _HEADER.size + 4 * number)

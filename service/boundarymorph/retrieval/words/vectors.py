@@ -1,8 +1,8 @@
 """Vectors of texts without an encoder: latent semantic analysis (Deerwester et al. 1990) of one pool.
 
 TF-IDF of the pool's own words, and its truncated singular value decomposition. The decomposition is scipy's, whose
-import takes 0.2 s and 30 MB; that of scikit-learn, which is built on it, takes 1.5 s and 150 MB. So import this module
-where it is first used.
+import takes 0.2 s and 30 MB; that of scikit-learn, which is built on it, takes 1.5 s and 150 MB. Import this module
+only where it is needed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from boundarymorph.inference.executors import check_awaited
 from boundarymorph.retrieval.words.lexical import PoolWords, hashes
 
 DIMENSIONS = 128
-TOLERANCE = 0.5  # of the decomposition: no tables choose better with less, and it then ends on any texts after one pass
-NEGLIGIBLE = 1e-4  # singular values below this share of the largest are rounding errors
+TOLERANCE = 0.5  # of the decomposition: smaller ones did not improve selections; with this one pass always suffices
+NEGLIGIBLE = 1e-4  # fraction of the largest singular value below which others are rounding errors
 SEED = 0
-threadpool_limits(1, user_api="blas")  # scipy brings one of its own, after `server.composition` has held the others
+threadpool_limits(1, user_api="blas")  # scipy has its own BLAS, loaded after `server.composition` has set the limit
 
 
 class LexicalVectors(NamedTuple):
@@ -33,10 +33,10 @@ class LexicalVectors(NamedTuple):
 
 
 def lexical_vectors(words: PoolWords, query: str) -> LexicalVectors:
-    """Vectors of the texts of a pool, and of a query among them; the same for the same input.
+    """Return the vectors of a pool's texts and of a query; deterministic.
 
-    Texts without any word are alike, and like no other text. A query that has no word in common with the pool is at
-    right angles to all texts with words.
+    Texts without any word have equal vectors, orthogonal to all others. A query without a word of the pool is
+    orthogonal to all texts with words.
     """
     vocabulary, numbers = np.unique(words.hashes, return_inverse=True)
     counts = _counted(numbers, words.lengths, len(vocabulary))
@@ -51,7 +51,7 @@ def lexical_vectors(words: PoolWords, query: str) -> LexicalVectors:
 
 
 def _counted(numbers: NDArray[np.intp], lengths: NDArray[np.int64], vocabulary: int) -> csr_array[np.float32]:
-    """(n, vocabulary) how often each text has each word. numbers: the words of all texts, one after the other."""
+    """Return (n, vocabulary) how often each text has each word. numbers: the words of all texts, concatenated."""
     starts = np.concatenate([[0], np.cumsum(lengths)])
     ones = np.ones(len(numbers), dtype=np.float32)
     counts = csr_array((ones, numbers, starts), shape=(len(lengths), vocabulary))
@@ -60,7 +60,7 @@ def _counted(numbers: NDArray[np.intp], lengths: NDArray[np.int64], vocabulary: 
 
 
 def _weighted(counts: csr_array[np.float32], weights: NDArray[np.float32]) -> csr_array[np.float32]:
-    """TF-IDF in rows of unit length: a word counts 1 + log of its count, times its weight."""
+    """Return TF-IDF in rows of unit length: the weight of a word times 1 + log of its count."""
     values = (1.0 + np.log(counts.data)) * weights[counts.indices]
     texts = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
     lengths = np.sqrt(np.bincount(texts, weights=np.square(values), minlength=counts.shape[0]))
@@ -71,9 +71,9 @@ def _weighted(counts: csr_array[np.float32], weights: NDArray[np.float32]) -> cs
 def _reduced(
     documents: csr_array[np.float32], question: csr_array[np.float32]
 ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-    """(N, d) and (d,) coordinates along the leading right singular vectors, the query's folded in.
+    """Return (N, d) and (d,) coordinates along the leading right singular vectors, with the query folded in.
 
-    These vectors, as long as the vocabulary, are never made: the left ones and the inner products are enough.
+    These vectors, as long as the vocabulary, are not computed: the left ones and inner products suffice.
     """
     count, vocabulary = documents.shape
     components = DIMENSIONS - 1
@@ -92,7 +92,7 @@ def _reduced(
 
 
 class _Awaited(LinearOperator):
-    """A matrix whose products, hundreds of which a decomposition takes, end it once nobody waits for it."""
+    """A matrix that aborts a decomposition, which takes hundreds of products, once nobody waits for it any more."""
 
     def __init__(self, matrix: csr_array[np.float32]) -> None:
         super().__init__(matrix.dtype, matrix.shape)  # type: ignore[call-arg]  # scipy-stubs knows it as object's
@@ -110,7 +110,7 @@ class _Awaited(LinearOperator):
 def _directions(
     documents: NDArray[np.floating], query: NDArray[np.floating]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """At unit length. What has no direction gets one along a dimension of its own, the query opposite to texts."""
+    """Normalize to unit length. Rows without a direction get one in an extra dimension, opposite for the query."""
     rows = np.pad(np.vstack([documents, query]), ((0, 0), (0, 1))).astype(np.float64)
     lengths = np.sqrt(np.einsum("nd,nd->n", rows, rows))
     without = lengths <= NEGLIGIBLE**2
