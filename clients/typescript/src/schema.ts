@@ -15,9 +15,9 @@ export interface paths {
         put?: never;
         /**
          * Select the k best documents with B cross-encoder calls
-         * @description Candidates come from an index or with the request; back comes the set, most relevant first, each document with
-         *     its score or with what was inferred from its scored neighbours. A caller that goes away ends the work. With
-         *     `Accept: text/event-stream`, an event before each round, and the set as the last one.
+         * @description Takes candidates from an index or from the request. Returns the set, most relevant first, each document with its
+         *     score or with the one expected from its scored neighbours. If the caller disconnects, the work ends. With
+         *     `Accept: text/event-stream`, sends an event before each round, and finally the set.
          */
         post: operations["select_select_post"];
         delete?: never;
@@ -34,8 +34,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What clients of text-embeddings-inference want to know first
-         * @description The cross-encoder and how much of it one request may ask for.
+         * Describe the model for clients of text-embeddings-inference
+         * @description Return the cross-encoder and the limits of one request.
          */
         get: operations["info_info_get"];
         put?: never;
@@ -57,8 +57,8 @@ export interface paths {
         put?: never;
         /**
          * Rerank: documents
-         * @description All documents, best first, each with a score in [0, 1]: the cross-encoder's, or the one expected of it where a
-         *     budget is smaller than the list. A caller that goes away ends the work.
+         * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
+         *     budget is smaller than the list. If the caller disconnects, the work ends.
          */
         post: operations["rerank_v1_rerank_post"];
         delete?: never;
@@ -78,8 +78,8 @@ export interface paths {
         put?: never;
         /**
          * Rerank: documents
-         * @description All documents, best first, each with a score in [0, 1]: the cross-encoder's, or the one expected of it where a
-         *     budget is smaller than the list. A caller that goes away ends the work.
+         * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
+         *     budget is smaller than the list. If the caller disconnects, the work ends.
          */
         post: operations["rerank_v2_rerank_post"];
         delete?: never;
@@ -99,8 +99,8 @@ export interface paths {
         put?: never;
         /**
          * Rerank: documents, texts
-         * @description All documents, best first, each with a score in [0, 1]: the cross-encoder's, or the one expected of it where a
-         *     budget is smaller than the list. A caller that goes away ends the work.
+         * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
+         *     budget is smaller than the list. If the caller disconnects, the work ends.
          */
         post: operations["rerank_rerank_post"];
         delete?: never;
@@ -120,8 +120,8 @@ export interface paths {
         put?: never;
         /**
          * Rerank: documents
-         * @description All documents, best first, each with a score in [0, 1]: the cross-encoder's, or the one expected of it where a
-         *     budget is smaller than the list. A caller that goes away ends the work.
+         * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
+         *     budget is smaller than the list. If the caller disconnects, the work ends.
          */
         post: operations["rerank_infinity_rerank_post"];
         delete?: never;
@@ -141,8 +141,8 @@ export interface paths {
         put?: never;
         /**
          * Rerank: passages
-         * @description All documents, best first, each with a score in [0, 1]: the cross-encoder's, or the one expected of it where a
-         *     budget is smaller than the list. A caller that goes away ends the work.
+         * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
+         *     budget is smaller than the list. If the caller disconnects, the work ends.
          */
         post: operations["rerank_v1_ranking_post"];
         delete?: never;
@@ -160,7 +160,7 @@ export interface paths {
         };
         /**
          * List the indexes
-         * @description All indexes by name that the key is for.
+         * @description List the indexes that the key may use, by name.
          */
         get: operations["list_indexes_indexes_get"];
         put?: never;
@@ -180,12 +180,12 @@ export interface paths {
         };
         /**
          * Describe an index
-         * @description How many documents it holds, of which dimension, from which encoder.
+         * @description Return its number of documents, dimension, encoder, and more.
          */
         get: operations["describe_index_indexes__name__get"];
         /**
          * Create an index
-         * @description Idempotent: 201 when it is new, 200 when it is there with the same configuration, 409 with another.
+         * @description Idempotent: 201 if the index is new, 200 if it exists with the same configuration, 409 with another.
          */
         put: operations["create_index_indexes__name__put"];
         post?: never;
@@ -210,14 +210,15 @@ export interface paths {
         put?: never;
         /**
          * Add or replace documents
-         * @description NDJSON of any length, streamed, or a JSON array. A document has `id`, `text` and optionally `title`, `metadata`
-         *     and `embedding`; one of a known id replaces it, an unchanged one costs nothing. Bad lines are skipped and listed.
-         *     With `Accept: application/x-ndjson`, a line with the progress now and then, and the report as the last one.
+         * @description Takes NDJSON of any length, streamed, or a JSON array. A document has `id`, `text` and optionally `title`,
+         *     `metadata` and `embedding`. It replaces a document with the same id; an unchanged one costs nothing. Invalid lines
+         *     are skipped and listed. With `Accept: application/x-ndjson`, the answer has lines with the progress, and finally the
+         *     report.
          */
         post: operations["upsert_documents_indexes__name__documents_post"];
         /**
          * Delete documents
-         * @description Gone for every search that begins after the answer.
+         * @description Searches that begin after the answer do not find the documents.
          */
         delete: operations["delete_documents_indexes__name__documents_delete"];
         options?: never;
@@ -234,14 +235,14 @@ export interface paths {
         };
         /**
          * Read a document
-         * @description Its text, title and metadata.
+         * @description Return its text, title and metadata.
          */
         get: operations["read_document_indexes__name__documents__id__get"];
         put?: never;
         post?: never;
         /**
          * Delete a document
-         * @description 404 if it was not there. Of ids like `..`, which clients resolve as paths, delete the list instead.
+         * @description 404 if it does not exist. For ids like `..`, which clients resolve as paths, use the deletion by a list.
          */
         delete: operations["delete_document_indexes__name__documents__id__delete"];
         options?: never;
@@ -278,11 +279,11 @@ export interface paths {
         };
         /**
          * Can it serve?
-         * @description 200 once the models are loaded, as long as each part behind the process answers its probes, and until it is
-         *     asked to stop. A gateway whose scorer is unavailable says so here, and goes on answering with what it has.
+         * @description 200 once the models are loaded, while each part behind the process answers its probes, and until the process is
+         *     told to stop. A gateway whose scorer is unavailable is not ready, but still answers requests with what it has.
          *
-         *     Anyone may ask. What is wrong in detail, which names hosts and paths, is for a key of scope `admin`, or where there
-         *     are no keys for callers on the same machine.
+         *     No key is needed. Details, which name hosts and paths, are shown only to keys of scope `admin` or, if there are no
+         *     keys, to callers on the same machine.
          */
         get: operations["readyz_readyz_get"];
         put?: never;
@@ -302,7 +303,7 @@ export interface paths {
         };
         /**
          * Prometheus metrics
-         * @description The text format that Prometheus scrapes.
+         * @description Prometheus's text format.
          */
         get: operations["prometheus_metrics_get"];
         put?: never;
@@ -322,7 +323,7 @@ export interface paths {
         };
         /**
          * The tools as functions for chat completions
-         * @description To be sent as `tools` of a request to an OpenAI-compatible server.
+         * @description Send this list as `tools` in a request to an OpenAI-compatible server.
          */
         get: operations["_openai_tools_openai_json_get"];
         put?: never;
@@ -342,7 +343,7 @@ export interface paths {
         };
         /**
          * The tools for Anthropic's Messages API
-         * @description To be sent as `tools` of a request to Anthropic.
+         * @description Send this list as `tools` in a request to Anthropic.
          */
         get: operations["_anthropic_tools_anthropic_json_get"];
         put?: never;
@@ -447,7 +448,7 @@ export interface components {
     schemas: {
         /**
          * ApiVersion
-         * @description Of Cohere's API.
+         * @description The version of Cohere's API.
          */
         ApiVersion: {
             /**
@@ -458,7 +459,7 @@ export interface components {
         };
         /**
          * BilledUnits
-         * @description What Cohere would count.
+         * @description The units that Cohere would bill.
          */
         BilledUnits: {
             /**
@@ -469,18 +470,18 @@ export interface components {
         };
         /**
          * DeleteReport
-         * @description How many documents were there and are gone.
+         * @description The result of a deletion.
          */
         DeleteReport: {
             /**
              * Deleted
-             * @description documents that were there
+             * @description number of documents that existed and are deleted
              */
             deleted: number;
         };
         /**
          * Diagnostics
-         * @description How a ranking came about.
+         * @description How a ranking was made.
          */
         Diagnostics: {
             /**
@@ -512,12 +513,12 @@ export interface components {
             cross_encoder_calls: number;
             /**
              * Cached Scores
-             * @description answered by the cache, or computed for another request at the same time
+             * @description from the cache, or computed for another request at the same time
              */
             cached_scores: number;
             /**
              * Reused Scores
-             * @description known from earlier requests; they took the place of as many calls
+             * @description known from earlier requests; they replaced as many calls
              */
             reused_scores: number;
             /**
@@ -527,7 +528,7 @@ export interface components {
             inferred: number[];
             /**
              * Expected Loss
-             * @description share of the relevance of the best k that more calls may have brought
+             * @description share of the best k documents' relevance that is expected to be missed
              */
             expected_loss: number;
             /**
@@ -537,7 +538,7 @@ export interface components {
             timings_ms: {
                 [key: string]: number;
             };
-            /** @description tokens and cost, where a language model is the scorer */
+            /** @description tokens and cost, if a language model is the scorer */
             language_model?: components["schemas"]["LanguageModelUsage"] | null;
             /**
              * Warnings
@@ -547,7 +548,7 @@ export interface components {
         };
         /**
          * ExplainedCall
-         * @description One call: which document was asked and why, and what it scored.
+         * @description One call: the document that was scored, why it was chosen, and its score.
          */
         ExplainedCall: {
             /**
@@ -562,7 +563,7 @@ export interface components {
             retrieval_rank: number;
             /**
              * Rival
-             * @description the other side of the contested pair; null where one document was weighed
+             * @description the other document of the contested pair; null if one was valued alone
              */
             rival: string | null;
             /**
@@ -572,7 +573,7 @@ export interface components {
             gap: number | null;
             /**
              * Value
-             * @description what the rule maximised, without a rival; null where nothing was weighed
+             * @description without a rival, the value that was maximised; null if none was
              */
             value: number | null;
             /**
@@ -598,15 +599,15 @@ export interface components {
             retrieval_scores: number[];
             /**
              * Relevance
-             * @description as believed in the end; null where nothing is, or it is deleted
+             * @description the final one; null if unknown or deleted
              */
             relevance: (number | null)[];
             /**
              * Std
-             * @description posterior standard deviation; 0 where scored
+             * @description posterior standard deviation; 0 if scored
              */
             std: (number | null)[];
-            /** @description null where there are no vectors, or too few */
+            /** @description null if there are no vectors, or too few */
             map: components["schemas"]["PoolMap"] | null;
         };
         /**
@@ -627,7 +628,7 @@ export interface components {
         };
         /**
          * Health
-         * @description status: "ok", "starting", "unready", "draining" or "failed".
+         * @description The state of the process.
          */
         Health: {
             /**
@@ -643,12 +644,12 @@ export interface components {
         };
         /**
          * IndexDescription
-         * @description An index at a glance.
+         * @description The description of an index.
          */
         IndexDescription: {
             /**
              * Name
-             * @description in the URLs of its routes
+             * @description as in the URLs of its routes
              */
             name: string;
             /**
@@ -658,12 +659,12 @@ export interface components {
             count: number;
             /**
              * Dimension
-             * @description of its vectors; 0 where it has none
+             * @description of its vectors; 0 if it has none
              */
             dimension: number;
             /**
              * Encoder
-             * @description null for an index of own vectors, or without vectors
+             * @description null for an index with vectors of your own, or without vectors
              */
             encoder: string | null;
             /**
@@ -683,17 +684,17 @@ export interface components {
             kind: string;
             /**
              * Metric
-             * @description vectors are brought to unit length
+             * @description vectors are normalised to unit length
              * @default cosine
              * @constant
              */
             metric?: "cosine";
-            /** @description null where it is searched exactly */
+            /** @description null if it is searched exactly */
             structure?: components["schemas"]["StructureDescription"] | null;
         };
         /**
          * IndexList
-         * @description All indexes by name.
+         * @description The indexes by name.
          */
         IndexList: {
             /**
@@ -704,12 +705,12 @@ export interface components {
         };
         /**
          * LanguageModelUsage
-         * @description What a language model that grades took for a request; 0 where every grade was known.
+         * @description The tokens and the cost of a language model that grades, for one request; 0 if every grade was known.
          */
         LanguageModelUsage: {
             /**
              * Input Tokens
-             * @description read, as the model's server counts them
+             * @description tokens read, as counted by the model's server
              */
             input_tokens: number;
             /**
@@ -719,13 +720,13 @@ export interface components {
             output_tokens: number;
             /**
              * Cost
-             * @description by the service's prices, in their currency; also of what was sent in vain
+             * @description by the service's prices, in their currency; includes requests without a grade
              */
             cost: number;
         };
         /**
          * Meta
-         * @description What Cohere's clients read of an answer beside its results.
+         * @description What Cohere's clients read besides the results.
          */
         Meta: {
             /** @description of the path */
@@ -752,12 +753,12 @@ export interface components {
             rankings: components["schemas"]["NimRank"][];
             /** @description estimated */
             usage: components["schemas"]["TokenUsage"];
-            /** @description how the ranking came about */
+            /** @description how the ranking was made */
             boundarymorph: components["schemas"]["Diagnostics"];
         };
         /**
          * NimError
-         * @description An error in NIM's words.
+         * @description An error in NIM's format.
          */
         NimError: {
             /**
@@ -795,13 +796,13 @@ export interface components {
             index: number;
             /**
              * Logit
-             * @description log-odds of its score, which is in [0, 1]: the sigmoid gives it back
+             * @description log-odds of its score in [0, 1], which is the sigmoid of the logit
              */
             logit: number;
         };
         /**
          * PartHealth
-         * @description Whether a part answered its last probe; since: when it began to answer, or ceased to.
+         * @description The state of a part of the process.
          */
         PartHealth: {
             /**
@@ -813,18 +814,18 @@ export interface components {
             /**
              * Since
              * Format: date-time
-             * @description when that began
+             * @description since when
              */
             since: string;
             /**
              * Detail
-             * @description why it is away, for those who may read it
+             * @description why it does not answer, for callers that may read it
              */
             detail?: string | null;
         };
         /**
          * PoolMap
-         * @description The pool on the plane of its first two principal components: what lies close together is alike.
+         * @description The pool on the plane of its first two principal components: similar documents lie close together.
          */
         PoolMap: {
             /**
@@ -845,8 +846,8 @@ export interface components {
         };
         /**
          * Ready
-         * @description Whether the process can serve, and which part behind it does not answer. What is paid by the request is not
-         *     asked, and not among the parts.
+         * @description Whether the process can serve, and which of its parts do not answer. Services that charge per request are not
+         *     probed and not listed.
          */
         Ready: {
             /**
@@ -861,7 +862,7 @@ export interface components {
             detail?: string | null;
             /**
              * Parts
-             * @description by name, those that the process cannot work without
+             * @description by name, the parts that the process needs
              */
             parts?: {
                 [key: string]: components["schemas"]["PartHealth"];
@@ -869,7 +870,7 @@ export interface components {
         };
         /**
          * RerankAnswer
-         * @description The results, best first, with what clients of each of the dialects look for.
+         * @description The results, best first, with the fields that clients of each dialect expect.
          */
         RerankAnswer: {
             /**
@@ -903,13 +904,12 @@ export interface components {
             meta: components["schemas"]["Meta"];
             /** @description for clients of Jina, Infinity and vLLM */
             usage: components["schemas"]["TokenUsage"];
-            /** @description how the ranking came about */
+            /** @description how the ranking was made */
             boundarymorph: components["schemas"]["Diagnostics"];
         };
         /**
          * RerankError
-         * @description An error in the words of each of these dialects: `message` is Cohere's, `detail` Jina's, `error` vLLM's and
-         *     Infinity's.
+         * @description An error in the format of each dialect: `message` is Cohere's, `detail` Jina's, `error` vLLM's and Infinity's.
          */
         RerankError: {
             /**
@@ -980,12 +980,12 @@ export interface components {
             pool_size: number;
             /**
              * K
-             * @description null where 'max_tokens' was given
+             * @description null if 'max_tokens' was given
              */
             k: number | null;
             /**
              * Max Tokens
-             * @description null where 'k' counts
+             * @description null if 'k' counts
              */
             max_tokens: number | null;
             /**
@@ -995,7 +995,7 @@ export interface components {
             method: string;
             /**
              * Vectors
-             * @description where the documents' vectors are from: given in the request, the service's encoder, the words (lexical), the index; none where an order was all that was needed
+             * @description the source of the documents' vectors: given in the request, the service's encoder, the words (lexical), the index; none if only an order was needed
              * @enum {string}
              */
             vectors: "given" | "encoder" | "lexical" | "index" | "none";
@@ -1003,7 +1003,7 @@ export interface components {
             usage: components["schemas"]["Usage"];
             /**
              * Status
-             * @description partial: as of the scores that there were time or a scorer for; retrieval_only: there were none
+             * @description partial: fewer scores than asked for, as time or the scorer ran out; retrieval_only: no scores
              * @enum {string}
              */
             status: "complete" | "partial" | "retrieval_only";
@@ -1015,7 +1015,7 @@ export interface components {
             stop_reason: "budget" | "pool_exhausted" | "settled" | "nothing_to_decide" | "deadline" | "overloaded" | "cost_ceiling" | "encoder_unavailable" | "encoder_failed" | "retriever_unavailable" | "retriever_failed" | "scorer_unavailable" | "scorer_failed";
             /**
              * Expected Loss
-             * @description share of the set's relevance that more calls may have brought; 0 where every document fits
+             * @description share of the best set's relevance that the set is expected to miss; 0 if every document fits
              */
             expected_loss: number;
             /**
@@ -1040,7 +1040,7 @@ export interface components {
         };
         /**
          * SelectedDocument
-         * @description A document of the set. `relevance` is the cross-encoder's score where it was asked, else the posterior mean.
+         * @description A document of the set. `relevance` is the cross-encoder's score if it was scored, else the posterior mean.
          */
         SelectedDocument: {
             /**
@@ -1060,7 +1060,7 @@ export interface components {
             relevance: number;
             /**
              * Std
-             * @description posterior standard deviation; 0 where scored
+             * @description posterior standard deviation; 0 if scored
              */
             std: number;
             /**
@@ -1071,7 +1071,7 @@ export interface components {
             source: "cross_encoder" | "posterior";
             /**
              * Cross Encoder Score
-             * @description null where it was not scored
+             * @description null if it was not scored
              */
             cross_encoder_score: number | null;
             /**
@@ -1104,7 +1104,7 @@ export interface components {
         };
         /**
          * StoredDocument
-         * @description A document as an index holds it.
+         * @description A document in an index.
          */
         StoredDocument: {
             /**
@@ -1132,7 +1132,7 @@ export interface components {
         };
         /**
          * StructureDescription
-         * @description What an index of kind ivf was trained with.
+         * @description The last training of an index of kind ivf.
          */
         StructureDescription: {
             /**
@@ -1142,17 +1142,17 @@ export interface components {
             count: number;
             /**
              * Sequence
-             * @description of the last change before it
+             * @description sequence number of the last change before the training
              */
             sequence: number;
             /**
              * Clusters
-             * @description lists of vectors
+             * @description number of lists of vectors
              */
             clusters: number;
             /**
              * Recall
-             * @description by depth, measured on its own vectors
+             * @description by depth, measured on the index's own vectors
              */
             recall: {
                 [key: string]: number;
@@ -1165,7 +1165,7 @@ export interface components {
         TeiAnswer: components["schemas"]["TeiRank"][];
         /**
          * TeiError
-         * @description An error in TEI's words.
+         * @description An error in TEI's format.
          */
         TeiError: {
             /**
@@ -1182,7 +1182,7 @@ export interface components {
         };
         /**
          * TeiInfo
-         * @description What clients of TEI want to know before they send anything.
+         * @description What clients of TEI ask for before their first request.
          */
         TeiInfo: {
             /**
@@ -1192,12 +1192,12 @@ export interface components {
             model_id: string;
             /**
              * Model Sha
-             * @description in model_id, where it is known
+             * @description part of model_id, if known
              */
             model_sha?: string | null;
             /**
              * Model Dtype
-             * @description in model_id, where it is known
+             * @description part of model_id, if known
              * @default unknown
              */
             model_dtype?: string;
@@ -1277,7 +1277,7 @@ export interface components {
         };
         /**
          * TokenUsage
-         * @description Tokens of what the cross-encoder read, estimated at four characters each.
+         * @description Tokens that the cross-encoder read, estimated at four characters each.
          */
         TokenUsage: {
             /**
@@ -1293,7 +1293,7 @@ export interface components {
         };
         /**
          * Tokens
-         * @description What was read and written, estimated at four characters a token.
+         * @description Tokens read and written, estimated at four characters a token.
          */
         Tokens: {
             /**
@@ -1309,7 +1309,7 @@ export interface components {
         };
         /**
          * UploadProblem
-         * @description A line of an upload (or a position in its array), counted from 1, that was skipped, and why.
+         * @description A skipped line of an upload, or position in its array, counted from 1, and the reason.
          */
         UploadProblem: {
             /**
@@ -1319,53 +1319,53 @@ export interface components {
             line: number;
             /**
              * Reason
-             * @description what is wrong with it
+             * @description why it was skipped
              */
             reason: string;
         };
         /**
          * UploadReport
-         * @description What became of an upload. All that is counted as added or updated is on disk.
+         * @description The result of an upload. Documents counted as added or updated are on disk.
          */
         UploadReport: {
             /**
              * Added
-             * @description documents that are new
+             * @description new documents
              */
             added: number;
             /**
              * Updated
-             * @description documents that replaced one of the same id
+             * @description documents that replaced one with the same id
              */
             updated: number;
             /**
              * Unchanged
-             * @description documents that were there already
+             * @description documents that existed already with the same content
              */
             unchanged: number;
             /**
              * Superseded
-             * @description earlier documents of an id that came again
+             * @description documents whose id came again later in the upload
              */
             superseded: number;
             /**
              * Skipped
-             * @description lines that are no document
+             * @description lines that are not a valid document
              */
             skipped: number;
             /**
              * Truncated
-             * @description documents cut to the encoder's maximum length to be embedded
+             * @description documents cut to the encoder's maximum length for embedding
              */
             truncated: number;
             /**
              * Problems
-             * @description the first of what was skipped
+             * @description the first skipped lines
              */
             problems: components["schemas"]["UploadProblem"][];
             /**
              * Unknown Fields
-             * @description fields that mean nothing here, and how many documents had them: perhaps misspelt ones
+             * @description unknown fields, perhaps misspelt, and how many documents had them
              */
             unknown_fields: {
                 [key: string]: number;
@@ -1373,7 +1373,7 @@ export interface components {
         };
         /**
          * Usage
-         * @description What was spent. Calls, cached and reused scores all count against the budget.
+         * @description What a selection used. Calls, cached and reused scores all count against the budget.
          */
         Usage: {
             /**
@@ -1388,7 +1388,7 @@ export interface components {
             cross_encoder_calls: number;
             /**
              * Cached Scores
-             * @description asked for in a round and answered by the cache, or computed for another request at the same time
+             * @description chosen in a round, but answered by the cache or computed for another request at the same time
              */
             cached_scores: number;
             /**
@@ -1398,7 +1398,7 @@ export interface components {
             rounds: number;
             /**
              * Reused Scores
-             * @description known from earlier requests; they took the place of as many calls
+             * @description known from earlier requests; they replaced as many calls
              */
             reused_scores: number;
             /**
@@ -1406,7 +1406,7 @@ export interface components {
              * @description scored documents that were cut to fit the cross-encoder
              */
             truncated_documents: number;
-            /** @description tokens and cost, where a language model is the scorer */
+            /** @description tokens and cost, if a language model is the scorer */
             language_model?: components["schemas"]["LanguageModelUsage"] | null;
         };
         /**
@@ -1416,13 +1416,13 @@ export interface components {
         CohereV2Request: {
             /**
              * Budget
-             * @description B: cross-encoder calls at most, or "auto"; by default one for every document, up to rerank.full_documents of them, and for rerank.share of longer lists
+             * @description B: cross-encoder calls at most, or "auto"; by default one per document for lists up to rerank.full_documents, and rerank.share of longer lists
              * @default null
              */
             budget?: number | "auto" | null;
             /**
              * K
-             * @description with a budget: how many of the best the calls are to find; by default the order of all
+             * @description with a budget: find the k best as a set; by default calls go to the order of all
              * @default null
              */
             k?: number | null;
@@ -1434,7 +1434,7 @@ export interface components {
             deadline_ms?: number | null;
             /**
              * On Failure
-             * @description when not all scores can be had: an error, or expected scores in their place
+             * @description if not all scores can be had: answer with an error, or with expected scores for the rest
              * @default error
              * @enum {string}
              */
@@ -1453,13 +1453,13 @@ export interface components {
             })[];
             /**
              * Model
-             * @description ignored: there is one model here, which the answer names
+             * @description ignored: the service has one model, which the answer names
              * @default null
              */
             model?: string | null;
             /**
              * Top N
-             * @description how many results to return; all without it, and with 0
+             * @description how many results to return; null and 0: all
              * @default null
              */
             top_n?: number | null;
@@ -1471,37 +1471,37 @@ export interface components {
             return_documents?: boolean | null;
             /**
              * Rank Fields
-             * @description of documents that are objects: what is read, in this order
+             * @description for documents that are objects: the fields to read, in this order
              * @default null
              */
             rank_fields?: string[] | null;
             /**
              * Max Tokens Per Doc
-             * @description read no more of a document, estimated at four characters a token
+             * @description the most tokens to read of a document, at four characters a token
              * @default null
              */
             max_tokens_per_doc?: number | null;
             /**
              * Max Chunks Per Doc
-             * @description ignored: the beginning of a document is read
+             * @description ignored: only the beginning of a document is read
              * @default null
              */
             max_chunks_per_doc?: number | null;
             /**
              * Raw Scores
-             * @description log-odds in place of scores in [0, 1]
+             * @description return log-odds instead of scores in [0, 1]
              * @default null
              */
             raw_scores?: boolean | null;
             /**
              * Use Activation
-             * @description vLLM's word: false is the same as raw_scores true
+             * @description vLLM's name for it: false is the same as raw_scores true
              * @default null
              */
             use_activation?: boolean | null;
             /**
              * Relevant Spans
-             * @description ignored: no spans are found here
+             * @description ignored: this service finds no spans
              * @default null
              */
             relevant_spans?: {
@@ -1510,24 +1510,24 @@ export interface components {
         };
         /**
          * CreateIndex
-         * @description An index has vectors of the service's encoder, its users' own of a given dimension, or none.
+         * @description The configuration of an index: with vectors of the service's encoder, vectors of your own, or none.
          */
         CreateIndex: {
             /**
              * Encoder
-             * @description the encoder that the service runs, which is the default; or 'none' for an index without vectors, whose documents are found by BM25
+             * @description the name of the service's encoder, the default; or 'none' for an index without vectors, searched by BM25
              * @default null
              */
             encoder?: string | null;
             /**
              * Dimension
-             * @description own vectors of this dimension, without an encoder
+             * @description dimension of your own vectors, without an encoder
              * @default null
              */
             dimension?: number | null;
             /**
              * Kind
-             * @description how it is searched: exactly (flat, the default), or faster and nearly so (ivf; in Milvus also hnsw, diskann and autoindex)
+             * @description how it is searched: exactly (flat, the default), or approximately and faster (ivf; in Milvus also hnsw, diskann and autoindex)
              * @default null
              */
             kind?: string | null;
@@ -1539,25 +1539,25 @@ export interface components {
             lexical?: boolean;
             /**
              * Metric
-             * @description cosine: every vector is brought to unit length
+             * @description only cosine: every vector is normalised to unit length
              * @default cosine
              */
             metric?: string;
         };
         /**
          * DeleteDocuments
-         * @description Which documents to delete: those of some ids, or those whose metadata pass a filter.
+         * @description The documents to delete: those with these ids, or those whose metadata match a filter.
          */
         DeleteDocuments: {
             /**
              * Ids
-             * @description of the documents to delete; unknown ones are ignored
+             * @description of the documents to delete; unknown ids are ignored
              * @default null
              */
             ids?: (string | number)[] | null;
             /**
              * Filter
-             * @description as of a selection; {} is passed by all documents
+             * @description as in a selection; {} matches all documents
              * @default null
              */
             filter?: {
@@ -1572,18 +1572,18 @@ export interface components {
         });
         /**
          * DocumentsRequest
-         * @description A request of Cohere (v1 and v2), Jina, Infinity, vLLM or of what is compatible with one of them.
+         * @description A request in the format of Cohere (v1 and v2), Jina, Infinity or vLLM.
          */
         DocumentsRequest: {
             /**
              * Budget
-             * @description B: cross-encoder calls at most, or "auto"; by default one for every document, up to rerank.full_documents of them, and for rerank.share of longer lists
+             * @description B: cross-encoder calls at most, or "auto"; by default one per document for lists up to rerank.full_documents, and rerank.share of longer lists
              * @default null
              */
             budget?: number | "auto" | null;
             /**
              * K
-             * @description with a budget: how many of the best the calls are to find; by default the order of all
+             * @description with a budget: find the k best as a set; by default calls go to the order of all
              * @default null
              */
             k?: number | null;
@@ -1595,7 +1595,7 @@ export interface components {
             deadline_ms?: number | null;
             /**
              * On Failure
-             * @description when not all scores can be had: an error, or expected scores in their place
+             * @description if not all scores can be had: answer with an error, or with expected scores for the rest
              * @default error
              * @enum {string}
              */
@@ -1614,13 +1614,13 @@ export interface components {
             })[];
             /**
              * Model
-             * @description ignored: there is one model here, which the answer names
+             * @description ignored: the service has one model, which the answer names
              * @default null
              */
             model?: string | null;
             /**
              * Top N
-             * @description how many results to return; all without it, and with 0
+             * @description how many results to return; null and 0: all
              * @default null
              */
             top_n?: number | null;
@@ -1632,49 +1632,49 @@ export interface components {
             return_documents?: boolean | null;
             /**
              * Rank Fields
-             * @description of documents that are objects: what is read, in this order
+             * @description for documents that are objects: the fields to read, in this order
              * @default null
              */
             rank_fields?: string[] | null;
             /**
              * Max Tokens Per Doc
-             * @description read no more of a document, estimated at four characters a token
+             * @description the most tokens to read of a document, at four characters a token
              * @default null
              */
             max_tokens_per_doc?: number | null;
             /**
              * Max Chunks Per Doc
-             * @description ignored: the beginning of a document is read
+             * @description ignored: only the beginning of a document is read
              * @default null
              */
             max_chunks_per_doc?: number | null;
             /**
              * Raw Scores
-             * @description log-odds in place of scores in [0, 1]
+             * @description return log-odds instead of scores in [0, 1]
              * @default null
              */
             raw_scores?: boolean | null;
             /**
              * Use Activation
-             * @description vLLM's word: false is the same as raw_scores true
+             * @description vLLM's name for it: false is the same as raw_scores true
              * @default null
              */
             use_activation?: boolean | null;
         };
         /**
          * InfinityRequest
-         * @description A request of Infinity, whatever fields it has.
+         * @description A request of Infinity, answered in its format whatever fields it has.
          */
         InfinityRequest: {
             /**
              * Budget
-             * @description B: cross-encoder calls at most, or "auto"; by default one for every document, up to rerank.full_documents of them, and for rerank.share of longer lists
+             * @description B: cross-encoder calls at most, or "auto"; by default one per document for lists up to rerank.full_documents, and rerank.share of longer lists
              * @default null
              */
             budget?: number | "auto" | null;
             /**
              * K
-             * @description with a budget: how many of the best the calls are to find; by default the order of all
+             * @description with a budget: find the k best as a set; by default calls go to the order of all
              * @default null
              */
             k?: number | null;
@@ -1686,7 +1686,7 @@ export interface components {
             deadline_ms?: number | null;
             /**
              * On Failure
-             * @description when not all scores can be had: an error, or expected scores in their place
+             * @description if not all scores can be had: answer with an error, or with expected scores for the rest
              * @default error
              * @enum {string}
              */
@@ -1705,13 +1705,13 @@ export interface components {
             })[];
             /**
              * Model
-             * @description ignored: there is one model here, which the answer names
+             * @description ignored: the service has one model, which the answer names
              * @default null
              */
             model?: string | null;
             /**
              * Top N
-             * @description how many results to return; all without it, and with 0
+             * @description how many results to return; null and 0: all
              * @default null
              */
             top_n?: number | null;
@@ -1723,31 +1723,31 @@ export interface components {
             return_documents?: boolean | null;
             /**
              * Rank Fields
-             * @description of documents that are objects: what is read, in this order
+             * @description for documents that are objects: the fields to read, in this order
              * @default null
              */
             rank_fields?: string[] | null;
             /**
              * Max Tokens Per Doc
-             * @description read no more of a document, estimated at four characters a token
+             * @description the most tokens to read of a document, at four characters a token
              * @default null
              */
             max_tokens_per_doc?: number | null;
             /**
              * Max Chunks Per Doc
-             * @description ignored: the beginning of a document is read
+             * @description ignored: only the beginning of a document is read
              * @default null
              */
             max_chunks_per_doc?: number | null;
             /**
              * Raw Scores
-             * @description log-odds in place of scores in [0, 1]
+             * @description return log-odds instead of scores in [0, 1]
              * @default null
              */
             raw_scores?: boolean | null;
             /**
              * Use Activation
-             * @description vLLM's word: false is the same as raw_scores true
+             * @description vLLM's name for it: false is the same as raw_scores true
              * @default null
              */
             use_activation?: boolean | null;
@@ -1765,18 +1765,18 @@ export interface components {
         };
         /**
          * NimRequest
-         * @description A request of a reranking NIM.
+         * @description A request in the format of a reranking NIM.
          */
         NimRequest: {
             /**
              * Budget
-             * @description B: cross-encoder calls at most, or "auto"; by default one for every document, up to rerank.full_documents of them, and for rerank.share of longer lists
+             * @description B: cross-encoder calls at most, or "auto"; by default one per document for lists up to rerank.full_documents, and rerank.share of longer lists
              * @default null
              */
             budget?: number | "auto" | null;
             /**
              * K
-             * @description with a budget: how many of the best the calls are to find; by default the order of all
+             * @description with a budget: find the k best as a set; by default calls go to the order of all
              * @default null
              */
             k?: number | null;
@@ -1788,7 +1788,7 @@ export interface components {
             deadline_ms?: number | null;
             /**
              * On Failure
-             * @description when not all scores can be had: an error, or expected scores in their place
+             * @description if not all scores can be had: answer with an error, or with expected scores for the rest
              * @default error
              * @enum {string}
              */
@@ -1797,12 +1797,12 @@ export interface components {
             query: components["schemas"]["NimQuery"];
             /**
              * Passages
-             * @description one or more, to be ranked
+             * @description one or more to rank
              */
             passages: components["schemas"]["NimText"][];
             /**
              * Model
-             * @description ignored: there is one model here
+             * @description ignored: the service has one model
              * @default null
              */
             model?: string | null;
@@ -1814,14 +1814,14 @@ export interface components {
             truncate?: ("NONE" | "END") | null;
             /**
              * Top N
-             * @description not of NIM: how many to return; all without it, and with 0
+             * @description not in NIM's API: how many results; null and 0: all
              * @default null
              */
             top_n?: number | null;
         };
         /**
          * NimText
-         * @description A text in an object; images are not read here.
+         * @description A text in an object; images are not supported.
          */
         NimText: {
             /**
@@ -1837,7 +1837,7 @@ export interface components {
         PoolBody: {
             /**
              * Documents
-             * @description ranked by their scores; without them as 'ranked' says
+             * @description ranked by their scores; without scores as 'ranked' says
              */
             documents: components["schemas"]["PoolDocument"][];
             /**
@@ -1847,7 +1847,7 @@ export interface components {
             embeddings?: components["schemas"]["VectorBlock"] | null;
             /**
              * Features
-             * @description signals of yours by name, a number a document in their order, null where it has none: the method 'trend' learns which of them the scores follow
+             * @description your own signals by name, a number per document in their order, null for a missing one: the method 'trend' learns which of them the scores follow
              */
             features?: {
                 [key: string]: (number | null)[];
@@ -1855,7 +1855,7 @@ export interface components {
         };
         /**
          * PoolDocument
-         * @description One candidate. The id is its position where it has none; an integer is taken as its decimal digits.
+         * @description One candidate. The default id is its position; an integer id becomes a string.
          */
         PoolDocument: {
             /**
@@ -1889,7 +1889,7 @@ export interface components {
             score?: number | null;
             /**
              * Bm25
-             * @description word overlap with the query, if you have it: improves the set
+             * @description lexical match with the query, if you have it: improves the set
              * @default null
              */
             bm25?: number | null;
@@ -1930,7 +1930,7 @@ export interface components {
             title: string;
             /**
              * Status
-             * @description of the HTTP answer
+             * @description of the HTTP response
              */
             status: number;
             /**
@@ -1946,7 +1946,7 @@ export interface components {
             instance?: string | null;
             /**
              * Errors
-             * @description where in the body, and what
+             * @description the invalid fields of the body, and why
              * @default null
              */
             errors?: {
@@ -1955,7 +1955,7 @@ export interface components {
         };
         /**
          * RoundEvent
-         * @description Of a streamed selection, before each round: what was spent, and the set if it ended now.
+         * @description The state of a streamed selection before a round: what was spent, and the current set.
          */
         RoundEvent: {
             /**
@@ -1970,12 +1970,12 @@ export interface components {
             cross_encoder_calls: number;
             /**
              * Cached Scores
-             * @description asked for and answered by the cache, or computed for another request
+             * @description chosen, but answered by the cache or computed for another request
              */
             cached_scores: number;
             /**
              * Reused Scores
-             * @description known from earlier requests; they take the place of as many calls
+             * @description known from earlier requests; they replace as many calls
              */
             reused_scores: number;
             /**
@@ -1985,16 +1985,16 @@ export interface components {
             budget: number;
             /**
              * Expected Loss
-             * @description share of the set's relevance that more calls may bring
+             * @description share of the best set's relevance that this set is expected to miss
              */
             expected_loss: number;
             /**
              * Ids
-             * @description the set as believed now, most relevant first
+             * @description the current set, most relevant first
              */
             ids: string[];
             /**
-             * @description tokens and cost so far, where a language model is the scorer
+             * @description tokens and cost so far, if a language model is the scorer
              * @default null
              */
             language_model?: components["schemas"]["LanguageModelUsage"] | null;
@@ -2012,25 +2012,25 @@ export interface components {
             retrieval_ranks?: number[] | null;
             /**
              * Relevance
-             * @description of all candidates as believed now, in retrieval order, with 'explain': "pool"
+             * @description current, of all candidates in retrieval order, with 'explain': "pool"
              * @default null
              */
             relevance?: (number | null)[] | null;
             /**
              * Std
-             * @description its posterior standard deviation; 0 where scored
+             * @description its posterior standard deviation; 0 if scored
              * @default null
              */
             std?: (number | null)[] | null;
         };
         /**
          * ScoreRequest
-         * @description Texts to be scored against one query.
+         * @description Texts to score against one query.
          */
         ScoreRequest: {
             /**
              * Query
-             * @description what the texts are to be relevant to
+             * @description the query that the texts are scored against
              */
             query: string;
             /**
@@ -2040,13 +2040,13 @@ export interface components {
             texts: string[];
             /**
              * Deadline Ms
-             * @description from now; what is late is not begun
+             * @description from now; late texts are not scored
              * @default null
              */
             deadline_ms?: number | null;
             /**
              * Truncate
-             * @description cut what is too long for the model; false refuses it
+             * @description cut texts that are too long for the model; false refuses them
              * @default true
              */
             truncate?: boolean;
@@ -2074,7 +2074,7 @@ export interface components {
             pool?: components["schemas"]["PoolBody"] | components["schemas"]["PoolDocument"][] | null;
             /**
              * Budget
-             * @description B: cross-encoder calls at most; "auto" stops when little is expected to be lost by it
+             * @description B: cross-encoder calls at most; "auto" stops when the set is expected to lose little by it
              * @default null
              */
             budget?: number | "auto" | null;
@@ -2086,13 +2086,13 @@ export interface components {
             k?: number | null;
             /**
              * Max Tokens
-             * @description return what fits into so many tokens, instead of k
+             * @description return documents up to this many tokens, instead of k
              * @default null
              */
             max_tokens?: number | null;
             /**
              * Method
-             * @description 'trend' learns how the scores relate to the ranking; 'boundarymorph' is the paper's method, call by call only with batch_size 1 and reuse false
+             * @description 'trend' learns how the scores relate to the ranking; 'boundarymorph' is the paper's method, which makes the paper's calls one by one only with batch_size 1 and reuse false
              * @default null
              */
             method?: ("trend" | "boundarymorph") | null;
@@ -2104,7 +2104,7 @@ export interface components {
             depth?: number | null;
             /**
              * Filter
-             * @description only documents of the index whose metadata pass it; docs/api.md has the language
+             * @description only documents of the index whose metadata match it; docs/api.md describes the language
              * @default null
              */
             filter?: {
@@ -2112,20 +2112,20 @@ export interface components {
             } | null;
             /**
              * Hybrid
-             * @description candidates by the vectors and by the words, ranked together
+             * @description rank candidates by vectors and by words together
              * @default false
              */
             hybrid?: boolean;
             /**
              * Spend
-             * @description where every document fits: 'order' makes calls for the order of the answer, 'set', the paper's rule, none, as none can change the set
+             * @description if every document fits, so that no call can change the set: 'order' spends the calls on the order of the answer, 'set', the paper's rule, makes none
              * @default order
              * @enum {string}
              */
             spend?: "order" | "set";
             /**
              * Batch Size
-             * @description documents scored a round, fewer where the deadline is near; with 1 each call knows all before it. 'auto', the default: rounds that grow, 4 for 10 calls and 10 for 50. Where the budget covers the pool nothing is chosen, and a round has as many as can be scored in time
+             * @description documents scored per round, fewer when the deadline is near; with 1 each call is chosen knowing all earlier scores. 'auto', the default: growing rounds, 5 for 10 calls and 11 for 50. If the budget covers the pool, nothing is chosen, and a round has as many as can be scored in time
              * @default null
              */
             batch_size?: number | "auto" | null;
@@ -2137,13 +2137,13 @@ export interface components {
             query_embedding?: (number[] | components["schemas"]["VectorBlock"]) | null;
             /**
              * Ranked
-             * @description the pool is in retrieval order, best first; without this and without scores its order is that of BM25, or where it has embeddings that of the inner products with the query
+             * @description the pool is in retrieval order, best first. Without this and without scores it is ranked by BM25 or, if it has embeddings, by the inner products with the query
              * @default false
              */
             ranked?: boolean;
             /**
              * Vectors
-             * @description of a pool without embeddings: made of its words, which takes no encoder, or by the encoder
+             * @description for a pool without embeddings: make them from its words, without an encoder, or with the encoder
              * @default null
              */
             vectors?: ("lexical" | "encoder") | null;
@@ -2155,31 +2155,31 @@ export interface components {
             return_documents?: boolean;
             /**
              * Explain
-             * @description return every round: what was asked, against what, and the score; with 'pool' also what is believed of each candidate, and where it lies on a map
+             * @description return every round: what was scored, its rival, and the score; with 'pool' also the belief about each candidate, and its position on a map
              * @default false
              */
             explain?: boolean | "pool";
             /**
              * Deadline Ms
-             * @description from the arrival: the set as it is then is the answer
+             * @description from the arrival; the answer is the set as it is then
              * @default null
              */
             deadline_ms?: number | null;
             /**
              * Reuse
-             * @description scores known from earlier requests take the place of calls; false: pick as if it were the first
+             * @description scores known from earlier requests replace calls; false: choose as a first request would
              * @default true
              */
             reuse?: boolean;
             /**
              * Priority
-             * @description whose turn is next where requests wait: the highest first
+             * @description the order of your waiting requests, the highest first
              * @default 0
              */
             priority?: number;
             /**
              * On Failure
-             * @description what an answer may be when the deadline comes, or scorer or retriever fail. By default the set as far as it is known, but a problem, 429, where the service is too busy to score anything. 'degrade': then too, the order of the first stage. 'error': a problem instead of any answer that would not be 'complete'
+             * @description what to do at the deadline, or if scorer or retriever fail. By default answer with the set as known so far, or with 429 if the service is too busy to score anything. 'degrade': in that case answer too, with the first stage's order. 'error': answer with a problem instead of anything but 'complete'
              * @default null
              */
             on_failure?: ("degrade" | "error") | null;
@@ -2199,18 +2199,18 @@ export interface components {
         });
         /**
          * TeiRequest
-         * @description A request of TEI.
+         * @description A request in TEI's format.
          */
         TeiRequest: {
             /**
              * Budget
-             * @description B: cross-encoder calls at most, or "auto"; by default one for every document, up to rerank.full_documents of them, and for rerank.share of longer lists
+             * @description B: cross-encoder calls at most, or "auto"; by default one per document for lists up to rerank.full_documents, and rerank.share of longer lists
              * @default null
              */
             budget?: number | "auto" | null;
             /**
              * K
-             * @description with a budget: how many of the best the calls are to find; by default the order of all
+             * @description with a budget: find the k best as a set; by default calls go to the order of all
              * @default null
              */
             k?: number | null;
@@ -2222,7 +2222,7 @@ export interface components {
             deadline_ms?: number | null;
             /**
              * On Failure
-             * @description when not all scores can be had: an error, or expected scores in their place
+             * @description if not all scores can be had: answer with an error, or with expected scores for the rest
              * @default error
              * @enum {string}
              */
@@ -2234,12 +2234,12 @@ export interface components {
             query: string;
             /**
              * Texts
-             * @description one or more, to be ranked
+             * @description one or more to rank
              */
             texts: string[];
             /**
              * Raw Scores
-             * @description log-odds in place of scores in [0, 1]
+             * @description return log-odds instead of scores in [0, 1]
              * @default false
              */
             raw_scores?: boolean;
@@ -2257,46 +2257,46 @@ export interface components {
             truncate?: boolean | null;
             /**
              * Truncation Direction
-             * @description texts lose their end
+             * @description only Right: the end of a text is cut
              * @default Right
              * @enum {string}
              */
             truncation_direction?: "Right" | "right";
             /**
              * Top N
-             * @description not of TEI: how many to return; all without it, and with 0
+             * @description not in TEI's API: how many results; null and 0: all
              * @default null
              */
             top_n?: number | null;
         };
         /**
          * UploadProgress
-         * @description How an upload goes, as of its last batch, all of which is on disk.
+         * @description The progress of an upload after its last batch, all of which is on disk.
          */
         UploadProgress: {
             /**
              * Documents
-             * @description dealt with, whatever became of them
+             * @description documents processed, with any outcome
              */
             documents: number;
             /**
              * Added
-             * @description documents that are new
+             * @description new documents
              */
             added: number;
             /**
              * Updated
-             * @description documents that replaced one of the same id
+             * @description documents that replaced one with the same id
              */
             updated: number;
             /**
              * Unchanged
-             * @description documents that were there already
+             * @description documents that existed already with the same content
              */
             unchanged: number;
             /**
              * Skipped
-             * @description lines that are no document
+             * @description lines that are not a valid document
              */
             skipped: number;
             /**
@@ -2306,13 +2306,13 @@ export interface components {
             documents_per_second: number;
             /**
              * Seconds Left
-             * @description null where the length of the upload is not known
+             * @description null if the length of the upload is unknown
              */
             seconds_left: number | null;
         };
         /**
          * UploadedDocument
-         * @description A document as an upload takes it; other fields are counted in the report, and refused where it is strict.
+         * @description A document of an upload. Other fields are counted in the report, and refused by a strict upload.
          */
         UploadedDocument: {
             /**
@@ -2333,7 +2333,7 @@ export interface components {
             title?: string | null;
             /**
              * Metadata
-             * @description what filters go by
+             * @description used by filters
              * @default null
              */
             metadata?: {
@@ -2348,7 +2348,7 @@ export interface components {
         };
         /**
          * VectorBlock
-         * @description Vectors as one base64 string of little-endian numbers in C order: 10,000 x 1,024 is not practical as JSON.
+         * @description Vectors as one base64 string of little-endian numbers in C order, as 10,000 x 1,024 is impractical in JSON.
          */
         VectorBlock: {
             /**
@@ -3371,7 +3371,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description of the index */
+                /** @description name of the index */
                 name: string;
             };
             cookie?: never;
@@ -3453,7 +3453,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description of the index */
+                /** @description name of the index */
                 name: string;
             };
             cookie?: never;
@@ -3584,7 +3584,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description of the index */
+                /** @description name of the index */
                 name: string;
             };
             cookie?: never;
@@ -3662,12 +3662,12 @@ export interface operations {
     upsert_documents_indexes__name__documents_post: {
         parameters: {
             query?: {
-                /** @description write nothing at all if any document is bad */
+                /** @description write nothing if any document is invalid */
                 strict?: boolean;
             };
             header?: never;
             path: {
-                /** @description of the index */
+                /** @description name of the index */
                 name: string;
             };
             cookie?: never;
@@ -3791,7 +3791,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description of the index */
+                /** @description name of the index */
                 name: string;
             };
             cookie?: never;
@@ -3895,9 +3895,9 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description of the index */
+                /** @description name of the index */
                 name: string;
-                /** @description of the document */
+                /** @description id of the document */
                 id: string;
             };
             cookie?: never;
@@ -3979,9 +3979,9 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description of the index */
+                /** @description name of the index */
                 name: string;
-                /** @description of the document */
+                /** @description id of the document */
                 id: string;
             };
             cookie?: never;

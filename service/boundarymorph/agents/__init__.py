@@ -1,1 +1,1 @@
-"""What language models are given: four tools over the REST API, by MCP and as functions of their own APIs."""
+"""Four tools for language models over the REST API, served by MCP and as functions for chat APIs."""

@@ -1,4 +1,4 @@
-"""The MCP server of a service, which is loaded when somebody first asks for it."""
+"""The MCP endpoint of a service, loaded at its first request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SERVER = "boundarymorph.agents.mcp_server"
 
 
 class Endpoint:
-    """What answers at /mcp. The SDK is imported, and its sessions begin, with the first request."""
+    """Answers at /mcp. The first request imports the SDK and starts its session manager."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -31,13 +31,13 @@ class Endpoint:
         self._manager: asyncio.Future[StreamableHTTPSessionManager] | None = None
 
     async def exchange(self, body: bytes, caller: str) -> Response:
-        """The answer to one request, which is in the scope when it is sent. caller: whose the sessions are.
+        """Return the response to a request, to be sent within its scope. caller: the owner of its sessions.
 
         Raises NotInstalled.
         """
         if self._manager is None:
             self._manager = asyncio.get_running_loop().create_future()
-            # In no context, as this request's ends long before.
+            # Runs in an empty context, as this request's context ends long before it.
             self._running = asyncio.create_task(self._run(self._manager), context=contextvars.Context())
         manager = await asyncio.shield(self._manager)
         return _Exchange(manager, body, caller, self._settings.event_seconds)
@@ -64,8 +64,8 @@ class Endpoint:
 
 
 class _Exchange(Response):
-    """One request to the MCP server, whose body was read already. seconds: that its client may take to read an event,
-    before it is hung up on."""
+    """One request to the MCP server, whose body has been read already. seconds: the time for its client to read an
+    event before it is disconnected."""
 
     def __init__(self, manager: StreamableHTTPSessionManager, body: bytes, caller: str, seconds: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Answers that have no more tokens than they may: texts are cut, those of the least relevant documents most."""
+"""Cuts answers to a limit of tokens, the texts of the least relevant documents most."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from boundarymorph.agents import tokens
 from boundarymorph.agents.schemas import FetchedDocument, SelectedText, SelectedTexts
 
 TITLE_TOKENS = 60
-TEXT_TOKENS = 40  # of the text of each document, or all of a shorter one, for which there is to be room
-FRAME = 5  # the share of an answer, one in so many, that is kept for its notes
-LEAST_WEIGHT = 0.02  # of a text, as a share of the most relevant one's, so that none is cut to nothing beside it
+TEXT_TOKENS = 40  # the least room for the text of each document, if it is that long
+FRAME = 5  # one in so many tokens of an answer is reserved for its notes
+LEAST_WEIGHT = 0.02  # of a text, relative to the most relevant one, so that none is cut to nothing
 NOTHING_FITS = "none of the {count} documents fits into {most} tokens; ask for more tokens"
 LEFT_OUT = "{count} more documents were chosen and do not fit into this answer; ask for fewer, or narrow the query"
 CUT = "{count} texts are cut to fit into this answer; fetch has the whole of each"
 
 
 def size(answer: SelectedTexts | FetchedDocument) -> int:
-    """Tokens of an answer as it is sent."""
+    """Return the number of tokens of an answer as it is sent."""
     return tokens.count(answer.model_dump_json(exclude_none=True))
 
 
 def fitted(answer: SelectedTexts, most: int) -> SelectedTexts:
-    """The answer with no more than so many tokens: whole if it fits, else with shorter texts, and if its documents do
-    not even fit without texts, with the most relevant of them. Notes say so."""
+    """Return the answer with at most so many tokens: whole if it fits, else with shorter texts, and if even short texts
+    do not fit, with fewer documents. Notes say so."""
     notes = [tokens.cut(note, most // (2 * FRAME * len(answer.notes))) for note in answer.notes]
     documents = [_brief(document, most // 8) for document in answer.documents]
     whole = SelectedTexts(documents=documents, notes=notes, costs=answer.costs)
@@ -46,7 +46,7 @@ def fitted(answer: SelectedTexts, most: int) -> SelectedTexts:
 
 
 def fitted_document(document: FetchedDocument, most: int) -> FetchedDocument:
-    """The same of a document by itself: `next_offset` is where the text was cut, counted from where it began."""
+    """Return a single document with at most so many tokens. `next_offset` is the length of the text that was kept."""
     if size(document) <= most:
         return document
     title = tokens.cut(document.title, TITLE_TOKENS)
@@ -64,7 +64,7 @@ def _with(document: FetchedDocument, text: str, title: str, metadata: dict[str, 
 
 
 def _brief(document: SelectedText, most: int) -> SelectedText:
-    """Without metadata that take more than so many tokens, and with a short title."""
+    """Return the document with a short title, and without its metadata if they have more than so many tokens."""
     title = None if document.title is None else tokens.cut(document.title, TITLE_TOKENS)
     there = document.metadata is not None and tokens.count(str(document.metadata)) <= most
     return document.model_copy(update={"title": title, "metadata": document.metadata if there else None})

@@ -1,4 +1,4 @@
-"""An HTTP client for an application in this process, whose answers stream."""
+"""An HTTP transport to an application in this process, with streaming responses."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import httpx
 from starlette.types import ASGIApp, Message
 
-_running: set[asyncio.Task[None]] = set()  # the event loop alone does not keep tasks
+_running: set[asyncio.Task[None]] = set()  # the event loop keeps only weak references to tasks
 
 
 class Loopback(httpx.AsyncBaseTransport):
-    """A transport to an ASGI application, as `httpx.ASGITransport`, which waits for the end of every answer.
+    """A transport to an ASGI application. Unlike `httpx.ASGITransport`, it does not wait for the end of a response.
 
-    Closing an answer early is what hanging up is on a socket: the application is told so.
+    Closing a response early is a disconnection for the application.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -43,7 +43,7 @@ class Loopback(httpx.AsyncBaseTransport):
 
 
 class _Exchange(httpx.AsyncByteStream):
-    """One request and its answer. left: nobody reads it any more."""
+    """One request and its response. left: the response has been closed."""
 
     def __init__(self, body: bytes) -> None:
         self._body: bytes | None = body

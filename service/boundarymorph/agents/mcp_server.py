@@ -1,4 +1,4 @@
-"""The tools by the Model Context Protocol. The only module that imports its SDK, the extra `mcp`."""
+"""The tools over the Model Context Protocol. The only module that imports its SDK, the extra `mcp`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Context = ServerRequestContext[Any]
 
 
 def server(settings: AgentSettings, rest_of: Callable[[Context], Rest]) -> Server[Any]:
-    """An MCP server of the tools. rest_of: the API in the name of whoever sent a message."""
+    """Return an MCP server of the tools. rest_of: returns the API with the credentials of a message's sender."""
     described = [
         types.Tool(
             name=tool.name,
@@ -76,10 +76,10 @@ def server(settings: AgentSettings, rest_of: Callable[[Context], Rest]) -> Serve
 
 
 def session_manager(settings: Settings) -> StreamableHTTPSessionManager:
-    """Streamable HTTP. Requests bring their `Rest` in their state.
+    """Return the manager for streamable HTTP. Requests have their `Rest` in their state.
 
-    Clients of protocols before 2026 get a session, by which they can cancel, in a process that gets all of their
-    requests.
+    Clients with protocols before 2026 get a session, which they need to cancel calls, if this process gets all of
+    their requests.
     """
     agents = settings.agents
 
@@ -98,7 +98,7 @@ def session_manager(settings: Settings) -> StreamableHTTPSessionManager:
 
 
 def owner(caller: str) -> AuthenticatedUser:
-    """Whose a session is: nobody else's requests may be part of it."""
+    """Return the owner of a session. The SDK refuses requests of other callers in it."""
     return AuthenticatedUser(AccessToken(token="", client_id=caller, scopes=[]))
 
 

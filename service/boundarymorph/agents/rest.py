@@ -1,4 +1,4 @@
-"""The REST API as the tools use it: over the network, or within the process that it is of."""
+"""The REST API as the tools use it, over the network or within the process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import orjson
 
 from boundarymorph.errors import PROBLEM_TYPE
 
-STARTING_SECONDS, START_PAUSE = 60.0, 0.2  # that a service which still loads its models is waited for
+STARTING_SECONDS, START_PAUSE = 60.0, 0.2  # how long to wait for a service that is loading its models, and how often
 EVENTS = "text/event-stream"
 ADVICE = {
     "unknown-index": "list_indexes names those that there are.",
@@ -35,9 +35,9 @@ BROKEN = "Calling again is unlikely to help; tell your user what you could not l
 
 
 class ToolError(Exception):
-    """What a language model is told in place of an answer: what is wrong, and what to do next.
+    """An error for a language model: what is wrong, and what to do next.
 
-    problem: of the service, if it answered with one.
+    problem: the service's, if it answered with one.
     """
 
     def __init__(self, message: str, problem: Mapping[str, Any] | None = None, retry_after: int | None = None) -> None:
@@ -48,9 +48,9 @@ class ToolError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """A service's API in the name of one caller.
+    """A service's API with the credentials of one caller.
 
-    url: by which people reach the service, for links to documents. headers: of every request.
+    url: the public URL of the service, for links to documents. headers: sent with every request.
     """
 
     http: httpx.AsyncClient
@@ -58,7 +58,7 @@ class Rest:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     async def get(self, path: str) -> dict[str, Any]:
-        """Raises ToolError."""
+        """Return the JSON at a path. Raises ToolError."""
         request = self.http.build_request("GET", path, headers=self.headers)
         async with self._answer(request) as response:
             await response.aread()
@@ -66,7 +66,8 @@ class Rest:
             return found
 
     async def select(self, body: Mapping[str, Any]) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
-        """Events of POST /select: `round` before each round, `selection` last. Closing it ends the work there.
+        """Yield the events of POST /select: `round` before each round, `selection` last. Closing the generator ends the
+        work in the service.
 
         Raises ToolError.
         """
@@ -89,7 +90,8 @@ class Rest:
 
     @asynccontextmanager
     async def _answer(self, request: httpx.Request) -> AsyncIterator[httpx.Response]:
-        """A successful answer, streamed. Raises ToolError for any other. A service that is starting is waited for."""
+        """Yield a successful response, streamed, after waiting for a service that is starting. Raises ToolError for any
+        other response."""
         until = time.monotonic() + STARTING_SECONDS
         try:
             while not (response := await self.http.send(request, stream=True)).is_success:
@@ -107,7 +109,7 @@ class Rest:
 
 
 def _segment(name: str) -> str:
-    """Of a path. `.` and `..` are escaped, as they would lead to another route."""
+    """Escape a segment of a path, including `.` and `..`, which would lead to another route."""
     return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
 
 

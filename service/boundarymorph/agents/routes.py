@@ -1,4 +1,4 @@
-"""/mcp, and the same tools as functions: /tools."""
+"""The routes /mcp and, for the same tools as functions, /tools."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HERE = ("localhost", "127.0.0.1", "::1")
 
 
 async def _identified(request: Request, access: AccessOf, _: Annotated[object, Security(BEARER)]) -> str:
-    """The name of a caller who may select. What it asks for counts against its rate where the tools ask the API."""
+    """Return the name of a caller with scope `select`. Its rate limit applies when the tools call the API."""
     caller = access.keys.caller(request.headers.get("authorization"))
     request.state.caller = caller.name
     return caller.within(Scope.SELECT).name
@@ -41,7 +41,7 @@ CallerOf = Annotated[str, Depends(_identified)]
 
 
 def router(settings: Settings) -> APIRouter:
-    """The routes of one service."""
+    """Return the routes of one service."""
     endpoint = Endpoint(settings)
 
     @asynccontextmanager
@@ -77,17 +77,17 @@ def router(settings: Settings) -> APIRouter:
 
 
 async def _openai() -> list[dict[str, Any]]:
-    """To be sent as `tools` of a request to an OpenAI-compatible server."""
+    """Send this list as `tools` in a request to an OpenAI-compatible server."""
     return tools.for_openai()
 
 
 async def _anthropic() -> list[dict[str, Any]]:
-    """To be sent as `tools` of a request to Anthropic."""
+    """Send this list as `tools` in a request to Anthropic."""
     return tools.for_anthropic()
 
 
 def _calling(tool: tools.Tool) -> Callable[..., Awaitable[Response]]:
-    """The route of a tool."""
+    """Return the endpoint of a tool."""
 
     async def call(request: Request, access: AccessOf, caller: CallerOf) -> Response:
         settings = access.settings.agents
@@ -103,7 +103,7 @@ def _calling(tool: tools.Tool) -> Callable[..., Awaitable[Response]]:
 
 
 def _json(model: type[BaseModel]) -> dict[str, Any]:
-    """The content of a body of this model."""
+    """Return the OpenAPI content of a body of this model."""
     return {"application/json": {"schema": json_schema(model)}}
 
 
@@ -125,7 +125,7 @@ def _refused(request: Request, error: ToolError) -> Response:
 
 
 def _rest(request: Request) -> Rest:
-    """The API in the name of this request's caller."""
+    """Return the API with the credentials of this request's caller."""
     headers = {logs.REQUEST_ID: logs.request_id.get() or "", **tracing.headers()}
     if (authorization := request.headers.get("authorization")) is not None:
         headers["authorization"] = authorization
@@ -133,9 +133,9 @@ def _rest(request: Request) -> Rest:
 
 
 def _check_origin(request: Request, access: Access) -> None:
-    """Refuse what a page of another site asks through its reader's browser, under a name that leads here.
+    """Refuse requests that a page of another site sends through a browser, under a name that resolves to this machine.
 
-    Where others reach the service it has keys, which such a page has not. Raises Forbidden.
+    A service that others can reach has keys, which such a page lacks. Raises Forbidden.
     """
     allowed = access.settings.agents.allowed_hosts
     if access.keys and not allowed:
@@ -149,4 +149,4 @@ def _check_origin(request: Request, access: Access) -> None:
 
 
 async def _ignored(progress: float, total: float, message: str) -> None:
-    """The progress of a plain request goes nowhere."""
+    """Ignore the progress of a plain request."""

@@ -115,8 +115,8 @@ class FetchedDocument(BaseModel):
 
 
 def json_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """Of a model, in one piece and without what says nothing to its readers: titles, and null for what may be left
-    out."""
+    """Return the schema of a model without references, titles, and null as the type of optional fields, which mean
+    nothing to a language model."""
     schema = model.model_json_schema()
     plain = _plain(schema, schema.pop("$defs", {}))
     plain.pop("description", None)

@@ -1,24 +1,24 @@
-"""How many tokens an answer has, and texts cut to fit a number of them."""
+"""Estimates the tokens of texts, and cuts texts to a number of them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-# Up to four letters, three digits or eight spaces are a token, and so is every other ASCII sign; a letter of another
-# script is as many as it has bytes beyond the first, and what JSON escapes as many as that has. Tokenizers of language
-# models make fewer of all but rare words.
+# Up to four letters, three digits or eight spaces count as one token, and so does every other ASCII sign. A character
+# of another script counts as many as it has bytes beyond the first, and one that JSON escapes as many as its escape
+# has. Tokenizers of language models make fewer tokens of all but rare words.
 _TOKEN = re.compile(r"[A-Za-z]{1,4}|\d{1,3}| {2,8}|[!-/:-@\[-`{-~]|[\x00-\x1f\x7f]|[\u0080-\U0010ffff]")
 MARK = " …"
 
 
 def count(text: str) -> int:
-    """Tokens of a text, estimated rather too high than too low."""
+    """Estimate the tokens of a text, rather too high than too low."""
     return sum(_weight(found[0]) for found in _TOKEN.finditer(text))
 
 
 def cut(text: str, most: int) -> str:
-    """The text if it has at most so many tokens, else its beginning, up to the end of a word, with a mark."""
+    """Return the text if it has at most so many tokens, else its beginning up to the end of a word, and MARK."""
     spent, end = 0, 0
     for found in _TOKEN.finditer(text):
         spent += _weight(found[0])
@@ -34,8 +34,8 @@ def cut(text: str, most: int) -> str:
 
 
 def shares(lengths: Sequence[int], weights: Sequence[float], most: int) -> list[int]:
-    """How much of `most` each text gets: in proportion to its weight, and never more than its length; what short texts
-    leave is shared among the others. weights: positive."""
+    """Divide `most` among texts in proportion to their weights, none getting more than its length; the rest of short
+    texts is shared among the others. weights: positive."""
     given = [0] * len(lengths)
     left, weight = most, float(sum(weights))
     for place in sorted(range(len(lengths)), key=lambda place: lengths[place] / weights[place]):

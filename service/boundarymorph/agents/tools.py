@@ -1,4 +1,4 @@
-"""The tools: what each is called, what it says of itself, and what it does with the REST API."""
+"""The tools: their names, descriptions and implementations on the REST API."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from boundarymorph.api.schemas import Message
 from boundarymorph.settings import AgentSettings
 
 LONGEST_URL = 500  # characters of one among a document's metadata
-Progress = Callable[[float, float, str], Awaitable[None]]  # what is done, of how much, in words
+Progress = Callable[[float, float, str], Awaitable[None]]  # amount done, total, message
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a tool: in whose name, within which bounds, and whom to tell of progress."""
+    """One call of a tool: the caller's API, the limits, and where to report progress."""
 
     rest: Rest
     settings: AgentSettings
@@ -30,7 +30,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One tool. All of them only read."""
+    """One tool. All tools are read-only."""
 
     name: str
     title: str
@@ -40,7 +40,7 @@ class Tool:
     work: Callable[[Call, Any], Awaitable[BaseModel]]
 
     async def run(self, call: Call, arguments: Mapping[str, Any]) -> BaseModel:
-        """Raises pydantic's ValidationError, and ToolError."""
+        """Carry out a call. Raises pydantic's ValidationError, and ToolError."""
         return await self.work(call, self.arguments.model_validate(dict(arguments)))
 
 
@@ -102,7 +102,7 @@ async def fetch(call: Call, asked: schemas.Fetch) -> schemas.FetchedDocument:
 
 
 async def _select(call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
-    """A selection with its texts, and progress on the way."""
+    """Return a selection with its texts, reporting progress meanwhile."""
     reported = -1
     async with aclosing(call.rest.select({**body, "return_documents": True})) as events:
         async for name, event in events:
@@ -163,7 +163,7 @@ def _costs(selection: Mapping[str, Any]) -> schemas.Costs:
 
 
 def _handle(index: str, id: str) -> str:
-    """By which fetch finds it: names of indexes have no slash."""
+    """Return the id for fetch. Names of indexes contain no slash."""
     return f"{index}/{id}"
 
 
@@ -172,7 +172,7 @@ def _title(found: Mapping[str, Any]) -> str:
 
 
 def _url(rest: Rest, index: str, id: str, metadata: Mapping[str, Any] | None) -> str:
-    """The document's own, if its metadata have one, else where the service has it."""
+    """Return the URL in the document's metadata, else its address in the service."""
     own = (metadata or {}).get("url")
     if isinstance(own, str) and own.startswith(("https://", "http://")) and len(own) <= LONGEST_URL:
         return own
@@ -225,7 +225,7 @@ BY_NAME = {tool.name: tool for tool in TOOLS}
 
 
 def for_openai() -> list[dict[str, Any]]:
-    """The tools as `tools` of a request to a chat completion API."""
+    """Return the value of `tools` for a chat completion API."""
     return [
         {
             "type": "function",
@@ -240,7 +240,7 @@ def for_openai() -> list[dict[str, Any]]:
 
 
 def for_anthropic() -> list[dict[str, Any]]:
-    """The tools as `tools` of a request to Anthropic's Messages API."""
+    """Return the value of `tools` for Anthropic's Messages API."""
     return [
         {"name": tool.name, "description": tool.description, "input_schema": schemas.json_schema(tool.arguments)}
         for tool in TOOLS

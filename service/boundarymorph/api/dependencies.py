@@ -1,6 +1,6 @@
-"""What routes ask for: the process that they are of, the caller, and the parts behind them.
+"""Dependencies of routes: their process, the caller, and the parts behind them.
 
-They are coroutines because FastAPI calls plain functions in threads, which costs time and the order of arrival.
+They are coroutines because FastAPI calls plain functions in threads, which takes time and loses the order of arrival.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Built = TypeVar("Built", covariant=True)
 
 
 class Service(Protocol[Built]):
-    """The process that a route is of, and what it serves once that is there."""
+    """The process of a route, and its parts once they are ready."""
 
     def health(self) -> Ready: ...
     def require(self) -> Built: ...
 
 
 class Selecting(Protocol):
-    """What selects."""
+    """Parts that include a selector."""
 
     @property
     def selector(self) -> Selector: ...
@@ -46,7 +46,7 @@ class Selecting(Protocol):
 
 
 class Indexes(Protocol):
-    """What has indexes of its own."""
+    """Parts that include indexes in this process."""
 
     @property
     def catalog(self) -> Catalog: ...
@@ -57,14 +57,14 @@ class Indexes(Protocol):
 
 
 class Scoring(Protocol):
-    """What has a cross-encoder of its own."""
+    """Parts that include a scorer."""
 
     @property
     def scorer(self) -> BatchingScorer: ...
 
 
 class Forwarder(Protocol):
-    """A retriever elsewhere, to which requests are passed on as `RemoteRetriever.forward` does."""
+    """A remote retriever that takes forwarded requests, such as `RemoteRetriever`."""
 
     async def forward(
         self, method: str, target: bytes, headers: Mapping[str, str], body: AsyncIterator[bytes] | None
@@ -72,13 +72,13 @@ class Forwarder(Protocol):
 
 
 class Forwarding(Protocol):
-    """What has its indexes elsewhere."""
+    """Parts whose indexes are in another process."""
 
     @property
     def retriever(self) -> Forwarder: ...
 
 
-BEARER = HTTPBearer(auto_error=False, description="an API key, where there are any")  # for the description alone
+BEARER = HTTPBearer(auto_error=False, description="an API key, if the service has keys")  # for the description alone
 
 
 async def access(request: Request) -> Access:
@@ -92,15 +92,15 @@ async def service(request: Request) -> Service[Any]:
 
 
 def allowed(scope: Scope) -> Callable[..., Awaitable[str]]:
-    """The dependency of a route that only keys of this scope may use, and only so often: the caller's name.
+    """Return a dependency that checks for a key of this scope and its rate limit, and gives the caller's name.
 
-    Where the path of the route has the `name` of an index, only keys for that index may.
+    If the path of the route has the `name` of an index, the key must be for that index.
     """
 
     async def caller(request: Request, _: Annotated[object, Security(BEARER)]) -> str:
         found = await access(request)
         identified = found.keys.caller(request.headers.get("authorization"))
-        request.state.caller = identified.name  # for the access log, whatever becomes of the request
+        request.state.caller = identified.name  # for the access log, even if the request is refused
         request.state.permitted = permitted = identified.within(scope)
         request.state.decision = decision = await found.rates.take(permitted.name)
         decision.check()
@@ -113,7 +113,7 @@ def allowed(scope: Scope) -> Callable[..., Awaitable[str]]:
 
 
 def _refuse_unknown_parameters(request: Request) -> None:
-    """Raises InvalidInput for a query parameter that the route does not have."""
+    """Raises InvalidInput for an unknown query parameter."""
     route = request.scope["route"]
     described = (route.openapi_extra or {}).get("parameters", ())
     known = {field.alias for field in route.dependant.query_params} | {parameter["name"] for parameter in described}
@@ -125,7 +125,7 @@ def _refuse_unknown_parameters(request: Request) -> None:
 
 
 def permitted(request: Request) -> Caller:
-    """The caller of a request that `allowed` has let through, and so what it may see."""
+    """Return the caller of a request that `allowed` has admitted, which knows the indexes that it may use."""
     found: Caller = request.state.permitted
     return found
 

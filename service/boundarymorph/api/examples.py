@@ -1,4 +1,4 @@
-"""Requests to POST /select that the OpenAPI document shows, and that a test sends."""
+"""Example requests to POST /select for the OpenAPI document; a test sends them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SELECT: dict[str, Any] = {
         },
     },
     "filter": {
-        "summary": "Hybrid candidates that pass a filter, until little is to be gained, for 4,000 tokens of context",
+        "summary": "Hybrid candidates that match a filter, until little is left to gain, for 4,000 tokens of context",
         "value": {
             "query": "effects of exercise on sleep",
             "index": INDEX,

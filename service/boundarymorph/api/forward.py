@@ -1,4 +1,4 @@
-"""The routes of indexes where the indexes are in another process: passed on to it as they come."""
+"""The routes of indexes in a gateway, which forwards them to its retriever."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STRICT = {"name": "strict", "in": "query", "schema": {"type": "boolean", "defaul
 
 
 class _Passed(StreamingResponse):
-    """The retriever's answer, which is closed however its own answer ends."""
+    """Streams the retriever's response, and closes it however the streaming ends."""
 
     def __init__(self, answer: httpx.Response) -> None:
         super().__init__(answer.aiter_raw(), answer.status_code, _of(answer.headers, ANSWER_HEADERS))
@@ -49,12 +49,12 @@ class _Passed(StreamingResponse):
 
 
 async def _forward(request: Request, retriever: ForwarderOf) -> Response:
-    """As the retriever has it. Streamed both ways: neither an upload nor an answer is ever whole in memory."""
+    """Answer as the retriever does. Uploads and responses are streamed, never held in memory as a whole."""
     return _Passed(await _answer(request, retriever))
 
 
 async def _list(request: Request, retriever: ForwarderOf) -> Response:
-    """As the retriever has it, without the indexes that the key is not for."""
+    """Answer as the retriever does, without the indexes that the key may not use."""
     caller, answer = permitted(request), await _answer(request, retriever)
     if caller.sees_all or not answer.is_success:
         return _Passed(answer)
@@ -111,7 +111,7 @@ def _route(
     )
 
 
-# The same as in `indexes`, so that other paths are refused here, and both describe themselves alike.
+# The same routes as in `indexes`, so that other paths are refused here, and both have the same description.
 _route("GET", "", Scope.SELECT, "List the indexes", IndexList, (), endpoint=_list)
 _route(
     "PUT",

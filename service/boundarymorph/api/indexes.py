@@ -1,4 +1,4 @@
-"""Indexes and their documents."""
+"""The routes of indexes and their documents."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ PROGRESS_SECONDS, PROGRESS_SHARE = 1.0, 0.01
 
 @router.get("", dependencies=READ, summary="List the indexes", responses=openapi.problems(503))
 async def list_indexes(request: Request, access: AccessOf, indexes: IndexesOf) -> IndexList:
-    """All indexes by name that the key is for."""
+    """List the indexes that the key may use, by name."""
     found = await access.work.read.run(indexes.catalog.list)
     return IndexList(indexes=[_description(info) for info in found if permitted(request).sees(info.name)])
 
@@ -64,7 +64,7 @@ async def list_indexes(request: Request, access: AccessOf, indexes: IndexesOf) -
 async def create_index(
     name: str, request: Request, response: Response, access: AccessOf, indexes: IndexesOf
 ) -> IndexDescription:
-    """Idempotent: 201 when it is new, 200 when it is there with the same configuration, 409 with another."""
+    """Idempotent: 201 if the index is new, 200 if it exists with the same configuration, 409 with another."""
     body = await bodies.read(request, access)
     wanted = CreateIndex.model_validate_json(body) if body.strip() else CreateIndex()
     if wanted.dimension is not None and wanted.dimension > access.settings.limits.dimension:
@@ -86,7 +86,7 @@ async def create_index(
 
 @router.get("/{name}", dependencies=READ, summary="Describe an index", responses=openapi.problems(404, 422, 503))
 async def describe_index(name: str, access: AccessOf, indexes: IndexesOf) -> IndexDescription:
-    """How many documents it holds, of which dimension, from which encoder."""
+    """Return its number of documents, dimension, encoder, and more."""
     return _description(await access.work.read.run(indexes.catalog.describe, name))
 
 
@@ -111,11 +111,12 @@ async def upsert_documents(
     request: Request,
     access: AccessOf,
     indexes: IndexesOf,
-    strict: Annotated[bool, Query(description="write nothing at all if any document is bad")] = False,
+    strict: Annotated[bool, Query(description="write nothing if any document is invalid")] = False,
 ) -> UploadReport | Response:
-    """NDJSON of any length, streamed, or a JSON array. A document has `id`, `text` and optionally `title`, `metadata`
-    and `embedding`; one of a known id replaces it, an unchanged one costs nothing. Bad lines are skipped and listed.
-    With `Accept: application/x-ndjson`, a line with the progress now and then, and the report as the last one."""
+    """Takes NDJSON of any length, streamed, or a JSON array. A document has `id`, `text` and optionally `title`,
+    `metadata` and `embedding`. It replaces a document with the same id; an unchanged one costs nothing. Invalid lines
+    are skipped and listed. With `Accept: application/x-ndjson`, the answer has lines with the progress, and finally the
+    report."""
     run = request.state.until_end.enter_context(access.work.write.place())
     index = await run(indexes.catalog.get, name)
     entries = await _entries(request, index.info.dimension, access, run)
@@ -136,7 +137,7 @@ async def upsert_documents(
     responses=openapi.problems(404, 413, 422, 503),
 )
 async def delete_documents(name: str, request: Request, access: AccessOf, indexes: IndexesOf) -> DeleteReport:
-    """Gone for every search that begins after the answer."""
+    """Searches that begin after the answer do not find the documents."""
     wanted = await bodies.parsed(request, access, DeleteDocuments)
     if wanted.ids is not None:
         return DeleteReport(deleted=await access.work.write.run(_delete, indexes.catalog, name, wanted.ids))
@@ -152,7 +153,7 @@ async def delete_documents(name: str, request: Request, access: AccessOf, indexe
     responses=openapi.problems(404, 422, 503),
 )
 async def read_document(name: str, id: str, access: AccessOf, indexes: IndexesOf) -> StoredDocument:
-    """Its text, title and metadata."""
+    """Return its text, title and metadata."""
     document = await access.work.read.run(_document, indexes.catalog, name, id)
     if document is None:
         raise UnknownDocument(f"the index {name!r} holds no document {id!r}")
@@ -166,7 +167,7 @@ async def read_document(name: str, id: str, access: AccessOf, indexes: IndexesOf
     responses=openapi.problems(404, 422, 503),
 )
 async def delete_document(name: str, id: str, access: AccessOf, indexes: IndexesOf) -> DeleteReport:
-    """404 if it was not there. Of ids like `..`, which clients resolve as paths, delete the list instead."""
+    """404 if it does not exist. For ids like `..`, which clients resolve as paths, use the deletion by a list."""
     if not await access.work.write.run(_delete, indexes.catalog, name, [id]):
         raise UnknownDocument(f"the index {name!r} holds no document {id!r}")
     return DeleteReport(deleted=1)
@@ -185,14 +186,14 @@ def _delete_matching(catalog: Catalog, name: str, filter: Filter) -> int:
 
 
 class _WhileUploading(StreamingResponse):
-    """Lines that are sent while the body is still being read, which the base class would listen to itself."""
+    """Sends lines while the body is still being read; the base class would consume the body itself."""
 
     async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
         await self.stream_response(send)
 
 
 async def _measured(reports: AsyncIterator[IngestReport]) -> AsyncGenerator[IngestReport, None]:
-    """The same; in the metrics counts what was written, even if the rest fails or the client leaves."""
+    """Pass the reports on, and count what was written in the metrics, even if the rest fails or the client leaves."""
     report = IngestReport()
     try:
         async for report in reports:
@@ -205,8 +206,8 @@ async def _measured(reports: AsyncIterator[IngestReport]) -> AsyncGenerator[Inge
 async def _lines(
     request: Request, report: IngestReport, reports: AsyncGenerator[IngestReport, None]
 ) -> AsyncIterator[bytes]:
-    """`progress` once a second, more rarely in a long upload: not all clients read before all is sent. Then `report`,
-    or `problem`."""
+    """Yield `progress` once a second, less often in a long upload, as some clients read only after sending; finally
+    `report` or `problem`."""
     length = request.headers.get("content-length", "")
     begun = reported = time.monotonic()
     pace = Pace(int(length) if length.isdecimal() else None)
@@ -258,7 +259,7 @@ async def _entries(
         return parse_ndjson(chunks, dimension, max_line_bytes=longest, run=run)
     if media_type == "application/json":
         return parse_array(await bodies.read(request, access), dimension, max_line_bytes=longest, run=run)
-    raise UnsupportedMediaType("send documents as application/x-ndjson, one a line, or as an application/json array")
+    raise UnsupportedMediaType("send documents as application/x-ndjson, one per line, or as an application/json array")
 
 
 def _description(info: IndexInfo) -> IndexDescription:

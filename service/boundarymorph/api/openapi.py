@@ -40,7 +40,7 @@ STREAMED = (RoundEvent, UploadProgress)
 
 
 def body(*models: type[BaseModel], required: bool = True, examples: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The `openapi_extra` of a route that reads a JSON body of this model, or of one of several."""
+    """Return the `openapi_extra` of a route that reads a JSON body of this model, or of one of several."""
     references = [_reference(model) for model in models]
     schema = references[0] if len(references) == 1 else {"anyOf": references}
     content = {"schema": schema} | ({"examples": examples} if examples else {})
@@ -48,7 +48,7 @@ def body(*models: type[BaseModel], required: bool = True, examples: dict[str, An
 
 
 def upload() -> dict[str, Any]:
-    """The `openapi_extra` of a route that takes documents as NDJSON or as a JSON array."""
+    """Return the `openapi_extra` of a route that takes documents as NDJSON or as a JSON array."""
     array = {"type": "array", "items": _reference(UploadedDocument)}
     return _body(
         {"application/x-ndjson": {"schema": {"type": "string"}}, "application/json": {"schema": array}}, required=True
@@ -56,19 +56,19 @@ def upload() -> dict[str, Any]:
 
 
 def events() -> dict[str, Any]:
-    """The response of a route that can also stream events."""
-    described = "events `round` (RoundEvent), and as the last one `selection` (SelectResponse) or `problem` (Problem)"
+    """Return the response of a route that can also stream events."""
+    described = "events `round` (RoundEvent), and finally `selection` (SelectResponse) or `problem` (Problem)"
     return {"content": {"text/event-stream": {"schema": {"type": "string", "description": described}}}}
 
 
 def lines() -> dict[str, Any]:
-    """The response of a route that can also stream lines."""
-    described = "lines `progress` (UploadProgress), and as the last one `report` (UploadReport) or `problem` (Problem)"
+    """Return the response of a route that can also stream lines."""
+    described = "lines `progress` (UploadProgress), and finally `report` (UploadReport) or `problem` (Problem)"
     return {"content": {"application/x-ndjson": {"schema": {"type": "string", "description": described}}}}
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that may answer with problem details."""
+    """Return the `responses` of a route that may answer with problem details."""
     return {
         status: {"description": "Problem details", "content": {MEDIA_TYPE: {"schema": _reference(Problem)}}}
         for status in statuses
@@ -76,7 +76,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def install(app: FastAPI) -> None:
-    """Let the application describe itself with these models among its components."""
+    """Make the application describe itself with these models among its components."""
 
     def describe() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -94,7 +94,7 @@ def install(app: FastAPI) -> None:
             for path in schema["paths"].values():
                 for operation in path.values():
                     _complete(operation, with_keys)
-                if "put" in path:  # it makes what is not there
+                if "put" in path:  # it creates an index that does not exist
                     answers = path["put"]["responses"]
                     answers.setdefault("201", answers["200"] | {"description": "Created"})
             if not with_keys:
@@ -106,11 +106,12 @@ def install(app: FastAPI) -> None:
 
 
 def _complete(operation: dict[str, Any], with_keys: bool) -> None:
-    """Say of a route what all of its kind have in common: names of indexes, and what is refused to keys, if any,
-    and to bodies."""
+    """Add to an operation what all of its kind have in common: names of indexes, and the errors for keys, if there are
+    any, and for bodies."""
     for parameter in operation.get("parameters", ()):
         if parameter["in"] == "path":
-            parameter.setdefault("description", "of the index" if parameter["name"] == "name" else "of the document")
+            described = "name of the index" if parameter["name"] == "name" else "id of the document"
+            parameter.setdefault("description", described)
         if (parameter["in"], parameter["name"]) == ("path", "name"):
             parameter["schema"]["pattern"] = f"^{NAME.pattern}$"
     if "security" not in operation:

@@ -1,4 +1,4 @@
-"""Health and metrics."""
+"""The routes for health and metrics."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ async def livez() -> Health:
 
 @router.get("/readyz", summary="Can it serve?", responses={503: {"model": Ready, "description": "Not now"}})
 async def readyz(request: Request, service: ServiceOf, access: AccessOf, response: Response) -> Ready:
-    """200 once the models are loaded, as long as each part behind the process answers its probes, and until it is
-    asked to stop. A gateway whose scorer is unavailable says so here, and goes on answering with what it has.
+    """200 once the models are loaded, while each part behind the process answers its probes, and until the process is
+    told to stop. A gateway whose scorer is unavailable is not ready, but still answers requests with what it has.
 
-    Anyone may ask. What is wrong in detail, which names hosts and paths, is for a key of scope `admin`, or where there
-    are no keys for callers on the same machine."""
+    No key is needed. Details, which name hosts and paths, are shown only to keys of scope `admin` or, if there are no
+    keys, to callers on the same machine."""
     ready = service.health()
     if ready.status != "ok":
         response.status_code = 503
@@ -53,6 +53,6 @@ def _may_read_details(request: Request, access: Access) -> bool:
 
 @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
 async def prometheus() -> Response:
-    """The text format that Prometheus scrapes."""
+    """Prometheus's text format."""
     content, media_type = metrics.exposition()
     return Response(content, media_type=media_type)

@@ -1,4 +1,4 @@
-"""Errors become HTTP here, and only here: RFC 9457 problem details with stable types."""
+"""The only place that turns errors into HTTP responses: RFC 9457 problem details with stable types."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from boundarymorph.api.schemas import Problem
 
 MEDIA_TYPE = "application/problem+json"
 MAX_DETAILS = 20
-TAGS = ("numbers", "block")  # by which pydantic distinguishes the forms of a vector
-MAX_CHARACTERS = 1_000  # of a message, which may quote what a caller sent
-REFUSAL = "refusal"  # of a request's state: makes status and body of a Problem
+TAGS = ("numbers", "block")  # with which pydantic distinguishes the forms of a vector
+MAX_CHARACTERS = 1_000  # of a message, which may quote the caller's input
+REFUSAL = "refusal"  # attribute of a request's state: a function from a Problem to status and body
 log = logging.getLogger(__name__)
 
 
 class UnsupportedMediaType(errors.InvalidInput):
-    """The body is of a type that this route does not read."""
+    """The route does not accept this content type."""
 
     slug = "unsupported-media-type"
 
 
 class UnknownDocument(errors.BoundaryMorphError, LookupError):
-    """The index holds no document of this id."""
+    """The index has no document with this id."""
 
     slug = "unknown-document"
 
@@ -70,7 +70,7 @@ STATUS: dict[type[errors.BoundaryMorphError], HTTPStatus] = {
 
 
 def install(app: FastAPI) -> None:
-    """Turn every exception that a route is meant to raise into a problem response."""
+    """Register handlers that turn every expected exception of a route into a problem response."""
     app.add_exception_handler(errors.BoundaryMorphError, _typed)
     app.add_exception_handler(ValidationError, _invalid)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -79,13 +79,13 @@ def install(app: FastAPI) -> None:
 
 
 def of(request: Request, error: errors.BoundaryMorphError) -> Problem:
-    """An error of ours as problem details."""
+    """Return one of our errors as problem details."""
     _log(error)
     return _problem(request, _status(error), error.slug, error.public)
 
 
 def unexpected(request: Request) -> JSONResponse:
-    """The answer to an exception that is none of ours."""
+    """Return the response for an unexpected exception."""
     return respond(request, 500, "internal-error", "an unexpected error; the log of the service has the details")
 
 
@@ -98,7 +98,7 @@ def respond(
     where: list[dict[str, str]] | None = None,
     headers: dict[str, str] | None = None,
 ) -> JSONResponse:
-    """One problem response, or what takes its place: `request.state.refusal`, where a route speaks another dialect."""
+    """Return a problem response, or that of `request.state.refusal` for a route with another wire format."""
     problem = _problem(request, status, slug, detail, where)
     refusal = getattr(request.state, REFUSAL, None)
     if refusal is not None:
@@ -136,12 +136,12 @@ async def _typed(request: Request, error: Exception) -> JSONResponse:
     if status == HTTPStatus.UNAUTHORIZED:
         headers = {"WWW-Authenticate": "Bearer"}
     if status == HTTPStatus.REQUEST_TIMEOUT:
-        headers = {"Connection": "close"}  # the rest of the body may come at any time
+        headers = {"Connection": "close"}  # the rest of the body may still arrive
     return respond(request, status, error.slug, error.public, headers=headers)
 
 
 def _log(error: errors.BoundaryMorphError) -> None:
-    """What is for operators: what is broken, and what callers may not read."""
+    """Log what is for operators: what is broken, and what callers may not read."""
     if _status(error) in (HTTPStatus.INTERNAL_SERVER_ERROR, HTTPStatus.BAD_GATEWAY):
         log.error("%s: %s", error.slug, error)
     elif error.public != str(error):
@@ -177,12 +177,12 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     detail = phrase if error.detail == phrase else str(error.detail)
     headers = dict(error.headers) if error.headers else {}
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        headers["Allow"] = ", ".join(_methods(request))  # of all routes, where Starlette names those of one
+        headers["Allow"] = ", ".join(_methods(request))  # of all routes; Starlette names only those of one
     return respond(request, error.status_code, phrase.lower().replace(" ", "-"), detail, headers=headers)
 
 
 def _methods(request: Request) -> list[str]:
-    """What the path of a request can be asked."""
+    """Return the methods of all routes at the path of a request."""
     routes = request.app.router.routes
     return [
         method
@@ -195,5 +195,5 @@ def _methods(request: Request) -> list[str]:
 
 
 async def _disconnected(request: Request, error: Exception) -> JSONResponse:
-    """For the metrics only: nobody is there to read it."""
+    """Return a response for the metrics only, as the client has gone."""
     return respond(request, 400, "client-disconnected", "the connection was closed before the body was complete")

@@ -1,4 +1,4 @@
-"""The retriever's own routes: what `RemoteRetriever` asks."""
+"""The retriever's own routes, which `RemoteRetriever` calls."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ router = APIRouter(tags=["retrieval"], dependencies=[Depends(allowed(Scope.SELEC
 
 
 class Retrieve(Message):
-    """The `depth` documents of an index that are nearest to a query."""
+    """A request for the `depth` documents of an index that are nearest to a query."""
 
     index: str
     query: str
     depth: Annotated[int, Field(ge=1)]
     query_embedding: list[float] | None = Field(None, description="used instead of encoding the query")
-    filter: dict[str, Any] | None = Field(None, description="only documents whose metadata pass it")
-    hybrid: bool = Field(False, description="those nearest and the best by words, ranked together")
-    query_precision: Literal["float32", "float64"] = Field("float64", description="in which it is normalised")
+    filter: dict[str, Any] | None = Field(None, description="only documents whose metadata match it")
+    hybrid: bool = Field(False, description="rank candidates by vectors and by words together")
+    query_precision: Literal["float32", "float64"] = Field("float64", description="in which the query is normalised")
 
 
 class Ids(Message):
@@ -46,19 +46,19 @@ class Ids(Message):
 
 
 class Query(Message):
-    """A query to be encoded."""
+    """A query to encode."""
 
     query: str
 
 
 class Texts(Message):
-    """Documents to be encoded, each with its title."""
+    """Documents to encode, each with its title."""
 
     texts: list[str]
 
 
 def _post(path: str, summary: str, model: type[Message], media_type: str, *statuses: int) -> Callable[[Route], Route]:
-    """A route that takes this model, answers this type, and has these errors besides those that all have."""
+    """Return the decorator of a route with this request model, this response type, and these additional errors."""
     asked = {"required": True, "content": {JSON: {"schema": model.model_json_schema()}}}
     schema = {"type": "string", "format": "binary"} if media_type != JSON else {"type": "object"}
     good = {"description": "Successful Response", "content": {media_type: {"schema": schema}}}
@@ -73,7 +73,7 @@ def _post(path: str, summary: str, model: type[Message], media_type: str, *statu
 
 @_post("/retrieve", "Retrieve a pool", Retrieve, frame.POOL_TYPE, 404, 409)
 async def retrieve(request: Request, access: AccessOf, retriever: RetrieverOf) -> Response:
-    """Ids, unit embeddings and scores, best first, in the safetensors format."""
+    """Return ids, unit embeddings and scores, best first, in the safetensors format."""
     limits = access.settings.limits
     wanted = await bodies.parsed(request, access, Retrieve)
     permitted(request).require(wanted.index)
@@ -89,7 +89,7 @@ async def retrieve(request: Request, access: AccessOf, retriever: RetrieverOf) -
 
 @_post("/documents", "Read documents", Ids, JSON, 404)
 async def documents(request: Request, access: AccessOf, retriever: RetrieverOf) -> Response:
-    """Text, title and metadata of those that are there, in the order of the ids."""
+    """Return text, title and metadata of the existing documents, in the order of the ids."""
     wanted = await _ids(request, access)
     found = await retriever.documents(wanted.index, wanted.ids)
     return Response(orjson.dumps({"documents": list(found.values())}), media_type=JSON)
@@ -97,7 +97,7 @@ async def documents(request: Request, access: AccessOf, retriever: RetrieverOf) 
 
 @_post("/characters", "Measure documents", Ids, JSON, 404)
 async def characters(request: Request, access: AccessOf, retriever: RetrieverOf) -> Response:
-    """How long title and text are together, in the order of the ids; null for those that are not there."""
+    """Return the length of title and text together, in the order of the ids; null for missing documents."""
     wanted = await _ids(request, access)
     found = await retriever.characters(wanted.index, wanted.ids)
     counts = [found.get(id) for id in wanted.ids]
@@ -106,7 +106,7 @@ async def characters(request: Request, access: AccessOf, retriever: RetrieverOf)
 
 @_post("/embed/query", "Encode a query", Query, frame.EMBEDDINGS_TYPE)
 async def embed_query(request: Request, access: AccessOf, retriever: RetrieverOf, indexes: IndexesOf) -> Response:
-    """One float32 unit vector in the safetensors format, and the name of its encoder."""
+    """Return one float32 unit vector in the safetensors format, and the name of its encoder."""
     limits = access.settings.limits
     wanted = await bodies.parsed(request, access, Query)
     bodies.bound("query", len(wanted.query), limits.query_characters, "characters")
@@ -117,7 +117,7 @@ async def embed_query(request: Request, access: AccessOf, retriever: RetrieverOf
 
 @_post("/embed/documents", "Encode documents", Texts, frame.EMBEDDINGS_TYPE)
 async def embed_documents(request: Request, access: AccessOf, retriever: RetrieverOf, indexes: IndexesOf) -> Response:
-    """float32 unit vectors, in the order of the texts, in the safetensors format, and the name of their encoder."""
+    """Return float32 unit vectors, in the order of the texts, in the safetensors format, and their encoder's name."""
     limits = access.settings.limits
     wanted = await bodies.parsed(request, access, Texts)
     bodies.bound("texts", len(wanted.texts), limits.pool, "texts")

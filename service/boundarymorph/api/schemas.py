@@ -1,4 +1,4 @@
-"""The wire format of the native routes: what callers send and what they get; of `POST /select`, in `select_schemas`."""
+"""The wire format of the native routes, except that of `POST /select`, which is in `select_schemas`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from boundarymorph.scoring.bill import Bill
 
 
 class Message(BaseModel):
-    """Unknown fields are refused by name, so that a misspelt option never passes for a default; so is a value of
-    another type than the one described, such as "5" or true for a number."""
+    """The base of request bodies. Unknown fields are refused by name, so that a misspelt option does not silently
+    become a default; so are values of another type, such as "5" or true for a number."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 def _decimal(id: object) -> object:
-    """An integer id as the string that an upload makes of it."""
+    """Convert an integer id to a string, as uploads do."""
     return str(id) if isinstance(id, int) and not isinstance(id, bool) and -(2**63) <= id < 2**64 else id
 
 
@@ -40,44 +40,44 @@ NO_ENCODER = "none"
 
 
 class LanguageModelUsage(BaseModel):
-    """What a language model that grades took for a request; 0 where every grade was known."""
+    """The tokens and the cost of a language model that grades, for one request; 0 if every grade was known."""
 
-    input_tokens: int = Field(description="read, as the model's server counts them")
+    input_tokens: int = Field(description="tokens read, as counted by the model's server")
     output_tokens: int = Field(description="written")
-    cost: float = Field(description="by the service's prices, in their currency; also of what was sent in vain")
+    cost: float = Field(description="by the service's prices, in their currency; includes requests without a grade")
 
     @classmethod
     def of(cls, bill: Bill | None) -> LanguageModelUsage | None:
-        """None where the scorer is none."""
+        """Convert a bill; None if the scorer is not a language model."""
         if bill is None:
             return None
         return cls(input_tokens=bill.usage.read, output_tokens=bill.usage.written, cost=bill.spent.cost)
 
 
 class CreateIndex(Message):
-    """An index has vectors of the service's encoder, its users' own of a given dimension, or none."""
+    """The configuration of an index: with vectors of the service's encoder, vectors of your own, or none."""
 
     encoder: str | None = Field(
         None,
-        description="the encoder that the service runs, which is the default; or 'none' for an index without vectors, "
-        "whose documents are found by BM25",
+        description="the name of the service's encoder, the default; or 'none' for an index without vectors, searched "
+        "by BM25",
     )
-    dimension: int | None = Field(None, ge=1, description="own vectors of this dimension, without an encoder")
+    dimension: int | None = Field(None, ge=1, description="dimension of your own vectors, without an encoder")
     kind: str | None = Field(
         None,
-        description="how it is searched: exactly (flat, the default), or faster and nearly so (ivf; in Milvus also "
+        description="how it is searched: exactly (flat, the default), or approximately and faster (ivf; in Milvus also "
         "hnsw, diskann and autoindex)",
     )
     lexical: bool = Field(True, description="keep the words too, for BM25 and hybrid search")
-    metric: str = Field("cosine", description="cosine: every vector is brought to unit length")
+    metric: str = Field("cosine", description="only cosine: every vector is normalised to unit length")
 
     @field_validator("metric")
     @classmethod
     def _cosine(cls, metric: str) -> str:
         if metric != "cosine":
             raise ValueError(
-                f"there is no metric {metric!r}, only 'cosine': all vectors are brought to unit length, so that what "
-                "their lengths mean is lost; of vectors that have it already, 'cosine' is the inner product"
+                f"there is no metric {metric!r}, only 'cosine': all vectors are normalised to unit length, so that "
+                "their lengths do not count; for vectors of unit length, 'cosine' is the inner product"
             )
         return metric
 
@@ -86,51 +86,51 @@ class CreateIndex(Message):
         if self.encoder is not None and self.dimension is not None:
             raise ValueError("give 'encoder' or 'dimension', not both: the encoder knows its dimension")
         if self.encoder == NO_ENCODER and (self.kind is not None or not self.lexical):
-            raise ValueError("an index without an encoder has its words alone: leave out 'kind' and 'lexical'")
+            raise ValueError("an index without an encoder has only its words: leave out 'kind' and 'lexical'")
         return self
 
 
 class StructureDescription(BaseModel):
-    """What an index of kind ivf was trained with."""
+    """The last training of an index of kind ivf."""
 
     count: int = Field(description="documents")
-    sequence: int = Field(description="of the last change before it")
-    clusters: int = Field(description="lists of vectors")
-    recall: dict[int, float] = Field(description="by depth, measured on its own vectors")
+    sequence: int = Field(description="sequence number of the last change before the training")
+    clusters: int = Field(description="number of lists of vectors")
+    recall: dict[int, float] = Field(description="by depth, measured on the index's own vectors")
 
 
 class IndexDescription(BaseModel):
-    """An index at a glance."""
+    """The description of an index."""
 
-    name: str = Field(description="in the URLs of its routes")
+    name: str = Field(description="as in the URLs of its routes")
     count: int = Field(description="documents")
-    dimension: int = Field(description="of its vectors; 0 where it has none")
-    encoder: str | None = Field(description="null for an index of own vectors, or without vectors")
+    dimension: int = Field(description="of its vectors; 0 if it has none")
+    encoder: str | None = Field(description="null for an index with vectors of your own, or without vectors")
     created: str = Field(description="UTC, ISO 8601")
     bytes: int = Field(description="on disk")
     kind: str = Field(description="how it is searched: flat, ivf, words; in Milvus flat or hnsw")
-    metric: Literal["cosine"] = Field("cosine", description="vectors are brought to unit length")
-    structure: StructureDescription | None = Field(None, description="null where it is searched exactly")
+    metric: Literal["cosine"] = Field("cosine", description="vectors are normalised to unit length")
+    structure: StructureDescription | None = Field(None, description="null if it is searched exactly")
 
 
 class IndexList(BaseModel):
-    """All indexes by name."""
+    """The indexes by name."""
 
     indexes: list[IndexDescription] = Field(description="by name")
 
 
 class UploadedDocument(BaseModel):
-    """A document as an upload takes it; other fields are counted in the report, and refused where it is strict."""
+    """A document of an upload. Other fields are counted in the report, and refused by a strict upload."""
 
     id: Annotated[str, Field(min_length=1, max_length=512)] | int = Field(description="unique in the index")
     text: str = Field(description="what the models read, after the title")
     title: str | None = Field(None, description="read by the models before the text")
-    metadata: dict[str, Any] | None = Field(None, description="what filters go by")
+    metadata: dict[str, Any] | None = Field(None, description="used by filters")
     embedding: list[float] | None = Field(None, description="encoded by the service if absent")
 
 
 class StoredDocument(BaseModel):
-    """A document as an index holds it."""
+    """A document in an index."""
 
     id: str = Field(description="unique in the index")
     text: str = Field(description="as it was uploaded")
@@ -139,41 +139,41 @@ class StoredDocument(BaseModel):
 
 
 class UploadProblem(BaseModel):
-    """A line of an upload (or a position in its array), counted from 1, that was skipped, and why."""
+    """A skipped line of an upload, or position in its array, counted from 1, and the reason."""
 
     line: int = Field(description="counted from 1")
-    reason: str = Field(description="what is wrong with it")
+    reason: str = Field(description="why it was skipped")
 
 
 class UploadReport(BaseModel):
-    """What became of an upload. All that is counted as added or updated is on disk."""
+    """The result of an upload. Documents counted as added or updated are on disk."""
 
-    added: int = Field(description="documents that are new")
-    updated: int = Field(description="documents that replaced one of the same id")
-    unchanged: int = Field(description="documents that were there already")
-    superseded: int = Field(description="earlier documents of an id that came again")
-    skipped: int = Field(description="lines that are no document")
-    truncated: int = Field(description="documents cut to the encoder's maximum length to be embedded")
-    problems: list[UploadProblem] = Field(description="the first of what was skipped")
+    added: int = Field(description="new documents")
+    updated: int = Field(description="documents that replaced one with the same id")
+    unchanged: int = Field(description="documents that existed already with the same content")
+    superseded: int = Field(description="documents whose id came again later in the upload")
+    skipped: int = Field(description="lines that are not a valid document")
+    truncated: int = Field(description="documents cut to the encoder's maximum length for embedding")
+    problems: list[UploadProblem] = Field(description="the first skipped lines")
     unknown_fields: dict[str, int] = Field(
-        description="fields that mean nothing here, and how many documents had them: perhaps misspelt ones"
+        description="unknown fields, perhaps misspelt, and how many documents had them"
     )
 
 
 class UploadProgress(BaseModel):
-    """How an upload goes, as of its last batch, all of which is on disk."""
+    """The progress of an upload after its last batch, all of which is on disk."""
 
-    documents: int = Field(description="dealt with, whatever became of them")
-    added: int = Field(description="documents that are new")
-    updated: int = Field(description="documents that replaced one of the same id")
-    unchanged: int = Field(description="documents that were there already")
-    skipped: int = Field(description="lines that are no document")
+    documents: int = Field(description="documents processed, with any outcome")
+    added: int = Field(description="new documents")
+    updated: int = Field(description="documents that replaced one with the same id")
+    unchanged: int = Field(description="documents that existed already with the same content")
+    skipped: int = Field(description="lines that are not a valid document")
     documents_per_second: float = Field(description="over the last 30 seconds")
-    seconds_left: float | None = Field(description="null where the length of the upload is not known")
+    seconds_left: float | None = Field(description="null if the length of the upload is unknown")
 
 
 class DeleteDocuments(Message):
-    """Which documents to delete: those of some ids, or those whose metadata pass a filter."""
+    """The documents to delete: those with these ids, or those whose metadata match a filter."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -184,8 +184,8 @@ class DeleteDocuments(Message):
         }
     )
 
-    ids: list[Id] | None = Field(None, description="of the documents to delete; unknown ones are ignored")
-    filter: dict[str, Any] | None = Field(None, description="as of a selection; {} is passed by all documents")
+    ids: list[Id] | None = Field(None, description="of the documents to delete; unknown ids are ignored")
+    filter: dict[str, Any] | None = Field(None, description="as in a selection; {} matches all documents")
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -195,22 +195,22 @@ class DeleteDocuments(Message):
 
 
 class DeleteReport(BaseModel):
-    """How many documents were there and are gone."""
+    """The result of a deletion."""
 
-    deleted: int = Field(description="documents that were there")
+    deleted: int = Field(description="number of documents that existed and are deleted")
 
 
 class ScoreRequest(Message):
-    """Texts to be scored against one query."""
+    """Texts to score against one query."""
 
-    query: str = Field(description="what the texts are to be relevant to")
+    query: str = Field(description="the query that the texts are scored against")
     texts: list[str] = Field(description="to be scored")
-    deadline_ms: float | None = Field(None, gt=0, le=86_400_000, description="from now; what is late is not begun")
-    truncate: bool = Field(True, description="cut what is too long for the model; false refuses it")
+    deadline_ms: float | None = Field(None, gt=0, le=86_400_000, description="from now; late texts are not scored")
+    truncate: bool = Field(True, description="cut texts that are too long for the model; false refuses them")
 
 
 class ScoreResponse(BaseModel):
-    """scores: in [0, 1], in the order of the texts; truncated: how many were cut to fit."""
+    """The scores of all texts of a request."""
 
     model: str = Field(description="with revision, precision, length and prompt")
     scores: list[float] = Field(description="in [0, 1], in the order of the texts")
@@ -218,38 +218,36 @@ class ScoreResponse(BaseModel):
 
 
 class ScorerInfo(BaseModel):
-    """A cross-encoder and its bounds."""
+    """A cross-encoder and its limits."""
 
     model: str = Field(description="with revision, precision, length and prompt")
     backend: str = Field(description="what runs it")
     max_length: int = Field(description="tokens of a query and a text together")
     max_texts: int = Field(description="in one call")
-    batch_tokens: int = Field(description="of a batch now; fewer than configured after one did not fit the device")
-    queue_tokens: int = Field(description="that may wait; what is over it is refused")
+    batch_tokens: int = Field(description="now per batch; fewer than configured after one did not fit the device")
+    queue_tokens: int = Field(description="that may wait; requests beyond are refused")
 
 
 class Health(BaseModel):
-    """status: "ok", "starting", "unready", "draining" or "failed"."""
+    """The state of the process."""
 
     status: str = Field(description="ok, starting, unready, draining or failed")
     detail: str | None = Field(None, description="why it is not ok")
 
 
 class PartHealth(BaseModel):
-    """Whether a part answered its last probe; since: when it began to answer, or ceased to."""
+    """The state of a part of the process."""
 
     status: Literal["ok", "away"] = Field(description="whether it answered its last probe")
-    since: datetime = Field(description="when that began")
-    detail: str | None = Field(None, description="why it is away, for those who may read it")
+    since: datetime = Field(description="since when")
+    detail: str | None = Field(None, description="why it does not answer, for callers that may read it")
 
 
 class Ready(Health):
-    """Whether the process can serve, and which part behind it does not answer. What is paid by the request is not
-    asked, and not among the parts."""
+    """Whether the process can serve, and which of its parts do not answer. Services that charge per request are not
+    probed and not listed."""
 
-    parts: dict[str, PartHealth] = Field(
-        default_factory=dict, description="by name, those that the process cannot work without"
-    )
+    parts: dict[str, PartHealth] = Field(default_factory=dict, description="by name, the parts that the process needs")
 
 
 class Problem(BaseModel):
@@ -257,7 +255,7 @@ class Problem(BaseModel):
 
     type: str = Field(description="stable; urn:boundarymorph:problem: and a name")
     title: str = Field(description="the type in words")
-    status: int = Field(description="of the HTTP answer")
+    status: int = Field(description="of the HTTP response")
     detail: str = Field(description="what is wrong and what to do about it")
     instance: str | None = Field(None, description="the path of the request")
-    errors: list[dict[str, str]] | None = Field(None, description="where in the body, and what")
+    errors: list[dict[str, str]] | None = Field(None, description="the invalid fields of the body, and why")

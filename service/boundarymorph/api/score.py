@@ -1,4 +1,4 @@
-"""POST /score: the scorer's own route."""
+"""The scorer's own routes: POST /score and GET /info."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ router = APIRouter(tags=["scoring"], dependencies=[Depends(allowed(Scope.SELECT)
     responses=openapi.problems(413, 422, 429, 502, 503, 504),
 )
 async def score(request: Request, access: AccessOf, scorer: ScorerOf) -> Response:
-    """All texts or none: 429 with Retry-After when they cannot be done in time, before any work. A caller that goes
-    away takes its texts out of the queue."""
+    """Scores all texts or none. A request that cannot be done in time gets 429 with Retry-After before any work. If the
+    caller disconnects, its texts leave the queue."""
     arrival = time.monotonic()
     wanted = await bodies.parsed(request, access, ScoreRequest)
     _check(wanted, access.settings.limits)
@@ -44,7 +44,7 @@ async def score(request: Request, access: AccessOf, scorer: ScorerOf) -> Respons
 
 @router.get("/info", summary="Which model, and what it takes", responses=openapi.problems(503))
 async def info(access: AccessOf, scorer: ScorerOf) -> ScorerInfo:
-    """Two scorers of the same model name give the same scores."""
+    """Scorers with the same model name give the same scores."""
     model = scorer.model
     return ScorerInfo(
         model=model.name,

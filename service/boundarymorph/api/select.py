@@ -1,4 +1,4 @@
-"""POST /select."""
+"""The route POST /select."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ EVENTS = "text/event-stream"
 async def select(
     request: Request, response: Response, access: AccessOf, caller: CallerOf, selector: SelectorOf
 ) -> SelectResponse | Response:
-    """Candidates come from an index or with the request; back comes the set, most relevant first, each document with
-    its score or with what was inferred from its scored neighbours. A caller that goes away ends the work. With
-    `Accept: text/event-stream`, an event before each round, and the set as the last one."""
+    """Takes candidates from an index or from the request. Returns the set, most relevant first, each document with its
+    score or with the one expected from its scored neighbours. If the caller disconnects, the work ends. With
+    `Accept: text/event-stream`, sends an event before each round, and finally the set."""
     watch, arrival = Stopwatch(), time.monotonic()
     async with AsyncExitStack() as held:
         visit = held.enter_context(access.admission.enter(caller))
@@ -72,7 +72,7 @@ async def select(
 async def selected(
     selector: Selector, task: SelectionTask, watch: Stopwatch, turn: AbstractAsyncContextManager[None]
 ) -> SelectionResult:
-    """The result of a task, once it is its turn."""
+    """Wait for a turn, and return the result of a task."""
     async with AsyncExitStack() as stack:
         with watch.stage("wait"):
             await stack.enter_async_context(turn)
@@ -85,16 +85,16 @@ async def _begun(
     turn: AbstractAsyncContextManager[None],
     held: AsyncExitStack,
 ) -> Progress | SelectionResult:
-    """The first step, whose errors still have a status of their own. The turn is held."""
+    """Return the first step, whose errors can still set the status of the response. Keeps the turn."""
     with watch.stage("wait"):
         await held.enter_async_context(turn)
     return await anext(steps)
 
 
 class _Events(StreamingResponse):
-    """Events, and what is held at most until they have been sent or nobody listens any more.
+    """Sends events, and releases resources at the latest when all have been sent or the client has disconnected.
 
-    seconds: that a client may take to read one of them; then it is hung up on.
+    seconds: the time for a client to read an event before it is disconnected.
     """
 
     def __init__(self, events: AsyncIterator[bytes], held: AsyncExitStack, seconds: float) -> None:
@@ -116,7 +116,7 @@ async def _events(
     event: Callable[[Progress], RoundEvent],
     answer: Callable[[SelectionResult], SelectResponse],
 ) -> AsyncIterator[bytes]:
-    """The events `round`, and `selection` or `problem` as the last one, for which nothing is held any more."""
+    """Yield the events `round` and finally, after releasing all resources, `selection` or `problem`."""
     try:
         while isinstance(step, Progress):
             yield _event("round", event(step))

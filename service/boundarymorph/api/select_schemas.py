@@ -25,7 +25,7 @@ from boundarymorph.selector.result import Interruption, Status
 
 
 class VectorBlock(Message):
-    """Vectors as one base64 string of little-endian numbers in C order: 10,000 x 1,024 is not practical as JSON."""
+    """Vectors as one base64 string of little-endian numbers in C order, as 10,000 x 1,024 is impractical in JSON."""
 
     data: str = Field(description="base64 of the bytes")
     shape: list[Annotated[int, Field(ge=1)]] = Field(min_length=1, max_length=2, description="[N, d], or [d]")
@@ -56,14 +56,14 @@ BatchSize = Annotated[Annotated[int, Field(ge=1)] | Literal["auto"], _number_or_
 
 
 class PoolDocument(Message):
-    """One candidate. The id is its position where it has none; an integer is taken as its decimal digits."""
+    """One candidate. The default id is its position; an integer id becomes a string."""
 
     id: Id | None = Field(None, description="unique in the pool; the position, from 0, if absent")
     text: str = Field(description="what the models read, after the title")
     title: str | None = Field(None, description="read by the models before the text")
     embedding: list[float] | None = Field(None, description="made by the service if absent, see 'vectors'")
     score: float | None = Field(None, description="retrieval score: the pool is ranked by it if all have one")
-    bm25: float | None = Field(None, ge=0, description="word overlap with the query, if you have it: improves the set")
+    bm25: float | None = Field(None, ge=0, description="lexical match with the query, if you have it: improves the set")
     cross_encoder_score: float | None = Field(
         None, ge=0, le=1, description="if you know it already: evidence that costs no call"
     )
@@ -77,13 +77,13 @@ class PoolBody(Message):
     """The candidates of one request."""
 
     documents: list[PoolDocument] = Field(
-        min_length=1, description="ranked by their scores; without them as 'ranked' says"
+        min_length=1, description="ranked by their scores; without scores as 'ranked' says"
     )
     embeddings: VectorBlock | None = Field(None, description="of all documents at once, in their order")
     features: dict[Annotated[str, Field(min_length=1, max_length=64)], list[float | None]] = Field(
         default_factory=dict,
-        description="signals of yours by name, a number a document in their order, null where it has none: the method "
-        "'trend' learns which of them the scores follow",
+        description="your own signals by name, a number per document in their order, null for a missing one: the "
+        "method 'trend' learns which of them the scores follow",
     )
 
 
@@ -122,64 +122,64 @@ class SelectRequest(Message):
     budget: Budget | None = Field(
         None,
         validation_alias=AliasChoices("budget", "B"),
-        description='B: cross-encoder calls at most; "auto" stops when little is expected to be lost by it',
+        description='B: cross-encoder calls at most; "auto" stops when the set is expected to lose little by it',
     )
     k: int | None = Field(None, ge=1, description="documents to return")
     max_tokens: int | None = Field(
-        None, ge=1, le=1_000_000_000, description="return what fits into so many tokens, instead of k"
+        None, ge=1, le=1_000_000_000, description="return documents up to this many tokens, instead of k"
     )
     method: Literal[*METHODS] | None = Field(  # type: ignore[valid-type]
         None,
         description="'trend' learns how the scores relate to the ranking; 'boundarymorph' is the paper's method, "
-        "call by call only with batch_size 1 and reuse false",
+        "which makes the paper's calls one by one only with batch_size 1 and reuse false",
     )
     depth: int | None = Field(
         None, ge=1, validation_alias=AliasChoices("depth", "N"), description="N: candidates taken from the index"
     )
     filter: dict[str, Any] | None = Field(
-        None, description="only documents of the index whose metadata pass it; docs/api.md has the language"
+        None, description="only documents of the index whose metadata match it; docs/api.md describes the language"
     )
-    hybrid: bool = Field(False, description="candidates by the vectors and by the words, ranked together")
+    hybrid: bool = Field(False, description="rank candidates by vectors and by words together")
     spend: Literal["order", "set"] = Field(
         "order",
-        description="where every document fits: 'order' makes calls for the order of the answer, 'set', the paper's "
-        "rule, none, as none can change the set",
+        description="if every document fits, so that no call can change the set: 'order' spends the calls on the order "
+        "of the answer, 'set', the paper's rule, makes none",
     )
     batch_size: BatchSize | None = Field(
         None,
-        description="documents scored a round, fewer where the deadline is near; with 1 each call knows all before it. "
-        "'auto', the default: rounds that grow, 4 for 10 calls and 10 for 50. "
-        "Where the budget covers the pool nothing is chosen, and a round has as many as can be scored in time",
+        description="documents scored per round, fewer when the deadline is near; with 1 each call is chosen knowing "
+        "all earlier scores. 'auto', the default: growing rounds, 5 for 10 calls and 11 for 50. If the budget covers "
+        "the pool, nothing is chosen, and a round has as many as can be scored in time",
     )
     query_embedding: Vector | None = Field(None, description="used instead of encoding the query")
     ranked: bool = Field(
         False,
-        description="the pool is in retrieval order, best first; without this and without scores its order is that of "
-        "BM25, or where it has embeddings that of the inner products with the query",
+        description="the pool is in retrieval order, best first. Without this and without scores it is ranked by BM25 "
+        "or, if it has embeddings, by the inner products with the query",
     )
     vectors: Literal["lexical", "encoder"] | None = Field(
         None,
-        description="of a pool without embeddings: made of its words, which takes no encoder, or by the encoder",
+        description="for a pool without embeddings: make them from its words, without an encoder, or with the encoder",
     )
     return_documents: bool = Field(False, description="return text, title and metadata too")
     explain: bool | Literal["pool"] = Field(
         False,
-        description="return every round: what was asked, against what, and the score; with 'pool' also what is "
-        "believed of each candidate, and where it lies on a map",
+        description="return every round: what was scored, its rival, and the score; with 'pool' also the belief about "
+        "each candidate, and its position on a map",
     )
     deadline_ms: float | None = Field(
-        None, gt=0, le=86_400_000, description="from the arrival: the set as it is then is the answer"
+        None, gt=0, le=86_400_000, description="from the arrival; the answer is the set as it is then"
     )
     reuse: bool = Field(
         True,
-        description="scores known from earlier requests take the place of calls; false: pick as if it were the first",
+        description="scores known from earlier requests replace calls; false: choose as a first request would",
     )
-    priority: int = Field(0, ge=-9, le=9, description="whose turn is next where requests wait: the highest first")
+    priority: int = Field(0, ge=-9, le=9, description="the order of your waiting requests, the highest first")
     on_failure: Literal["degrade", "error"] | None = Field(
         None,
-        description="what an answer may be when the deadline comes, or scorer or retriever fail. By default the set as "
-        "far as it is known, but a problem, 429, where the service is too busy to score anything. 'degrade': then too, "
-        "the order of the first stage. 'error': a problem instead of any answer that would not be 'complete'",
+        description="what to do at the deadline, or if scorer or retriever fail. By default answer with the set as "
+        "known so far, or with 429 if the service is too busy to score anything. 'degrade': in that case answer too, "
+        "with the first stage's order. 'error': answer with a problem instead of anything but 'complete'",
     )
 
     @model_validator(mode="after")
@@ -200,21 +200,21 @@ class SelectRequest(Message):
 
     @property
     def _embedded(self) -> bool:
-        """Whether there are vectors of documents or of the query."""
+        """Whether the request has vectors of documents or of the query."""
         pool = self.pool
         documents = pool is not None and (pool.embeddings is not None or any(d.embedding for d in pool.documents))
         return documents or self.query_embedding is not None
 
 
 class SelectedDocument(BaseModel):
-    """A document of the set. `relevance` is the cross-encoder's score where it was asked, else the posterior mean."""
+    """A document of the set. `relevance` is the cross-encoder's score if it was scored, else the posterior mean."""
 
     id: str = Field(description="of the document in its index or pool")
     rank: int = Field(description="1 is the most relevant of the set")
     relevance: float = Field(description="in [0, 1]")
-    std: float = Field(description="posterior standard deviation; 0 where scored")
+    std: float = Field(description="posterior standard deviation; 0 if scored")
     source: Literal["cross_encoder", "posterior"] = Field(description="whether 'relevance' was scored or inferred")
-    cross_encoder_score: float | None = Field(description="null where it was not scored")
+    cross_encoder_score: float | None = Field(description="null if it was not scored")
     retrieval_rank: int = Field(description="1 is the first of the pool")
     retrieval_score: float = Field(description="of the first stage")
     text: str | None = Field(None, description="with 'return_documents'")
@@ -223,29 +223,29 @@ class SelectedDocument(BaseModel):
 
 
 class Usage(BaseModel):
-    """What was spent. Calls, cached and reused scores all count against the budget."""
+    """What a selection used. Calls, cached and reused scores all count against the budget."""
 
     budget: int = Field(description="B in force")
     cross_encoder_calls: int = Field(description="pairs that the cross-encoder scored for this request")
     cached_scores: int = Field(
-        description="asked for in a round and answered by the cache, or computed for another request at the same time"
+        description="chosen in a round, but answered by the cache or computed for another request at the same time"
     )
     rounds: int = Field(description="trips to the scorer")
-    reused_scores: int = Field(description="known from earlier requests; they took the place of as many calls")
+    reused_scores: int = Field(description="known from earlier requests; they replaced as many calls")
     truncated_documents: int = Field(description="scored documents that were cut to fit the cross-encoder")
     language_model: LanguageModelUsage | None = Field(
-        None, description="tokens and cost, where a language model is the scorer"
+        None, description="tokens and cost, if a language model is the scorer"
     )
 
 
 class ExplainedCall(BaseModel):
-    """One call: which document was asked and why, and what it scored."""
+    """One call: the document that was scored, why it was chosen, and its score."""
 
     id: str = Field(description="of the document that was scored")
     retrieval_rank: int = Field(description="1 is the first of the pool")
-    rival: str | None = Field(description="the other side of the contested pair; null where one document was weighed")
+    rival: str | None = Field(description="the other document of the contested pair; null if one was valued alone")
     gap: float | None = Field(description="standardized boundary gap to the rival")
-    value: float | None = Field(description="what the rule maximised, without a rival; null where nothing was weighed")
+    value: float | None = Field(description="without a rival, the value that was maximised; null if none was")
     score: float = Field(description="in [0, 1]")
 
 
@@ -257,7 +257,7 @@ class ExplainedRound(BaseModel):
 
 
 class PoolMap(BaseModel):
-    """The pool on the plane of its first two principal components: what lies close together is alike."""
+    """The pool on the plane of its first two principal components: similar documents lie close together."""
 
     x: list[float] = Field(description="of the documents, in retrieval order")
     y: list[float] = Field(description="of the documents, in retrieval order")
@@ -269,9 +269,9 @@ class ExplainedPool(BaseModel):
 
     ids: list[str] = Field(description="of the documents")
     retrieval_scores: list[float] = Field(description="of the first stage")
-    relevance: list[float | None] = Field(description="as believed in the end; null where nothing is, or it is deleted")
-    std: list[float | None] = Field(description="posterior standard deviation; 0 where scored")
-    map: PoolMap | None = Field(description="null where there are no vectors, or too few")
+    relevance: list[float | None] = Field(description="the final one; null if unknown or deleted")
+    std: list[float | None] = Field(description="posterior standard deviation; 0 if scored")
+    map: PoolMap | None = Field(description="null if there are no vectors, or too few")
 
 
 class SelectResponse(BaseModel):
@@ -280,22 +280,22 @@ class SelectResponse(BaseModel):
     id: str = Field(description="of this answer")
     documents: list[SelectedDocument] = Field(description="the set, most relevant first")
     pool_size: int = Field(description="N")
-    k: int | None = Field(description="null where 'max_tokens' was given")
-    max_tokens: int | None = Field(description="null where 'k' counts")
+    k: int | None = Field(description="null if 'max_tokens' was given")
+    max_tokens: int | None = Field(description="null if 'k' counts")
     method: str = Field(description="in force")
     vectors: VectorSource = Field(
-        description="where the documents' vectors are from: given in the request, the service's encoder, the words "
-        "(lexical), the index; none where an order was all that was needed"
+        description="the source of the documents' vectors: given in the request, the service's encoder, the words "
+        "(lexical), the index; none if only an order was needed"
     )
     usage: Usage = Field(description="what it cost")
     status: Literal[*map(str, Status)] = Field(  # type: ignore[valid-type]
-        description="partial: as of the scores that there were time or a scorer for; retrieval_only: there were none"
+        description="partial: fewer scores than asked for, as time or the scorer ran out; retrieval_only: no scores"
     )
     stop_reason: Literal[*map(str, (*StopReason, *Interruption))] = Field(  # type: ignore[valid-type]
         description="why no more calls were made"
     )
     expected_loss: float = Field(
-        description="share of the set's relevance that more calls may have brought; 0 where every document fits"
+        description="share of the best set's relevance that the set is expected to miss; 0 if every document fits"
     )
     timings_ms: dict[str, float] = Field(description="by stage, and in total")
     warnings: list[str] = Field(description="what a caller should know, in words")
@@ -304,21 +304,21 @@ class SelectResponse(BaseModel):
 
 
 class RoundEvent(BaseModel):
-    """Of a streamed selection, before each round: what was spent, and the set if it ended now."""
+    """The state of a streamed selection before a round: what was spent, and the current set."""
 
     rounds: int = Field(description="made so far")
     cross_encoder_calls: int = Field(description="made so far")
-    cached_scores: int = Field(description="asked for and answered by the cache, or computed for another request")
-    reused_scores: int = Field(description="known from earlier requests; they take the place of as many calls")
+    cached_scores: int = Field(description="chosen, but answered by the cache or computed for another request")
+    reused_scores: int = Field(description="known from earlier requests; they replace as many calls")
     budget: int = Field(description="B in force")
-    expected_loss: float = Field(description="share of the set's relevance that more calls may bring")
-    ids: list[str] = Field(description="the set as believed now, most relevant first")
+    expected_loss: float = Field(description="share of the best set's relevance that this set is expected to miss")
+    ids: list[str] = Field(description="the current set, most relevant first")
     language_model: LanguageModelUsage | None = Field(
-        None, description="tokens and cost so far, where a language model is the scorer"
+        None, description="tokens and cost so far, if a language model is the scorer"
     )
     calls: list[ExplainedCall] | None = Field(None, description="of the last round, with 'explain'")
     retrieval_ranks: list[int] | None = Field(None, description="of 'ids', with 'explain': \"pool\"")
     relevance: list[float | None] | None = Field(
-        None, description="of all candidates as believed now, in retrieval order, with 'explain': \"pool\""
+        None, description="current, of all candidates in retrieval order, with 'explain': \"pool\""
     )
-    std: list[float | None] | None = Field(None, description="its posterior standard deviation; 0 where scored")
+    std: list[float | None] | None = Field(None, description="its posterior standard deviation; 0 if scored")

@@ -1,4 +1,4 @@
-"""Between the wire and the selector: a checked task out of a request, a response out of a result."""
+"""Converts requests to checked tasks of the selector, and its results to responses."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ from boundarymorph.selector.task import SelectionTask
 from boundarymorph.settings import Limits, Settings
 
 ITEM_BYTES = {"float16": 2, "float32": 4}
-DECIMALS = 5  # of what is told of a whole pool
+DECIMALS = 5  # of the numbers about a whole pool
 
 
 def task_of(request: SelectRequest, settings: Settings, arrival: float) -> SelectionTask:
-    """Fill in defaults and check bounds. Raises LimitExceeded, InvalidEmbeddings or InvalidInput.
+    """Fill in defaults and check limits. Raises LimitExceeded, InvalidEmbeddings or InvalidInput.
 
-    arrival: when the request came, on `time.monotonic()`.
+    arrival: of the request, on `time.monotonic()`.
     """
     limits = settings.limits
     batch_size = settings.batch_size if request.batch_size is None else request.batch_size
@@ -81,7 +81,7 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
 
 
 def response_of(result: SelectionResult, task: SelectionTask, *, explain: bool = False) -> SelectResponse:
-    """Everything a caller may want to know of a result."""
+    """Convert the result of a selection to the response."""
     return SelectResponse(
         id=uuid4().hex,
         documents=_documents(result, task.return_documents),
@@ -110,7 +110,7 @@ def response_of(result: SelectionResult, task: SelectionTask, *, explain: bool =
 
 
 def event_of(progress: Progress, *, explain: bool = False) -> RoundEvent:
-    """Where a selection stands."""
+    """Convert the progress of a selection to an event."""
     relevance, std = (None, None) if progress.believed is None else _of_all(progress.believed, progress.pool)
     return RoundEvent(
         rounds=progress.rounds,
@@ -205,7 +205,7 @@ def _embeddings(pool: PoolBody, limits: Limits) -> NDArray[np.floating] | Sequen
 
 
 def _features(pool: PoolBody, limits: Limits) -> dict[str, NDArray[np.float64]]:
-    """(N,) each, NaN where a document has none."""
+    """Return arrays of shape (N,), with NaN for missing values."""
     bound("pool.features", len(pool.features), limits.features, "signals")
     for name, values in pool.features.items():
         if name in COMPLETE:
@@ -304,7 +304,7 @@ def _map(places: Places) -> PoolMap:
 
 
 def _of_all(believed: Selection | None, pool: Pool) -> tuple[list[float | None], list[float | None]]:
-    """Relevance and deviation of all documents of the pool, None where nothing is believed."""
+    """Return relevance and standard deviation of all documents of the pool, None where unknown."""
     values = np.full((2, len(pool)), np.nan)
     if believed is not None:
         values[:, believed.documents] = np.round((believed.relevance, believed.std), DECIMALS)
@@ -314,6 +314,6 @@ def _of_all(believed: Selection | None, pool: Pool) -> tuple[list[float | None],
 
 
 def _rounded(values: NDArray[np.float64]) -> list[float]:
-    """For many numbers, which nobody reads to more than DECIMALS."""
+    """Round to DECIMALS, to keep long lists of numbers short."""
     rounded: list[float] = np.round(values, DECIMALS).tolist()
     return rounded

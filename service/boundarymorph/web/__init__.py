@@ -1,1 +1,1 @@
-"""What a browser is given: the playground and the description of the API, without anything from another server."""
+"""The pages of the service, the playground and the API description, which load nothing from other servers."""

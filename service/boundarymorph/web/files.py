@@ -1,4 +1,4 @@
-"""Files that a page is made of, as answers to a browser that may load nothing else."""
+"""The static files of a page, with headers that let the browser load nothing else."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ SECURITY = {
 
 
 class StaticFile:
-    """One file, read once. A browser that has it already is told so with 304."""
+    """A file that is read once. A browser that has it already gets 304."""
 
     def __init__(self, source: Traversable) -> None:
-        """Raises KeyError for a type that is not among TYPES, and OSError."""
+        """Raises KeyError for a type that is not in TYPES, and OSError."""
         self._content = source.read_bytes()
         self._type = TYPES[PurePosixPath(source.name).suffix]
         self._tag = f'"{hashlib.sha256(self._content).hexdigest()[:32]}"'
 
     def answer(self, request: Request) -> Response:
-        """The file, for a GET."""
+        """Return the response to a GET."""
         headers = {**SECURITY, "ETag": self._tag, "Cache-Control": "no-cache"}
         if request.headers.get("if-none-match") == self._tag:
             return Response(status_code=304, headers=headers)

@@ -1,4 +1,4 @@
-"""/playground and /docs."""
+"""The pages /playground and /docs."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ SWAGGER_UI = ("swagger-ui-bundle.js", "swagger-ui.css")  # in a package that fol
 
 
 def playground(settings: Settings) -> APIRouter:
-    """The page where a selection can be tried and seen; nothing where the settings say so."""
+    """Return the routes of the playground; none if the settings turn it off."""
     if not settings.playground:
         return APIRouter()
     return _page("playground", [STATIC / "vendor" / name for name in CHARTS])
 
 
 def docs() -> APIRouter:
-    """The description of an application's API."""
+    """Return the routes of the page with the API description."""
     carrier = distribution("fastapi-swagger")
     return _page("docs", [Path(str(carrier.locate_file(f"fastapi_swagger/resources/{name}"))) for name in SWAGGER_UI])
 
 
 def _page(name: str, others: Iterable[Traversable]) -> APIRouter:
-    """A page at /NAME, with what it is made of below: all of its folder, and other files."""
+    """Return the routes of a page at /NAME, with the files of its folder and others below it."""
     files = {source.name: StaticFile(source) for source in (*(STATIC / name).iterdir(), *others)}
     page = files.pop(PAGE)
     routes = APIRouter(include_in_schema=False)

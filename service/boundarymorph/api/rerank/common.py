@@ -1,4 +1,4 @@
-"""What all rerank dialects have in common: what is asked for, the ranking that answers it, and our diagnostics."""
+"""What all rerank dialects have in common: requests, rankings, and our diagnostics."""
 
 from __future__ import annotations
 
@@ -16,49 +16,49 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.selection import StopReason
 from boundarymorph.selector.result import Interruption, Status
 
-CERTAIN = 1e-15  # how near to 0 and 1 scores come at most before their log-odds are taken
+CERTAIN = 1e-15  # the least distance of scores from 0 and 1 for their log-odds
 CHARACTERS_PER_TOKEN = 4  # of English text under the usual tokenizers
 
 
 class NoDocuments(InvalidInput):
-    """There is nothing to rank."""
+    """The list of documents is empty."""
 
     slug = "no-documents"
 
 
 class RerankRequest(BaseModel):
-    """The fields of ours that every dialect takes. Unknown fields are ignored, as rerank servers do."""
+    """Our own fields, which every dialect takes. Unknown fields are ignored, as in other rerank servers."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
     budget: Budget | None = Field(
         None,
-        description='B: cross-encoder calls at most, or "auto"; by default one for every document, up to '
-        "rerank.full_documents of them, and for rerank.share of longer lists",
+        description='B: cross-encoder calls at most, or "auto"; by default one per document for lists up to '
+        "rerank.full_documents, and rerank.share of longer lists",
     )
     k: int | None = Field(
-        None, ge=1, description="with a budget: how many of the best the calls are to find; by default the order of all"
+        None, ge=1, description="with a budget: find the k best as a set; by default calls go to the order of all"
     )
     deadline_ms: float | None = Field(None, gt=0, le=86_400_000, description="from the arrival of the request")
     on_failure: Literal["error", "degrade"] = Field(
-        "error", description="when not all scores can be had: an error, or expected scores in their place"
+        "error", description="if not all scores can be had: answer with an error, or with expected scores for the rest"
     )
 
     @abstractmethod
     def wanted(self) -> Wanted:
-        """The request in the terms of all dialects. Raises InvalidInput."""
+        """Return the request in the common terms of all dialects. Raises InvalidInput."""
 
     @abstractmethod
     def answer(self, ranking: Ranking) -> BaseModel:
-        """The answer to it."""
+        """Return the answer of this dialect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """A wire format.
 
-    documents: the field that has them, by which dialects of one path are told apart. answer, error: models of what it
-    answers. refusal: status and body of its answer to a request that has a problem.
+    documents: the name of their field, which distinguishes dialects at one path. answer, error: models of its
+    responses. refusal: returns status and body of its response to a request that has a problem.
     """
 
     documents: str
@@ -70,8 +70,9 @@ class Dialect:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """texts: of the documents, in their order. top_n: results, None or 0 for all. cut: whether texts that are too long
-    for the model are cut, and not refused. ignored: what a warning says of fields that have no effect here."""
+    """What a request asks for. texts: of the documents, in their order. top_n: the number of results, None or 0 for
+    all. cut: whether texts that are too long for the model are cut instead of refused. ignored: warnings about fields
+    that have no effect here."""
 
     query: str
     texts: Sequence[str]
@@ -89,13 +90,13 @@ class Ranked:
 
     @property
     def log_odds(self) -> float:
-        """What the sigmoid makes the score of: the raw score of a model whose scores are sigmoids."""
+        """The raw score, of which the score is the sigmoid."""
         score = min(max(self.score, CERTAIN), 1 - CERTAIN)
         return math.log(score / (1 - score))
 
 
 class Diagnostics(BaseModel):
-    """How a ranking came about."""
+    """How a ranking was made."""
 
     status: Literal[*map(str, Status)] = Field(  # type: ignore[valid-type]
         description='partial and retrieval_only: with "on_failure": "degrade", not all scores could be had'
@@ -106,19 +107,19 @@ class Diagnostics(BaseModel):
     documents: int = Field(description="in the request")
     budget: int = Field(description="B in force")
     cross_encoder_calls: int = Field(description="documents that the cross-encoder scored for this request")
-    cached_scores: int = Field(description="answered by the cache, or computed for another request at the same time")
-    reused_scores: int = Field(description="known from earlier requests; they took the place of as many calls")
+    cached_scores: int = Field(description="from the cache, or computed for another request at the same time")
+    reused_scores: int = Field(description="known from earlier requests; they replaced as many calls")
     inferred: list[int] = Field(description="indexes of the results whose score is expected, not the cross-encoder's")
-    expected_loss: float = Field(description="share of the relevance of the best k that more calls may have brought")
+    expected_loss: float = Field(description="share of the best k documents' relevance that is expected to be missed")
     timings_ms: dict[str, float] = Field(description="by stage, and in total")
     language_model: LanguageModelUsage | None = Field(
-        None, description="tokens and cost, where a language model is the scorer"
+        None, description="tokens and cost, if a language model is the scorer"
     )
     warnings: list[str] = Field(description="what a caller should know, in words")
 
 
 class TokenUsage(BaseModel):
-    """Tokens of what the cross-encoder read, estimated at four characters each."""
+    """Tokens that the cross-encoder read, estimated at four characters each."""
 
     prompt_tokens: int = Field(description="of queries and documents")
     total_tokens: int = Field(description="the same")
@@ -126,7 +127,7 @@ class TokenUsage(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The results that are wanted, best first. model: that scored them; tokens: estimated, that it read."""
+    """The requested results, best first. model: that scored them; tokens: an estimate of what it read."""
 
     id: str
     model: str
@@ -136,11 +137,11 @@ class Ranking:
 
     @property
     def usage(self) -> TokenUsage:
-        """The tokens as most dialects report them."""
+        """The tokens in the format of most dialects."""
         return TokenUsage(prompt_tokens=self.tokens, total_tokens=self.tokens)
 
 
 def tokens_of(query: str, texts: Sequence[str]) -> int:
-    """An estimate of what the cross-encoder reads, the query with each text."""
+    """Estimate the tokens that the cross-encoder reads: the query with each text."""
     characters = len(texts) * len(query) + sum(map(len, texts))
     return math.ceil(characters / CHARACTERS_PER_TOKEN)

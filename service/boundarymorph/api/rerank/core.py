@@ -1,4 +1,4 @@
-"""From a rerank request to a selection task, and from its result to a ranking of all documents."""
+"""Converts rerank requests to selection tasks, and their results to rankings of all documents."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from boundarymorph.settings import Limits, Settings
 def task_of(
     request: RerankRequest, wanted: Wanted, settings: Settings, arrival: float, *, field: str = "documents"
 ) -> SelectionTask:
-    """The task of ranking all documents. Raises NoDocuments and LimitExceeded.
+    """Return the task of ranking all documents. Raises NoDocuments and LimitExceeded.
 
-    field: that has them, for messages. arrival: when the request came, on `time.monotonic()`.
+    field: the name of their field, for messages. arrival: of the request, on `time.monotonic()`.
     """
     _check(request, wanted, settings.limits, field)
     count = len(wanted.texts)
     budget = _budget(request, count, settings)
     degrade = request.on_failure == "degrade"
-    exhaustive = budget >= count and not degrade  # whose answer needs nothing but the scores
+    exhaustive = budget >= count and not degrade  # the answer then needs only the scores
     seconds = settings.deadline_seconds if request.deadline_ms is None else request.deadline_ms / 1e3
     return SelectionTask(
         query=wanted.query,
@@ -48,7 +48,7 @@ def task_of(
             given=[Document(str(number), text) for number, text in enumerate(wanted.texts)],
             words=settings.method in methods.BY_WORDS,
             vectors=settings.vectors,
-            ranked=True,  # they mostly come in the order of their retrieval
+            ranked=True,  # documents mostly come in retrieval order
             listed=exhaustive,
         ),
         budget=budget,
@@ -66,7 +66,7 @@ def task_of(
 def ranking_of(
     result: SelectionResult, wanted: Wanted, task: SelectionTask, request: RerankRequest, model: str
 ) -> Ranking:
-    """The results that are wanted, and what is to be said of them. Raises TextTooLong."""
+    """Return the requested results with their warnings. Raises TextTooLong."""
     if result.truncated and not wanted.cut:
         raise TextTooLong(
             f"{result.truncated} texts are longer than the model reads; let them be truncated, or split them"

@@ -24,30 +24,30 @@ from boundarymorph.api.rerank.common import (
 from boundarymorph.api.schemas import Problem
 from boundarymorph.errors import InvalidInput
 
-TEXT = "text"  # the field that is read of a document that is an object
-DOCUMENTS_A_UNIT = 100  # of Cohere's search units
+TEXT = "text"  # the field to read by default if a document is an object
+DOCUMENTS_A_UNIT = 100  # per search unit of Cohere
 LaxBool = Annotated[bool, Field(strict=False)]  # some clients send "true"
 
 
 class DocumentsRequest(RerankRequest):
-    """A request of Cohere (v1 and v2), Jina, Infinity, vLLM or of what is compatible with one of them."""
+    """A request in the format of Cohere (v1 and v2), Jina, Infinity or vLLM."""
 
     query: str = Field(min_length=1, pattern=r"\S", description="the information need, in plain words")
     documents: list[str | dict[str, Any]] = Field(
         description="one or more texts, or objects with a 'text' or with the rank_fields"
     )
-    model: str | None = Field(None, description="ignored: there is one model here, which the answer names")
-    top_n: int | None = Field(None, ge=0, description="how many results to return; all without it, and with 0")
+    model: str | None = Field(None, description="ignored: the service has one model, which the answer names")
+    top_n: int | None = Field(None, ge=0, description="how many results to return; null and 0: all")
     return_documents: LaxBool | None = Field(None, description="return each document with its result")
     rank_fields: list[str] | None = Field(
-        None, description="of documents that are objects: what is read, in this order"
+        None, description="for documents that are objects: the fields to read, in this order"
     )
     max_tokens_per_doc: int | None = Field(
-        None, ge=1, description="read no more of a document, estimated at four characters a token"
+        None, ge=1, description="the most tokens to read of a document, at four characters a token"
     )
-    max_chunks_per_doc: int | None = Field(None, ge=1, description="ignored: the beginning of a document is read")
-    raw_scores: bool | None = Field(None, description="log-odds in place of scores in [0, 1]")
-    use_activation: bool | None = Field(None, description="vLLM's word: false is the same as raw_scores true")
+    max_chunks_per_doc: int | None = Field(None, ge=1, description="ignored: only the beginning of a document is read")
+    raw_scores: bool | None = Field(None, description="return log-odds instead of scores in [0, 1]")
+    use_activation: bool | None = Field(None, description="vLLM's name for it: false is the same as raw_scores true")
 
     api_version: ClassVar[str] = "1"
     _bare: ClassVar[bool] = (
@@ -101,7 +101,7 @@ class DocumentsRequest(RerankRequest):
 class CohereV2Request(DocumentsRequest):
     """A request of version 2 of Cohere's API."""
 
-    relevant_spans: dict[str, Any] | None = Field(None, description="ignored: no spans are found here")
+    relevant_spans: dict[str, Any] | None = Field(None, description="ignored: this service finds no spans")
 
     api_version: ClassVar[str] = "2"
 
@@ -111,7 +111,7 @@ class CohereV2Request(DocumentsRequest):
 
 
 class InfinityRequest(DocumentsRequest):
-    """A request of Infinity, whatever fields it has."""
+    """A request of Infinity, answered in its format whatever fields it has."""
 
     _bare: ClassVar[bool] = True
 
@@ -127,26 +127,26 @@ class RerankResult(BaseModel):
 
 
 class ApiVersion(BaseModel):
-    """Of Cohere's API."""
+    """The version of Cohere's API."""
 
     version: str = Field(description="1 or 2")
 
 
 class BilledUnits(BaseModel):
-    """What Cohere would count."""
+    """The units that Cohere would bill."""
 
     search_units: int = Field(description="one for each hundred documents")
 
 
 class Tokens(BaseModel):
-    """What was read and written, estimated at four characters a token."""
+    """Tokens read and written, estimated at four characters a token."""
 
     input_tokens: int = Field(description="that the cross-encoder read")
     output_tokens: int = Field(description="none")
 
 
 class Meta(BaseModel):
-    """What Cohere's clients read of an answer beside its results."""
+    """What Cohere's clients read besides the results."""
 
     api_version: ApiVersion = Field(description="of the path")
     billed_units: BilledUnits = Field(description="by Cohere's rule; nothing is billed")
@@ -155,7 +155,7 @@ class Meta(BaseModel):
 
 
 class RerankAnswer(BaseModel):
-    """The results, best first, with what clients of each of the dialects look for."""
+    """The results, best first, with the fields that clients of each dialect expect."""
 
     id: str = Field(description="of this answer")
     object: Literal["rerank"] = Field("rerank", description="rerank")
@@ -164,12 +164,11 @@ class RerankAnswer(BaseModel):
     results: list[RerankResult] = Field(description="best first; equal scores in the order of the request")
     meta: Meta = Field(description="for clients of Cohere")
     usage: TokenUsage = Field(description="for clients of Jina, Infinity and vLLM")
-    boundarymorph: Diagnostics = Field(description="how the ranking came about")
+    boundarymorph: Diagnostics = Field(description="how the ranking was made")
 
 
 class RerankError(BaseModel):
-    """An error in the words of each of these dialects: `message` is Cohere's, `detail` Jina's, `error` vLLM's and
-    Infinity's."""
+    """An error in the format of each dialect: `message` is Cohere's, `detail` Jina's, `error` vLLM's and Infinity's."""
 
     message: str = Field(description="what is wrong and what to do about it")
     detail: str = Field(description="the same")
@@ -178,7 +177,7 @@ class RerankError(BaseModel):
 
 
 def refusal(problem: Problem) -> tuple[int, Mapping[str, Any]]:
-    """Status and body; what is wrong with a request is 400 in these dialects."""
+    """Return status and body. In these dialects an invalid request is 400."""
     status = HTTPStatus.BAD_REQUEST if problem.status == HTTPStatus.UNPROCESSABLE_ENTITY else HTTPStatus(problem.status)
     kind = status.phrase.title().replace(" ", "").removesuffix("Error") + "Error"
     error = {"message": problem.detail, "type": kind, "param": None, "code": status.value}
@@ -192,7 +191,7 @@ INFINITY = Dialect("documents", InfinityRequest, RerankAnswer, RerankError, refu
 
 
 def _text(document: str | Mapping[str, Any], number: int, fields: Sequence[str]) -> str:
-    """What is read of a document: of an object its fields, one a line."""
+    """Return the text of a document: for an object its fields, one per line."""
     if isinstance(document, str):
         return document
     found = [_plain(document[field]) for field in fields if document.get(field) is not None]

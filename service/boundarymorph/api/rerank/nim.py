@@ -13,7 +13,7 @@ from boundarymorph.api.schemas import Problem
 
 
 class NimText(BaseModel):
-    """A text in an object; images are not read here."""
+    """A text in an object; images are not supported."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -27,15 +27,15 @@ class NimQuery(NimText):
 
 
 class NimRequest(RerankRequest):
-    """A request of a reranking NIM."""
+    """A request in the format of a reranking NIM."""
 
     query: NimQuery = Field(description="the query")
-    passages: list[NimText] = Field(description="one or more, to be ranked")
-    model: str | None = Field(None, description="ignored: there is one model here")
+    passages: list[NimText] = Field(description="one or more to rank")
+    model: str | None = Field(None, description="ignored: the service has one model")
     truncate: Literal["NONE", "END"] | None = Field(
         None, description="NONE: passages that are too long for the model are an error; they are cut by default"
     )
-    top_n: int | None = Field(None, ge=0, description="not of NIM: how many to return; all without it, and with 0")
+    top_n: int | None = Field(None, ge=0, description="not in NIM's API: how many results; null and 0: all")
 
     def wanted(self) -> Wanted:
         texts = [passage.text for passage in self.passages]
@@ -50,7 +50,7 @@ class NimRank(BaseModel):
     """One passage."""
 
     index: int = Field(description="of the passage in the request, from 0")
-    logit: float = Field(description="log-odds of its score, which is in [0, 1]: the sigmoid gives it back")
+    logit: float = Field(description="log-odds of its score in [0, 1], which is the sigmoid of the logit")
 
 
 class NimAnswer(BaseModel):
@@ -58,11 +58,11 @@ class NimAnswer(BaseModel):
 
     rankings: list[NimRank] = Field(description="best first; equal logits in the order of the request")
     usage: TokenUsage = Field(description="estimated")
-    boundarymorph: Diagnostics = Field(description="how the ranking came about")
+    boundarymorph: Diagnostics = Field(description="how the ranking was made")
 
 
 class NimError(BaseModel):
-    """An error in NIM's words."""
+    """An error in NIM's format."""
 
     object: Literal["error"] = Field("error", description="error")
     message: str = Field(description="what is wrong and what to do about it")
@@ -71,7 +71,7 @@ class NimError(BaseModel):
 
 
 def refusal(problem: Problem) -> tuple[int, Mapping[str, Any]]:
-    """Status and body."""
+    """Return status and body."""
     kind = HTTPStatus(problem.status).phrase.lower().replace(" ", "_")
     return problem.status, NimError(message=problem.detail, detail=problem.detail, type=kind).model_dump()
 

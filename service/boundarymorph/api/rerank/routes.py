@@ -1,4 +1,4 @@
-"""The rerank routes of others, so that their clients need another URL and nothing else."""
+"""The rerank routes of other services, whose clients only need another URL."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ ROUTES: Mapping[str, tuple[Dialect, ...]] = {
     "/reranking": (documents.COHERE_V1, nim.NIM),
     "/v1/reranking": (documents.COHERE_V1, nim.NIM),
 }
-ALIASES = {"/reranking", "/v1/reranking"}  # of routes that are described
+ALIASES = {"/reranking", "/v1/reranking"}  # of documented routes
 REFUSED = (400, 401, 403, 408, 413, 422, 424, 429, 500, 502, 503, 504)
 router = APIRouter(tags=["reranking"])
 
 
 def speaking(*dialects: Dialect) -> Callable[[Request], Awaitable[None]]:
-    """The dependency of a route whose problems are the first dialect's, until the body says that it is another."""
+    """Return the dependency of a route that answers problems in the first dialect, until the body shows another."""
 
     async def speak(request: Request) -> None:
         setattr(request.state, problems.REFUSAL, dialects[0].refusal)
@@ -49,8 +49,8 @@ def speaking(*dialects: Dialect) -> Callable[[Request], Awaitable[None]]:
 
 
 async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: SelectingOf) -> Response:
-    """All documents, best first, each with a score in [0, 1]: the cross-encoder's, or the one expected of it where a
-    budget is smaller than the list. A caller that goes away ends the work."""
+    """Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
+    budget is smaller than the list. If the caller disconnects, the work ends."""
     watch, arrival = Stopwatch(), time.monotonic()
     path: str = request.scope["route"].path
     with access.admission.enter(caller) as visit:
@@ -74,14 +74,14 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Se
 
 @router.get(
     "/info",
-    summary="What clients of text-embeddings-inference want to know first",
+    summary="Describe the model for clients of text-embeddings-inference",
     dependencies=[Depends(speaking(tei.TEI))],
     responses={status: {"model": tei.TeiError} for status in (401, 403, 429, 503)},
 )
 async def info(access: AccessOf, caller: CallerOf, parts: SelectingOf) -> tei.TeiInfo:
-    """The cross-encoder and how much of it one request may ask for."""
+    """Return the cross-encoder and the limits of one request."""
     settings, scorer = access.settings, parts.scorer
-    model = getattr(scorer, "model", None)  # of one in this process
+    model = getattr(scorer, "model", None)  # only scorers in this process have one
     longest = settings.max_length if model is None else model.max_length
     return tei.TeiInfo(
         model_id=scorer.name,
@@ -96,14 +96,14 @@ async def info(access: AccessOf, caller: CallerOf, parts: SelectingOf) -> tei.Te
 async def _read(
     request: Request, access: Access, body: bytes, dialects: tuple[Dialect, ...], arrival: float
 ) -> tuple[Wanted, SelectionTask, RerankRequest]:
-    """What is wanted, in whichever of the dialects. Raises InvalidInput and pydantic's ValidationError."""
+    """Read a request in any of the dialects. Raises InvalidInput and pydantic's ValidationError."""
 
     def load() -> tuple[Dialect, Any]:
         bodies.check_lists(body, access.settings.limits)
         try:
             data = from_json(body)
         except ValueError as error:
-            raise InvalidInput(f"the body is no JSON: {error}") from None
+            raise InvalidInput(f"the body is not JSON: {error}") from None
         return _dialect(data, dialects), data
 
     def read() -> tuple[Wanted, SelectionTask, RerankRequest]:
@@ -117,9 +117,9 @@ async def _read(
 
 
 def _dialect(data: object, dialects: tuple[Dialect, ...]) -> Dialect:
-    """The one whose field for documents is there. Raises InvalidInput, which names where another's belongs."""
+    """Return the dialect whose field for documents is present. Raises InvalidInput, which names the path of another."""
     if not isinstance(data, dict):
-        raise InvalidInput("the body is no JSON object")
+        raise InvalidInput("the body is not a JSON object")
     for dialect in dialects:
         if data.get(dialect.documents) is not None:
             return dialect
@@ -128,11 +128,11 @@ def _dialect(data: object, dialects: tuple[Dialect, ...]) -> Dialect:
         for other in others:
             if data.get(other.documents) is not None:
                 raise InvalidInput(f"{missing}; a list of {other.documents!r} goes to {path}")
-    return dialects[0]  # whose model says what is missing
+    return dialects[0]  # its model reports what is missing
 
 
 def _responses(dialects: Sequence[Dialect]) -> dict[int | str, dict[str, Any]]:
-    """What a route may answer, in the words of each of its dialects."""
+    """Return the responses of a route in the format of each of its dialects."""
     answers = {200: reduce(or_, (dialect.answer for dialect in dialects))}
     errors = dict.fromkeys(REFUSED, reduce(or_, (dialect.error for dialect in dialects)))
     return {status: {"model": model} for status, model in (answers | errors).items()}

@@ -27,15 +27,15 @@ STATUS = {
 
 
 class TeiRequest(RerankRequest):
-    """A request of TEI."""
+    """A request in TEI's format."""
 
     query: str = Field(min_length=1, pattern=r"\S", description="the information need, in plain words")
-    texts: list[str] = Field(description="one or more, to be ranked")
-    raw_scores: bool = Field(False, description="log-odds in place of scores in [0, 1]")
+    texts: list[str] = Field(description="one or more to rank")
+    raw_scores: bool = Field(False, description="return log-odds instead of scores in [0, 1]")
     return_text: bool = Field(False, description="return each text with its score")
     truncate: bool | None = Field(None, description="false: texts that are too long for the model are an error")
-    truncation_direction: Literal["Right", "right"] = Field("Right", description="texts lose their end")
-    top_n: int | None = Field(None, ge=0, description="not of TEI: how many to return; all without it, and with 0")
+    truncation_direction: Literal["Right", "right"] = Field("Right", description="only Right: the end of a text is cut")
+    top_n: int | None = Field(None, ge=0, description="not in TEI's API: how many results; null and 0: all")
 
     def wanted(self) -> Wanted:
         return Wanted(self.query, self.texts, top_n=self.top_n, cut=self.truncate is not False)
@@ -66,18 +66,18 @@ class TeiAnswer(RootModel[list[TeiRank]]):
 
 
 class TeiError(BaseModel):
-    """An error in TEI's words."""
+    """An error in TEI's format."""
 
     error: str = Field(description="what is wrong and what to do about it")
     error_type: ErrorType = Field(description="as TEI has it")
 
 
 class TeiInfo(BaseModel):
-    """What clients of TEI want to know before they send anything."""
+    """What clients of TEI ask for before their first request."""
 
     model_id: str = Field(description="the cross-encoder, with everything that its scores depend on")
-    model_sha: str | None = Field(None, description="in model_id, where it is known")
-    model_dtype: str = Field("unknown", description="in model_id, where it is known")
+    model_sha: str | None = Field(None, description="part of model_id, if known")
+    model_dtype: str = Field("unknown", description="part of model_id, if known")
     model_type: dict[str, dict[str, Any]] = Field(description="reranker, with its only label")
     max_concurrent_requests: int = Field(description="that may run or wait")
     max_input_length: int = Field(description="tokens of a query and a text together")
@@ -93,7 +93,7 @@ RERANKER: dict[str, dict[str, Any]] = {"reranker": {"id2label": {"0": "LABEL_0"}
 
 
 def refusal(problem: Problem) -> tuple[int, Mapping[str, Any]]:
-    """Status and body. No texts are 400 in this dialect; what the cross-encoder did not do, or not in time, is 424."""
+    """Return status and body. In this dialect an empty list is 400; a failure or delay of the cross-encoder is 424."""
     status = HTTPStatus(problem.status)
     if problem.type == errors.PROBLEM_TYPE + NoDocuments.slug:
         status = HTTPStatus.BAD_REQUEST
