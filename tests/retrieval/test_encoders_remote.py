@@ -193,12 +193,12 @@ class TestWhatItIs:
     async def test_a_reranker_is_none(self) -> None:
         async with running(Tei()) as [server], encoding(server) as encoder:
             server.wire.description |= {"model_type": {"reranker": {}}}
-            with pytest.raises(EncoderFailed, match="no dual encoder"):
+            with pytest.raises(EncoderFailed, match="not a dual encoder"):
                 await encoder.connect()
 
     async def test_one_of_several_models_must_be_named(self) -> None:
         async with running(Vllm("a", "b")) as [server], encoding(server) as encoder:
-            with pytest.raises(EncoderFailed, match=r"a, b: say which by \?model=NAME"):
+            with pytest.raises(EncoderFailed, match=r"a, b: choose one with \?model=NAME"):
                 await encoder.connect()
 
     async def test_a_server_that_comes_back_with_another_model(self) -> None:
@@ -281,7 +281,7 @@ class TestFailures:
             for server in servers:
                 server.script = [reset]
             asked = sum(len(server.asked) for server in servers)
-            with pytest.raises(EncoderUnavailable, match="paid for"):
+            with pytest.raises(EncoderUnavailable, match="cost money"):
                 await encoder.encode_query("x")
             assert sum(len(server.asked) for server in servers) == asked + 1
 

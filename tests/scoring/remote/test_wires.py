@@ -220,7 +220,7 @@ class TestTei:
         async with running(Tei()) as [server]:
             server.description = edited(lambda info: info | {"model_type": {"embedding": {"pooling": "cls"}}})
             scorer = RemoteScorer([server.endpoint()])
-            with pytest.raises(ScorerFailed, match="no reranker but a model of type embedding"):
+            with pytest.raises(ScorerFailed, match="not a reranker but a model of type embedding"):
                 await scorer.score(QUERY, TEXTS)
             assert server.asked == []
             await scorer.close()
@@ -231,7 +231,7 @@ class TestSeveralModels:
     async def test_one_must_be_chosen(self, kind: type[Vllm] | type[Infinity]) -> None:
         async with running(kind("a", "b")) as [server]:
             scorer = RemoteScorer([server.endpoint()])
-            with pytest.raises(ScorerFailed, match=r"several models, a, b: say which by \?model=NAME"):
+            with pytest.raises(ScorerFailed, match=r"several models, a, b: choose one with \?model=NAME"):
                 await scorer.connect()
             await scorer.close()
             scorer = RemoteScorer([server.endpoint(model="b")])
