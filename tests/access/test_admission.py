@@ -122,7 +122,7 @@ async def test_room_is_not_passed_back_and_forth_between_two() -> None:
     tasks = [visitors.send(name, name[0]) for name in ("b1", "a1", "a2", "b2")]
     await settle()
     assert [task.done() for task in tasks] == [False, False, False, True]
-    with pytest.raises(Overloaded, match="in hand already"):
+    with pytest.raises(Overloaded, match="in progress already"):
         await tasks[3]
     await visitors.leave("b1", "a1", "a2")
 
@@ -201,7 +201,7 @@ async def test_so_many_of_one_caller_and_no_more() -> None:
     tasks = [visitors.send(name, name[0]) for name in ("a1", "a2", "a3", "b1")]
     await settle()
     assert [task.done() for task in tasks] == [False, False, True, False]
-    with pytest.raises(Overloaded, match=r"2 selections under way, as many as limits\.key_sessions"):
+    with pytest.raises(Overloaded, match=r"2 selections in progress, as many as limits\.key_sessions"):
         await tasks[2]
     assert REGISTRY.get_sample_value("boundarymorph_select_refused_total", {"reason": "key"}) == before + 1
     await visitors.leave("a1", "b1")
@@ -341,7 +341,7 @@ class TestRoomForOthers:
         visitors, tasks = full
         visitors.send("b1", "b")
         await settle()
-        with pytest.raises(Overloaded, match="most requests in hand") as error:
+        with pytest.raises(Overloaded, match="most requests in progress") as error:
             await tasks["a4"]
         assert error.value.retry_after >= 1
         assert (visitors.admission.inside, visitors.admission.running, visitors.admission.waiting) == (4, 1, 3)
@@ -377,7 +377,7 @@ class TestRoomForOthers:
 
     async def test_its_own_caller_gets_none(self, full: tuple[Visitors, dict[str, asyncio.Task[None]]]) -> None:
         visitors, tasks = full
-        with pytest.raises(Overloaded, match="in hand already"):
+        with pytest.raises(Overloaded, match="in progress already"):
             await visitors.send("a5", "a")
         assert not any(task.done() for task in tasks.values())
 
@@ -385,7 +385,7 @@ class TestRoomForOthers:
         visitors = Visitors(Admission(running=2, waiting=0))
         tasks = [visitors.send(name, "a") for name in ("a1", "a2")]
         await settle()
-        with pytest.raises(Overloaded, match="in hand already"):
+        with pytest.raises(Overloaded, match="in progress already"):
             await visitors.send("b1", "b")
         assert not any(task.done() for task in tasks)
 

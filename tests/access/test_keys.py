@@ -12,7 +12,7 @@ def test_a_new_key_opens_what_it_is_for() -> None:
     ring = KeyRing([str(key)])
     assert ring.caller(f"Bearer {secret}").within(Scope.SELECT).name == "rag"
     assert ring.caller(f"bearer  {secret}").within(Scope.WRITE).name == "rag"
-    with pytest.raises(Forbidden, match="rag is not for 'admin'"):
+    with pytest.raises(Forbidden, match="rag does not have the scope 'admin'"):
         ring.caller(f"Bearer {secret}").within(Scope.ADMIN)
     assert secret not in str(key) and secret not in repr(ring.__dict__)
 

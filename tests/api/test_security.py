@@ -269,7 +269,7 @@ class TestFairness(Small):
         tasks = [await self.send(small, f"busy {number}", headers=headers["busy"]) for number in range(3)]
         problem(await small.post("/select", json=SELECT, headers=headers["busy"]), 429, "overloaded")
         other = await self.send(small, "other", headers=headers["other"])
-        assert "most requests in hand" in problem(await tasks.pop(), 429, "overloaded")
+        assert "most requests in progress" in problem(await tasks.pop(), 429, "overloaded")
         self.open.set()
         for task in (*tasks, other):
             assert (await task).is_success
@@ -289,7 +289,7 @@ class TestFairness(Small):
         self.open.set()
         answer(await small.post("/select", json=SELECT, headers=other))
         (refused,), kept = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        assert "most requests in hand" in problem(refused.result(), 429, "overloaded")
+        assert "most requests in progress" in problem(refused.result(), 429, "overloaded")
         sent.set()
         for task in kept:
             answer(await task)

@@ -62,7 +62,7 @@ class TestTheEnd:
         with caplog.at_level(logging.ERROR):
             policy.ended(0, KILLED, now)
         assert policy.stopping and policy.code == 1
-        assert f"worker 0 has died (-9), {restarts + 1} times in 300 s" in caplog.text
+        assert f"worker 0 died (-9), {restarts + 1} times in 300 s" in caplog.text
         assert policy.actions(now).terminate and not policy.over  # the other one may finish
         assert not policy.actions(now).terminate
         policy.ended(1, 0, now)
@@ -110,8 +110,8 @@ def test_real_workers_that_are_killed_end_in_an_error(tmp_path: Path) -> None:
     )  # fmt: skip
     assert ended.returncode == 1
     first, *_, last = ended.stderr.splitlines()
-    assert "has died (-9); another one takes its place in 1 s" in first
-    assert "has died (-9), 2 times in 600 s: it is not replaced any more, and the service ends" in ended.stderr
+    assert "died (-9); it is replaced in 1 s" in first
+    assert "died (-9), 2 times in 600 s: it is no longer replaced, and the service exits" in ended.stderr
     assert "Traceback" not in last
 
 

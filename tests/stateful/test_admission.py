@@ -65,7 +65,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         request.task = self.loop.create_task(self.visit(request))
         crowd = max((inside[waiting.caller] for waiting in self.inside if not waiting.running), default=0)
         self.step(request)
-        made_room = [other for other in self.before if other.refusal and "most requests in hand" in other.refusal]
+        made_room = [other for other in self.before if other.refusal and "most requests in progress" in other.refusal]
         if inside[caller] == OF_CALLER:
             assert request.refusal is not None and "limits.key_sessions" in request.refusal
             assert not made_room
@@ -73,7 +73,7 @@ class AdmissionMachine(RuleBasedStateMachine):
             fair = crowd >= inside[caller] + FEWER
             assert len(made_room) == fair
             assert all(inside[other.caller] == crowd for other in made_room)
-            assert fair or (request.refusal is not None and "in hand already" in request.refusal)
+            assert fair or (request.refusal is not None and "in progress already" in request.refusal)
         elif seconds is not None and seconds < 0:
             assert request.refusal is not None and "the deadline came" in request.refusal
         elif request.refusal is not None:

@@ -125,7 +125,7 @@ def test_what_two_workers_count_adds_up_and_one_may_die(gateway: Service) -> Non
     until(lambda: len(workers(gateway) - {victim}) == 2)
     ask(gateway, 24)
     until(lambda: f"{SELECTED} {asked + 48}.0" in scraped(gateway))
-    assert "another one takes its place" in gateway.log
+    assert "it is replaced in" in gateway.log
 
     directory = Path(shared_directories(gateway)[0])
     assert any(directory.iterdir())
@@ -194,7 +194,7 @@ def test_workers_that_cannot_start_end_the_service(tmp_path: Path) -> None:
     ("text", "mistake"),
     [
         ('keys = ["nonsense"]', "the key 'nonsense' is not"),
-        ('[rate_limits]\nkeys = { nobody = "1/second" }', "there is no key of the name 'nobody'"),
+        ('[rate_limits]\nkeys = { nobody = "1/second" }', "there is no key named 'nobody'"),
     ],
 )
 def test_a_mistake_in_the_settings_is_told_once(tmp_path: Path, text: str, mistake: str) -> None:

@@ -92,13 +92,13 @@ class Admission:
         if self._most_of_caller is not None and own >= self._most_of_caller:
             raise _refused(
                 "key",
-                f"this key has {own} selections under way, as many as limits.key_sessions allows; try again later",
+                f"this key has {own} selections in progress, as many as limits.key_sessions allows; try again later",
                 self._seconds,
             )
         if self.inside >= self._most_inside and not self._make_room(caller):
             raise _refused(
                 "full",
-                f"{self.inside} requests are in hand already; try again later",
+                f"{self.inside} requests are in progress already; try again later",
                 self.inside / self._most_running * self._seconds,
             )
         task = asyncio.current_task()
@@ -113,7 +113,7 @@ class Admission:
                 raise
             raise _refused(
                 "pushed_out",
-                "this caller has the most requests in hand, and another one came; try again later",
+                "this caller has the most requests in progress, and another caller needed a place; try again later",
                 self.inside / self._most_running * self._seconds,
             ) from None
         finally:
@@ -181,7 +181,7 @@ class Admission:
             if isinstance(error, TimeoutError):
                 raise _refused(
                     "deadline",
-                    "the deadline came before the request's turn did; try again later",
+                    "the deadline came before the request's turn; try again later",
                     self._expected_wait(waiter.visit.caller, waiter.priority),
                 ) from None
             raise

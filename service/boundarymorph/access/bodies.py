@@ -47,7 +47,7 @@ async def read(request: Request, access: Access, most: int | None = None) -> byt
                 take(len(chunk))
                 chunks.append(chunk)
     except TimeoutError:
-        raise BodyTooSlow(f"the body was not there within {seconds:g} seconds; {size:,} bytes were") from None
+        raise BodyTooSlow(f"only {size:,} bytes of the body arrived within {seconds:g} seconds") from None
     return b"".join(chunks)
 
 
@@ -86,7 +86,7 @@ def check_lists(body: bytes, limits: Limits) -> None:
         return
     for found in _STRING_OR_NUMBERS.finditer(body):  # the match may lie within a text
         if body[found.start()] == ord("[") and body.count(b",", *found.span()) >= limit:
-            raise LimitExceeded(f"the body has a list of more numbers than any may have here, {limit:,} ({setting})")
+            raise LimitExceeded(f"the body has a list of more than {limit:,} numbers ({setting})")
 
 
 async def chunks(request: Request) -> AsyncIterator[bytes]:

@@ -76,7 +76,7 @@ class Caller:
             return self
         keys = tuple(key for key in self.keys if scope in key.scopes)
         if not keys:
-            raise Forbidden(f"the API key of {self.name} is not for '{scope}'")
+            raise Forbidden(f"the API key of {self.name} does not have the scope '{scope}'")
         return Caller(self.name, keys)
 
     @property
@@ -106,7 +106,7 @@ def parse(text: str) -> Key:
         )
     if limited and not all(map(_INDEXES.fullmatch, indexes.split(","))):
         raise InvalidConfiguration(
-            f"the key {name!r} is for indexes {indexes[:200]!r}, which are not names, or beginnings of names followed "
+            f"the key {name!r} is for indexes {indexes[:200]!r}, which must be names, or prefixes of names followed "
             "by *, separated by commas"
         )
     return Key(name, frozenset(map(Scope, scopes.split(","))), sha256, tuple(indexes.split(",")) if limited else ())
@@ -139,12 +139,12 @@ class KeyRing:
             return Caller(ANONYMOUS)
         kind, _, secret = (authorization or "").partition(" ")
         if kind.lower() != "bearer" or not secret:
-            raise Unauthenticated("this service wants an API key: Authorization: Bearer KEY")
+            raise Unauthenticated("this service needs an API key: Authorization: Bearer KEY")
         given = _sha256(secret.strip())
         # All keys are compared, so that the time taken reveals nothing.
         matches = [key for key in self._keys if hmac.compare_digest(key.sha256, given)]
         if not matches:
-            raise Unauthenticated("this API key is not known here")
+            raise Unauthenticated("this API key is not known")
         return Caller(matches[0].name, tuple(matches))
 
 

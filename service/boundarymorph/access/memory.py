@@ -19,7 +19,7 @@ class BytesInHand:
         """Raises Overloaded if there is no room for so many more bytes."""
         if self.total + size > self._most:
             raise Overloaded(
-                f"{self.total:,} bytes of requests are in hand already, of {self._most:,} that may be; try again later"
+                f"requests in progress have {self.total:,} of at most {self._most:,} bytes already; try again later"
             )
 
     @contextmanager

@@ -66,7 +66,7 @@ class Decision:
         """Raises RateLimited if the request was refused."""
         if self.refused is not None:
             raise RateLimited(
-                f"this key may make {self.refused.quota:,} requests in {self.refused.window:,} s, and has; "
+                f"this key has used up its {self.refused.quota:,} requests in {self.refused.window:,} s; "
                 "try again later",
                 retry_after=max(1.0, self.refused.reset),
             )
@@ -92,7 +92,7 @@ class RateLimits:
         Does not connect yet. Raises InvalidConfiguration for a limit of an unknown key, and for a malformed url.
         """
         if unknown := sorted(set(settings.keys) - set(callers)):
-            raise InvalidConfiguration(f"rate_limits.keys: there is no key of the name {unknown[0]!r}")
+            raise InvalidConfiguration(f"rate_limits.keys: there is no key named {unknown[0]!r}")
         self._default = _items(settings.default)
         self._of_key = {name: _items(text) for name, text in settings.keys.items()}
         self._timeout = settings.timeout_seconds
@@ -187,7 +187,9 @@ def storage_of(url: str, timeout: float, prefix: str) -> RedisStorage:
     scheme, _, rest = url.partition("://")
     # No message quotes any part of the URL, as it may contain a password.
     if scheme not in SCHEMES:
-        raise InvalidConfiguration(f"rate_limits.url begins with one of {', '.join(f'{name}://' for name in SCHEMES)}")
+        raise InvalidConfiguration(
+            f"rate_limits.url must begin with one of {', '.join(f'{name}://' for name in SCHEMES)}"
+        )
     kind = RedisClusterStorage if scheme.endswith("+cluster") else RedisStorage
     options: dict[str, Any] = {
         "socket_timeout": timeout,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from boundarymorph.retrieval.local.catalog import LocalCatalog
 
 app = typer.Typer(
-    help="Build, list and delete indexes: those of this machine, or in Milvus where milvus.url is set. A running "
+    help="Build, list and delete indexes: those of this machine, or in Milvus if milvus.url is set. A running "
     "service sees every change.",
     no_args_is_help=True,
 )
@@ -33,7 +33,7 @@ app = typer.Typer(
 
 @app.command("build")
 def build_index(
-    name: Annotated[str, typer.Argument(help="Name of the index; made if it is not there.")],
+    name: Annotated[str, typer.Argument(help="Name of the index; created if it does not exist.")],
     source: Annotated[
         Path,
         typer.Option(
@@ -43,11 +43,11 @@ def build_index(
             "standard input.",
         ),
     ],
-    strict: Annotated[bool, typer.Option(help="Write nothing at all if any line is bad.")] = False,
+    strict: Annotated[bool, typer.Option(help="Write nothing if any line is invalid.")] = False,
     kind: Annotated[
         str | None,
         typer.Option(
-            help="How a new index is searched: flat or ivf, in Milvus also hnsw, diskann or autoindex.",
+            help="How to search a new index: flat or ivf, in Milvus also hnsw, diskann or autoindex.",
             show_default="flat",
         ),
     ] = None,
@@ -55,14 +55,12 @@ def build_index(
     dimension: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Of own vectors: every line brings its embedding.", show_default="the encoder's vectors"
+            min=1, help="For your own vectors: every line has an embedding.", show_default="the encoder's vectors"
         ),
     ] = None,
     encoder: Annotated[
         Literal["none"] | None,
-        typer.Option(
-            help="none: an index without vectors, whose documents are found by BM25.", show_default="the service's"
-        ),
+        typer.Option(help="none: an index without vectors, searched by BM25.", show_default="the service's"),
     ] = None,
     data_directory: DataDirectory = None,
 ) -> None:
@@ -148,7 +146,7 @@ def index_words(
         made = catalog.get(name).index_words(
             lambda done, total: progress.update(bar, completed=done, total=total),
         )
-    console.print(f"{name} {'has its words now' if made else 'has had its words before'}", highlight=False)
+    console.print(f"{name} {'has its words now' if made else 'already had its words'}", highlight=False)
 
 
 @app.command("snapshot")
@@ -171,9 +169,9 @@ def snapshot_index(
 
 @app.command("restore")
 def restore_index(
-    name: Annotated[str, typer.Argument(help="Name that the index is to have.")],
-    source: Annotated[Path, typer.Option("--from", exists=True, file_okay=False, help="What `index snapshot` wrote.")],
-    replace: Annotated[bool, typer.Option(help="In place of the index of this name.")] = False,
+    name: Annotated[str, typer.Argument(help="Name for the restored index.")],
+    source: Annotated[Path, typer.Option("--from", exists=True, file_okay=False, help="Folder of `index snapshot`.")],
+    replace: Annotated[bool, typer.Option(help="Replace the index of this name.")] = False,
     data_directory: DataDirectory = None,
 ) -> None:
     """Restore an index from a snapshot, after checking all of it. A running service sees it at once."""
@@ -187,9 +185,7 @@ def delete_index(
     name: Annotated[str, typer.Argument(help="Name of the index.")],
     filter: Annotated[
         str | None,
-        typer.Option(
-            help="Only documents whose metadata pass it, as JSON, from an index that stays.", show_default="all"
-        ),
+        typer.Option(help="Delete only documents whose metadata match it, as JSON.", show_default="the whole index"),
     ] = None,
     data_directory: DataDirectory = None,
 ) -> None:

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 ScorerUrls = Annotated[
     list[str] | None,
-    typer.Option(help="URL of what scores --data, as --scorer-url of serve.", show_default="the embedded model"),
+    typer.Option(help="URL of the scorer for --data, as --scorer-url of serve.", show_default="the embedded model"),
 ]
 MostCost = Annotated[
-    float | None, typer.Option(min=0, help="What a language model that scores may cost, by scorer.judge's prices.")
+    float | None, typer.Option(min=0, help="The most that a language model may cost, by scorer.judge's prices.")
 ]
 
 app = typer.Typer(
@@ -53,7 +53,7 @@ def key(
     ] = None,
     index: Annotated[
         list[str] | None,
-        typer.Option(help="Index that it is for, or the beginning of its name and *; repeatable.", show_default="all"),
+        typer.Option(help="Index that the key may use, or a prefix and *; repeatable.", show_default="all"),
     ] = None,
 ) -> None:
     """Make an API key: prints the secret, once, and the line for the setting `keys`."""
@@ -128,18 +128,18 @@ def evaluate(
         typer.Option(dir_okay=False, help="Where the table made from --data goes.", show_default="OUT/NAME.npz"),
     ] = None,
     depth: Annotated[int, typer.Option("--depth", "-N", min=2, help="Candidates a query, with --data.")] = 2_000,
-    queries: Annotated[int | None, typer.Option(min=1, help="Only the first so many of each collection.")] = None,
+    queries: Annotated[int | None, typer.Option(min=1, help="Use only the first so many of each collection.")] = None,
     scorer: ScorerUrls = None,
     max_cost: MostCost = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a language model is paid.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a language model costs money.")] = False,
     call_seconds: Annotated[
         float | None,
         typer.Option(min=0, help="Time of one call, for the latency table.", show_default="as in the table"),
     ] = None,
     chat_url: Annotated[
-        str | None, typer.Option(help="OpenAI-compatible endpoint: adds the agentic loop and the audit; needs --data.")
+        str | None, typer.Option(help="OpenAI-compatible URL: adds the agentic loop and the audit; needs --data.")
     ] = None,
-    chat_model: Annotated[str, typer.Option(help="Model that the endpoint is asked for.")] = "default",
+    chat_model: Annotated[str, typer.Option(help="Name of the model at that URL.")] = "default",
     chat_key: Annotated[str | None, typer.Option(envvar="BOUNDARYMORPH_CHAT_KEY", help="Its API key.")] = None,
 ) -> None:
     """Compare selectors on pools with known scores. Writes a report with tables and plots, and summary.json."""

@@ -24,7 +24,7 @@ def mcp(
         str | None,
         typer.Option(
             envvar="BOUNDARYMORPH_URL",
-            help="A service, asked with the key in BOUNDARYMORPH_API_KEY, if there is one.",
+            help="URL of a service, called with the key in BOUNDARYMORPH_API_KEY if it is set.",
             show_default="this process, on the indexes of this machine",
         ),
     ] = None,

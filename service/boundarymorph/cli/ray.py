@@ -22,9 +22,9 @@ RETRY_AFTER = 1  # seconds
 
 def ray(
     port: Annotated[int, typer.Option(help="Port of the proxies, one on each node.")] = 8000,
-    max_replicas: Annotated[int, typer.Option(min=1, help="Gateways, and scorers, at most.")] = 8,
-    cpus: Annotated[float, typer.Option(min=0, help="CPUs that a replica is given.")] = 1,
-    gpus: Annotated[float, typer.Option(min=0, help="GPUs that a scorer is given.")] = 0,
+    max_replicas: Annotated[int, typer.Option(min=1, help="The most gateways, and the most scorers.")] = 8,
+    cpus: Annotated[float, typer.Option(min=0, help="CPUs of a replica.")] = 1,
+    gpus: Annotated[float, typer.Option(min=0, help="GPUs of a scorer.")] = 0,
 ) -> None:
     """Print the settings in force as a configuration for `serve deploy`: gateway, retriever and scorer on Ray Serve."""
     import yaml

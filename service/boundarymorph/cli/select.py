@@ -17,23 +17,23 @@ def select(
     query: Annotated[str, typer.Argument(help="The information need, in plain words.")],
     budget: Annotated[str | None, typer.Option("--budget", "-B", help='Calls, or "auto".', show_default="50")] = None,
     k: Annotated[int | None, typer.Option("-k", help="Documents to return.", show_default="50")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Return what fits into so many tokens, instead of k.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Return documents up to this many tokens, instead of k.")
+    ] = None,
     depth: Annotated[int | None, typer.Option("--depth", "-N", help="Candidates.", show_default="10000")] = None,
-    batch_size: Annotated[str | None, typer.Option(help='Documents a round, or "auto".', show_default="auto")] = None,
+    batch_size: Annotated[str | None, typer.Option(help='Documents per round, or "auto".', show_default="auto")] = None,
     method: Annotated[
         str | None, typer.Option(help="trend, or boundarymorph: the paper's.", show_default="trend")
     ] = None,
     spend: Annotated[
-        str, typer.Option(help="Where every document fits: order makes calls for their order, set makes none.")
+        str, typer.Option(help="If every document fits: order makes calls for their order, set makes none.")
     ] = "order",
     filter: Annotated[
         str | None,
-        typer.Option(help='Only documents whose metadata pass it, as JSON: {"year": {"gte": 2020}}.'),
+        typer.Option(help='Only documents whose metadata match it, as JSON: {"year": {"gte": 2020}}.'),
     ] = None,
-    hybrid: Annotated[
-        bool, typer.Option("--hybrid", help="Candidates by vectors and by words, ranked together.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what POST /select answers.")] = False,
+    hybrid: Annotated[bool, typer.Option("--hybrid", help="Rank candidates by vectors and by words together.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer of POST /select.")] = False,
     data_directory: DataDirectory = None,
 ) -> None:
     """Select documents from an index in this process, without a running service."""

@@ -23,20 +23,20 @@ def serve(
     scorer_url: Annotated[
         list[str] | None,
         typer.Option(
-            help="Where a cross-encoder is: http:// of ours, tei://, vllm://, infinity://, cohere:// or jina://, with "
-            "?model=NAME where one is to be named; repeatable: replicas of one model.",
+            help="URL of a remote cross-encoder: http:// for `boundarymorph scorer`, tei://, vllm://, infinity://, "
+            "cohere:// or jina://, if needed with ?model=NAME; repeatable for replicas of one model.",
             show_default="the embedded one",
         ),
     ] = None,
     retriever_url: Annotated[
         list[str] | None,
         typer.Option(
-            help="Where the indexes are: http:// of `boundarymorph retriever`; repeatable: several that see the same "
-            "documents.",
+            help="URL of a remote retriever: http:// for `boundarymorph retriever`; repeatable for several with the "
+            "same documents.",
             show_default="this machine",
         ),
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes that answer on one port.", show_default="1")] = None,
+    workers: Annotated[int | None, typer.Option(help="Number of processes on one port.", show_default="1")] = None,
     milvus_url: MilvusUrl = None,
     log_level: LogLevel = None,
 ) -> None:
@@ -72,14 +72,14 @@ def scorer(
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda or cuda:N.", show_default="cuda if there is one")
     ] = None,
-    max_length: Annotated[int | None, typer.Option(help="Tokens of a pair.", show_default="the model's own")] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help="Most tokens of a pair.", show_default="the model's own")
+    ] = None,
     prompt: Annotated[
-        str | None, typer.Option(help="Template of a causal reranker, where its name does not imply one.")
+        str | None, typer.Option(help="Prompt template of a causal reranker, if its name does not imply one.")
     ] = None,
-    instruction: Annotated[
-        str | None, typer.Option(help="Instruction for a causal reranker: by what to judge.")
-    ] = None,
-    batch_tokens: Annotated[int | None, typer.Option(help="Tokens of a batch.", show_default="by the device")] = None,
+    instruction: Annotated[str | None, typer.Option(help="Instruction by which a causal reranker judges.")] = None,
+    batch_tokens: Annotated[int | None, typer.Option(help="Tokens per batch.", show_default="by the device")] = None,
     queue_tokens: Annotated[int | None, typer.Option(help="Tokens that may wait.", show_default="1000000")] = None,
     log_level: LogLevel = None,
 ) -> None:

@@ -40,8 +40,8 @@ def top(
         str, typer.Option(envvar="BOUNDARYMORPH_URL", help="The service, a scorer or a retriever.")
     ] = "http://127.0.0.1:8080",
     interval: Annotated[float, typer.Option(min=0.2, help="Seconds between two frames.")] = 2.0,
-    window: Annotated[float, typer.Option(min=1, help="Seconds that rates and latencies are of.")] = 30.0,
-    once: Annotated[bool, typer.Option("--once", help="Show one frame, of all time since the start, and end.")] = False,
+    window: Annotated[float, typer.Option(min=1, help="Seconds that rates and latencies cover.")] = 30.0,
+    once: Annotated[bool, typer.Option("--once", help="Show one frame that covers all time since the start.")] = False,
 ) -> None:
     """Watch a running service: requests, latencies, calls, cache, queues, scorers, degraded answers. Ctrl-C exits."""
     with httpx.Client(base_url=url.rstrip("/"), timeout=SECONDS) as client:

@@ -98,7 +98,7 @@ class Lifecycle:
         if self.failure is not None:
             return Ready(status="failed", detail=self.failure, parts=parts)
         if self.draining:
-            return Ready(status="draining", detail="finishing what is under way", parts=parts)
+            return Ready(status="draining", detail="finishing running requests", parts=parts)
         if not self.ready:
             return Ready(status="starting", detail=self.trouble or self.waiting)
         missing = None if self.readiness is None else self.readiness.missing
@@ -108,7 +108,7 @@ class Lifecycle:
         """Return the parts. Raises NotReady before they have answered a first probe, and after a failure."""
         if self.built is None or not self.ready:
             if self.failure is not None:
-                raise NotReady("the service could not start, or broke; its log says why")
+                raise NotReady("the service could not start, or failed; its log says why")
             raise NotReady(f"{self.waiting}; try again in a second")
         return self.built
 
@@ -130,7 +130,7 @@ class Lifecycle:
                 await asyncio.sleep(RETRY_SECONDS)
 
     def _break(self) -> None:
-        self._fail("the device is lost; a new process is needed")
+        self._fail("the device is lost; start a new process")
 
     def _fail(self, reason: str) -> None:
         self.ready, self.failure = False, reason

@@ -72,7 +72,7 @@ class Policy:
             in_order = code in (0, -signal.SIGTERM)  # the latter if it was still starting
             self.code = self.code or (0 if in_order else max(1, code))
         elif code > 0:
-            log.error("worker %d has ended with %d, and so does the service", worker, code)
+            log.error("worker %d exited with code %d, so the service exits too", worker, code)
             self.code = code
             self._stop(now)
         else:
@@ -85,7 +85,7 @@ class Policy:
             actions.terminate = self._signals > self._passed_on
             self._passed_on += actions.terminate
             if now >= self._kill_at and self._running:
-                log.error("%d workers have not ended in time and are killed", len(self._running))
+                log.error("%d workers did not exit in time and are killed", len(self._running))
                 self.code, self._kill_at, actions.kill = self.code or 1, float("inf"), True
             return actions
         actions.start = [worker for worker, due in self._due.items() if now >= due]
@@ -101,14 +101,14 @@ class Policy:
             deaths.popleft()
         if len(deaths) > self._restarts:
             log.error(
-                "worker %d has died (%d), %d times in %g s: it is not replaced any more, and the service ends",
+                "worker %d died (%d), %d times in %g s: it is no longer replaced, and the service exits",
                 *(worker, code, len(deaths), self._window),
             )
             self.code = 1
             self._stop(now)
             return
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (len(deaths) - 1))
-        log.warning("worker %d has died (%d); another one takes its place in %g s", worker, code, pause)
+        log.warning("worker %d died (%d); it is replaced in %g s", worker, code, pause)
         self._due[worker] = now + pause
 
     def _stop(self, now: float) -> None:

@@ -34,7 +34,7 @@ SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 
 http_seconds = Histogram(
     "boundarymorph_http_request_duration_seconds",
-    "Time from the head of a request to the end of its answer.",
+    "Time from the head of a request to the end of its response.",
     ["method", "route", "status"],
     buckets=SECONDS,
 )
@@ -42,16 +42,16 @@ select_stage_seconds = Histogram(
     "boundarymorph_select_stage_duration_seconds", "Time a selection spent in a stage.", ["stage"], buckets=SECONDS
 )
 selections = Counter(
-    "boundarymorph_selections_total", "Selections by what they are and why they stopped.", ["status", "stop_reason"]
+    "boundarymorph_selections_total", "Selections by status and reason for stopping.", ["status", "stop_reason"]
 )
 select_vectors = Counter(
     "boundarymorph_select_vectors_total",
-    "Selections by where their documents' vectors are from: the request, the encoder, the words, an index, none.",
+    "Selections by the source of their documents' vectors: the request, the encoder, the words, an index, none.",
     ["source"],
 )
 expected_loss = Histogram(
     "boundarymorph_select_expected_loss_ratio",
-    "Share of a set's relevance that more calls may have brought.",
+    "Share of the best set's relevance that a set is expected to miss.",
     buckets=SHARES,
 )
 budget_used = Histogram(
@@ -59,7 +59,7 @@ budget_used = Histogram(
 )
 retriever_seconds = Histogram(
     "boundarymorph_retriever_call_duration_seconds",
-    "Time of a call of the retriever, here or elsewhere.",
+    "Time of a call of the retriever, local or remote.",
     ["call", "outcome"],
     buckets=SECONDS,
 )
@@ -68,20 +68,20 @@ part_up = Gauge(
 )
 replica_up = Gauge(
     "boundarymorph_replica_up",
-    "Whether one of the servers of a role works, as far as requests have shown.",
+    "Whether a remote server works, as far as requests have shown.",
     ["role", "endpoint"],
     multiprocess_mode="livemin",
 )
 select_running = Gauge(
-    "boundarymorph_select_running", "Selections whose turn it is, at the scrape.", multiprocess_mode="livesum"
+    "boundarymorph_select_running", "Selections that run, at the scrape.", multiprocess_mode="livesum"
 )
 select_waiting = Gauge(
     "boundarymorph_select_waiting",
-    "Requests for selections that are read or wait for their turn, at the scrape.",
+    "Requests for selections that are being read or wait for their turn, at the scrape.",
     multiprocess_mode="livesum",
 )
 select_refused = Counter(
-    "boundarymorph_select_refused_total", "Requests for selections that were refused, with 429, for others.", ["reason"]
+    "boundarymorph_select_refused_total", "Requests for selections that were refused with 429.", ["reason"]
 )
 cross_encoder_calls = Counter("boundarymorph_cross_encoder_calls_total", "Pairs scored for selections.")
 select_calls = Histogram("boundarymorph_select_calls", "Cross-encoder calls of a selection.", buckets=COUNTS)
@@ -101,25 +101,25 @@ rate_limit_unshared = Counter(
 )
 work_refused = Counter(
     "boundarymorph_work_refused_total",
-    "Calls of blocking work that were refused because as many were under way or waited, by kind.",
+    "Calls of blocking work that were refused because threads and queue were full, by kind.",
     ["kind"],
 )
 truncated_pairs = Counter("boundarymorph_truncated_pairs_total", "Scored pairs cut to fit the cross-encoder.")
-ingested = Counter("boundarymorph_ingested_documents_total", "Uploaded documents by what became of them.", ["outcome"])
+ingested = Counter("boundarymorph_ingested_documents_total", "Uploaded documents by outcome.", ["outcome"])
 
 cache_lookups = Counter(
     "boundarymorph_cache_lookups_total",
     "Scores and embeddings looked up: hit, miss, corrupt (damaged or foreign), error (the cache did not answer).",
     ["cache", "outcome"],
 )
-cache_recalled = Counter("boundarymorph_cache_recalled_scores_total", "Scores that came with a whole query.")
+cache_recalled = Counter("boundarymorph_cache_recalled_scores_total", "Known scores found at the start of selections.")
 cache_writes = Counter(
     "boundarymorph_cache_writes_total",
-    "Scores and embeddings to keep: ok, error (the cache did not take them), dropped (too many writes waited).",
+    "Scores and embeddings written: ok, error (the cache did not take them), dropped (too many writes waited).",
     ["cache", "outcome"],
 )
 cache_shared = Counter(
-    "boundarymorph_cache_shared_total", "Scores and embeddings that another request was computing already.", ["cache"]
+    "boundarymorph_cache_shared_total", "Lookups that waited for another request's computation.", ["cache"]
 )
 cache_seconds = Histogram(
     "boundarymorph_cache_operation_duration_seconds",
@@ -129,7 +129,7 @@ cache_seconds = Histogram(
 )
 cache_circuit = Gauge(
     "boundarymorph_cache_circuit_state",
-    "Whether Redis is asked: 0 yes, 1 for a trial, 2 no; of a cluster, the worst of its nodes.",
+    "Circuit breaker to Redis: 0 closed, 1 half-open, 2 open; of a cluster, the worst of its nodes.",
     ["operation"],
     multiprocess_mode="livemax",
 )
@@ -144,13 +144,13 @@ class BatchFamily:
         """role, item: parts of the names, the item in the singular; done: the participle for what a batch does."""
         prefix, items, title = f"boundarymorph_{role}", f"{item}s", item.capitalize()
         self.queue_items = Gauge(
-            f"{prefix}_queue_{items}", f"{title}s that wait, at the scrape.", _MODEL, multiprocess_mode="livesum"
+            f"{prefix}_queue_{items}", f"{title}s in the queue, at the scrape.", _MODEL, multiprocess_mode="livesum"
         )
         self.queue_tokens = Gauge(
-            f"{prefix}_queue_tokens", "Tokens that wait, at the scrape.", _MODEL, multiprocess_mode="livesum"
+            f"{prefix}_queue_tokens", "Tokens in the queue, at the scrape.", _MODEL, multiprocess_mode="livesum"
         )
-        self.batch_items = Histogram(f"{prefix}_batch_{items}", f"{title}s of a batch.", _MODEL, buckets=COUNTS)
-        self.batch_tokens = Histogram(f"{prefix}_batch_tokens", "Tokens of a batch.", _MODEL, buckets=TOKENS)
+        self.batch_items = Histogram(f"{prefix}_batch_{items}", f"{title}s per batch.", _MODEL, buckets=COUNTS)
+        self.batch_tokens = Histogram(f"{prefix}_batch_tokens", "Tokens per batch.", _MODEL, buckets=TOKENS)
         self.padding = Histogram(
             f"{prefix}_batch_padding_ratio", "Share of a batch's cost that was padding.", _MODEL, buckets=SHARES
         )
@@ -172,16 +172,16 @@ class BatchFamily:
 
 
 judge_answers = Counter(
-    "boundarymorph_judge_answers_total", "Answers of a language model that grades, by what came of them.", ["outcome"]
+    "boundarymorph_judge_answers_total", "Answers of a language model that grades, by outcome.", ["outcome"]
 )
-judge_tokens = Counter("boundarymorph_judge_tokens_total", "Tokens that it read and wrote.", ["kind"])
-judge_cost = Counter("boundarymorph_judge_cost_total", "What they cost, in the currency of its prices.")
+judge_tokens = Counter("boundarymorph_judge_tokens_total", "Tokens that a language model read and wrote.", ["kind"])
+judge_cost = Counter("boundarymorph_judge_cost_total", "Cost of a language model, in the currency of its prices.")
 cost_refused = Counter(
-    "boundarymorph_cost_ceiling_refusals_total", "Requests to it that were not sent, by the ceiling.", ["ceiling"]
+    "boundarymorph_cost_ceiling_refusals_total",
+    "Requests to a language model that were not sent, by ceiling.",
+    ["ceiling"],
 )
-spending_unshared = Counter(
-    "boundarymorph_spending_unshared_total", "Sums of what it cost kept in one process as Redis did not answer."
-)
+spending_unshared = Counter("boundarymorph_spending_unshared_total", "Daily sums that could not be written to Redis.")
 scorer_batches = BatchFamily("scorer", "pair", "scored")
 encoder_batches = BatchFamily("encoder", "text", "encoded")
 scorer_attempt_seconds = Histogram(
