@@ -7,7 +7,7 @@ SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $(1): $(2)")
 
-.PHONY: help setup demo serve test compare-answers test-faults compatibility fuzz check check-deploy dashboard images test-ray test-milvus wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-select bench-scorer bench-rerank \
+.PHONY: help setup demo serve test compare-answers test-faults test-faults-milvus compatibility fuzz check check-deploy dashboard images test-ray test-milvus wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-select bench-scorer bench-rerank \
 	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-ray bench-overload load load-open capacity soak-scorer soak-index soak-models soak-tests gpu-check \
 	evaluation evaluation-calibration evaluation-options evaluation-order evaluation-rerank evaluation-judge clean
 
@@ -55,6 +55,9 @@ test-milvus: setup $(MILVUS)/bin/milvus-server  ## the tests of indexes in Milvu
 test-faults: setup  ## break a running service in every way that docs/operations.md lists -> build/faults.md
 	$(BIN)/python -m pytest tests/faults
 	@cat build/faults.md
+
+test-faults-milvus: setup $(MILVUS)/bin/milvus-server  ## kill -9 of a Milvus server under load, and its restart -> build/faults-milvus.md
+	$(BIN)/python -m tests.faults.milvus_killed $(MILVUS)/bin/python
 
 compatibility: setup  ## clients of others, each in an environment of its own -> docs/compatibility.md; OPTIONS="--fresh"
 	$(BIN)/python -m tests.compatibility $(OPTIONS)

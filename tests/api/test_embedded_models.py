@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from boundarymorph.retrieval.encoders import OnnxEncoder
+from boundarymorph.retrieval.encoders.onnx import OnnxEncoder
 from boundarymorph.scoring.onnx import OnnxCrossEncoder
 from boundarymorph.server import composition
 from boundarymorph.settings import CacheSettings, Settings

@@ -24,7 +24,8 @@ from boundarymorph.cli import common, index
 from boundarymorph.cli import main as cli
 from boundarymorph.errors import InvalidInput, UnknownIndex
 from boundarymorph.retrieval import build
-from boundarymorph.retrieval.encoders import Embeddings, OnnxEncoder
+from boundarymorph.retrieval.encoders import Embeddings
+from boundarymorph.retrieval.encoders.onnx import OnnxEncoder
 from boundarymorph.retrieval.local import index as local_index
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.training import TrainingPolicy

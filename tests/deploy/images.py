@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from boundarymorph.access import keys
 from load_tests import answers, weights
 from tests.deploy.buildah import Image, Process, build
 from tests.deploy.dockerfile import DOCKERFILE, TARGETS, requirements, stages
+from tests.system.service import copied
 
 ROLES = ("gateway", "retriever-cpu", "scorer-cpu")
 GATEWAY_BYTES = 350e6  # beside its base; scipy, for lexical vectors, is 143 MB of it
@@ -124,7 +124,7 @@ def selection(images: Images, data: Path) -> str:
     """The hundred requests of load_tests/answers.py, and who the processes are that answer them."""
     with answers.service(copied(data, images.folder)) as client:
         expected = [answers.answer(client, request) for request in answers.requests()]
-    with images.service(copied(data, images.folder)) as processes, images.client(processes["gateway"]) as client:
+    with images.service(handed_over(data, images.folder)) as processes, images.client(processes["gateway"]) as client:
         for process in processes.values():
             assert process.status("Uid") == 4 * [str(UID)]
             assert process.status("NSpid")[1:] == ["1"]
@@ -145,7 +145,7 @@ def read_only(images: Images) -> str:
 
 def drain(images: Images, data: Path) -> str:
     """A selection is under way when the gateway gets SIGTERM: it is answered, and each role ends with 0."""
-    with images.service(copied(data, images.folder)) as processes, images.client(processes["gateway"]) as client:
+    with images.service(handed_over(data, images.folder)) as processes, images.client(processes["gateway"]) as client:
         gateway = processes["gateway"]
         body = {"query": "sort a list", "index": answers.INDEX, "budget": 60, "k": 50}
         with ThreadPoolExecutor() as threads:
@@ -165,7 +165,7 @@ def drain(images: Images, data: Path) -> str:
 
 def unready(images: Images, data: Path) -> str:
     """The health check follows /readyz: it fails once the scorer is gone."""
-    with images.service(copied(data, images.folder)) as processes:
+    with images.service(handed_over(data, images.folder)) as processes:
         processes["scorer-cpu"].signal(signal.SIGKILL)
         processes["scorer-cpu"].wait()
         gateway, deadline = processes["gateway"], time.monotonic() + 60
@@ -194,10 +194,9 @@ def mounted_weights(images: Images) -> str:
     return "a model mounted at /weights is served by PyTorch"
 
 
-def copied(data: Path, folder: Path) -> Path:
+def handed_over(data: Path, folder: Path) -> Path:
     """A copy of a data directory that the images' user may write to."""
-    copy = Path(tempfile.mkdtemp(dir=folder)) / "data"
-    shutil.copytree(data, copy)
+    copy = copied(data, folder)
     hand_over(copy)
     return copy
 

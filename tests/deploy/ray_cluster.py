@@ -8,14 +8,10 @@ The nodes are processes of this machine, so only one of them has a proxy. The re
 from __future__ import annotations
 
 import argparse
-import shutil
-import socket
 import tempfile
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +26,14 @@ from ray.serve.schema import ServeDeploySchema
 from boundarymorph.cli.ray import DOCUMENTS, configuration
 from boundarymorph.settings import Settings
 from load_tests import answers
+from tests.faults.table import LOAD_HEAD, load_row
+from tests.system.load import Load, load
+from tests.system.service import copied, free_port
 
 RESULT = Path("build/ray.md")
+FAULT = Path("build/faults-ray.md")
 WAIT_SECONDS = 240.0
-CLIENTS = 6
-DECLARED = {429, 503}
+DECLARED = ("200 ", "429 ", "503 ")
 
 
 class Service:
@@ -96,37 +95,9 @@ class Service:
     def client(self) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=120)
 
-    @contextmanager
-    def load(self) -> Iterator[Counter[str]]:
-        """What becomes of selections that some clients make, one after the other, until the end of the block."""
-        seen: Counter[str] = Counter()
-        stop = threading.Event()
-
-        def call(number: int) -> None:
-            with self.client() as client:
-                turn = number
-                while not stop.is_set():
-                    turn += CLIENTS
-                    body = {
-                        "query": f"{answers.QUERIES[turn % 8]} {turn}",
-                        "index": answers.INDEX,
-                        "budget": 10,
-                        "k": 10,
-                    }
-                    try:
-                        seen[outcome(client.post("/select", json=body))] += 1
-                    except httpx.TransportError as error:
-                        seen[type(error).__name__] += 1
-
-        threads = [threading.Thread(target=call, args=(number,)) for number in range(CLIENTS)]
-        for thread in threads:
-            thread.start()
-        try:
-            yield seen
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
+    def load(self) -> AbstractContextManager[Load]:
+        """Selections by some clients until the end of the block."""
+        return load(self.url, request)
 
     def close(self) -> None:
         serve.shutdown()  # type: ignore[no-untyped-call]
@@ -134,11 +105,9 @@ class Service:
         self.cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
-def outcome(answer: httpx.Response) -> str:
-    """Of a selection: its status, or the status code of a refusal."""
-    if answer.status_code == 200:
-        return str(answer.json()["status"])
-    return str(answer.status_code)
+def request(number: int) -> dict[str, Any]:
+    query = f"{answers.QUERIES[number % len(answers.QUERIES)]} {number}"
+    return {"query": query, "index": answers.INDEX, "budget": 10, "k": 10}
 
 
 def answers_are_the_same(service: Service, data: Path, folder: Path) -> str:
@@ -152,19 +121,24 @@ def answers_are_the_same(service: Service, data: Path, folder: Path) -> str:
 
 
 def a_node_is_killed(service: Service) -> str:
+    """The row of the table in docs/operations.md goes to build/faults-ray.md."""
     service.deploy(scorers=2)
     service.await_(lambda: service.running() and len(set(service.nodes("scorer"))) == 2)
     taken = {worker.node_id: worker for worker in service.workers}
     victim = next(taken[node] for node in service.nodes("scorer") if node in taken)
     with service.load() as seen:
-        service.await_(lambda: sum(seen.values()) >= CLIENTS)
+        service.await_(lambda: seen.is_normal(0.0))
+        killed = time.monotonic()
         service.cluster.remove_node(victim, allow_graceful=False)
+        service.await_(lambda: seen.goes_on(killed))
+        restarted = time.monotonic()
+        service.cluster.add_node(num_cpus=2)
         seconds = service.await_(lambda: len(set(service.nodes("scorer")) - {victim.node_id}) == 2)
-        before = sum(seen.values())
-        service.await_(lambda: sum(seen.values()) >= before + 2 * CLIENTS)
-    service.cluster.add_node(num_cpus=2)
+        replaced = time.monotonic()
+        service.await_(lambda: seen.is_normal(replaced))
     checked(seen)
-    return f"two scorers again after {seconds:.0f} s; {shown(seen)}"
+    FAULT.write_text(f"{LOAD_HEAD}{load_row('a worker node of Ray', 'make test-ray', seen, killed, restarted)}\n")
+    return f"two scorers again {seconds:.0f} s after another node came; {shown(seen)}"
 
 
 def it_scales(service: Service) -> str:
@@ -181,39 +155,26 @@ def it_is_updated(service: Service) -> str:
     service.deploy(scorers=1)
     service.await_(lambda: service.running() and len(service.nodes("scorer")) == 1)
     with service.load() as seen:
-        service.await_(lambda: sum(seen.values()) >= CLIENTS)
+        service.await_(lambda: seen.goes_on(0.0, 1))
         service.deploy(scorers=1, k=7)
         with service.client() as client:
             body = {"query": "sort", "index": answers.INDEX, "budget": 0}
             seconds = service.await_(lambda: len(client.post("/select", json=body).json()["documents"]) == 7)
             service.await_(service.running)
-        before = sum(seen.values())
-        service.await_(lambda: sum(seen.values()) >= before + 2 * CLIENTS)
+        updated = time.monotonic()
+        service.await_(lambda: seen.goes_on(updated, 2))
     checked(seen)
     return f"new settings after {seconds:.0f} s; {shown(seen)}"
 
 
-def checked(seen: Counter[str]) -> None:
+def checked(seen: Load) -> None:
     """Raises AssertionError for anything but answers and declared refusals."""
-    undeclared = set(seen) - {"complete", "partial", "retrieval_only", *map(str, DECLARED)}
-    assert not undeclared, seen
+    undeclared = [outcome for outcome in seen.outcomes() if not outcome.startswith(DECLARED)]
+    assert not undeclared, seen.outcomes()
 
 
-def shown(seen: Counter[str]) -> str:
-    return ", ".join(f"{count} `{name}`" for name, count in seen.most_common())
-
-
-def copied(data: Path, folder: Path) -> Path:
-    copy = Path(tempfile.mkdtemp(dir=folder)) / "data"
-    shutil.copytree(data, copy)
-    return copy
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def shown(seen: Load) -> str:
+    return ", ".join(f"{count} times {outcome}" for outcome, count in seen.outcomes().most_common())
 
 
 def main() -> None:
@@ -239,6 +200,7 @@ def main() -> None:
         finally:
             service.close()
     RESULT.write_text("\n".join(lines) + "\n")
+    print(FAULT.read_text())
 
 
 if __name__ == "__main__":

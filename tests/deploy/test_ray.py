@@ -43,6 +43,8 @@ def test_settings_come_back_in_the_role_that_they_are_for() -> None:
     assert gateway.retriever.url == ("http://127.0.0.1:8000/retriever",)
     (deployment,) = applications["gateway"]["deployments"]
     assert deployment["max_ongoing_requests"] == gateway.sessions
+    waits = gateway.retriever.timeout_seconds  # for a retriever that is replaced at the same time
+    assert deployment["graceful_shutdown_timeout_s"] == gateway.grace_seconds + waits
 
 
 def test_what_is_elsewhere_is_not_deployed() -> None:

@@ -87,10 +87,13 @@ def unheard() -> str:
     return f"tales of music, part {next(_numbers)}"
 
 
+def selection(query: str | None = None, **options: Any) -> dict[str, Any]:
+    """The body of POST /select on the index `tales`."""
+    return {"query": query or unheard(), "index": "tales", "budget": BUDGET, "batch_size": BATCH_SIZE, "k": K} | options
+
+
 def ask(service: Service, query: str | None = None, **options: Any) -> httpx.Response:
-    """POST /select on the index `tales`."""
-    request = {"index": "tales", "budget": BUDGET, "batch_size": BATCH_SIZE, "k": K}
-    return service.client.post("/select", json=request | {"query": query or unheard()} | options)
+    return service.client.post("/select", json=selection(query, **options))
 
 
 def whole(
@@ -117,17 +120,6 @@ def ids(body: dict[str, Any]) -> list[str]:
 def spent(body: dict[str, Any]) -> tuple[int, int]:
     """Calls, and scores that were known."""
     return body["usage"]["cross_encoder_calls"], body["usage"]["reused_scores"]
-
-
-def seen(response: httpx.Response) -> str:
-    """What a caller sees, in the words of the table."""
-    body = response.json()
-    if response.is_success:
-        why = "" if body["status"] == "complete" else f" (`{body['stop_reason']}`)"
-        return f"{response.status_code} `{body['status']}`{why}"
-    slug = body["type"].rpartition(":")[2]
-    again = ", `Retry-After`" if "retry-after" in response.headers else ""
-    return f"{response.status_code} `{slug}`{again}"
 
 
 def until(holds: Callable[[], bool], seconds: float = SECONDS) -> None:

@@ -1,12 +1,19 @@
-"""The fault table: one row a test, measured as it ran."""
+"""The fault table: one row a test, measured as it ran; and that of what is killed under load."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.system.load import Answer, Load
 
 REPOSITORY = Path(__file__).parents[2]
 OPERATIONS = REPOSITORY / "docs" / "operations.md"
 RESULT = REPOSITORY / "build" / "faults.md"
 HEAD = "| fault | what the caller saw | lost data | time to recover |\n|---|---|---|---|\n"
+LOAD_HEAD = (
+    "| killed under load | command | what callers saw | slowest | lost data | after the kill | after the restart |\n"
+    "|---|---|---|---|---|---|---|\n"
+)
 
 
 @dataclass
@@ -14,6 +21,7 @@ class Table:
     """Rows in the order in which they were measured."""
 
     rows: list[str] = field(default_factory=list)
+    under_load: str = ""
 
     def add(self, fault: str, saw: str, seconds: float | None) -> None:
         """A fault that lost no data. seconds: from the end of its cause to the first answer as before; None where there
@@ -27,13 +35,37 @@ class Table:
         untested = documented() - {_timeless(row) for row in self.rows}
         assert not untested, f"no test measures these rows of docs/operations.md: {untested}"
         RESULT.parent.mkdir(exist_ok=True)
-        RESULT.write_text(HEAD + "\n".join(self.rows) + "\n")
+        RESULT.write_text(HEAD + "\n".join(self.rows) + "\n\n" + LOAD_HEAD + self.under_load + "\n")
 
 
 def documented() -> set[str]:
     """The rows of docs/operations.md without their last cell."""
-    rows = OPERATIONS.read_text().partition(HEAD)[2].partition("\n\n")[0]
-    return {_timeless(row) for row in rows.splitlines()}
+    return {_timeless(row) for row in _shown(HEAD)}
+
+
+def load_row(
+    what: str,
+    command: str,
+    load: Load,
+    killed: float,
+    restarted: float,
+    is_normal: Callable[[Answer], bool] = Answer.is_complete,
+) -> str:
+    """A row of the second table, of a fault that lost no data. killed, restarted: of time.monotonic(). Fails where
+    docs/operations.md has no row of that fault and command."""
+    first = f"| {what} | `{command}` |"
+    counts = "; ".join(f"{count} times {outcome}" for outcome, count in load.outcomes().most_common())
+    slowest = max(answer.ended - answer.began for answer in load.since(killed))
+    times = (slowest, load.recovery(killed, is_normal), load.recovery(restarted, is_normal))
+    slow, after_kill, after_restart = (f"{seconds:.1f} s" for seconds in times)
+    row = f"{first} {counts} | {slow} | none | {after_kill} | {after_restart} |"
+    shown = any(row.startswith(first) for row in _shown(LOAD_HEAD))
+    assert shown, f"docs/operations.md does not show this row:\n{row}"
+    return row
+
+
+def _shown(head: str) -> list[str]:
+    return OPERATIONS.read_text().partition(head)[2].partition("\n\n")[0].splitlines()
 
 
 def _timeless(row: str) -> str:

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import orjson
 
-from tests.faults.house import NDJSON, Stopwatch, ask, ids, seen, whole
+from tests.faults.house import NDJSON, Stopwatch, ask, ids, whole
 from tests.faults.table import Table
 from tests.scoring.remote.servers import Server
+from tests.system.load import outcome
 from tests.system.service import Service, retriever, service
 
 MEGABYTES, BALLAST = 6, 2
@@ -59,4 +60,4 @@ def test_disk_full(tmp_path: Path, rogue: Server, table: Table) -> None:
         assert again.is_success, again.text
         assert _stored(gateway) == sent
         assert "Traceback" not in indexes.log + gateway.log
-    table.add("disk full on ingest", f"{seen(refused)} to the upload; {seen(meanwhile)} to selections", recovery)
+    table.add("disk full on ingest", f"{outcome(refused)} to the upload; {outcome(meanwhile)} to selections", recovery)

@@ -20,14 +20,13 @@ from tests.faults.conftest import House
 from tests.faults.house import (
     BATCH_SIZE,
     BUDGET,
-    K,
     Role,
     Stopwatch,
     ask,
     asked,
     completes,
     ids,
-    seen,
+    selection,
     spent,
     unheard,
     until,
@@ -35,6 +34,7 @@ from tests.faults.house import (
 )
 from tests.faults.table import Table
 from tests.scoring.remote.servers import Server, hang, slow, well
+from tests.system.load import outcome
 from tests.system.service import Service, service
 
 DAY = 86_400
@@ -66,7 +66,7 @@ def test_kill_9(house: House, table: Table) -> None:
     more = whole(ask(house.gateway.service, query, budget=BUDGET + 5))
     assert spent(more) == (5, BUDGET)
     assert house.calls == calls + 1
-    saw = f"the connection breaks; the same request again, {seen(ask(house.gateway.service, query))} without a call"
+    saw = f"the connection breaks; the same request again, {outcome(ask(house.gateway.service, query))} without a call"
     table.add("gateway killed", saw, recovery)
 
 
@@ -78,7 +78,7 @@ def test_sigterm_under_load(tmp_path: Path, indexes: Role, rogue: Server, table:
         """Ask again and again: the answers, and the query that had none."""
         answered = []
         while True:
-            request = {"query": unheard(), "index": "tales", "budget": BUDGET, "batch_size": BATCH_SIZE, "k": K}
+            request = selection()
             try:
                 answered.append(httpx.post(f"{gateway.url}/select", json=request, timeout=60))
             except httpx.TransportError:
@@ -101,7 +101,9 @@ def test_sigterm_under_load(tmp_path: Path, indexes: Role, rogue: Server, table:
     with socket.socket() as again:
         again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         again.bind(("127.0.0.1", gateway.port))
-    table.add("SIGTERM under load", f"{seen(response)}, whoever was inside; later ones are refused a connection", None)
+    table.add(
+        "SIGTERM under load", f"{outcome(response)}, whoever was inside; later ones are refused a connection", None
+    )
 
 
 def test_a_second_sigterm_does_not_wait(tmp_path: Path, indexes: Role, rogue: Server) -> None:
@@ -126,7 +128,7 @@ def test_a_second_sigterm_does_not_wait(tmp_path: Path, indexes: Role, rogue: Se
 
 def test_a_client_leaves(front: Service, rogue: Server, table: Table) -> None:
     rogue.behaviour = hang
-    body = orjson.dumps({"query": unheard(), "index": "tales", "budget": BUDGET, "k": K})
+    body = orjson.dumps(selection())
     head = f"POST /select HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     left, before = rogue.left, len(rogue.asked)
     with socket.create_connection(("127.0.0.1", front.port)) as connection:
@@ -181,6 +183,6 @@ def test_the_clock_jumps(tmp_path: Path, indexes: Role, rogue: Server, table: Ta
             rogue.behaviour = well
             again = whole(ask(gateway, query))
             assert (spent(again), ids(again)) == ((0, BUDGET), expected)
-            saw = f"{seen(response)}; deadlines and what is remembered hold"
+            saw = f"{outcome(response)}; deadlines and what is remembered hold"
             table.add(f"wall clock jumps {direction} by 30 days", saw, None)
         assert gateway.stop() == 0

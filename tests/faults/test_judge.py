@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from tests.faults import stand_in
-from tests.faults.house import BUDGET, K, Role, Stopwatch, ask, completes, gateway, seen, spent, unheard, until, whole
+from tests.faults.house import BUDGET, K, Role, Stopwatch, ask, completes, gateway, spent, unheard, until, whole
 from tests.faults.table import Table
 from tests.scoring.judge.scripted import MODEL, Chat, completion
 from tests.scoring.remote.servers import Behaviour, Server, answer, edited, hang, slow, well
+from tests.system.load import outcome
 from tests.system.service import Service
 
 CEILING = 11_000  # tokens of a request, of which a pair may take some 1,400 and takes 301
@@ -44,7 +45,7 @@ def test_busy_for_a_moment(judged: Service, model: Server, table: Table) -> None
     model.script = [answer({"error": {"message": "rate limit"}}, 429, retry_after="1")] * 2
     response = ask(judged)
     assert spent(whole(response)) == (BUDGET, 0)
-    table.add("a language model answers 429 for a moment", f"{seen(response)}, after the pause", None)
+    table.add("a language model answers 429 for a moment", f"{outcome(response)}, after the pause", None)
 
 
 def test_busy(judged: Service, model: Server, table: Table) -> None:
@@ -55,7 +56,7 @@ def test_busy(judged: Service, model: Server, table: Table) -> None:
     whole(degraded, "retrieval_only")
     model.behaviour = well
     recovery = Stopwatch().until(lambda: completes(judged))
-    saw = f"{seen(refused)}; with `on_failure: degrade` {seen(degraded)}"
+    saw = f"{outcome(refused)}; with `on_failure: degrade` {outcome(degraded)}"
     table.add("a language model answers 429 beyond the deadline", saw, recovery)
 
 
@@ -66,7 +67,7 @@ def test_slow(judged: Service, model: Server, table: Table) -> None:
     assert body["stop_reason"] == "deadline" and 0 < spent(body)[0] < BUDGET
     model.behaviour = well
     recovery = Stopwatch().until(lambda: completes(judged))
-    table.add("a language model too slow for the deadline", f"{seen(response)} at the deadline", recovery)
+    table.add("a language model too slow for the deadline", f"{outcome(response)} at the deadline", recovery)
 
 
 def test_one_answer_never_comes(judged: Service, model: Server, table: Table) -> None:
@@ -75,7 +76,7 @@ def test_one_answer_never_comes(judged: Service, model: Server, table: Table) ->
     body = whole(response, "partial")
     assert spent(body)[0] == 5 and sum(d["source"] == "cross_encoder" for d in body["documents"]) <= 4
     recovery = Stopwatch().until(lambda: completes(judged))
-    table.add("one answer of a language model never comes", f"{seen(response)}, with the other grades", recovery)
+    table.add("one answer of a language model never comes", f"{outcome(response)}, with the other grades", recovery)
 
 
 WRONG: dict[str, Behaviour] = {
@@ -97,7 +98,7 @@ def test_malformed(judged: Service, model: Server, table: Table, wrong: str) -> 
     model.behaviour = well
     recovery = Stopwatch().until(lambda: completes(judged))
     assert spent(whole(ask(judged, query))) == (BUDGET, 0)  # nothing of it was remembered
-    saw = f"{seen(degraded)}; with `on_failure: error` {seen(refused)}"
+    saw = f"{outcome(degraded)}; with `on_failure: error` {outcome(refused)}"
     table.add(f"a language model answers wrongly: {wrong}", saw, recovery)
 
 
@@ -116,7 +117,7 @@ def test_one_document(judged: Service, model: Server, table: Table, one: str) ->
     assert spent(body) == (BUDGET, 0)
     assert sum(document["source"] == "cross_encoder" for document in body["documents"]) == BUDGET - 1
     assert any("got no score" in warning for warning in body["warnings"])
-    table.add(f"a language model {one}", f"{seen(response)}; a warning, and the document as it is believed", None)
+    table.add(f"a language model {one}", f"{outcome(response)}; a warning, and the document as it is believed", None)
 
 
 def _dear(body: Any) -> Any:
@@ -135,5 +136,7 @@ def test_over_budget(judged: Service, model: Server, table: Table) -> None:
     degraded = ask(judged, "music " * 1_600, on_failure="degrade")
     model.behaviour = well
     recovery = Stopwatch().until(lambda: completes(judged))
-    saw = f"{seen(middle)}; before the first grade {seen(refused)}, with `on_failure: degrade` {seen(degraded)}"
+    saw = (
+        f"{outcome(middle)}; before the first grade {outcome(refused)}, with `on_failure: degrade` {outcome(degraded)}"
+    )
     table.add("a language model would cost more than it may", saw, recovery)

@@ -1,13 +1,28 @@
 """Redis ends, hangs, is full, fails over: nobody but the bill notices."""
 
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
 from tests.caching.servers import cluster_url, eventually, running_cluster, running_replica
 from tests.faults.conftest import House
-from tests.faults.house import BUDGET, Role, Stopwatch, ask, asked, ids, remembers, seen, spent, unheard, whole
-from tests.faults.table import Table
+from tests.faults.house import (
+    BUDGET,
+    Role,
+    Stopwatch,
+    ask,
+    asked,
+    ids,
+    remembers,
+    selection,
+    spent,
+    unheard,
+    until,
+    whole,
+)
+from tests.faults.table import Table, load_row
 from tests.scoring.remote.servers import Server
+from tests.system.load import COMPLETE, Answer, load, outcome
 from tests.system.service import service
 
 PAID_AGAIN = "scores are paid for again"
@@ -24,7 +39,28 @@ def test_killed(house: House, table: Table) -> None:
     watch = Stopwatch()
     house.redis.start()
     recovery = watch.until(lambda: remembers(gateway, query))
-    table.add("Redis killed", f"{seen(response)}; {PAID_AGAIN}", recovery)
+    table.add("Redis killed", f"{outcome(response)}; {PAID_AGAIN}", recovery)
+
+
+def test_killed_under_load(house: House, table: Table) -> None:
+    """Every answer is complete; known queries cost nothing before the kill, and again once Redis is back."""
+    gateway, queries = house.gateway.service, [unheard() for _ in range(4)]
+    for query in queries:
+        asked(gateway, query)
+
+    def is_free(answer: Answer) -> bool:
+        return answer.is_complete() and answer.calls == 0
+
+    with load(gateway.url, lambda number: selection(queries[number % len(queries)])) as seen:
+        until(lambda: seen.is_normal(0.0, is_free))
+        house.redis.kill()
+        killed = time.monotonic()
+        until(lambda: seen.goes_on(killed))
+        house.redis.start()
+        restarted = time.monotonic()
+        until(lambda: seen.is_normal(restarted, is_free))
+    assert set(seen.outcomes()) == {COMPLETE}
+    table.under_load = load_row("Redis", "make test-faults", seen, killed, restarted, is_free)
 
 
 def test_hangs(house: House, table: Table) -> None:
@@ -39,7 +75,7 @@ def test_hangs(house: House, table: Table) -> None:
     finally:
         house.redis.go_on()
     recovery = Stopwatch().until(lambda: remembers(gateway, query))
-    saw = f"{seen(response)}, later by `cache.timeout_seconds` a lookup until it is left alone; {PAID_AGAIN}"
+    saw = f"{outcome(response)}, later by `cache.timeout_seconds` a lookup until it is left alone; {PAID_AGAIN}"
     table.add("Redis hangs", saw, recovery)
 
 
@@ -56,7 +92,7 @@ def test_full(house: House, table: Table) -> None:
         assert (spent(body), ids(body)) == ((0, BUDGET), expected)
         admin.config_set("maxmemory", 0)
     recovery = Stopwatch().until(lambda: remembers(gateway, new))
-    table.add("Redis full", f"{seen(response)}; what is new is paid for again, what is known is not", recovery)
+    table.add("Redis full", f"{outcome(response)}; what is new is paid for again, what is known is not", recovery)
 
 
 def test_a_cluster_fails_over(tmp_path: Path, indexes: Role, rogue: Server, table: Table) -> None:
@@ -81,4 +117,4 @@ def test_a_cluster_fails_over(tmp_path: Path, indexes: Role, rogue: Server, tabl
             assert ids(whole(response)) == chosen
         recovery = watch.until(lambda: all(remembers(gateway, query) for query in queries))
         assert "Traceback" not in gateway.log
-    table.add("a Redis Cluster's primary killed", f"{seen(response)}; of its queries, {PAID_AGAIN}", recovery)
+    table.add("a Redis Cluster's primary killed", f"{outcome(response)}; of its queries, {PAID_AGAIN}", recovery)

@@ -11,7 +11,6 @@ from tests.faults.house import (
     ask,
     completes,
     ids,
-    seen,
     spent,
     unheard,
     until,
@@ -19,6 +18,7 @@ from tests.faults.house import (
 )
 from tests.faults.table import Table
 from tests.scoring.remote.servers import Server, slow, well
+from tests.system.load import outcome
 from tests.system.service import Service, free_port, retriever, service
 
 RETRIEVED = 'boundarymorph_http_request_duration_seconds_count{method="POST",route="/retrieve"'
@@ -38,8 +38,8 @@ def test_killed(front: Service, indexes: Role, table: Table) -> None:
     watch = Stopwatch()
     indexes.start(ready=False)
     recovery = watch.until(lambda: completes(front))
-    own = f"with a pool and embeddings of its own {seen(given)}, with its scores alone {seen(ordered)}"
-    saw = f"{seen(refused)}; {own}"
+    own = f"with a pool and embeddings of its own {outcome(given)}, with its scores alone {outcome(ordered)}"
+    saw = f"{outcome(refused)}; {own}"
     table.add("retriever killed", saw, recovery)
 
 
@@ -60,7 +60,7 @@ def test_one_of_two_is_killed(directory: Path, indexes: Role, rogue: Server, tab
         second.start()
         recovery = watch.until(lambda: completes(gateway) and second.service.metric(RETRIEVED) > 0)
         second.kill()
-    table.add("one of two retrievers killed", seen(response), recovery)
+    table.add("one of two retrievers killed", outcome(response), recovery)
 
 
 def test_one_of_two_hangs(directory: Path, indexes: Role, rogue: Server, table: Table) -> None:
@@ -85,7 +85,7 @@ def test_one_of_two_hangs(directory: Path, indexes: Role, rogue: Server, table: 
         second.go_on()
         recovery = Stopwatch().until(lambda: completes(gateway) and gateway.metric(works) == 1)
         second.kill()
-    saw = f"{seen(response)}, after `retriever.attempt_seconds` once"
+    saw = f"{outcome(response)}, after `retriever.attempt_seconds` once"
     table.add("one of two retrievers hangs", saw, recovery)
 
 
@@ -102,7 +102,7 @@ def test_killed_in_the_middle(front: Service, rogue: Server, indexes: Role, tabl
     watch = Stopwatch()
     indexes.start(ready=False)
     recovery = watch.until(lambda: completes(front))
-    table.add("retriever killed in the middle of a selection", seen(response), recovery)
+    table.add("retriever killed in the middle of a selection", outcome(response), recovery)
 
 
 def test_hangs(front: Service, indexes: Role, table: Table) -> None:
@@ -114,4 +114,4 @@ def test_hangs(front: Service, indexes: Role, table: Table) -> None:
         indexes.go_on()
     recovery = Stopwatch().until(lambda: completes(front))
     assert len(whole(ask(front))["documents"]) == K
-    table.add("retriever hangs", f"{seen(refused)} at the deadline", recovery)
+    table.add("retriever hangs", f"{outcome(refused)} at the deadline", recovery)

@@ -7,9 +7,10 @@ import pytest
 
 from tests.faults import stand_in
 from tests.faults.conftest import House
-from tests.faults.house import BUDGET, Stopwatch, ask, completes, ids, seen, spent, unheard, whole
+from tests.faults.house import BUDGET, Stopwatch, ask, completes, ids, spent, unheard, whole
 from tests.faults.table import Table
 from tests.scoring.remote.servers import Behaviour, Server, answer, edited, hang, slow, well
+from tests.system.load import outcome
 from tests.system.service import Service
 
 SERVED = 'boundarymorph_http_request_duration_seconds_count{method="POST",route="/score",status="200"'
@@ -27,7 +28,7 @@ def test_one_of_two_is_killed(house: House, table: Table) -> None:
     watch = Stopwatch()
     house.second.start()
     recovery = watch.until(lambda: completes(house.gateway.service) and house.second.service.metric(SERVED) > 0)
-    table.add("one of two scorers killed", seen(response), recovery)
+    table.add("one of two scorers killed", outcome(response), recovery)
 
 
 def test_all_are_killed(house: House, table: Table) -> None:
@@ -43,7 +44,7 @@ def test_all_are_killed(house: House, table: Table) -> None:
     recovery = watch.until(lambda: completes(house.gateway.service))
     for role in (house.first, house.second):
         role.service.await_answer()
-    table.add("all scorers killed", f"{seen(degraded)}; with `on_failure: error` {seen(refused)}", recovery)
+    table.add("all scorers killed", f"{outcome(degraded)}; with `on_failure: error` {outcome(refused)}", recovery)
 
 
 def test_one_of_two_hangs(house: House, table: Table) -> None:
@@ -58,7 +59,7 @@ def test_one_of_two_hangs(house: House, table: Table) -> None:
     recovery = Stopwatch().until(
         lambda: completes(house.gateway.service) and house.second.service.metric(SERVED) > before
     )
-    table.add("one of two scorers hangs", f"{seen(response)}, after `scorer.attempt_seconds` once", recovery)
+    table.add("one of two scorers hangs", f"{outcome(response)}, after `scorer.attempt_seconds` once", recovery)
 
 
 def test_the_only_one_hangs(front: Service, rogue: Server, table: Table) -> None:
@@ -79,7 +80,7 @@ def test_the_only_one_hangs(front: Service, rogue: Server, table: Table) -> None
     recovery = Stopwatch().until(lambda: completes(front))
     table.add(
         "the only scorer hangs",
-        f"{seen(late)} at the deadline; after three, and `scorer.attempt_seconds`, {seen(at_once)} at once",
+        f"{outcome(late)} at the deadline; after three, and `scorer.attempt_seconds`, {outcome(at_once)} at once",
         recovery,
     )
 
@@ -92,7 +93,7 @@ def test_slow(front: Service, rogue: Server, table: Table) -> None:
     assert 0 < spent(body)[0] < BUDGET
     rogue.behaviour = well
     recovery = Stopwatch().until(lambda: completes(front))
-    table.add("a scorer too slow for the deadline", f"{seen(response)} at the deadline", recovery)
+    table.add("a scorer too slow for the deadline", f"{outcome(response)} at the deadline", recovery)
 
 
 def _without_the_last(body: Any) -> Any:
@@ -128,7 +129,7 @@ def test_wrong_answers(front: Service, rogue: Server, table: Table, wrong: str) 
     rogue.behaviour = well
     recovery = Stopwatch().until(lambda: completes(front))
     assert spent(whole(ask(front, query))) == (BUDGET, 0)  # nothing of it was remembered
-    saw = f"{seen(degraded)}; with `on_failure: error` {seen(refused)}"
+    saw = f"{outcome(degraded)}; with `on_failure: error` {outcome(refused)}"
     table.add(f"a scorer answers wrongly: {wrong}", saw, recovery)
 
 
@@ -140,7 +141,7 @@ def test_busy(front: Service, rogue: Server, table: Table) -> None:
     whole(degraded, "retrieval_only")
     rogue.behaviour = well
     recovery = Stopwatch().until(lambda: completes(front))
-    saw = f"{seen(refused)}; with `on_failure: degrade` {seen(degraded)}"
+    saw = f"{outcome(refused)}; with `on_failure: degrade` {outcome(degraded)}"
     table.add("a scorer answers 429 beyond the deadline", saw, recovery)
 
 
@@ -148,7 +149,7 @@ def test_busy_for_a_moment(front: Service, rogue: Server, table: Table) -> None:
     rogue.script = [answer({"detail": "too much to do"}, 429, retry_after="1")]
     response = ask(front)
     assert spent(whole(response)) == (BUDGET, 0)
-    table.add("a scorer answers 429 once", f"{seen(response)}, after the pause", None)
+    table.add("a scorer answers 429 once", f"{outcome(response)}, after the pause", None)
 
 
 def test_failing(front: Service, rogue: Server, table: Table) -> None:
@@ -157,7 +158,7 @@ def test_failing(front: Service, rogue: Server, table: Table) -> None:
     assert spent(whole(degraded, "retrieval_only")) == (0, 0)
     rogue.behaviour = well
     recovery = Stopwatch().until(lambda: completes(front))
-    saw = f"{seen(degraded)}; with `on_failure: error` {seen(refused)}"
+    saw = f"{outcome(degraded)}; with `on_failure: error` {outcome(refused)}"
     table.add("a scorer answers 500", saw, recovery)
 
 
@@ -168,4 +169,4 @@ def test_failing_in_the_middle(front: Service, rogue: Server, table: Table) -> N
     assert spent(body)[0] == 5
     assert sum(document["source"] == "cross_encoder" for document in body["documents"]) <= 5
     recovery = Stopwatch().until(lambda: completes(front))
-    table.add("a scorer answers 500 in the middle of a selection", seen(response), recovery)
+    table.add("a scorer answers 500 in the middle of a selection", outcome(response), recovery)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from boundarymorph.inference.models import OnnxTextModel, embedded_encoder
-from boundarymorph.retrieval.encoders import OnnxEncoder
+from boundarymorph.retrieval.encoders.onnx import OnnxEncoder
 from tests.contract.encoder import EncoderContract
 from tests.retrieval.fakes import SeededEncoder
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from boundarymorph.errors import InvalidInput, StorageFull, UnknownIndex
 from boundarymorph.retrieval import uploads
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.encoders import OnnxEncoder
+from boundarymorph.retrieval.encoders.onnx import OnnxEncoder
 from boundarymorph.retrieval.ingestion import MAX_PROBLEMS, WRITTEN_AT_A_TIME, IngestReport, ingest, ingesting
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.index import LocalIndex

@@ -1,6 +1,7 @@
 """`boundarymorph serve`, `boundarymorph scorer` and `boundarymorph retriever` as processes, with a client for each."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryFile, mkdtemp
 from types import MappingProxyType
 
 import httpx
@@ -28,6 +29,13 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def copied(data: Path, folder: Path) -> Path:
+    """A copy of a data directory, in a new folder of this one."""
+    copy = Path(mkdtemp(dir=folder)) / "data"
+    shutil.copytree(data, copy)
+    return copy
 
 
 def boundarymorph(*arguments: str, data: Path, embedded: bool = False) -> subprocess.CompletedProcess[str]:

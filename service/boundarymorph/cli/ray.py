@@ -53,7 +53,7 @@ def configuration(settings: Settings, port: int, max_replicas: int, cpus: float,
                 "route_prefix": _prefix(deployment["name"]),
                 "import_path": f"{CODE}:{deployment['name']}",
                 "args": arguments[deployment["name"]],
-                "deployments": [{**deployment, **_common(settings)}],
+                "deployments": [{"name": deployment["name"], **_common(settings), **deployment}],
             }
             for deployment in (*applications, gateway)
         ],
@@ -78,8 +78,10 @@ def _arguments(settings: Settings, port: int) -> dict[str, dict[str, Any]]:
 
 
 def _gateway(settings: Settings, sessions: int, most: int, cpus: float) -> dict[str, Any]:
+    """It ends after the calls that it has made, which wait in a proxy while their own replica is replaced."""
     queued = {"max_queued_requests": settings.limits.waiting}
-    return {"name": "gateway", **_scaled(most, sessions), **queued, "ray_actor_options": {"num_cpus": cpus}}
+    drained = {"graceful_shutdown_timeout_s": settings.grace_seconds + settings.retriever.timeout_seconds}
+    return {"name": "gateway", **_scaled(most, sessions), **queued, "ray_actor_options": {"num_cpus": cpus}, **drained}
 
 
 def _retriever(settings: Settings, most: int, cpus: float) -> dict[str, Any]:

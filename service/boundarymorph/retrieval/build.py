@@ -36,7 +36,7 @@ def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None
     if chosen.url:
         return _remote_encoder(chosen)
     if chosen.model is None:
-        from boundarymorph.retrieval.encoders import OnnxEncoder
+        from boundarymorph.retrieval.encoders.onnx import OnnxEncoder
 
         return OnnxEncoder.embedded(max_length=chosen.max_length or settings.max_length, threads=settings.threads)
     try:

@@ -2,6 +2,5 @@
 
 from boundarymorph.retrieval.encoders.batching import BatchingEncoder
 from boundarymorph.retrieval.encoders.encoder import Embeddings, Encoder
-from boundarymorph.retrieval.encoders.onnx import OnnxEncoder
 
-__all__ = ["BatchingEncoder", "Embeddings", "Encoder", "OnnxEncoder"]
+__all__ = ["BatchingEncoder", "Embeddings", "Encoder"]

@@ -1,0 +1,108 @@
+"""Steady load on a service: clients that ask one request after the other, and what became of each."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+CLIENTS = 6
+PAUSE = 0.05  # seconds between an answer and the client's next request
+TIMEOUT = 60.0
+COMPLETE = "200 `complete`"
+
+
+def outcome(response: httpx.Response) -> str:
+    """What a caller of POST /select sees, in the words of the tables in docs/operations.md."""
+    if not response.headers.get("content-type", "").endswith("json"):
+        return f"no JSON, with status {response.status_code}"
+    body = response.json()
+    if response.is_success:
+        why = "" if body["status"] == "complete" else f" (`{body['stop_reason']}`)"
+        return f"{response.status_code} `{body['status']}`{why}"
+    slug = body["type"].rpartition(":")[2]
+    again = ", `Retry-After`" if "retry-after" in response.headers else ""
+    return f"{response.status_code} `{slug}`{again}"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """began, ended: of time.monotonic(); outcome: or the name of the error of a connection that broke."""
+
+    began: float
+    ended: float
+    outcome: str
+    calls: int
+
+    def is_complete(self) -> bool:
+        return self.outcome == COMPLETE
+
+
+@dataclass
+class Load:
+    """The answers so far, in the order in which they came."""
+
+    clients: int
+    answers: list[Answer] = field(default_factory=list)
+
+    def outcomes(self) -> Counter[str]:
+        return Counter(answer.outcome for answer in tuple(self.answers))
+
+    def since(self, moment: float) -> list[Answer]:
+        """Those to requests that were made since a moment of time.monotonic()."""
+        return [answer for answer in tuple(self.answers) if answer.began >= moment]
+
+    def goes_on(self, moment: float, rounds: int = 3) -> bool:
+        """Whether so many requests of each client, made since a moment, have been answered."""
+        return len(self.since(moment)) >= rounds * self.clients
+
+    def is_normal(
+        self, moment: float, is_normal: Callable[[Answer], bool] = Answer.is_complete, rounds: int = 3
+    ) -> bool:
+        """Whether the last so many answers for each client, all of them to requests made since, are normal."""
+        answers = self.since(moment)[-rounds * self.clients :]
+        return len(answers) == rounds * self.clients and all(map(is_normal, answers))
+
+    def recovery(self, moment: float, is_normal: Callable[[Answer], bool] = Answer.is_complete) -> float:
+        """Seconds from a moment to the last answer that is not normal; 0 if there is none later."""
+        ended = (answer.ended for answer in tuple(self.answers) if not is_normal(answer))
+        return max(0.0, max(ended, default=moment) - moment)
+
+
+@contextmanager
+def load(url: str, body: Callable[[int], Mapping[str, Any]], clients: int = CLIENTS) -> Iterator[Load]:
+    """Selections by some clients until the end of the block. body: of each request, by its number."""
+    seen, stop = Load(clients), threading.Event()
+
+    def ask(client: httpx.Client, number: int) -> Answer:
+        began, calls = time.monotonic(), 0
+        try:
+            response = client.post("/select", json=body(number))
+            what = outcome(response)
+            if response.is_success:
+                calls = response.json()["usage"]["cross_encoder_calls"]
+        except httpx.TransportError as error:
+            what = type(error).__name__
+        return Answer(began, time.monotonic(), what, calls)
+
+    def call(number: int) -> None:
+        with httpx.Client(base_url=url, timeout=TIMEOUT) as client:
+            while not stop.wait(PAUSE):
+                seen.answers.append(ask(client, number))
+                number += clients
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield seen
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
