@@ -1,9 +1,9 @@
-"""Do two versions of the service give the same answers? A hundred requests, what came back, and how two files differ.
+"""Records the answers to a hundred requests, and compares those of two versions of the service.
 
-    python -m load_tests.answers record --data data before.json     # the folder that `make demo` left; it is copied
+    python -m load_tests.answers record --data data before.json     # a copy of the folder of `make demo` is used
     python -m load_tests.answers compare before.json after.json
 
-Every request is a real one to a real process; what may differ from run to run (ids, timings) is left out.
+Requests go to a real process; what differs from run to run (ids, timings) is left out.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Request = tuple[str, str, dict[str, Any] | None, dict[str, str]]
 
 
 def selections() -> Iterator[dict[str, Any]]:
-    """Bodies of POST /select, in the order in which they are sent: some find scores that earlier ones left."""
+    """Yield bodies of POST /select in the order of sending: some find scores of earlier ones."""
     for number, query in enumerate(QUERIES):
         yield {"query": query, "index": INDEX, "budget": 10 + 5 * (number % 3), "k": 5 + 20 * (number % 4)}
     for query in QUERIES[:5]:
@@ -67,7 +67,7 @@ def selections() -> Iterator[dict[str, Any]]:
 
 
 def pools() -> Iterator[dict[str, Any]]:
-    """Pools that a caller brings, with and without vectors, scores and lengths."""
+    """Yield bodies with pools, with and without vectors, scores and lengths."""
     texts = [f"{verb} {adverb} the {thing}" for verb in ("sort", "read", "sum") for adverb in ("slowly", "at once")
              for thing in ("list", "file", "numbers", "words")]  # fmt: skip
     documents: list[dict[str, Any]] = [{"id": f"d{i}", "text": text} for i, text in enumerate(texts)]
@@ -100,7 +100,7 @@ def pools() -> Iterator[dict[str, Any]]:
 
 
 def requests() -> Iterator[Request]:
-    """Method, path, body and headers."""
+    """Yield requests: method, path, body and headers."""
     for body in selections():
         yield "POST", "/select", body, {}
     for query in QUERIES[:6]:
@@ -121,7 +121,7 @@ def requests() -> Iterator[Request]:
 
 
 def without_scorer() -> Iterator[Request]:
-    """What is answered while no scorer is there."""
+    """Yield requests for a service without a scorer."""
     for query in QUERIES[:3]:
         yield "POST", "/select", {"query": query, "index": INDEX, "budget": 10, "k": 10}, {}
         yield "POST", "/select", {"query": query, "index": INDEX, "k": 10, "on_failure": "error"}, {}
@@ -129,7 +129,7 @@ def without_scorer() -> Iterator[Request]:
 
 
 def record(data: Path) -> list[dict[str, Any]]:
-    """Every answer of a service over a copy of `data`, and of one whose scorer is away."""
+    """Return every answer of a service over a copy of `data`, and of one whose scorer is down."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "data"
         shutil.copytree(data, copy)
@@ -143,14 +143,14 @@ def record(data: Path) -> list[dict[str, Any]]:
 
 @contextmanager
 def service(data: Path, *arguments: str) -> Iterator[httpx.Client]:
-    """A ready service and a client of it."""
+    """Start a service, wait until it is ready, and yield a client."""
     command = ["serve", "--data-directory", str(data), *arguments]
     with serving(command) as server, httpx.Client(base_url=server.url, timeout=300) as client:
         yield client
 
 
 def answer(client: httpx.Client, request: Request) -> dict[str, Any]:
-    """What came back, without what differs from run to run."""
+    """Return the answer without what differs from run to run."""
     method, path, body, headers = request
     content = b"" if body is None else orjson.dumps(body.get("", body))
     kind = {"Content-Type": "application/json"} if body is not None else {}
@@ -165,12 +165,12 @@ def answer(client: httpx.Client, request: Request) -> dict[str, Any]:
 
 
 def stable(value: Any) -> Any:
-    """Without ids and timings of the request itself; documents keep their ids."""
+    """Remove ids and timings of requests; documents keep their ids."""
     return {name: inner for name, inner in value.items() if name not in VOLATILE} if isinstance(value, dict) else value
 
 
 def compare(before: Path, after: Path) -> int:
-    """Print every request that is answered differently; their number."""
+    """Print every request that is answered differently, and return their number."""
     old, new = (orjson.loads(path.read_bytes()) for path in (before, after))
     different = abs(len(old) - len(new))
     for first, second in zip(old, new, strict=False):

@@ -1,9 +1,9 @@
-"""What a filter costs that was never asked before: by reading all metadata, and by the index of the metadata.
+"""The cost of a new filter, by reading all metadata and by the index of the metadata.
 
 python -m load_tests.bench_filters --documents 200000
 
-First what the index of the metadata costs where documents are written, replaced and deleted, and on disk: batch by
-batch in a store with it and in one without. Then each filter both ways in turn over one store, with nothing remembered.
+First measures what the index of the metadata costs on disk and when documents are written, replaced and deleted: batch
+by batch in a store with it and in one without. Then runs each filter both ways in turn over one store, without caches.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FILTERS: list[dict[str, Any]] = [
 
 
 def documents(count: int, seed: int = 0) -> Iterator[Document]:
-    """With a tenant of a thousand, a language of four, a year of seventy, a URL of its own and three tags of fifty."""
+    """Yield documents with one of 1,000 tenants, 4 languages and 70 years, a unique URL, and 3 of 50 tags."""
     rng = random.Random(seed)
     for number, text in enumerate(texts(count, seed)):
         metadata = {
@@ -62,7 +62,7 @@ def documents(count: int, seed: int = 0) -> Iterator[Document]:
 
 @contextmanager
 def without_the_index() -> Iterator[None]:
-    """Stores neither write it nor look anything up in it."""
+    """Within the block, make stores neither write nor use the index of the metadata."""
     with (
         mock.patch.object(metadata_index, "add"),
         mock.patch.object(metadata_index, "remove"),
@@ -72,7 +72,7 @@ def without_the_index() -> Iterator[None]:
 
 
 def milliseconds(store: DocumentStore, filter: dict[str, Any]) -> tuple[float, int]:
-    """How long a reader takes that remembers nothing, and how many documents match."""
+    """Return the time of a reader without a cache, and the number of documents that match."""
     asked = Filter(filter)
     with store.transaction() as connection:
         start = time.perf_counter()
@@ -81,7 +81,7 @@ def milliseconds(store: DocumentStore, filter: dict[str, Any]) -> tuple[float, i
 
 
 def write(store: DocumentStore, number: int, batches: list[list[Document]]) -> float:
-    """Seconds to write a batch; with every tenth one before it is replaced, with every twentieth one deleted."""
+    """Time a batch in seconds; every tenth also replaces an earlier one, and every twentieth deletes one."""
     vectors = np.random.default_rng(number).standard_normal((BATCH, DIMENSION))
     start = time.perf_counter()
     store.upsert(batches[number], vectors[: len(batches[number])], [b""] * len(batches[number]))

@@ -1,10 +1,10 @@
-"""What it costs that the retriever is another process: pools of 10,000 with their vectors, there and here.
+"""The cost of a retriever in another process, for pools of 10,000 with their vectors.
 
 python -m load_tests.bench_frame
 
-The index holds no more than the pool, so that there is next to nothing to search: what is measured is the way. Each
-query is answered in this process, and by a `boundarymorph retriever` over a socket of this machine; then the parts of
-the way on their own.
+The index holds only the pool, so that hardly anything is searched and the transfer is measured. Each query is answered
+in this process, and by a `boundarymorph retriever` over a local socket; then the parts of the transfer are measured
+separately.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def measured(folder: Path, dimension: int, arguments: argparse.Namespace) 
             other = await remote.retrieve(NAME, Search("", arguments.depth, query))
             ended = time.perf_counter()
             np.testing.assert_array_equal(one.pool.embeddings, other.pool.embeddings)
-            if turn:  # the first time is a warm-up
+            if turn:  # the first turn is a warm-up
                 here.append(between - begun)
                 there.append(ended - between)
         await local.close()
@@ -88,7 +88,7 @@ def main() -> None:
     rows = report.Rows("frame")
     for dimension in arguments.dimensions:
         with tempfile.TemporaryDirectory() as folder:
-            rows.append(uvloop.run(measured(Path(folder), dimension, arguments)))  # as uvicorn runs a gateway
+            rows.append(uvloop.run(measured(Path(folder), dimension, arguments)))  # uvicorn runs a gateway with uvloop
     report.write(
         "frame", rows, {f"there_over_here_{row['dimension']}": row["there_p50_ms"] / row["here_p50_ms"] for row in rows}
     )

@@ -1,9 +1,9 @@
-"""What it brings that searches which wait at the same time read the rows together.
+"""The gain from searches that read the rows together if they wait at the same time.
 
 python -m load_tests.bench_products
 
-Threads ask for the products of one matrix with queries of their own, without a pause: together (`SharedProducts`, as a
-flat index does) and each by itself, in turn within one run.
+Threads compute products of one matrix with their own queries, without a pause: together (`SharedProducts`, as in a flat
+index) and separately, in turn within one run.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""`make bench-ray`: replicas of a scorer on Ray Serve on this machine, and what a call through Ray costs.
+"""`make bench-ray`: replicas of a scorer on Ray Serve on this machine, and the overhead of a call through Ray.
 
-The scorer is the application that `boundarymorph scorer` serves, over a model that waits a fixed time a batch, as a
-device would, and takes no CPU: so replicas can be counted that this machine has no cores for. Each request is one
-batch, and there are more clients than replicas. The overhead is that of a call with a model that does not wait, beside
-the same application in a process of its own.
+The scorer is the application of `boundarymorph scorer` over a model that sleeps a fixed time per batch, as if on a
+device, and takes no CPU, so more replicas can run than this machine has cores. Each request is one batch, and there are
+more clients than replicas. The overhead is measured with a model that does not sleep, against the same application in
+its own process.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from tests.scoring.fakes import SeededCrossEncoder
 from tests.system.service import free_port
 
 TEXTS = ["t" * 100] * 5  # one batch of the model below
-CLIENTS = 4  # a replica
+CLIENTS = 4  # per replica
 START_SECONDS = 300.0
 
 
 class Waiting(SeededCrossEncoder):
-    """A model that waits for so many seconds a batch."""
+    """A model that sleeps so many seconds per batch."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(batch_tokens=sum(map(len, TEXTS)))
@@ -50,7 +50,7 @@ class Waiting(SeededCrossEncoder):
 
 
 def application(seconds: float) -> FastAPI:
-    """The scorer's application over that model."""
+    """Return the scorer's application over that model."""
 
     def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Scoring:
         return Scoring(BatchingScorer(Waiting(seconds)))
@@ -59,7 +59,7 @@ def application(seconds: float) -> FastAPI:
 
 
 def on_ray(seconds: float) -> Any:
-    """The same as an application of Ray Serve."""
+    """Return the same as an application of Ray Serve."""
     from ray import serve
 
     def create() -> FastAPI:
@@ -128,7 +128,7 @@ def _row(url: str, replicas: int, arguments: argparse.Namespace) -> dict[str, An
 
 
 async def _load(url: str, clients: int, seconds: float) -> list[float]:
-    """The times of the answers that so many clients get that never pause, once each has had one."""
+    """Return the times of answers to so many clients that never pause, after the first answer to each."""
     times: list[float] = []
 
     async def one(client: httpx.AsyncClient) -> None:
@@ -149,14 +149,14 @@ async def _load(url: str, clients: int, seconds: float) -> list[float]:
 
 
 async def _calls(url: str, count: int) -> list[float]:
-    """The times of calls, one after the other."""
+    """Return the times of consecutive calls."""
     await _ready(url)
     async with httpx.AsyncClient(base_url=url, timeout=120) as client:
         return [await _call(client) for _ in range(count)]
 
 
 async def _call(client: httpx.AsyncClient) -> float:
-    """Seconds until a call is answered; one that is refused for now, as while replicas come, is made again."""
+    """Return the seconds of a call. It is repeated if it is refused for now, for instance while replicas start."""
     start = time.perf_counter()
     while True:
         response = await client.post("/score", json={"query": "q", "texts": TEXTS})

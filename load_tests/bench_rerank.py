@@ -1,9 +1,9 @@
-"""`make bench-rerank`: POST /v1/rerank beside Infinity, and what a budget of a fifth of the list saves.
+"""`make bench-rerank`: POST /v1/rerank and Infinity, and what a budget of a fifth of the list saves.
 
-The same weights (MiniLM-L-12, float32) run behind `boundarymorph serve` and behind Infinity; with `--layers 1` the
-first of its layers alone, so that loads of thousands of documents end on two cores. So many clients at a time each send
-lists of documents of 100 to 250 words, and wait for the answer. The servers take turns within each repetition, so that
-whatever else the machine does meets all of them.
+The same weights (MiniLM-L-12, float32) run behind `boundarymorph serve` and behind Infinity; with `--layers 1` only the
+first of its layers, so that loads of thousands of documents end on two cores. Concurrent clients each send lists of
+documents of 100 to 250 words, and wait for the answer. The servers take turns within each repetition, so that other
+load on the machine affects all of them.
 """
 
 import argparse
@@ -27,7 +27,7 @@ PORT = 8972
 BUILD = Path("build")
 WORDS = (100, 250)
 SHARE = 0.2  # of the list, with a budget
-# Scores that are known, deadlines and admission would be measured otherwise.
+# Otherwise known scores, deadlines and admission would be measured.
 SERVICE = {
     "BOUNDARYMORPH_CACHE__ENABLED": "false",
     "BOUNDARYMORPH_DEADLINE_SECONDS": "36000",
@@ -39,7 +39,7 @@ SERVICE = {
 
 @dataclass
 class Measured:
-    """What one server made of one load: seconds of each request, and of each repetition."""
+    """The results of one server under one load: seconds of each request, and of each repetition."""
 
     documents: int
     requests: list[float] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Measured:
 
     @property
     def per_second(self) -> float:
-        """Documents ranked a second."""
+        """Documents ranked per second."""
         return len(self.requests) * self.documents / sum(self.repetitions)
 
 

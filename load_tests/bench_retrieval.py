@@ -1,12 +1,12 @@
-"""Kinds of index over many vectors: what they cost to build, to keep and to search over HTTP, beside plain FAISS.
+"""The cost of building, storing and searching the kinds of index over many vectors, compared with plain FAISS.
 
 python -m load_tests.bench_retrieval --documents 1000000 --dimension 384
 
-The vectors are clustered and made in blocks; the queries are further draws of the same kind and no documents. Each kind
-is built in a process of its own, through the document store, and searched by a `boundarymorph retriever`: a search
+The vectors are clustered and made in blocks; the queries are further draws of the same kind that are not documents.
+Each kind is built in its own process, through the document store, and searched by a `boundarymorph retriever`: a search
 sends the ids, the vectors and the exact scores of the nearest over a socket. "Plain FAISS" does the same in this
-process, without a socket: IndexFlatIP, and the ids and rows of the matrix. "milvus" is milvus-lite, which sends ids,
-vectors and scores over a socket as well. All see each query in turn.
+process, without a socket: IndexFlatIP, and the ids and rows of the matrix. "milvus" is milvus-lite, which also sends
+ids, vectors and scores over a socket. All answer each query in turn.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ Search = Callable[[NDArray[np.float32]], Awaitable[tuple[list[str], NDArray[np.f
 
 
 def clustered(count: int, dimension: int, clusters: int, seed: int, first: int = 0) -> Iterator[NDArray[np.float32]]:
-    """Unit rows by blocks: centres of unequal weight, and about each a cloud of which a tenth of the axes hold most.
+    """Yield blocks of unit rows: centres of unequal weight, each with a cloud that spreads mostly along a tenth of the
+    axes.
 
     first: number of the first block; the same seed and numbers make the same rows.
     """
@@ -74,7 +75,7 @@ def documents(arguments: argparse.Namespace) -> Iterator[tuple[list[str], NDArra
 
 
 def build(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Write all documents, then what is searched."""
+    """Write all documents, then build the structure that is searched."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     seconds = (_build_milvus if arguments.kind == MILVUS else _build_ours)(arguments)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
@@ -135,7 +136,7 @@ def _milvus(folder: Path) -> Any:
 
 
 async def search(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Search what was built, and plain FAISS over the same vectors beside it."""
+    """Search what was built, and plain FAISS over the same vectors."""
     if arguments.kind == MILVUS:
         client = _milvus(arguments.folder)
         client.load_collection(NAME)

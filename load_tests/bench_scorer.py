@@ -1,9 +1,9 @@
-"""`make bench-scorer`: how much of the bare model a scorer gives to sessions over HTTP, beside Infinity.
+"""`make bench-scorer`: a scorer's throughput for sessions over HTTP, compared with the bare model and with Infinity.
 
-The same weights (MiniLM-L-12, float32) run bare in this process, behind `boundarymorph scorer`, and behind Infinity.
-Sessions of 10 rounds of 5 texts come one, 8, 32 and 128 at a time. The bare model is the better of plain transformers
-and of our own forward pass, each on pairs that were tokenised and sorted by length beforehand, at its best batch.
-`--beside COMMIT` measures the scorer of another commit in Infinity's place.
+The same weights (MiniLM-L-12, float32) run in this process, behind `boundarymorph scorer`, and behind Infinity.
+Sessions of 10 rounds of 5 texts run one, 8, 32 and 128 at a time. The bare model is the better of plain transformers
+and our own forward pass, each at its best batch size on pairs tokenised and sorted by length beforehand.
+`--beside COMMIT` measures the scorer of another commit instead of Infinity.
 """
 
 import argparse
@@ -74,9 +74,9 @@ def _row(server: str, measured: Any, bare: float) -> dict[str, Any]:
 
 
 def _bare(rows: report.Rows, folder: Path, texts: Sequence[str], device: str, precision: Precision) -> float:
-    """The most pairs a second of both forward passes, which get their rows.
+    """Return the most pairs per second of both forward passes, and add their rows.
 
-    Plain transformers run with all threads in one batch, then, as ours do, with batches side by side, one on each core.
+    Plain transformers run with all threads on one batch and then, like ours, with concurrent batches, one per core.
     """
     plain, features = _plain(folder, texts)
     kinds: list[tuple[str, Callable[[Any], Any], Sequence[Any], int]] = [("transformers", plain, features, 1)]
@@ -94,7 +94,7 @@ def _bare(rows: report.Rows, folder: Path, texts: Sequence[str], device: str, pr
 
 
 def _plain(folder: Path, texts: Sequence[str]) -> tuple[Callable[[Any], Any], Sequence[Any]]:
-    """The forward pass of padded batches, and what it takes, sorted by length."""
+    """Return the forward pass of padded batches, and its inputs sorted by length."""
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     model: Any = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     features = [tokenizer(QUERIES[0], text, truncation=True) for text in texts]

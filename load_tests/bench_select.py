@@ -1,8 +1,8 @@
-"""`make bench-select`: where the time of POST /select goes when the pool and its embeddings come with the request.
+"""`make bench-select`: the time of POST /select by stage, for a request with a pool and its embeddings.
 
-Texts are passages of about 150 words out of the standard library's docstrings; the embeddings are synthetic, in one
-float16 block. Everything but the scoring (parsing and decoding included, and the trip over loopback) is to stay under a
-tenth of the request. `--beside COMMIT` sends each request to a service of that commit too, in turn.
+Texts are passages of about 150 words from the standard library's docstrings; the embeddings are synthetic, in one
+float16 block. Everything but the scoring (including parsing, decoding and the trip over loopback) should stay under a
+tenth of the request. `--beside COMMIT` also sends each request to a service of that commit, in turn.
 """
 
 import argparse
@@ -27,14 +27,14 @@ from tests.selection.pools import clustered
 
 
 def passages(count: int, words: int) -> list[str]:
-    """Passages of about this many words, each of consecutive docstrings."""
+    """Return passages of about this many words, each of consecutive docstrings."""
     vocabulary = itertools.cycle(word for document in docstrings() for word in document.content.split())
     return [" ".join(itertools.islice(vocabulary, words)) for _ in range(count)]
 
 
 @contextmanager
 def services(commit: str | None) -> Iterator[list[httpx.Client]]:
-    """Of a service of this version, and of one of another commit where one is named."""
+    """Yield clients of a service of this version and, if a commit is given, of one of that commit."""
     with ExitStack() as stack:
         trees = [None] if commit is None else [None, stack.enter_context(checkout(commit))]
         clients = []
@@ -46,7 +46,7 @@ def services(commit: str | None) -> Iterator[list[httpx.Client]]:
 
 
 def request(texts: list[str], dimension: int, **fields: object) -> bytes:
-    """The body of a request with these texts as its pool."""
+    """Return the body of a request with these texts as its pool."""
     pool, _ = clustered(len(texts), dimension, 1, np.float32)
     block = base64.b64encode(pool.embeddings.astype("<f2").tobytes()).decode()
     documents = [{"text": text} for text in texts]
@@ -61,7 +61,7 @@ def request(texts: list[str], dimension: int, **fields: object) -> bytes:
 
 
 def timed(client: httpx.Client, body: bytes) -> tuple[float, dict[str, float]]:
-    """Milliseconds of one request, from the first byte of its body on, and those of its stages."""
+    """Return the milliseconds of one request from the first byte of its body, and those of its stages."""
     start = time.perf_counter()
     answer = client.post("/select", content=body, headers={"Content-Type": "application/json"})
     total = (time.perf_counter() - start) * 1e3
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--beside", metavar="COMMIT")
     arguments = parser.parse_args()
 
-    os.environ["BOUNDARYMORPH_CACHE__ENABLED"] = "false"  # of the service: every repetition is to be scored
+    os.environ["BOUNDARYMORPH_CACHE__ENABLED"] = "false"  # for the service: every repetition must be scored
     texts = passages(arguments.pool, arguments.words)
     name = "select_beside" if arguments.beside else "select"
     rows, ratios = report.Rows(name), {}

@@ -1,9 +1,9 @@
-"""`make bench-selection`: the incremental session beside the paper's literal algorithm, in one process.
+"""`make bench-selection`: the incremental session and the paper's literal algorithm, in one process.
 
-Both run on one BLAS thread (the Makefile says so): a server runs many sessions side by side. The literal reference is
-charged its N x N kernel, the session its bandwidth and everything else it computes. `--look-ahead` compares the session
-with itself instead, with and without rows computed ahead, by CPU time in alternation. `--beside COMMIT` compares
-sessions in rounds of 5 with those of another commit, from a checkout of it, in turn.
+Both run on one BLAS thread (set by the Makefile), as a server runs many sessions side by side. The time of the literal
+reference includes its N x N kernel, that of the session its bandwidth and everything else it computes. `--look-ahead`
+compares the session with and without rows computed ahead instead, by CPU time, in alternation. `--beside COMMIT`
+compares sessions in rounds of 5 with those of another commit, from a checkout of it, in turn.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def seconds_of_select(pool: Pool, scores: Scores, budget: int, k: int) -> float:
 
 
 def look_ahead_row(pool: Pool, scores: Scores, budget: int, k: int, method: str, repeats: int) -> dict[str, object]:
-    """CPU seconds of the fastest of `repeats` selections with and without look-ahead, one after the other."""
+    """Return CPU seconds of the fastest of `repeats` selections with and without look-ahead, in alternation."""
     seconds: dict[int, list[float]] = {LOOK_AHEAD_FROM: [], sys.maxsize: []}
     for _ in range(repeats):
         for first, times in seconds.items():
@@ -66,7 +66,7 @@ def look_ahead_row(pool: Pool, scores: Scores, budget: int, k: int, method: str,
 
 
 class Worker:
-    """A process that runs sessions of the service's source in one tree, on one BLAS thread."""
+    """A process that runs sessions of the service from one source tree, on one BLAS thread."""
 
     def __init__(self, tree: Path, pool: dict[str, int]) -> None:
         path = os.pathsep.join([str(tree / "service"), str(Path.cwd())])
@@ -80,7 +80,7 @@ class Worker:
         self._send(pool)
 
     def seconds(self, session: dict[str, object]) -> float:
-        """CPU seconds of one session."""
+        """Return the CPU seconds of one session."""
         self._send(session)
         assert self._process.stdout is not None
         return float(self._process.stdout.readline())
@@ -95,7 +95,7 @@ class Worker:
 
 
 def beside_rows(tree: Path, arguments: argparse.Namespace, dimension: int) -> Iterator[dict[str, object]]:
-    """CPU seconds of the fastest of `repeats` sessions of each version, one after the other."""
+    """Yield CPU seconds of the fastest of `repeats` sessions of each version, in alternation."""
     pool = {"size": arguments.pool, "dimension": dimension, "seed": arguments.seed}
     now, before = Worker(Path.cwd(), pool), Worker(tree, pool)
     for (method, bm25), budget in product(((DEFAULT, True), (DEFAULT, False), (PAPER, False)), arguments.budgets):
@@ -109,7 +109,7 @@ def beside_rows(tree: Path, arguments: argparse.Namespace, dimension: int) -> It
 
 
 def peak_bytes_of_select(pool: Pool, scores: Scores, budget: int, k: int) -> int:
-    """Allocated at the worst moment, the pool (embeddings included) not counted."""
+    """Return the peak of allocated memory without the pool and its embeddings."""
     tracemalloc.start()
     select(pool, scores, budget, k)
     peak = tracemalloc.get_traced_memory()[1]

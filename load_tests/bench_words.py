@@ -1,9 +1,9 @@
-"""What the words of an index cost: BM25 of every candidate of a pool, and hybrid retrieval, beside the search itself.
+"""The cost of an index's words: BM25 of every candidate of a pool, and hybrid retrieval, compared with the search.
 
 python -m load_tests.bench_words --documents 1000000
 
-The texts are passages of the standard library's docstrings of 20 to 60 words, each with a number of its own; the
-vectors are few-dimensional, so that the store, and not the search, is what is measured.
+The texts are passages of the standard library's docstrings of 20 to 60 words, each with a unique number; the vectors
+have few dimensions, so that the store is measured and not the search.
 """
 
 from __future__ import annotations

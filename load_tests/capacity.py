@@ -1,10 +1,10 @@
-"""`make capacity`: how many cores and GPUs so many requests a second take, and where a large service breaks first.
+"""`make capacity`: the cores and GPUs for a rate of requests, and which part of a large service is overloaded first.
 
-1. Measured: the CPU seconds of a request at gateway, retriever and Redis over a grid of N, B and d, fitted; and of the
-   embedded cross-encoder, a token (`load_tests.costs`).
-2. Checked: a whole service at a constant rate, of requests that are not on the grid; its cores beside the model's.
-3. The model: cores for `--rate` requests a second, on CPUs alone and with GPUs for the scorer.
-4. Simulated: that many replicas at rates around it (`load_tests.simulation`).
+1. Measures the CPU seconds of a request in gateway, retriever and Redis over a grid of N, B and d, and fits them; and
+   those of the embedded cross-encoder per token (`load_tests.costs`).
+2. Checks the model's cores with a whole service at a constant rate of requests that are not on the grid.
+3. Computes the cores for `--rate` requests a second, on CPUs alone and with GPUs for the scorer.
+4. Simulates that many replicas at rates around it (`load_tests.simulation`).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def check(costs: Costs, point: Point, seconds: float) -> dict[str, float]:
-    """The cores that a whole service with its own cross-encoder is busy with, over those that the model says."""
+    """Compare the busy cores of a whole service with its own cross-encoder with those that the model predicts."""
     rate = 0.5 / costs.all(point)  # half a core
     with (
         tempfile.TemporaryDirectory() as directory,
@@ -95,7 +95,7 @@ def check(costs: Costs, point: Point, seconds: float) -> dict[str, float]:
 
 
 async def _at_rate(url: str, point: Point, rate: float, seconds: float) -> int:
-    """Requests at a constant rate, each at its time whatever became of the others; how many there were."""
+    """Send requests at a constant rate without waiting for earlier answers, and return their number."""
     bodies, start = requests(point, int(time.time())), time.perf_counter()
     async with httpx.AsyncClient(base_url=url, timeout=120) as client, asyncio.TaskGroup() as group:
         for number in range(max(1, round(rate * seconds))):
@@ -109,7 +109,7 @@ async def _ask(client: httpx.AsyncClient, body: dict[str, Any]) -> None:
 
 
 def cores(costs: Costs, point: Point, rate: float, utilisation: float, gpu_tokens: float) -> list[dict[str, Any]]:
-    """What each stage needs for a rate, with no more than a share of each core and device in use."""
+    """Return what each stage needs for a rate, at a utilisation of its cores and devices."""
     rows = [
         {
             "stage": stage,
@@ -141,7 +141,7 @@ def cores(costs: Costs, point: Point, rate: float, utilisation: float, gpu_token
 
 
 def planned(costs: Costs, point: Point, rate: float, utilisation: float, gpu_tokens: float, replica_cores: int) -> Plan:
-    """The replicas of a service for a rate, with GPUs for the scorer."""
+    """Return the replicas of a service for a rate, with GPUs for the scorer."""
     retriever = costs.of("retriever", point)
     search = costs.of("retriever", replace(point, budget=0))
     needed = {row["stage"]: row for row in cores(costs, point, rate, utilisation, gpu_tokens)}
@@ -163,9 +163,8 @@ def planned(costs: Costs, point: Point, rate: float, utilisation: float, gpu_tok
 
 
 def broken(simulations: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The first rate that is not kept up with: fewer answers than requests, or a p99 of twice that of the least load.
-
-    NaN where all are kept up with; the longest wait is then in the table.
+    """Return the first rate that overloads the service: fewer answers than requests, or a p99 of twice that at the
+    lowest rate. NaN if there is none; the longest wait is then in the table.
     """
     least = simulations[0]["p99_ms"]
     for row in simulations:

@@ -1,7 +1,7 @@
-"""What a request costs each stage: CPU seconds of its process, measured over a grid and fitted.
+"""The cost of a request in each stage: CPU seconds of its process, measured over a grid and fitted.
 
-The gateway, the retriever and Redis run in processes of their own, in front of a scorer that costs nothing, so that
-what they spend is theirs. The embedded cross-encoder is measured by itself, in tokens.
+The gateway, the retriever and Redis run in separate processes, in front of a scorer that costs nothing. The embedded
+cross-encoder is measured separately, per token.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class Point:
         return -(-self.budget // BATCH_SIZE)
 
     def terms(self) -> list[float]:
-        """What costs grow with: nothing, N, N d, B, B N and B N d."""
+        """The terms of the costs: 1, N, N d, B, B N and B N d."""
         n, b, d = float(self.depth), float(self.budget), float(self.dimension)
         return [1.0, n, n * d, b, b * n, b * n * d]
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """CPU seconds of a request by stage, as sums over `Point.terms`; and of a scorer, a token."""
+    """CPU seconds of a request by stage, as sums over `Point.terms`; and of a scorer per token."""
 
     stages: Mapping[str, Sequence[float]]
     token: float
@@ -62,7 +62,7 @@ class Costs:
         return float(np.dot(self.stages[stage], point.terms()))
 
     def scorer(self, point: Point, tokens: float | None = None) -> float:
-        """CPU seconds of the embedded cross-encoder; tokens: of a pair, as measured if not given."""
+        """Return the CPU seconds of the embedded cross-encoder. tokens: of a pair, by default as measured."""
         return point.budget * (self.tokens_a_pair if tokens is None else tokens) * self.token
 
     def all(self, point: Point) -> float:
@@ -71,18 +71,18 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The processes of a service, by stage, and how to reach it."""
+    """The processes of a service by stage, and its client."""
 
     pids: Mapping[str, int]
     client: httpx.Client
 
     def cpu(self) -> dict[str, float]:
-        """CPU seconds that each has spent."""
+        """Return the CPU seconds that each process has used."""
         return {stage: cpu_seconds(pid) for stage, pid in self.pids.items()}
 
 
 def cpu_seconds(pid: int) -> float:
-    """Time on a CPU of the threads that a process has. Those that have ended are not counted; its pools keep theirs."""
+    """Return the CPU time of the threads of a process, without threads that have ended; thread pools keep theirs."""
     spent = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         with suppress(FileNotFoundError):  # a thread that has just ended
@@ -92,7 +92,7 @@ def cpu_seconds(pid: int) -> float:
 
 @contextmanager
 def running(directory: Path, documents: int, dimensions: Sequence[int], scorer_url: str) -> Iterator[Parts]:
-    """A gateway, a retriever with an index for each dimension, such as `d384`, and Redis, all ready."""
+    """Start a gateway, a retriever with an index for each dimension, such as `d384`, and Redis."""
     texts = passages(documents)
     catalog = LocalCatalog(directory / "data" / "indexes")
     for dimension in dimensions:
@@ -119,7 +119,7 @@ def running(directory: Path, documents: int, dimensions: Sequence[int], scorer_u
 
 
 def requests(point: Point, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """Bodies of requests that nobody has made before."""
+    """Yield bodies of requests with new queries."""
     rng = random.Random(seed)
     while True:
         yield {
@@ -134,7 +134,7 @@ def requests(point: Point, seed: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def measured(parts: Parts, point: Point, count: int) -> dict[str, float]:
-    """CPU seconds of a request by stage, the mean of so many after one that does not count."""
+    """Return the CPU seconds of a request by stage, the mean of so many after a warm-up request."""
     bodies = requests(point, hash(point))
     _ask(parts.client, next(bodies), point)
     before = parts.cpu()
@@ -152,7 +152,7 @@ def _ask(client: httpx.Client, body: dict[str, Any], point: Point) -> None:
 
 
 def fitted(points: Sequence[Point], seconds: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
-    """For each stage the sums over `Point.terms` that come nearest in relative terms; none of them is negative."""
+    """Return for each stage non-negative coefficients of `Point.terms` with the least relative error."""
     stages = {}
     terms = np.array([point.terms() for point in points])
     scale = terms.max(axis=0)
@@ -165,7 +165,7 @@ def fitted(points: Sequence[Point], seconds: Sequence[Mapping[str, float]]) -> d
 
 
 def token_cost(scorer_url: str, pid: int, pairs: int) -> tuple[float, float]:
-    """CPU seconds of a scorer a token, and its tokens a pair, over passages of the standard library's docstrings."""
+    """Return a scorer's CPU seconds per token and tokens per pair, over passages of docstrings."""
     texts = passages(pairs)
     with httpx.Client(base_url=scorer_url, timeout=300) as client:
         _score(client, texts[:BATCH_SIZE])
@@ -186,7 +186,7 @@ def _tokens(client: httpx.Client) -> float:
 
 
 def all_costs(points: Sequence[Point], count: int, pairs: int) -> tuple[Costs, list[dict[str, Any]]]:
-    """The costs, and the grid that they are fitted to: measured and fitted CPU milliseconds of each stage."""
+    """Return the costs, and the grid that they are fitted to: measured and fitted CPU milliseconds of each stage."""
     dimensions = sorted({point.dimension for point in points})
     with tempfile.TemporaryDirectory() as directory, stand_in.running() as scorer:
         documents = max(point.depth for point in points)

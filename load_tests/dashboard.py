@@ -1,7 +1,7 @@
-"""deploy/grafana's dashboard as it would look -> docs/dashboard.png: `python -m load_tests.dashboard --seconds 120`.
+"""Draws deploy/grafana's dashboard as it would look -> docs/dashboard.png: `python -m load_tests.dashboard`.
 
-A gateway with two scorers, a retriever and Redis, and another one with a language model (played by a script) run under
-a little load, with faults among it, and a real Prometheus scrapes them. It is asked for every expression of the
+A gateway with two scorers, a retriever and Redis, and another one with a scripted language model run under a little
+load with some faults, and a real Prometheus scrapes them for `--seconds`. It evaluates every expression of the
 dashboard, and each panel is drawn at its place, with its unit and thresholds. A panel without data is an error.
 """
 
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 class House:
-    """The processes, and what is done to them."""
+    """The processes, and the load on them."""
 
     def __init__(self, front: Service, judged: Service, scorers: Sequence[Service], retriever: Service) -> None:
         self.services = {"gateway": front, "judged": judged, "scorer-1": scorers[0], "scorer-2": scorers[1]}
@@ -150,7 +150,7 @@ def house(folder: Path) -> Iterator[House]:
 
 
 def _moody() -> Callable[[Reply], Any]:
-    """A language model that refuses one document in twelve, and mumbles about another."""
+    """A language model that refuses one document in twelve, and gives no grade for another."""
     asked = 0
 
     async def behave(reply: Reply) -> Reply:
@@ -176,13 +176,13 @@ def _together(task: Callable[[], object], count: int) -> None:
 
 
 def _upload(gateway: Service) -> None:
-    """A few documents, of which most are as they were."""
+    """Upload a few documents, most of them unchanged."""
     changed = {"id": "news", "text": f"It is {time.time():.0f} o'clock."}
     gateway.client.post("/indexes/tales/documents", json=[*DOCUMENTS[:20], changed])
 
 
 def _crowd(scorer: Service) -> None:
-    """More at a time than is done at once, of texts that are cut; some hang up."""
+    """Send more concurrent requests than can run, with texts that are cut; some disconnect."""
 
     def ask(seconds: float) -> None:
         texts = [f"{number} {document['text']} " * 30 for number, document in enumerate(DOCUMENTS[:8])]
@@ -198,7 +198,7 @@ def _crowd(scorer: Service) -> None:
 
 @contextmanager
 def prometheus(folder: Path, services: Mapping[str, Service]) -> Iterator[str]:
-    """The URL of a Prometheus that scrapes them each second."""
+    """Start a Prometheus that scrapes the services each second, and yield its URL."""
     targets = [
         {"targets": [f"127.0.0.1:{running.port}"], "labels": {"instance": name}} for name, running in services.items()
     ]
@@ -227,7 +227,7 @@ def prometheus(folder: Path, services: Mapping[str, Service]) -> Iterator[str]:
 
 
 def lines(url: str, panel: Mapping[str, Any], began: float) -> Iterator[Line]:
-    """What Prometheus has of a panel's expressions; NaN where it has nothing. An expression without any is an error."""
+    """Yield Prometheus's values of a panel's expressions, NaN for gaps. An expression without any value is an error."""
     now = time.time()
     for target in panel["targets"]:
         parameters: dict[str, Any] = {"query": target["expr"].replace("$__rate_interval", RATE_INTERVAL)}
@@ -245,7 +245,7 @@ def _legend(form: str, labels: Mapping[str, str]) -> str:
 
 
 def draw(panels: Sequence[Mapping[str, Any]], found: Mapping[str, Sequence[Line]], out: Path) -> None:
-    """Panels at their places in Grafana's grid."""
+    """Draw the panels at their places in Grafana's grid."""
     rows = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels)
     plt.rcParams.update({"font.size": 7, "text.color": TEXT, "axes.labelcolor": TEXT, "xtick.color": TEXT})
     plt.rcParams.update({"ytick.color": TEXT, "axes.edgecolor": GRID, "axes.facecolor": PANEL})
@@ -331,7 +331,7 @@ def _thresholds(axes: Axes, chosen: Mapping[str, Any]) -> None:
 
 
 def shown(value: float, unit: str) -> str:
-    """As Grafana has it."""
+    """Format a value as Grafana does."""
     if unit == "percentunit":
         return f"{100 * value:.0f}%"
     if unit == "s":

@@ -1,6 +1,6 @@
-"""A transcript of clients/examples/deep_research over MCP on the demo's index -> build/deep_research.txt.
+"""Records a transcript of clients/examples/deep_research over MCP on the demo's index -> build/deep_research.txt.
 
-The service is real, with its embedded models; what the language model says is written here.
+The service is real, with its embedded models; the language model's answers are scripted here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TAR, ZIP = "Read and write tar archives with compression.", "Create a ZIP archiv
 
 
 def script(prompt: str) -> Any:
-    """What a careful reader would say: a finding for each document that opens or extracts archives."""
+    """Answer as a careful reader would: a finding for each document that opens or extracts archives."""
     documents = re.findall(r"^\[(\S+)\] (.*)\n(.*)$", prompt, re.MULTILINE)
     if prompt.startswith("Plan"):
         return {"index": demo.INDEX, "queries": [TAR]}

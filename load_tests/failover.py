@@ -1,7 +1,7 @@
-"""`make bench-failover`: kill -9 of one of two scorers under load, and its return; how long rounds took.
+"""`make bench-failover`: the times of rounds while one of two scorers is killed under load and restarted.
 
-Sessions run through the gateway's own client. One row every ten seconds: one scorer is killed at the end of the second
-and comes back at the end of the fourth.
+Sessions use the gateway's own client. One row every ten seconds: one scorer is killed with -9 at the end of the second
+and restarted at the end of the fourth.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""`make gpu-check`: are scorer and search right on this GPU, how fast, and what do batching, packing and prefix sharing
-bring?
+"""`make gpu-check`: the correctness and speed of scorer and search on this GPU, and the gains of batching, packing and
+prefix sharing.
 
-Models of the true shapes with random weights: 22M (MiniLM-L6), 0.6B and 8B (Qwen3-Reranker). Their scores mean nothing,
-their time and their rounding do. The search finds `--depth` of `--documents` random vectors, on the GPU and on the CPU.
-`--device cpu --models smoke --documents 20000` tries the script itself anywhere.
+Models have real shapes and random weights: 22M (MiniLM-L6), 0.6B and 8B (Qwen3-Reranker). Their scores are meaningless,
+but not their time and rounding. The search finds `--depth` of `--documents` random vectors, on the GPU and on the CPU.
+`--device cpu --models smoke --documents 20000` tests the script itself anywhere.
 """
 
 import argparse
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def _search(arguments: argparse.Namespace) -> None:
-    """Milliseconds of searches on the device and on the CPU, one at a time. Ends the run if they find other ids."""
+    """Measure searches on the device and on the CPU, one at a time. Exits if they find different ids."""
     dimension, rng = arguments.dimension, np.random.default_rng(4)
     indexes: dict[str, VectorIndex] = {
         "FlatIndex": FlatIndex(dimension),
@@ -117,7 +117,7 @@ def _search(arguments: argparse.Namespace) -> None:
 
 
 def _correctness(name: str, folder: Path, arguments: argparse.Namespace) -> None:
-    """Greatest differences of scores: from float32 on the CPU, and of the same pair in two batches."""
+    """Print the greatest differences of scores: from float32 on the CPU, and of the same pair in two batches."""
     reference = TransformerCrossEncoder.load(str(folder), precision="fp32", device="cpu")
     pairs = _pairs(min(64, arguments.pairs), seed=1)
     expected = np.concatenate([reference.run([pair]) for pair in pairs])
@@ -145,7 +145,7 @@ def _correctness(name: str, folder: Path, arguments: argparse.Namespace) -> None
 
 
 def _latency(name: str, folder: Path, arguments: argparse.Namespace) -> None:
-    """Milliseconds of one call."""
+    """Print the milliseconds of one call."""
     model = _load(folder, arguments.device, arguments.precisions[0])
     rows = report.Rows(f"gpu-latency-{name}")
     for count, tokens in ((1, 128), (1, 512), (ROUND, 128), (ROUND, 512), (32, 128)):
@@ -166,7 +166,7 @@ def _latency(name: str, folder: Path, arguments: argparse.Namespace) -> None:
 
 
 def _throughput(name: str, folder: Path, arguments: argparse.Namespace) -> None:
-    """Pairs a second by batch tokens, one at a time, without sharing, and with padding."""
+    """Print pairs per second by batch tokens, one at a time, without sharing, and with padding."""
     pairs, precision = _pairs(arguments.pairs, seed=3, queries=8), arguments.precisions[0]
     common = arguments.batch_tokens[len(arguments.batch_tokens) // 2]
     rows = report.Rows(f"gpu-throughput-{name}")

@@ -1,4 +1,4 @@
-"""Infinity, an inference server of others, in an environment of its own: what a comparison runs beside the service.
+"""Infinity, another inference server, in its own environment, for comparisons with the service.
 
 python -m load_tests.infinity build/infinity build/minilm --port 7997
 """
@@ -44,7 +44,7 @@ _STAMP = "installed.txt"
 
 
 def environment(directory: Path) -> Path:
-    """A virtual environment with the REQUIREMENTS in this folder; made anew only when those have changed."""
+    """Return a virtual environment with the REQUIREMENTS in this folder; it is rebuilt only if they have changed."""
     stamp = directory / _STAMP
     wanted = "\n".join((sys.version, *REQUIREMENTS, ""))
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
@@ -66,10 +66,10 @@ def serving(
     threads: int | None = None,
     options: Sequence[str] = RUN,
 ) -> Iterator[str]:
-    """The base URL of a server on loopback that reranks with the model; it is gone afterwards.
+    """Start a server on loopback that reranks with the model, yield its base URL, and stop it at the end.
 
-    threads: of one forward pass, by default as many as torch takes. options: how `infinity_emb v2` is to run
-    the model, instead of RUN. The output is in the environment's server.log.
+    threads: of one forward pass, by default torch's number. options: for `infinity_emb v2`, instead of RUN. The output
+    is in the environment's server.log.
     Raises RuntimeError if the port is taken or the server does not answer a first request in START_SECONDS.
     """
     with socket.socket() as probe:
@@ -100,7 +100,7 @@ def serving(
 
 
 def rerank(client: httpx.Client, query: str, texts: Sequence[str], *, raw: bool = False) -> list[float]:
-    """Scores in the order of the texts: sigmoids, or logits if raw. The client's base URL is that of `serving`."""
+    """Return scores in the order of the texts: sigmoids, or logits if raw. client: with the base URL of `serving`."""
     answer = client.post("/rerank", json={"query": query, "documents": list(texts), "raw_scores": raw})
     answer.raise_for_status()
     scores = {result["index"]: float(result["relevance_score"]) for result in answer.json()["results"]}
@@ -126,7 +126,7 @@ def _command(home: Path, model_folder: Path, port: int, batch_size: int, options
 
 
 def _variables(home: Path, threads: int | None) -> dict[str, str]:
-    """Those of the server's process: nothing is fetched or reported, and caches stay in the folder."""
+    """Return the server's environment variables: nothing is downloaded or reported, and caches stay in the folder."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("INFINITY_")}
     variables |= {
         "DO_NOT_TRACK": "1",
@@ -136,7 +136,7 @@ def _variables(home: Path, threads: int | None) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "INFINITY_ANONYMOUS_USAGE_STATS": "0",
         "INFINITY_HOME": str(home / "cache"),
-        # Threads that spin at a barrier take the core from whoever they wait for once anything else is running.
+        # Threads that spin at a barrier would take cores from the threads that they wait for.
         "OMP_WAIT_POLICY": "PASSIVE",
         "TOKENIZERS_PARALLELISM": "false",
         "TRANSFORMERS_OFFLINE": "1",
@@ -149,7 +149,7 @@ def _variables(home: Path, threads: int | None) -> dict[str, str]:
 
 
 def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    """Return when the server has answered a request."""
+    """Wait until the server has answered a request."""
     until = time.monotonic() + START_SECONDS
     with httpx.Client(base_url=url, timeout=START_SECONDS, trust_env=False) as client:
         while process.poll() is None and time.monotonic() < until:

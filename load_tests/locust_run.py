@@ -1,7 +1,7 @@
-"""`make load`: Locust's callers (load_tests/locustfile.py) against a service that is started for them.
+"""`make load`: runs Locust's users (load_tests/locustfile.py) against a service that it starts.
 
-Applications, agents that go deeper, slow clients and such that leave, in a closed loop. One row a kind of request;
-Locust's own report is build/bench/load.html, and how it went over time build/bench/load.png.
+Users are applications, agents that ask for more, slow clients and clients that disconnect, in a closed loop. One row
+per kind of request; Locust's own report is build/bench/load.html, and the course over time build/bench/load.png.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Callers for Locust, which `make load` runs; by hand: `locust -f load_tests/locustfile.py --host http://...`.
+"""Users for Locust, which `make load` runs; by hand: `locust -f load_tests/locustfile.py --host http://...`.
 
-Each starts its next request a while after the last was answered (a closed loop): what many people and agents do. The
-requests are those of `load_tests.workload`; BOUNDARYMORPH_LOAD_DOCUMENTS says of how many documents the index was made.
+Each sends its next request some time after the last answer (a closed loop), as people and agents do. The requests are
+those of `load_tests.workload`; BOUNDARYMORPH_LOAD_DOCUMENTS is the number of documents in the index.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _seeds = itertools.count()
 
 
 class _Caller(FastHttpUser):
-    """One with requests of its own."""
+    """A user with its own requests."""
 
     abstract = True
 
@@ -31,7 +31,7 @@ class _Caller(FastHttpUser):
         self.workload = Workload(_TEXTS, seed=next(_seeds))
 
     def ask(self, kind: str) -> None:
-        """One request; what is neither a set nor a declared refusal is a failure."""
+        """Send a request. An answer that is neither a set nor a declared refusal is a failure."""
         request = self.workload.of(kind)
         with self.client.post(
             "/select", data=request.pieces[0].decode(), headers=HEADERS, name=kind, catch_response=True
@@ -41,7 +41,7 @@ class _Caller(FastHttpUser):
 
 
 class Application(_Caller):
-    """Asks for what its users ask for: over an index or candidates of its own, and now and then the same again."""
+    """Sends requests over an index or its own candidates, and sometimes repeats one."""
 
     weight = 6
     wait_time = between(0.5, 2)
@@ -60,7 +60,7 @@ class Application(_Caller):
 
 
 class Agent(_Caller):
-    """Asks, reads, and asks for more of the same."""
+    """Sends a query, and then the same query for more documents."""
 
     weight = 2
     wait_time = constant_pacing(3)
@@ -92,7 +92,7 @@ class SlowClient(HttpUser):
 
 
 class Leaver(HttpUser):
-    """Leaves before it is answered, mostly."""
+    """Mostly disconnects before the answer."""
 
     weight = 1
     wait_time = between(0.5, 2)

@@ -1,9 +1,8 @@
-"""`make load-open`: requests at a constant rate, whatever becomes of those before.
+"""`make load-open`: sends requests at a constant rate without waiting for earlier answers.
 
-Each request is due at a moment of a schedule that is made beforehand, and its time counts from then, whether or not the
-generator or the service was behind: nothing is left out while the service is slow (no coordinated omission). One row a
-rate; the rates are shares of what four clients get that never pause, unless they are given. The mix is that of
-`load_tests.workload`.
+Each request is due at a time of a schedule made beforehand, and is measured from then, even if the generator or the
+service was late (no coordinated omission). One row per rate; by default the rates are shares of the throughput of four
+clients that never pause. The mix is that of `load_tests.workload`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ ANSWERS = ("complete", "partial", "retrieval_only")
 
 @dataclass
 class Run:
-    """What became of the requests of one rate. seconds: of each answer, with its moment, from when it was due."""
+    """The results at one rate. seconds: of each answer, with its time, from when the request was due."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     seconds: list[tuple[float, float]] = field(default_factory=list)
@@ -107,7 +106,7 @@ async def _shares_of_capacity(client: httpx.AsyncClient, workload: Workload, sec
 async def at_rate(
     client: httpx.AsyncClient, workload: Workload, rate: float, seconds: float, outstanding: int = 2_000
 ) -> Run:
-    """So many requests a second for so long, and all of their answers."""
+    """Send so many requests a second for so long, and wait for all answers."""
     run, under_way = Run(), set[asyncio.Task[None]]()
     start = time.perf_counter()
     for number in range(round(rate * seconds)):

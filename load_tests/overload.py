@@ -1,9 +1,10 @@
-"""`make bench-overload`: many clients at twice the capacity; who is let in is answered in time, the others at once.
+"""`make bench-overload`: many clients at twice the capacity. Admitted requests are answered in time, others refused at
+once.
 
-The service runs whole in one process, over an index of the standard library's docstrings. Its capacity is measured
-first: a few clients, each with the next request as soon as the last is answered. Then all clients together offer twice
-that, each at random moments of its own; one that is refused waits as long as it is told, and a little longer at random,
-and tries again. Every query is another one. One row a minute.
+The service runs in one process, over an index of the standard library's docstrings. Its capacity is measured first,
+with a few clients that never pause. Then all clients together send twice that rate, each at random times; a refused
+client waits for `Retry-After` and a little longer at random, and tries again. Every query is different. One row per
+minute.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def main() -> None:
 
 @dataclass
 class Minute:
-    """What became of the requests that ended in it. seconds: of each answer, without the refusals before it."""
+    """The requests that ended in one minute. seconds: of each answer, without the refusals before it."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)
@@ -95,7 +96,7 @@ class Clients:
         self.failures: list[str] = []
 
     async def ask(self, rng: random.Random) -> None:
-        """One request with a query of its own, repeated after each refusal."""
+        """Send a request with a new query, and repeat it after each refusal."""
         body = self._wanted | {"query": next(self._queries)}
         while True:
             pause = await self._attempt(body)
@@ -104,7 +105,7 @@ class Clients:
             await asyncio.sleep(pause * rng.uniform(1, 2))
 
     async def _attempt(self, body: dict[str, Any]) -> float | None:
-        """Seconds to wait before the next one; None where there need be none."""
+        """Send a request once. Returns the seconds to wait before repeating it, None if it was not refused."""
         start = time.perf_counter()
         try:
             response = await self._client.post("/select", json=body)
@@ -175,7 +176,7 @@ async def _run(server: Server, arguments: argparse.Namespace) -> tuple[report.Ro
 
 
 async def _client(clients: Clients, rate: float, seed: int) -> None:
-    """Requests at random moments, so many a second on average; later where the one before takes longer."""
+    """Send requests at random times, so many a second on average, but never two at once."""
     rng = random.Random(seed)
     due = time.perf_counter()
     while True:
@@ -185,7 +186,7 @@ async def _client(clients: Clients, rate: float, seed: int) -> None:
 
 
 async def _capacity(clients: Clients, arguments: argparse.Namespace) -> float:
-    """Answers a second that a few clients get that never pause."""
+    """Return the answers a second to a few clients that never pause."""
     stop = time.perf_counter() + arguments.capacity_seconds
 
     async def one(seed: int) -> None:

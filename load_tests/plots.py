@@ -1,4 +1,4 @@
-"""Plots beside the figures of build/bench."""
+"""Plots of the figures in build/bench."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def latencies(
     name: str, rows: Sequence[Mapping[str, Any]], by_rate: Mapping[float, Sequence[tuple[float, float]]]
 ) -> Path:
-    """Percentiles by rate, and the times of each rate over its course. by_rate: (moment, seconds) of each answer."""
+    """Plot percentiles by rate, and the times at each rate over its course. by_rate: (time, seconds) of each answer."""
     figure, (left, right) = _axes(2)
     rates = [row["rate"] for row in rows]
     for share in ("p50_ms", "p95_ms", "p99_ms"):
@@ -32,7 +32,7 @@ def latencies(
 
 
 def history(name: str, series: Mapping[str, Sequence[tuple[float, float]]], labels: tuple[str, str]) -> Path:
-    """Lines over time."""
+    """Plot lines over time."""
     figure, (axes,) = _axes(1)
     for label, points in series.items():
         axes.plot([x for x, _ in points], [y for _, y in points], label=label)

@@ -1,4 +1,4 @@
-"""Our own servers, as a benchmark starts them: of this version, or of another commit."""
+"""Starts servers for benchmarks, of this version or of another commit."""
 
 import os
 import socket
@@ -19,36 +19,36 @@ START_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A process that serves, and where."""
+    """A server process and its URL."""
 
     process: subprocess.Popen[bytes]
     url: str
 
     def resident(self, kind: str) -> int:
-        """MiB of the process that are its own (RssAnon) or of mapped files (RssFile)."""
+        """Return the resident MiB of the process itself (RssAnon) or of mapped files (RssFile)."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.split(f"{kind}:")[1].split()[0]) // 1024
 
 
 @contextmanager
 def scorer(options: Sequence[str] = (), *, port: int | None = None, tree: Path | None = None) -> Iterator[Server]:
-    """A ready `boundarymorph scorer`, on a free port unless one is given, stopped at the end."""
+    """Run `boundarymorph scorer`, by default on a free port, yield it when it is ready, and stop it at the end."""
     with serving(["scorer", *options], port=port, tree=tree) as server:
         yield server
 
 
 @contextmanager
 def retriever(data_directory: Path, options: Sequence[str] = ()) -> Iterator[Server]:
-    """A ready `boundarymorph retriever` on a free port, stopped at the end."""
+    """Run `boundarymorph retriever` on a free port, yield it when it is ready, and stop it at the end."""
     with serving(["retriever", "--data-directory", str(data_directory), *options]) as server:
         yield server
 
 
 @contextmanager
 def serving(command: Sequence[str], *, port: int | None = None, tree: Path | None = None) -> Iterator[Server]:
-    """`boundarymorph COMMAND`, once it is ready, on a free port unless one is given, stopped at the end.
+    """Run `boundarymorph COMMAND`, by default on a free port, yield it when it is ready, and stop it at the end.
 
-    tree: a checkout whose source it runs, in place of this one.
+    tree: a checkout whose source it runs instead of this one.
     """
     port = _free_port() if port is None else port
     options = ["--port", str(port), "--log-level", "warning"]
@@ -68,7 +68,7 @@ def serving(command: Sequence[str], *, port: int | None = None, tree: Path | Non
 
 @contextmanager
 def checkout(commit: str) -> Iterator[Path]:
-    """A work tree of this repository at a commit, for as long as it is needed."""
+    """Yield a temporary work tree of this repository at a commit."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(tree), commit], check=True)

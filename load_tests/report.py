@@ -1,4 +1,4 @@
-"""How every benchmark reports: each row as it is measured, then a table, and all of it in build/bench/NAME.json."""
+"""Reports of benchmarks: each row as it is measured, then a table, and everything in build/bench/NAME.json."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 RESULTS = Path("build/bench")
-STOPPED = 130  # the exit code after Ctrl-C, as a shell has it
+STOPPED = 130  # the exit code after Ctrl-C, as in a shell
 
 
 class Rows(list[Mapping[str, Any]]):
@@ -30,7 +30,7 @@ class Rows(list[Mapping[str, Any]]):
 
 
 def run(main: Callable[[], None]) -> None:
-    """Run a benchmark; Ctrl-C ends it without a traceback."""
+    """Run a benchmark; Ctrl-C stops it without a traceback."""
     try:
         main()
     except KeyboardInterrupt:
@@ -39,7 +39,7 @@ def run(main: Callable[[], None]) -> None:
 
 
 def write(name: str, rows: Sequence[Mapping[str, Any]], ratios: Mapping[str, float]) -> None:
-    """rows share their keys; ratios are the figures that a claim rests on, measured side by side in this run."""
+    """Write a report. rows: all with the same keys; ratios: the figures for claims, all measured in this run."""
     table = Table(title=name)
     for key in rows[0]:
         table.add_column(key, justify="right")
@@ -56,7 +56,7 @@ def _save(name: str, rows: Sequence[Mapping[str, Any]], ratios: Mapping[str, flo
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{name}.json"
     results = {"complete": complete, "rows": list(rows), "ratios": ratios}
-    partial = path.with_suffix(".partial")  # so that what is stopped in the middle of writing leaves a whole file
+    partial = path.with_suffix(".partial")  # an interrupted write must not leave a damaged file
     partial.write_bytes(orjson.dumps(results, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY))
     return partial.replace(path)
 

@@ -1,6 +1,6 @@
-"""Sessions of whichever version of the service this process imports, timed on request: for `bench_selection --beside`.
+"""Times sessions of the service version that this process imports, for `bench_selection --beside`.
 
-Reads one session a line, as JSON, and answers with its CPU seconds. The first line is of the pool.
+Reads one session per line, as JSON, and answers with its CPU seconds. The first line describes the pool.
 """
 
 import json
@@ -15,7 +15,7 @@ from tests.selection.pools import Scores, clustered
 
 
 def pools(size: int, dimension: int, seed: int) -> tuple[dict[bool, Pool], Scores]:
-    """A pool with and without BM25, and the cross-encoder's scores."""
+    """Return a pool with and without BM25, and the cross-encoder's scores."""
     pool, scores = clustered(size, dimension, seed, np.float32)
     words = np.maximum(np.random.default_rng(seed).normal(size=size) + 2 * scores - 1, 0.0)
     return {

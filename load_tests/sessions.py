@@ -1,4 +1,4 @@
-"""Sessions as the selector runs them, against a scorer: round after round, each waiting for its answer."""
+"""Load on a scorer like that of the selector: sessions of rounds, each waiting for its answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUERIES = (
 
 
 def passages(count: int, *, words: tuple[int, int] = (20, 140), seed: int = 0) -> list[str]:
-    """Passages of consecutive docstrings; how many words each has is drawn evenly from the range."""
+    """Return passages of consecutive docstrings, with numbers of words drawn evenly from the range."""
     rng = random.Random(seed)
     vocabulary = itertools.cycle(word for document in docstrings() for word in document.content.split())
     return [" ".join(itertools.islice(vocabulary, rng.randint(*words))) for _ in range(count)]
@@ -32,7 +32,7 @@ def passages(count: int, *, words: tuple[int, int] = (20, 140), seed: int = 0) -
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a number of sessions side by side got. Seconds and pairs a second."""
+    """The results of concurrent sessions, in seconds and pairs per second."""
 
     sessions: int
     pairs_per_second: float
@@ -41,12 +41,12 @@ class Load:
 
     @property
     def session(self) -> float:
-        """Time of a whole session's scoring."""
+        """The scoring time of a whole session."""
         return ROUNDS * self.round_p50
 
 
 async def load(scorer: Scorer, texts: Sequence[str], sessions: int, seconds: float) -> Load:
-    """Let so many sessions run without a pause, and measure for so long once each has had its first answer."""
+    """Run so many sessions without a pause, and measure for so long after each has had its first answer."""
     offered = _rounds(texts)
     finished: list[tuple[float, float]] = []
     started = asyncio.Barrier(sessions + 1)

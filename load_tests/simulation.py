@@ -1,17 +1,17 @@
-"""A service of many replicas, simulated: where requests wait, and which stage is the first that cannot go on.
+"""Simulates a service of many replicas: where requests wait, and which stage is overloaded first.
 
-Assumptions, most of them on the optimistic side:
+Assumptions, most of them optimistic:
 
-- Requests come as a Poisson process, all of one size, none of them known already, and nobody leaves.
-- A load balancer gives each gateway its turn. A gateway gives a call to the retriever and to the scorer with the fewest
-  of its own calls under way, as it knows no others; at random among equals (our balancer).
-- A replica of gateway or retriever has cores, each of which serves one piece of a request after another in the order in
-  which they came. A gateway's CPU time is spent evenly before the first round and after each; a retriever's, apart from
-  the search, evenly over the reading of texts before each round.
-- A replica of a scorer is a device that takes, when it is free, what waits, oldest first, up to its tokens a batch, and
-  needs a fixed time for any batch and then a time for each token.
+- Requests arrive as a Poisson process, all of one size, without known scores, and nobody disconnects.
+- A load balancer uses the gateways in turn. A gateway sends a call to the retriever and to the scorer with the fewest
+  of its own calls in progress, as it knows no others; at random among equals (our balancer).
+- A replica of gateway or retriever has cores, each of which processes pieces of requests in the order of arrival. A
+  gateway's CPU time is split evenly between the start and each round; a retriever's, apart from the search, between the
+  reading of texts before each round.
+- A replica of a scorer is a device that, when free, takes the queue, oldest first, up to its tokens per batch, and
+  needs a fixed time per batch and a time per token.
 - Each message between two machines takes the network's time; nothing is lost. Redis is shards with one core each; a
-  lookup is waited for, up to LOOKUP_SECONDS, and writes are not.
+  lookup is awaited, up to LOOKUP_SECONDS, and writes are not.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 import simpy
 
-LOOKUP_SECONDS = 0.05  # for which the service waits for its cache
+LOOKUP_SECONDS = 0.05  # the longest wait of the service for its cache
 Event = Generator[simpy.Event, Any, None]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A service: replicas of each stage, cores of each replica, and what a request costs in CPU seconds."""
+    """A service: replicas of each stage, cores of each replica, and the CPU seconds of a request."""
 
     gateways: int
     gateway_cores: int
@@ -53,8 +53,8 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """seconds: of each request that ended; waits: mean seconds of a request at each stage beyond its service; busy:
-    share of the time that the cores or devices of each stage worked; unfinished: requests under way at the end."""
+    """seconds: of each finished request; waits: mean seconds of a request in each stage's queue; busy: utilisation of
+    the cores or devices of each stage; unfinished: requests in progress at the end."""
 
     seconds: list[float] = field(default_factory=list)
     waits: dict[str, float] = field(default_factory=dict)
@@ -66,17 +66,17 @@ class Outcome:
 
     @property
     def bottleneck(self) -> str:
-        """Where requests wait the longest."""
+        """The stage at which requests wait the longest."""
         return max(self.waits, key=self.waits.__getitem__)
 
 
 def simulated(plan: Plan, rate: float, seconds: float, *, warm: float = 1.0, seed: int = 0) -> Outcome:
-    """Requests at a rate for `warm` seconds that do not count, and then for `seconds` that do."""
+    """Simulate requests at a rate for `warm` seconds that do not count, and then for `seconds` that do."""
     return _Service(plan, seed).run(rate, seconds, warm)
 
 
 class _Stage:
-    """Replicas of one kind: who waits, and how much they work."""
+    """Replicas of one kind, with their queues and utilisation."""
 
     def __init__(self) -> None:
         self.waited = 0.0
@@ -149,7 +149,7 @@ class _Service:
         self._retrievers = _Cores(environment, plan.retrievers, plan.retriever_cores)
         self._redis = _Cores(environment, plan.redis_shards, 1)
         self._scorers = _Devices(environment, plan)
-        # Of each gateway: calls under way at each replica, as it alone knows them.
+        # For each gateway its own calls in progress at each replica.
         self._at_retrievers = [[0] * plan.retrievers for _ in range(plan.gateways)]
         self._at_scorers = [[0] * plan.scorers for _ in range(plan.gateways)]
         self._outcome = Outcome()
@@ -223,7 +223,7 @@ class _Service:
         self._at_retrievers[gateway][retriever] -= 1
 
     def _fewest(self, calls: Sequence[int]) -> int:
-        """A replica with the fewest of these calls, at random among equals."""
+        """Return a replica with the fewest of these calls, at random among equals."""
         fewest = min(calls)
         start = self._rng.randrange(len(calls))
         return next(

@@ -1,11 +1,12 @@
-"""`make soak-index`: upserts and deletions under readers, every answer checked; then kill -9 at random moments.
+"""`make soak-index`: upserts and deletions under readers, with every answer checked; then kill -9 at random times.
 
-A real `boundarymorph retriever` with own vectors. Each write gives its documents a new version, which their texts and
-vectors tell. An answer is right when every document in it has a version that was acknowledged when it was asked for, or
-a later one that was at least begun when it came; a version may be a deletion. One row a minute.
+Uses a real `boundarymorph retriever` with vectors from the caller. Each write gives its documents a new version, which
+their texts and vectors contain. An answer is right if every document in it has the version that was acknowledged when
+the request was sent, or a later one whose write had begun when the answer came; a version may be a deletion. One row
+per minute.
 
-It fails when an answer was wrong, and when the memory of the process grew by more than MOST_GROWTH in the last three
-minutes before the kills.
+Fails if an answer was wrong, or if the memory of the process grew by more than MOST_GROWTH in the last three minutes
+before the kills.
 """
 
 import argparse
@@ -34,14 +35,14 @@ BATCH = 10
 DEPTH = 20
 DELETED = 0.3  # of the writes
 INDEX = "soak"
-FLAT_SECONDS = 180.0  # at the end of reading and writing, in which memory must be flat
+FLAT_SECONDS = 180.0  # at the end of reading and writing, during which memory must be flat
 MOST_GROWTH = 5.0  # MiB a minute
 NDJSON = {"content-type": "application/x-ndjson"}
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much of it: seconds of reading and writing, with a row every so many, and then kills."""
+    """The length of a run: seconds of reading and writing, seconds per row, and the number of kills."""
 
     seconds: float = 300.0
     row_seconds: float = 60.0
@@ -54,7 +55,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Ledger:
-    """By document its versions, from 1 on: the last one acknowledged, the last one begun, and which are deletions."""
+    """The versions of each document, from 1: the last one acknowledged, the last one begun, and which are deletions."""
 
     acknowledged: dict[str, int] = field(default_factory=dict)
     begun: dict[str, int] = field(default_factory=dict)
@@ -72,17 +73,17 @@ class Ledger:
             self.acknowledged[id] = self.begun[id]
 
     def take_back(self, ids: Sequence[str]) -> None:
-        """What was begun last never came to be."""
+        """Record that the last write that was begun did not take effect."""
         for id in ids:
             self.deletions.discard((id, self.begun[id]))
             self.begun[id] = self.acknowledged[id]
 
     def holds(self, id: str, version: int, found: int | None) -> bool:
-        """Whether a document that was found like that has this version."""
+        """Whether a document that was found with version `found` has this version."""
         return found is None if (id, version) in self.deletions else found == version
 
     def check(self, id: str, before: int, version: int | None) -> None:
-        """version: as it was found, None for not at all; before: the one acknowledged when that was asked for."""
+        """Check a result. version: as found, None if not found; before: acknowledged before the request."""
         possible = range(before, self.begun[id] + 1)
         if not any(self.holds(id, number, version) for number in possible):
             self.wrong.append(f"{id}: {version}, where {possible} was possible")
@@ -90,9 +91,8 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """rows: one each `row_seconds`; growth: of memory in the last FLAT_SECONDS, in MiB a minute, None for a shorter
-    run; wrong: answers that were not right; kills: how many there were, and how many writes that these cut off were
-    there afterwards."""
+    """rows: one for each `row_seconds`; growth: of memory in the last FLAT_SECONDS, in MiB a minute, None for a shorter
+    run; wrong: wrong answers; kills: their number, and how many of the interrupted writes took effect."""
 
     rows: Sequence[Mapping[str, Any]]
     growth: float | None
@@ -103,13 +103,13 @@ class Outcome:
 
 
 def vector(id: str, version: int) -> NDArray[np.float32]:
-    """(DIMENSION,) a unit vector of its own for each version of each document."""
+    """Return a unit vector, (DIMENSION,), that is unique to a version of a document."""
     drawn = np.random.default_rng([*id.encode(), version]).standard_normal(DIMENSION)
     return (drawn / np.linalg.norm(drawn)).astype(np.float32)
 
 
 def run(plan: Plan, directory: Path, rows: list[Mapping[str, Any]] | None = None) -> Outcome:
-    """Raises whatever a request fails with while nothing is killed. rows: gets one as each is measured."""
+    """Run the plan. rows: receives each row as it is measured. Raises the error of a request before the kills."""
     rows = [] if rows is None else rows
     rng, ledger = random.Random(plan.seed), Ledger()
     ids = [f"d{number}" for number in range(plan.documents)]
@@ -127,7 +127,8 @@ def run(plan: Plan, directory: Path, rows: list[Mapping[str, Any]] | None = None
 
 
 def growth_of(samples: Sequence[tuple[float, float]]) -> float | None:
-    """MiB a minute over the last FLAT_SECONDS of (second, MiB) samples, by least squares; None for a shorter time."""
+    """Return the growth in MiB a minute over the last FLAT_SECONDS of (second, MiB) samples, by least squares; None for
+    a shorter time."""
     seconds, sizes = np.array(samples, dtype=np.float64).reshape(-1, 2).T
     if len(samples) < 2 or seconds[-1] - seconds[0] < FLAT_SECONDS:
         return None
@@ -136,7 +137,7 @@ def growth_of(samples: Sequence[tuple[float, float]]) -> float | None:
 
 
 class _Writer:
-    """Writes its own documents, a batch at a time; afterwards each is looked for at once."""
+    """Writes its own documents, a batch at a time, and searches for each right after."""
 
     def __init__(self, server: Server, ids: Sequence[str], ledger: Ledger, counts: Counter[str], seed: int) -> None:
         self._client = httpx.AsyncClient(base_url=server.url, timeout=60)
@@ -179,7 +180,7 @@ class _Writer:
 async def _soak(
     server: Server, plan: Plan, ids: Sequence[str], ledger: Ledger, rows: list[Mapping[str, Any]]
 ) -> float | None:
-    """The growth of memory. rows: gets one each `row_seconds`."""
+    """Read and write, and return the growth of memory. rows: receives one for each `row_seconds`."""
     counts: Counter[str] = Counter()
     times: list[float] = []
     writers = [_Writer(server, ids[start :: plan.writers], ledger, counts, start) for start in range(plan.writers)]
@@ -245,14 +246,14 @@ async def _soak(
 
 
 async def _trained_at(server: Server) -> int:
-    """The number of the write after which an index of kind ivf was last trained; 0 for never."""
+    """Return the sequence number at which an index of kind ivf was last trained; 0 for never."""
     async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
         structure = (await client.get(f"/indexes/{INDEX}")).json()["structure"]
     return 0 if structure is None else int(structure["sequence"])
 
 
 async def _killed(server: Server, plan: Plan, ids: Sequence[str], ledger: Ledger, seconds: float) -> list[list[str]]:
-    """Write until the process is killed, some time after the first acknowledgement; the batches that it cut off."""
+    """Write until the process is killed, some time after the first acknowledgement. Returns the interrupted batches."""
     counts: Counter[str] = Counter()
     seed = sum(ledger.begun.values())
     writers = [
@@ -276,8 +277,8 @@ async def _killed(server: Server, plan: Plan, ids: Sequence[str], ledger: Ledger
 
 
 async def _settle(server: Server, ids: Sequence[str], ledger: Ledger, batches: Sequence[Sequence[str]]) -> int:
-    """Check that each document is as it was acknowledged, and batches that were cut off are there whole or not at all;
-    how many of them are."""
+    """Check that each document is as acknowledged, and that interrupted batches took effect completely or not at all.
+    Returns how many of them did."""
     remote = RemoteRetriever(server.url)
     found: dict[str, int] = {}
     for start in range(0, len(ids), 10_000):
@@ -301,7 +302,7 @@ async def _settle(server: Server, ids: Sequence[str], ledger: Ledger, batches: S
 
 
 async def _look(remote: RemoteRetriever, id: str, ledger: Ledger) -> None:
-    """Search where a document should be, and check all that is found there, vector by vector."""
+    """Search at a document's vector, and check every result, vector by vector."""
     before = dict(ledger.acknowledged)
     query = vector(id, before[id])
     retrieved = await remote.retrieve(INDEX, Search("", DEPTH, query))

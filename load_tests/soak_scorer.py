@@ -1,7 +1,7 @@
-"""`make soak-scorer`: minutes of mixed lengths at saturation; memory flat, queue bounded, every answer right.
+"""`make soak-scorer`: minutes of saturation with mixed lengths; memory must be flat, the queue bounded, answers right.
 
-More sessions than the queue has room for keep `boundarymorph scorer` (the embedded model) busy. Every score is compared
-with the table of true scores, made one pair at a time beforehand. One row a minute.
+More sessions than fit into the queue keep `boundarymorph scorer` (the embedded model) busy. Every score is compared
+with that of the pair alone, computed beforehand. One row per minute.
 """
 
 import argparse

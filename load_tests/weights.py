@@ -1,7 +1,7 @@
-"""The embedded cross-encoder as a folder that any Hugging Face server loads, in float32.
+"""Writes the embedded cross-encoder as a folder for any Hugging Face server, in float32.
 
-The int8 weights of the embedded ONNX model are dequantised, so a server of another kind runs on the very same numbers;
-only the rounding of the activations, which ONNX does in int8 too, is then missing.
+The int8 weights of the embedded ONNX model are dequantised, so that other servers use the same numbers; only the
+rounding of the activations, which ONNX does in int8 too, is missing.
 
 python -m load_tests.weights build/minilm
 """
@@ -41,7 +41,7 @@ CONFIG = {
     "num_hidden_layers": LAYERS,
     "pad_token_id": 0,
     "position_embedding_type": "absolute",
-    # Without it Sentence Transformers answers sigmoids instead of logits.
+    # Without it Sentence Transformers returns sigmoids instead of logits.
     "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity",
     "torch_dtype": "float32",
     "type_vocab_size": 2,
@@ -76,9 +76,9 @@ _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 
 
 def minilm(directory: Path, layers: int = LAYERS) -> Path:
-    """Write the folder unless it is complete, and return it; everything that Transformers needs is in it.
+    """Write a folder with everything that Transformers needs, unless it is complete, and return it.
 
-    layers: the first so many of the model alone. Its scores then mean nothing, and cost accordingly less.
+    layers: keep only the first so many. The scores are then meaningless, and cost accordingly less.
     """
     if all((directory / name).is_file() for name in FILES):
         return directory
@@ -86,14 +86,14 @@ def minilm(directory: Path, layers: int = LAYERS) -> Path:
     source.verify()
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer.from_file(str(source.tokenizer))
-    # The embedded file asks for 512 tokens whatever the text.
+    # The embedded file pads every text to 512 tokens.
     tokenizer.no_padding()
     tokenizer.no_truncation()
     tokenizer.save(str(directory / "tokenizer.json"))
     _write(directory / "config.json", CONFIG | {"num_hidden_layers": layers})
     _write(directory / "tokenizer_config.json", TOKENIZER | SPECIAL_TOKENS)
     _write(directory / "special_tokens_map.json", SPECIAL_TOKENS)
-    # Last and at once: a folder with weights is a complete one.
+    # Written last and atomically: a folder with weights is complete.
     partial = directory / f"{WEIGHTS}.partial"
     left_out = tuple(f"bert.encoder.layer.{layer}." for layer in range(layers, LAYERS))
     parameters = {name: value for name, value in dequantised(source).items() if not name.startswith(left_out)}
@@ -103,9 +103,9 @@ def minilm(directory: Path, layers: int = LAYERS) -> Path:
 
 
 def dequantised(weights: Weights) -> dict[str, NDArray[np.float32]]:
-    """The parameters of BertForSequenceClassification under their names in Transformers.
+    """Return the parameters of BertForSequenceClassification under their names in Transformers.
 
-    Raises ValueError if the ONNX file does not hold exactly those.
+    Raises ValueError if the ONNX file does not contain exactly these.
     """
     graph = memoryview(weights.onnx.read_bytes())
     (graph,) = (value for number, value in _delimited(graph) if number == _MODEL_GRAPH)
@@ -127,7 +127,7 @@ def dequantised(weights: Weights) -> dict[str, NDArray[np.float32]]:
             if not name.endswith(("_scale", "_zero_point")):
                 found[name] = tensor.astype(np.float32)
             continue
-        # A scale is one number, or one a column: both broadcast over (inputs, outputs).
+        # A scale is one number, or one per column: both broadcast over (inputs, outputs).
         steps = tensor.astype(np.float32) - tensors[f"{base}_zero_point"].astype(np.float32)
         values = steps * tensors[f"{base}_scale"].astype(np.float32)
         if name in modules:
@@ -173,7 +173,7 @@ def _shapes() -> dict[str, tuple[int, ...]]:
 
 
 def _tensor(message: memoryview) -> tuple[str, NDArray[np.generic]]:
-    """Name and values of an initializer of float32, uint8 or int8."""
+    """Return the name and values of an initializer of float32, uint8 or int8."""
     name, kind, raw = "", 0, b""
     shape: list[int] = []
     listed: list[float] = []
@@ -206,14 +206,14 @@ def _node(message: memoryview) -> _Node:
 
 
 def _delimited(message: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """The fields that hold a message, a string or bytes."""
+    """Yield the fields that hold a message, a string or bytes."""
     for number, value in _fields(message):
         if isinstance(value, memoryview):
             yield number, value
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Number and value of each field: an integer, or the bytes of anything else."""
+    """Yield the number and value of each field: an integer, or the bytes of anything else."""
     position = 0
     while position < len(message):
         key, position = _varint(message, position)
@@ -243,7 +243,7 @@ def _varints(message: memoryview) -> list[int]:
 
 
 def _varint(message: memoryview, position: int) -> tuple[int, int]:
-    """A signed 64-bit integer and the position after it."""
+    """Read a signed 64-bit integer, and return it with the position after it."""
     value = shift = 0
     while True:
         byte = message[position]

@@ -1,11 +1,11 @@
-"""What callers ask of a service under load: the requests of applications and agents, in a mix.
+"""A mix of requests of applications and agents, for load tests.
 
-index    a query of its own over an index
-pool     a query of its own over documents that come with it
-repeat   what somebody asked a while ago, again
-deeper   an agent that was not content: the same query with twice the budget, more candidates and more documents
+index    a new query over an index
+pool     a new query over documents in the request
+repeat   an earlier request again
+deeper   an earlier query with twice the budget, more candidates and more documents
 slow     `index`, sent a piece at a time
-abort    `index`, by a caller who leaves before the answer
+abort    `index`, from a caller that disconnects before the answer
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ import orjson
 from boundarymorph.cli.demo import docstrings
 
 INDEX = "docstrings"
-UPLOAD = 128  # documents a request
+UPLOAD = 128  # documents per request
 MIX = {"index": 0.4, "pool": 0.2, "repeat": 0.2, "deeper": 0.1, "slow": 0.05, "abort": 0.05}
 SLOW_PIECES, SLOW_PAUSE = 5, 0.2  # of a body that is sent slowly, and seconds between them
-ABORT_SECONDS = (0.01, 0.3)  # after which a caller leaves
-REMEMBERED = 500  # requests that may come again
+ABORT_SECONDS = (0.01, 0.3)  # after which a caller disconnects
+REMEMBERED = 500  # requests that may be repeated
 REFUSALS = (429, 503)  # declared ones come with Retry-After
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Of requests to an index and of those with a pool: candidates, cross-encoder calls, documents wanted."""
+    """Candidates, cross-encoder calls and documents of requests to an index and of those with a pool."""
 
     depth: int = 1_000
     budget: int = 10
@@ -44,14 +44,14 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked, and in which way. kind: one of MIX."""
+    """A request and the way to send it. kind: one of MIX."""
 
     kind: str
     body: dict[str, Any]
 
     @property
     def pieces(self) -> list[bytes]:
-        """The body as it is sent."""
+        """Return the pieces in which the body is sent."""
         whole = orjson.dumps(self.body)
         if self.kind != "slow":
             return [whole]
@@ -60,7 +60,7 @@ class Request:
 
     @property
     def documents(self) -> int:
-        """How many the answer has at least, of an index with more than are wanted."""
+        """The number of documents that the answer must have, for an index that is large enough."""
         pool = self.body.get("pool")
         return int(min(self.body["k"], len(pool)) if pool is not None else self.body["k"])
 
@@ -79,12 +79,12 @@ class Workload:
         self._earlier: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
 
     def draw(self) -> Request:
-        """The next request, of a kind by its share."""
+        """Return the next request, of a random kind by its share."""
         (kind,) = self._rng.choices(list(self._mix), list(self._mix.values()))
         return self.of(kind)
 
     def of(self, kind: str) -> Request:
-        """The next request of a kind; what would repeat another one begins anew while there is none."""
+        """Return the next request of a kind; one that would repeat an earlier one is new while there is none."""
         sizes = self._sizes
         body: dict[str, Any]
         if kind == "pool":
@@ -103,12 +103,12 @@ class Workload:
         return Request(kind, body)
 
     def patience(self) -> float:
-        """Seconds after which the next caller who leaves does so."""
+        """Return the seconds after which the next caller disconnects."""
         return self._rng.uniform(*ABORT_SECONDS)
 
 
 def outcome(status: int, headers: Any, content: bytes, request: Request) -> str:
-    """What an answer is: complete, partial, retrieval_only, refused, or else what is wrong with it."""
+    """Classify an answer as complete, partial, retrieval_only or refused, or return what is wrong with it."""
     if status in REFUSALS and "retry-after" in headers:
         return "refused"
     if status != 200:
@@ -121,7 +121,7 @@ def outcome(status: int, headers: Any, content: bytes, request: Request) -> str:
 
 
 async def fill(client: httpx.AsyncClient, count: int) -> list[str]:
-    """Make the index of so many docstrings; their texts."""
+    """Make an index of so many docstrings, and return their texts."""
     documents = list(itertools.islice(docstrings(), count))
     (await client.put(f"/indexes/{INDEX}")).raise_for_status()
     for start in range(0, len(documents), UPLOAD):
@@ -131,12 +131,12 @@ async def fill(client: httpx.AsyncClient, count: int) -> list[str]:
 
 
 def texts_of(count: int) -> list[str]:
-    """The texts of an index that `fill` has made."""
+    """Return the texts of an index that `fill` has made."""
     return [document.text for document in itertools.islice(docstrings(), count)]
 
 
 def queries_of(texts: Sequence[str], seed: int = 0) -> Iterator[str]:
-    """Endless queries of six words, each from one text, hardly ever the same."""
+    """Yield endless queries of six words from one text each, which hardly ever repeat."""
     rng = random.Random(seed)
     while True:
         words = rng.choice(texts).split()

@@ -1,1 +1,1 @@
-"""Everything that has state, each against a model of a few lines, by random operations with tiny constants."""
+"""Tests of everything that has state, by random operations with tiny limits, each against a model of a few lines."""

@@ -1,4 +1,4 @@
-"""How long a state machine runs: short and the same each time in `make test`, long and random in `make soak-models`."""
+"""The length of state machine runs: short and deterministic in `make test`, long and random in `make soak-models`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Admission against a model of a few lines: two turns, three places to wait, at most four of a caller, and a clock that
-moves only when it is told."""
+"""Admission against a model of a few lines: two turns, three places to wait, at most four requests per caller, and a
+clock that only the test moves."""
 
 from __future__ import annotations
 

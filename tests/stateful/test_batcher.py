@@ -1,4 +1,4 @@
-"""A batcher whose model does as it is told, in virtual time: each request has one outcome, and the right one."""
+"""A batcher with a scripted model, in virtual time: each request has exactly one outcome, the right one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""An index under two readers, as two processes have it, against a dictionary of its documents.
+"""An index with two readers, as in two processes, against a dictionary of its documents.
 
-Everything is tiny: changes are read three at a time, two deletions are remembered, and an index of kind ivf is trained
-with a few documents, which are one cluster. Some reads are interrupted: just before one of their SQL statements another
-process writes. Such an answer must be the one from before the write or the one from after it.
+Limits are tiny: changes are read three at a time, two deletions are recorded, and an index of kind ivf is trained
+with a few documents, which are one cluster. Some reads are interrupted: another process writes just before one of their
+SQL statements. The answer must then be that from before the write or that from after it.
 """
 
 from __future__ import annotations

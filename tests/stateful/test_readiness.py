@@ -1,4 +1,4 @@
-"""The parts of a service, over random histories of probes that answer, fail, hang, and end late."""
+"""Readiness, over random histories of probes that answer, fail, hang, and end late."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

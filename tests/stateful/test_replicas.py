@@ -1,4 +1,4 @@
-"""Which server is next, over random histories in virtual time."""
+"""The choice of the next server, over random histories in virtual time."""
 
 import random
 from typing import Any

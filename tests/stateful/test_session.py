@@ -1,4 +1,4 @@
-"""A selection session against what was asked, told and given up."""
+"""A selection session against the documents that were asked for, scored and given up."""
 
 from collections.abc import Sequence
 from typing import Any

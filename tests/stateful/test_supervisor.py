@@ -1,4 +1,4 @@
-"""Several workers that die, fail and are told to stop at any moment, against what is promised of them."""
+"""The supervisor's policy with workers that die, fail and are told to stop at any time."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""The index of the metadata and the index of the words against a dictionary: interrupted, purged, opened by several."""
+"""The indexes of metadata and of words against a dictionary: interrupted, purged, opened by several processes."""
 
 from __future__ import annotations
 

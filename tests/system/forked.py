@@ -1,7 +1,7 @@
 """Processes that skip the imports: forked from one that has loaded the service and has no threads yet.
 
-Starting Python and importing the service takes more CPU than most tests do. `start` gives real processes, of their own
-memory, files, signals and exit code, without that.
+Starting Python and importing the service takes more CPU than most tests do. `start` avoids that and still gives real
+processes, with their own memory, files, signals and exit codes.
 """
 
 from __future__ import annotations

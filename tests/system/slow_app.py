@@ -1,4 +1,4 @@
-"""A process that serves an application without models, with one request that takes as long as it is told."""
+"""A process that serves an application without models, with a route that takes a given time."""
 
 from __future__ import annotations
 

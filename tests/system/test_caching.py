@@ -1,4 +1,4 @@
-"""What was scored once is not paid for again: in one process, through a real Redis, and without one."""
+"""Known scores are not paid for again: in one process, through a real Redis, and without one."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""With which code a process ends that is told to stop, by what became of the requests that were running."""
+"""The exit code of a process that is told to stop, depending on its running requests."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""`kill -9` of the service at random moments: what it acknowledged over HTTP is there when it is back."""
+"""`kill -9` of the service at random times: writes that it acknowledged over HTTP are there after a restart."""
 
 import random
 import threading

@@ -1,4 +1,4 @@
-"""The retriever as a process of its own: a thin gateway in front of it gives the same answers, and survives its end."""
+"""The retriever in a separate process: a gateway in front of it gives the same answers, and survives its end."""
 
 import signal
 import socket

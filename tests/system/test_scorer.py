@@ -1,4 +1,4 @@
-"""The scorer as a process of its own, behind a gateway: the same answers, failover, draining, and callers who leave."""
+"""The scorer in a separate process, behind a gateway: the same answers, failover, draining, and disconnections."""
 
 import signal
 import socket

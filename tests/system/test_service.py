@@ -1,4 +1,4 @@
-"""The service as a process, over a real socket, on its embedded models."""
+"""The service as a process, over a real socket, with its embedded models."""
 
 import signal
 import socket

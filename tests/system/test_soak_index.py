@@ -1,4 +1,4 @@
-"""Seconds of what `make soak-index` does for minutes."""
+"""A run of `make soak-index` for seconds instead of minutes."""
 
 from pathlib import Path
 

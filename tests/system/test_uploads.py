@@ -1,4 +1,4 @@
-"""Long uploads to a real process, and copies of what it serves: memory, progress, full disks."""
+"""Long uploads to a real process, and snapshots of its indexes: memory, progress, full disks."""
 
 import re
 import socket
