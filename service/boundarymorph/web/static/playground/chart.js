@@ -1,9 +1,9 @@
-// What the two charts share: uPlot's axes and scales, marks drawn over them, and a note under the pointer.
+// The base of both charts: uPlot's axes and scales, marks drawn over them, and a note at the pointer.
 
 import { element } from "./dom.js";
 import { KINDS, drawHalo, drawMark, palette } from "./marks.js";
 
-const NEAR = 14; // pixels within which the pointer means a mark
+const NEAR = 14; // pixels within which the pointer selects a mark
 
 export class MarkChart {
   #holder;
@@ -34,7 +34,7 @@ export class MarkChart {
     else this.#build(data);
   }
 
-  // Anew, as when colours or scales have changed.
+  // Draws the chart again, for instance when colours or scales have changed.
   reset() {
     this.#plot?.destroy();
     this.#plot = null;
@@ -62,7 +62,7 @@ export class MarkChart {
     const { places, frame } = this.#shown;
     const { ctx: context, bbox } = plot;
     const size = this.#size * devicePixelRatio;
-    const dot = places.length > 1000 ? 0.3 : 0.6; // many of them are a cloud
+    const dot = places.length > 1000 ? 0.3 : 0.6; // many marks form a cloud
     context.save();
     context.beginPath();
     context.rect(bbox.left, bbox.top - 3 * size, bbox.width, bbox.height + 6 * size);

@@ -1,10 +1,10 @@
-// What plain reranking returns for the same budget: the first B of the retriever by their scores, then the rest of the
-// first k as the retriever has them.
+// What plain reranking returns for the same budget: the retriever's first B by their scores, then the rest of the first
+// k in the retriever's order.
 
 import { decimal, element, find, plural } from "./dom.js";
 import { row, tag } from "./documents.js";
 
-// Asks for what plain reranking needs: scores of the first B of the pool, and what else is in its first k.
+// Returns the request for plain reranking: scores of the first B of the pool, and the rest of its first k.
 export async function rerankPlainly(service, request, pool, signal) {
   const { query, index, reuse } = request;
   const count = pool.ids.length;
@@ -22,7 +22,7 @@ function bare({ id, text, title }) {
 }
 
 export class Comparison {
-  // scored: the documents of the answer to `plainRequest`; none where the budget is 0.
+  // scored: the documents of the answer to `plainRequest`; none if the budget is 0.
   constructor(answer, scored) {
     const { ids, relevance } = answer.pool;
     this.believed = new Map(ids.map((id, position) => [id, relevance[position]]));
@@ -69,7 +69,7 @@ export function showComparison(comparison, texts) {
   );
 }
 
-// Where calls cost money, it is for the reader to say.
+// If calls cost money, the comparison runs only at the press of a button.
 export function offerComparison(calls, onWanted) {
   const button = element("button", { type: "button", className: "plain" }, `Rerank, for ${plural(calls, "call")} more at most`);
   button.addEventListener("click", onWanted);

@@ -1,8 +1,8 @@
-// Lists of documents that open to their text and to why they are there.
+// Lists of documents that open to show their texts and why they are there.
 
 import { decimal, element, find, number } from "./dom.js";
 
-// The set, with how each document came into it.
+// The set, and why each document is in it.
 export function showSet(answer, frame, texts) {
   const rows = answer.documents.map((document) => {
     const scored = document.source === "cross_encoder";
@@ -16,7 +16,7 @@ export function showSet(answer, frame, texts) {
   find("set").replaceChildren(...rows);
 }
 
-// All calls as a table, for those who read more than they see.
+// All calls as a table, also for screen readers.
 export function showCalls(frame, texts) {
   const head = ["round", "document", "retrieval rank", "score", "why"];
   const rows = frame.rounds.flatMap((calls, round) =>
@@ -35,7 +35,7 @@ export function showCalls(frame, texts) {
   find("all-calls").hidden = !rows.length;
 }
 
-// relevance: null where none is known. facts: elements beside the title. text: read when the row is opened.
+// relevance: null if unknown. facts: elements beside the title. text: read when the row is opened.
 export function row(id, relevance, facts, explanation, texts) {
   const bar = element("span", { className: "bar", "aria-hidden": "true" });
   bar.style.setProperty("--share", relevance ?? 0);

@@ -1,4 +1,4 @@
-// Elements out of data. Texts go in as texts, never as HTML: documents are anybody's.
+// Makes elements from data. Texts are inserted as text, never as HTML, as documents are not trusted.
 
 export const find = (id) => document.getElementById(id);
 

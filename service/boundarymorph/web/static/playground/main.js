@@ -1,4 +1,4 @@
-// The page: asks, and shows what comes back.
+// The page: sends requests and shows the answers.
 
 import { Comparison, offerComparison, rerankPlainly, showComparison, showNoComparison } from "./comparison.js";
 import { decimal, find, number, plural } from "./dom.js";
@@ -14,8 +14,8 @@ import { Snippets } from "./snippets.js";
 import { showProblem, showSummary, showTime } from "./summary.js";
 import { Texts } from "./texts.js";
 
-const RETRY = 1000; // milliseconds, and so is
-const PATIENCE = 500; // after which a selection is shown before it is done
+const RETRY = 1000; // milliseconds between attempts
+const PATIENCE = 500; // milliseconds after which an unfinished selection is shown
 const service = new Service();
 const form = new RequestForm(ask);
 const snippets = new Snippets();
@@ -65,7 +65,7 @@ async function ask() {
   }
 }
 
-// A selection that takes its time is shown as far as it is: along the ranking, which is known before ids and places.
+// Shows an unfinished selection along the ranking, which is known before ids and places.
 function beginLive(prior) {
   shown = null;
   find("answer").classList.add("live");
@@ -125,7 +125,7 @@ function describe(position, frame) {
   return `${name}\nrank ${number(position + 1)} · ${worth} · ${how}${frame.selected.has(position) ? " · in the set" : ""}`;
 }
 
-// For those who listen, and where it is said nowhere else for those who look.
+// For screen readers, and for what is shown nowhere else.
 function say(words, shownToo = true) {
   find("progress").textContent = words;
   find("progress").classList.toggle("hidden", !shownToo);
@@ -134,10 +134,10 @@ function say(words, shownToo = true) {
 async function listIndexes() {
   try {
     const { indexes } = await service.read("indexes");
-    form.offer(indexes.filter(({ encoder, dimension }) => encoder !== null || !dimension)); // others need vectors of queries
+    form.offer(indexes.filter(({ encoder, dimension }) => encoder !== null || !dimension)); // other indexes need query embeddings
     showProblem(null);
   } catch (error) {
-    if (error.status === 503) setTimeout(listIndexes, RETRY); // the models are being loaded
+    if (error.status === 503) setTimeout(listIndexes, RETRY); // the models are loading
     const words = { 401: "This service wants an API key: type it in above.", 403: "This key is not for selections." };
     form.withoutIndexes(words[error.status] ?? `The indexes cannot be listed: ${error.message}`);
   }

@@ -1,4 +1,4 @@
-// The pool on a plane, as the service lays it out.
+// The pool on a plane, with the service's coordinates.
 
 import { find, number, plural } from "./dom.js";
 import { MarkChart } from "./chart.js";
@@ -68,7 +68,7 @@ export class MapChart {
     context.font = `600 ${12 * devicePixelRatio}px system-ui`;
     context.textAlign = x > plot.bbox.left + plot.bbox.width * 0.8 ? "right" : "left";
     const at = [x + (context.textAlign === "left" ? arm : -arm), y - arm * 0.7];
-    context.strokeStyle = colours.card; // an edge that parts the word from the marks
+    context.strokeStyle = colours.card; // an outline that separates the word from the marks
     context.lineWidth = 4 * devicePixelRatio;
     context.strokeText("query", ...at);
     context.fillText("query", ...at);

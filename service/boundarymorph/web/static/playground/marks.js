@@ -1,6 +1,6 @@
-// The marks of the charts. Shape tells as much as colour: disc, ring, cross, dot.
+// The marks of the charts, which differ in shape as well as in colour: disc, ring, cross, dot.
 
-export const KINDS = ["unasked", "scored-out", "inferred-in", "scored-in"]; // from the back to the front
+export const KINDS = ["unasked", "scored-out", "inferred-in", "scored-in"]; // from back to front
 
 export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();

@@ -1,9 +1,9 @@
-// Prior and posterior along the ranking, averaged over neighbouring ranks, with every mark of the set.
+// Prior and posterior along the ranking, averaged over neighbouring ranks, and the marks of the documents.
 
 import { decimal, find, number, plural } from "./dom.js";
 import { MarkChart } from "./chart.js";
 
-const STEPS = 140; // stretches of the ranking that are averaged, each longer than the one before
+const STEPS = 140; // intervals of ranks that are averaged, of growing length
 
 export class RankingChart {
   #chart;
@@ -74,7 +74,7 @@ export class RankingChart {
   }
 }
 
-// Positions [from, to) of at most STEPS stretches, the first ones of a single document.
+// Positions [from, to) of at most STEPS intervals, the first ones with a single document.
 function stretches(count) {
   const edges = new Set([0]);
   for (let step = 1; step <= STEPS; step += 1) edges.add(Math.round(count ** (step / STEPS)));

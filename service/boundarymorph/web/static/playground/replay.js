@@ -1,8 +1,8 @@
-// Which frame is shown: by hand, or one after the other.
+// Chooses the frame to show, by hand or automatically.
 
 import { find, number, plural } from "./dom.js";
 
-const PAUSE = 700; // milliseconds a round
+const PAUSE = 700; // milliseconds per round
 
 export class Replay {
   #frames = [];
@@ -24,7 +24,7 @@ export class Replay {
     this.#go(frames.length - 1);
   }
 
-  // The frame that is shown once more, as when colours have changed.
+  // Shows the current frame again, for instance when colours have changed.
   again() {
     if (this.#frames.length) this.#show();
   }

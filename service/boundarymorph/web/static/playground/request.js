@@ -1,4 +1,4 @@
-// The form, and the request that it stands for.
+// The form, and the request that it describes.
 
 import { find } from "./dom.js";
 
@@ -22,7 +22,7 @@ const EXAMPLE = {
 
 export class RequestForm {
   #form = find("ask");
-  #asked = false; // whether anything was; from then on a slider that moves asks too, unless calls are paid
+  #asked = false; // after the first request, moving a slider sends one too, unless calls cost money
   paid = false;
 
   constructor(onAsk) {
@@ -40,7 +40,7 @@ export class RequestForm {
     return this.#form.elements.source.value === "index";
   }
 
-  // Raises an Error that says what is wrong with the documents.
+  // Throws an Error that says what is wrong with the documents.
   request() {
     const fields = this.#form.elements;
     const request = { query: fields.query.value };
@@ -53,7 +53,7 @@ export class RequestForm {
     for (const name of ["batch_size", "deadline_ms", ...(this.usesIndex ? ["depth"] : [])]) {
       if (fields[name].value) request[name] = Number(fields[name].value);
     }
-    request.reuse = false; // else a second request would find its scores known, and show no calls
+    request.reuse = false; // otherwise a second request would find its scores known, and show no calls
     request.return_documents = true;
     return request;
   }
@@ -111,7 +111,7 @@ export class RequestForm {
   }
 }
 
-// A JSON array, NDJSON, or one text a line. Every document gets an id, by which the page finds it again.
+// Parses a JSON array, NDJSON, or one text per line. Every document gets an id, by which the page finds it again.
 export function documentsOf(pasted) {
   const text = pasted.trim();
   if (!text) throw new Error("Paste some documents first: one a line, or as JSON.");

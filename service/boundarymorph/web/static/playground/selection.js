@@ -1,4 +1,4 @@
-// A selection as it unfolds: one frame a round.
+// A selection in progress: one frame per round.
 
 export class Frame {
   // relevance, std: of each candidate, in retrieval order. rounds: the calls so far, by round. ranks: of the set.
@@ -14,14 +14,14 @@ export class Frame {
     return this.std[position] === 0;
   }
 
-  // What a mark for the candidate looks like.
+  // The kind of mark for a candidate.
   kind(position) {
     const inside = this.selected.has(position);
     if (this.isScored(position)) return inside ? "scored-in" : "scored-out";
     return inside ? "inferred-in" : "unasked";
   }
 
-  // Between the relevances of the last document that fits and of the next one; null where there is no next one.
+  // Between the relevances of the last document that fits and of the next one; null if there is no next one.
   get boundary() {
     const size = this.selected.size;
     const sorted = this.relevance.filter((relevance) => relevance !== null).sort((a, b) => b - a);
@@ -33,13 +33,13 @@ export class Unfolding {
   frames = [];
   #rounds = [];
 
-  // Takes an event "round", which also has the calls of the round before it.
+  // Adds an event "round", which also has the calls of the round before it.
   add({ calls, relevance, std, retrieval_ranks: ranks }) {
     if (calls.length) this.#rounds.push(calls);
     this.frames.push(new Frame({ relevance, std, ranks, rounds: [...this.#rounds] }));
   }
 
-  // Takes the answer, which is the last frame.
+  // Adds the answer, which is the last frame.
   end({ documents, rounds, pool }) {
     const ranks = documents.map(({ retrieval_rank: rank }) => rank);
     const last = new Frame({ ...pool, ranks, rounds: rounds.map(({ calls }) => calls) });

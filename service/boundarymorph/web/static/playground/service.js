@@ -1,4 +1,4 @@
-// The service that this page came from. The key is kept here, in memory, and nowhere else.
+// The service that serves this page. The key is kept only here, in memory.
 
 export class Problem extends Error {
   constructor(content, response) {
@@ -20,7 +20,7 @@ export class Service {
     return response.json();
   }
 
-  // The events of a selection as {name, data}: "round" before each round, "selection" as the last one.
+  // The events of a selection as {name, data}: "round" before each round, and finally "selection".
   async *select(request, signal) {
     const headers = { "Content-Type": "application/json", Accept: "text/event-stream" };
     const response = await this.#send("select", { method: "POST", headers, body: JSON.stringify(request), signal });
@@ -67,7 +67,7 @@ async function* eventsOf(body) {
   }
 }
 
-// A connection that breaks is the end of the events, before the last one; one that the page gave up is an error.
+// A broken connection ends the events before the last one; an aborted request is an error.
 function ended(error) {
   if (error.name === "AbortError") throw error;
   return { done: true };

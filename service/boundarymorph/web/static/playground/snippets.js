@@ -1,4 +1,4 @@
-// The request as code. A key is never in it.
+// The request as code, never with a key.
 
 import { element, find } from "./dom.js";
 
@@ -47,7 +47,7 @@ export class Snippets {
       await navigator.clipboard.writeText(code.textContent);
       find("copy").textContent = "Copied";
     } catch {
-      getSelection().selectAllChildren(code); // where the clipboard is out of reach, for the reader to copy
+      getSelection().selectAllChildren(code); // without access to the clipboard, let the reader copy
       find("copy").textContent = "Selected";
     }
     setTimeout(() => (find("copy").textContent = "Copy"), 1500);

@@ -1,4 +1,4 @@
-// What became of the request: in one line, with what a reader should know, and where the time went.
+// The result of the request: one line, the warnings, and the time by stage.
 
 import { element, find, number, plural } from "./dom.js";
 
@@ -47,7 +47,7 @@ function percent(share) {
   return share > 0 && share < 0.01 ? "less than 1\u00a0%" : `${Math.round(100 * share)}\u00a0%`;
 }
 
-// Of a language model as the scorer.
+// The cost of a language model as the scorer.
 function cost(usage) {
   if (!usage) return "";
   return `. The language model read ${plural(usage.input_tokens, "token")} and wrote ${number(usage.output_tokens)}, for ${usage.cost.toPrecision(3)}`;

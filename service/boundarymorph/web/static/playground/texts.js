@@ -1,10 +1,10 @@
-// Titles and texts of documents: of a pool they are here, of an index they came with the answer or are asked for.
+// Titles and texts of documents: those of a pool are on the page, those of an index come with the answer or are fetched.
 
 export class Texts {
   #known = new Map();
   #read;
 
-  // read(id): the document of an index; null where the pool was pasted.
+  // read(id): the document of an index; null if the pool was pasted.
   constructor(documents, read) {
     this.#read = read;
     this.add(documents);
@@ -20,7 +20,7 @@ export class Texts {
     return words && words !== id ? words : id;
   }
 
-  // Raises what the service says.
+  // Throws the service's error.
   async text(id) {
     if (!this.#known.has(id) && this.#read) this.#known.set(id, await this.#read(id));
     return this.#known.get(id)?.text ?? "";
