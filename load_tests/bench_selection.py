@@ -3,7 +3,7 @@
 Both run on one BLAS thread (set by the Makefile), as a server runs many sessions side by side. The time of the literal
 reference includes its N x N kernel, that of the session its bandwidth and everything else it computes. `--look-ahead`
 compares the session with and without rows computed ahead instead, by CPU time, in alternation. `--beside COMMIT`
-compares sessions in rounds of 5 with those of another commit, from a checkout of it, in turn.
+compares sessions in the rounds of `--rounds` with those of another commit, from a checkout of it, in turn.
 """
 
 import argparse
@@ -23,6 +23,7 @@ import numpy as np
 from boundarymorph.selection import Config, Pool, SelectionSession
 from boundarymorph.selection.geometry import median_distance
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
+from boundarymorph.selection.rounds import growing
 from boundarymorph.selection.session import LOOK_AHEAD_FROM
 from load_tests import report
 from load_tests.processes import checkout
@@ -94,15 +95,24 @@ class Worker:
         self._process.stdin.flush()
 
 
+def round_sizes(rounds: str, budget: int) -> list[int]:
+    """Documents of each round: "auto", as the service has them by default, or of this size."""
+    sizes: list[int] = []
+    while (left := budget - sum(sizes)) > 0:
+        sizes.append(growing(sum(sizes), left, budget) if rounds == "auto" else min(int(rounds), left))
+    return sizes
+
+
 def beside_rows(tree: Path, arguments: argparse.Namespace, dimension: int) -> Iterator[dict[str, object]]:
     """Yield CPU seconds of the fastest of `repeats` sessions of each version, in alternation."""
     pool = {"size": arguments.pool, "dimension": dimension, "seed": arguments.seed}
     now, before = Worker(Path.cwd(), pool), Worker(tree, pool)
-    for (method, bm25), budget in product(((DEFAULT, True), (DEFAULT, False), (PAPER, False)), arguments.budgets):
-        session = {"method": method, "bm25": bm25, "budget": budget, "k": arguments.k, "round": 5}
+    methods = ((DEFAULT, True), (DEFAULT, False), (PAPER, False))
+    for (method, bm25), rounds, budget in product(methods, arguments.rounds, arguments.budgets):
+        session = {"method": method, "bm25": bm25, "k": arguments.k, "rounds": round_sizes(rounds, budget)}
         runs = [(before.seconds(session), now.seconds(session)) for _ in range(arguments.repeats)]
         old, new = (min(seconds) for seconds in zip(*runs, strict=True))
-        row = {"pool": arguments.pool, "dimension": dimension, **session}
+        row = {"pool": arguments.pool, "dimension": dimension, **session, "rounds": rounds, "budget": budget}
         yield {**row, "cpu_seconds_before": old, "cpu_seconds": new, "ratio": old / new}
     now.close()
     before.close()
@@ -126,7 +136,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--look-ahead", action="store_true", help="with and without it, of both methods")
-    parser.add_argument("--beside", metavar="COMMIT", help="sessions in rounds of 5 beside those of another commit")
+    parser.add_argument("--beside", metavar="COMMIT", help="sessions in rounds beside those of another commit")
+    parser.add_argument("--rounds", nargs="+", default=["auto", "5"], help="with --beside: documents of a round")
     arguments = parser.parse_args()
 
     if arguments.beside:

@@ -28,10 +28,11 @@ def main() -> None:
     by_words, scores = pools(**json.loads(sys.stdin.readline()))
     for line in sys.stdin:
         session = json.loads(line)
-        pool, method, round_size = by_words[session["bm25"]], METHODS[session["method"]], session["round"]
+        pool, method, rounds = by_words[session["bm25"]], METHODS[session["method"]], session["rounds"]
         start = time.process_time()
-        selection = SelectionSession(pool, budget=session["budget"], k=session["k"], config=method)
-        while (asked := selection.ask(round_size)).size:
+        selection = SelectionSession(pool, budget=sum(rounds), k=session["k"], config=method)
+        for size in rounds:
+            asked = selection.ask(size)
             selection.tell(asked, scores[asked])
         selection.selection()
         print(time.process_time() - start, flush=True)

@@ -9,11 +9,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.selection.geometry import CosineDistances, inner_products
+from boundarymorph.selection.geometry import BLOCK, CosineDistances, inner_products
 from boundarymorph.selection.kernels import Kernel
 from boundarymorph.selection.pool import Pool
-
-BLOCK = 256  # rows of embeddings at a time, which bounds what is held besides them
 
 
 class Covariance(Protocol):
@@ -59,7 +57,7 @@ class SharedRows:
         self.count = len(pool)
         self._embeddings = pool.embeddings
         self._kernel = kernel
-        self._centre = pool.embeddings.mean(axis=0)
+        self._centre = np.full(len(pool), 1 / len(pool), pool.embeddings.dtype) @ pool.embeddings
         weights = pool.query**2
         squares = np.empty(len(pool))
         for start in range(0, len(pool), BLOCK):

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from boundarymorph.selection.pool import Pool
 
 DEFAULT_PAIRS = 5_000
-BLOCK = 96  # rows of embeddings at a time: OpenBLAS multiplies small matrices without copying them first
+BLOCK = 96  # rows of embeddings of which something is computed at a time, so that they stay in the cache
+PRODUCTS = 400_000  # multiplications at a time: OpenBLAS multiplies small matrices without copying them first
 Number = TypeVar("Number", bound=np.floating)
 
 
@@ -66,9 +67,10 @@ def _lengths(rows: NDArray[np.floating]) -> NDArray[np.float64]:
 def inner_products(points: NDArray[Number], embeddings: NDArray[np.floating]) -> NDArray[Number]:
     """(m, N) inner products of (m, d) points with (N, d) embeddings, multiplied and summed in the points' type."""
     products = np.empty((len(points), len(embeddings)), dtype=points.dtype)
-    for start in range(0, len(embeddings), BLOCK):
-        rows = embeddings[start : start + BLOCK].astype(points.dtype, copy=False)
-        np.matmul(points, rows.T, out=products[:, start : start + BLOCK])
+    step = max(PRODUCTS // max(points.size, 1) // 16, 1) * 16
+    for start in range(0, len(embeddings), step):
+        rows = embeddings[start : start + step].astype(points.dtype, copy=False)
+        np.matmul(points, rows.T, out=products[:, start : start + step])
     return products
 
 
@@ -87,9 +89,11 @@ def median_distance(embeddings: NDArray[np.floating], pairs: int | None = DEFAUL
     cosines: list[NDArray[np.floating]] = []
     while pairs > 0:
         shuffled = rng.permutation(count)
-        first, second = shuffled[: count // 2], shuffled[count // 2 : count // 2 * 2]
-        cosines.append(np.einsum("nd,nd->n", embeddings[first[:pairs]], embeddings[second[:pairs]]))
-        pairs -= len(first)
+        first, second = shuffled[: count // 2][:pairs], shuffled[count // 2 :]
+        for start in range(0, len(first), BLOCK):
+            one, other = (embeddings[side[start : min(start + BLOCK, len(first))]] for side in (first, second))
+            cosines.append(np.einsum("nd,nd->n", one, other))
+        pairs -= count // 2
     return 1.0 - float(np.median(np.concatenate(cosines)))
 
 

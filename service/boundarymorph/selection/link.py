@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +14,11 @@ FLOOR, CEILING = 1e-7, 0.25
 NOTHING = 1e-9  # so that documents believed worthless keep their order
 NODES = np.linspace(-4.0, 4.0, 15)  # evenly spaced, as a score turns from 0 to 1 between two of wider ones
 NODE_WEIGHTS = np.exp(-np.square(NODES) / 2) / np.exp(-np.square(NODES) / 2).sum()
+BLOCK = 1_024  # documents whose outcomes are looked at together, so that they stay in the cache
 DEVIATIONS = np.linspace(-12.0, 12.0, 2_401)
 TRIALS = 33  # of a cut between two levels
 BELOW = np.array([math.erfc(-z / math.sqrt(2.0)) / 2.0 for z in DEVIATIONS])  # normal distribution, to be interpolated
+Number = TypeVar("Number", bound=np.floating)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,35 +55,46 @@ class Scale:
         held = np.clip(scores, self.clip, 1.0 - self.clip)
         return np.log(held) - np.log1p(-held)
 
-    def scores(self, log_odds: NDArray[np.float64]) -> NDArray[np.float64]:
-        probabilities = np.tanh(0.5 * log_odds)
+    def scores(self, log_odds: NDArray[Number]) -> NDArray[Number]:
+        """The way back, in the type of the log-odds."""
+        with np.errstate(over="ignore"):
+            probabilities: NDArray[Number] = np.exp(-log_odds)
         probabilities += 1.0
-        probabilities *= 0.5
+        np.reciprocal(probabilities, out=probabilities)
         if not (self.low or self.high):
             return probabilities
         stretched = np.maximum(2.0 * (probabilities - self.low), NOTHING * probabilities)
-        scores: NDArray[np.float64] = np.minimum(probabilities, stretched)
-        return np.minimum(np.maximum(scores, 2.0 * (probabilities + self.high) - 1.0), 1.0)
+        scores: NDArray[Number] = np.minimum(probabilities, stretched)
+        np.maximum(scores, 2.0 * (probabilities + self.high) - 1.0, out=scores)
+        np.minimum(scores, 1.0, out=scores)
+        return scores
 
     def moments(
         self, weights: NDArray[np.float64], means: NDArray[np.float64], variances: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(N,) the expected score and the expected square of it, for log-odds that are a mixture, with weights (q,), of
-        normal ones with (q, N) means and variances, of a scorer that may say anything."""
-        mean, second = np.zeros((2, means.shape[1]))
-        deviations = np.sqrt(variances)
-        for node, share in zip(NODES.tolist(), NODE_WEIGHTS.tolist(), strict=True):
-            scores = self.scores(means + node * deviations)
-            mean += share * (weights @ scores)
-            scores *= scores
-            second += share * (weights @ scores)
-        return mean, second
+        """(N,) the expected score and its variance, for log-odds that are a mixture, with weights (q,), of normal ones
+        with (q, N) means and variances, of a scorer that may say anything.
+
+        By 15 outcomes of each member, in float32. Expectations are within 0.004 up to a deviation of 4 and 0.01 up to
+        6; with `clip` at its largest, where the way back bends most, within 0.015 up to a deviation of 2.
+        """
+        expected, variance = np.empty((2, means.shape[1]))
+        shares = np.outer(NODE_WEIGHTS, weights).ravel().astype(np.float32)
+        for start in range(0, means.shape[1], BLOCK):
+            block = slice(start, start + BLOCK)
+            log_odds = np.multiply.outer(NODES.astype(np.float32), np.sqrt(variances[:, block]).astype(np.float32))
+            log_odds += means[:, block].astype(np.float32)
+            scores = self.scores(log_odds).reshape(len(shares), -1)
+            centre = shares @ scores
+            scores -= centre
+            expected[block], variance[block] = centre, shares @ np.square(scores, out=scores)
+        return expected, variance
 
     def outcomes(
         self, weights: NDArray[np.float64], means: NDArray[np.float64], variances: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Shares and scores of m outcomes that stand for all that may come, (m, N) or of a shape that broadcasts to
-        it: the levels, or 15 outcomes of each member, whose expectations are within 0.003 up to a deviation of 6."""
+        it: the levels, or 15 outcomes of each member."""
         deviations = np.sqrt(variances)
         if self.levels:
             reached = self._reached(weights, means, deviations)

@@ -34,8 +34,11 @@ class Beliefs(Protocol):
         common to all documents, each on its own."""
 
 
-class Fantasy(Beliefs, Protocol):
+class Fantasy(Protocol):
     """Beliefs about some documents, to play through what may come."""
+
+    def belief(self) -> Belief:
+        """All of these, scored ones and those of fantasies at their value with std 0."""
 
     def fantasise(self, document: int) -> None:
         """Condition on a document as if it had come out as believed."""
@@ -178,5 +181,6 @@ class ResidualPosterior:
     def among(self, documents: NDArray[np.intp]) -> ResidualFantasy:
         beliefs = self.beliefs.among(documents)
         covariance = self._covariance.among(documents)
-        rehearsal = self._process.rehearsal(documents, covariance, [np.empty((0, len(documents)))], [1.0])
+        no_trend, members = np.empty((0, len(documents))), np.empty((1, 0))
+        rehearsal = self._process.rehearsal(documents, covariance, no_trend, members, np.ones(1))
         return ResidualFantasy(**vars(beliefs), rehearsal=rehearsal)

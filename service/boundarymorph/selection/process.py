@@ -98,13 +98,15 @@ class GaussianProcess:
         self,
         documents: NDArray[np.intp],
         covariance: Covariance,
-        directions: Sequence[NDArray[np.float64]],
-        scales: Sequence[float] | NDArray[np.float64],
+        directions: NDArray[np.float64],
+        members: NDArray[np.float64],
+        scales: NDArray[np.float64],
     ) -> Rehearsal:
-        """This process on n of the documents alone, for fantasies. covariance: theirs; directions: of each of q
-        members, the (p, n) whose inner products are what their trends add to it; scales: (q,) what multiplies both."""
+        """This process on n of the documents alone, for fantasies. covariance: theirs; directions: (p, n) whose inner
+        products are what trends add to it; members: (q, p), 1 for those that each of q members has; scales: (q,) what
+        multiplies both."""
         rows = self._rows[: len(self.observed), documents]
-        return Rehearsal(covariance, rows, self.noise, directions, np.asarray(scales))
+        return Rehearsal(covariance, rows, self.noise, directions, members, scales)
 
     def ready(self, document: int) -> bool:
         """Whether observing the document takes no pass over the embeddings."""
@@ -193,7 +195,8 @@ class Rehearsal:
         covariance: Covariance,
         rows: NDArray[np.floating],
         noise: float,
-        directions: Sequence[NDArray[np.float64]],
+        directions: NDArray[np.float64],
+        members: NDArray[np.float64],
         scales: NDArray[np.float64],
     ) -> None:
         """rows: (t, n) of V; for the others see `GaussianProcess.rehearsal`."""
@@ -201,6 +204,7 @@ class Rehearsal:
         self._rows = rows
         self._noise = noise
         self._directions = directions
+        self._members = members
         self._scales = scales[:, None]
         self._earlier: list[NDArray[np.float64]] = []
 
@@ -208,7 +212,8 @@ class Rehearsal:
         """Condition on a document: the (q, n) further row of each member's V, and the (q, 1) pivots that it was divided
         by. A target that is off by r moves the means by rows * r / pivots; the variances fall by the rows' squares."""
         shared = self._covariance.rows([document])[0] - self._rows[:, document] @ self._rows
-        rows = np.stack([shared + part[:, document] @ part for part in self._directions])
+        rows = (self._members * self._directions[:, document]) @ self._directions
+        rows += shared
         rows *= self._scales
         for earlier in self._earlier:
             rows -= earlier[:, document, None] * earlier

@@ -178,7 +178,7 @@ class SelectionSession:
             choices = [Choice(document, None, None) for document in best_first]
         else:
             # What has no score counts in a round as it is believed, and its place in it is another's.
-            spare = len(self._unanswered.intersection(self._left.tolist()))
+            spare = len(self._unanswered.intersection(self._left.tolist())) if self._unanswered else 0
             choices = choose_round(self._contest, self._posterior, self._rule, n + spare)
             choices = [choice for choice in choices if choice.document not in self._unanswered][:n]
         self._asked.update((choice.document, choice) for choice in choices)

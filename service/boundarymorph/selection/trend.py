@@ -55,11 +55,10 @@ class Mixture:
 
     def belief(self) -> Belief:
         likely = self.weights > UNLIKELY
-        mean, second = self.scale.moments(
+        mean, variance = self.scale.moments(
             self.weights[likely], self.means[likely], (self.variances + self.noise)[likely]
         )
-        std = np.sqrt(np.maximum(second - np.square(mean), MINIMUM_VARIANCE))
-        return Belief.given(mean, std, self.observed, self.scores)
+        return Belief.given(mean, np.sqrt(np.maximum(variance, MINIMUM_VARIANCE)), self.observed, self.scores)
 
     def said(self, belief: Belief) -> Belief:
         if not self.scale.levels:
@@ -84,26 +83,30 @@ class Mixture:
         return replace(self, means=means, variances=variances, own=own, observed=observed)
 
 
-@dataclass(eq=False)
-class TrendFantasy(Mixture):
-    """A mixture on some documents. Amplitudes and weights stay what the real scores make them, since a fantasy confirms
-    itself; level and slopes are among what each member is uncertain of. Scores that come out at their mean leave all
-    means where they are. expected: (N,) these.
-    """
+class TrendFantasy:
+    """A mixture on some documents, played on. Amplitudes and weights stay what the real scores make them, since a
+    fantasy confirms itself; level and slopes are among what each member is uncertain of. Scores that come out at their
+    mean leave all means where they are."""
 
-    rehearsals: Sequence[Rehearsal]
-    expected: NDArray[np.float64]
+    def __init__(self, mixture: Mixture, rehearsals: Sequence[Rehearsal]) -> None:
+        self.mixture = mixture
+        self._rehearsals = rehearsals
+        self._expected = mixture.belief().mean
 
     def belief(self) -> Belief:
-        return replace(Mixture.belief(self), mean=self.expected.copy())
+        return replace(self.mixture.belief(), mean=self._expected.copy())
 
     def fantasise(self, document: int) -> None:
-        mean = self.weights @ self.means[:, document]
-        rows, pivots = map(np.concatenate, zip(*(one.condition(document) for one in self.rehearsals), strict=True))
-        self.means += (mean - self.means[:, document, None]) / pivots * rows
-        self.variances = np.maximum(self.variances - np.square(rows), MINIMUM_VARIANCE)
-        self.observed = np.append(self.observed, document)
-        self.scores = np.append(self.scores, self.expected[document])
+        mixture = self.mixture
+        mean = mixture.weights @ mixture.means[:, document]
+        rows, pivots = map(np.concatenate, zip(*(one.condition(document) for one in self._rehearsals), strict=True))
+        self.mixture = replace(
+            mixture,
+            means=mixture.means + (mean - mixture.means[:, document, None]) / pivots * rows,
+            variances=np.maximum(mixture.variances - np.square(rows), MINIMUM_VARIANCE),
+            observed=np.append(mixture.observed, document),
+            scores=np.append(mixture.scores, self._expected[document]),
+        )
 
 
 class TrendPosterior:
@@ -129,7 +132,7 @@ class TrendPosterior:
             for covariance in self._covariances(self._shared)
         ]
         sizes = {1 + len(always), 1 + len(always) + len(by_words), len(columns)}
-        self._sizes: list[int] = sorted(sizes)  # columns of each member
+        self._members = np.tri(len(columns))[np.array(sorted(sizes)) - 1]  # (q, p), 1 for the columns of each
         self._scores: dict[int, float] = {}
         self._scale = Scale()
         self._unseen = UNSEEN_LEVEL + always[0]
@@ -163,18 +166,17 @@ class TrendPosterior:
         covariances = self._covariances(self._shared.among(documents))
         rehearsals = [
             fitted.process.rehearsal(
-                documents, covariance, [part[:, documents] for part in fitted.parts], fitted.scales
+                documents, covariance, fitted.directions[:, documents], self._members, fitted.scales
             )
             for fitted, covariance in zip(self._fitted, covariances, strict=True)
         ]
-        beliefs = self._mixture.among(documents)
-        return TrendFantasy(**vars(beliefs), rehearsals=rehearsals, expected=beliefs.belief().mean)
+        return TrendFantasy(self._mixture.among(documents), rehearsals)
 
     def _covariances(self, shared: SharedRows) -> list[SharedCovariance]:
         return [SharedCovariance(shared, weight) for weight in self._weights]
 
     def _mixed(self) -> Mixture:
-        self._fitted = [Fitted.of(process, self._sizes) for process in self._processes]
+        self._fitted = [Fitted.of(process, self._members) for process in self._processes]
         likelihoods = np.concatenate([fitted.log_likelihoods for fitted in self._fitted])
         weights = np.exp(likelihoods - likelihoods.max())
         weights /= weights.sum()
@@ -201,14 +203,14 @@ class Fitted:
     """The members that share a process, fitted to what it observed: by least squares in their leading columns under
     the columns' priors, with the amplitude by maximum likelihood.
 
-    parts: of each of q members, the (p, N) whose inner products are what its trend adds to posterior covariances.
+    directions: (p, N), whose inner products are what the trend of all columns adds to posterior covariances.
     scales: (q,) squared amplitudes. log_likelihoods: (q,) profiled, with the coefficients integrated out. means,
     variances: (q, N) with what is not known of the coefficients; own: (q, N) without. foreseen, deviations: (q, t) what
     was to be expected of each target, given those before it.
     """
 
     process: GaussianProcess
-    parts: list[NDArray[np.float64]]
+    directions: NDArray[np.float64]
     scales: NDArray[np.float64]
     log_likelihoods: NDArray[np.float64]
     means: NDArray[np.float64]
@@ -218,32 +220,30 @@ class Fitted:
     deviations: NDArray[np.float64]
 
     @classmethod
-    def of(cls, process: GaussianProcess, sizes: Sequence[int]) -> Fitted:
-        """sizes: (q,) leading columns of each member. With R the inverse of the lower Cholesky factor of the columns'
-        posterior precision, all that concerns a member is in the leading entries."""
+    def of(cls, process: GaussianProcess, members: NDArray[np.float64]) -> Fitted:
+        """members: (q, p), 1 for the leading columns that each has. With R the inverse of the lower Cholesky factor of
+        the columns' posterior precision, all that concerns a member is in the leading entries."""
         columns, targets = process.whitened_columns, process.whitened_targets
         precision = columns.T @ columns
         precision[0, 0] += 0.0 if process.observed else 1.0 / UNSEEN_VARIANCE
         precision[1:, 1:] += np.eye(len(precision) - 1)
         inverse = np.linalg.inv(np.linalg.cholesky(precision))
-        loads = inverse @ (columns.T @ targets)
+        loads = members * (inverse @ (columns.T @ targets))
         directions = inverse @ process.residuals
-        parts = [directions[:size] for size in sizes]
 
         free = max(len(targets) - 1, 0) + PRIOR_SCORES
-        squares = targets @ targets - np.array([loads[:size] @ loads[:size] for size in sizes])
+        squares = targets @ targets - np.square(loads).sum(axis=1)
         scales = (np.maximum(squares, 0.0) + PRIOR_SCORES * PRIOR_SCALE) / free
-        volumes = -np.cumsum(np.log(inverse.diagonal()))[np.array(sizes) - 1]
+        volumes = -(members @ np.log(inverse.diagonal()))
         likelihoods = -free / 2 * np.log(scales) - process.log_determinant - volumes
 
-        means = np.stack([loads[: len(part)] @ part for part in parts])
+        means = loads @ directions
         means += process.explained
         own = np.outer(scales, np.maximum(process.variance, MINIMUM_VARIANCE))
-        variances = np.stack([np.einsum("pn,pn->n", part, part) for part in parts])
+        variances = members @ np.square(directions)
         variances *= scales[:, None]
         variances += own
-        coefficients = np.stack([loads * (np.arange(len(loads)) < size) for size in sizes]) @ inverse
-        surprises = targets - coefficients @ columns.T
+        surprises = targets - loads @ inverse @ columns.T
         foreseen = process.targets - process.pivots * surprises
         deviations = np.outer(np.sqrt(scales), process.pivots)
-        return cls(process, parts, scales, likelihoods, means, variances, own, foreseen, deviations)
+        return cls(process, directions, scales, likelihoods, means, variances, own, foreseen, deviations)
