@@ -34,7 +34,7 @@ export class MarkChart {
     else this.#build(data);
   }
 
-  // Draws the chart again, for instance when colours or scales have changed.
+  // Removes the chart, so that it is built again with new colours or scales.
   reset() {
     this.#plot?.destroy();
     this.#plot = null;

@@ -64,7 +64,7 @@ export function showComparison(comparison, texts) {
   find("compared").replaceChildren(
     element("p", { className: "verdict" }, verdict),
     ...bars,
-    element("p", { className: "hint" }, "Relevance of each set in total: scores where either has one, else as believed in the end."),
+    element("p", { className: "hint" }, "Total relevance of each set: scores if either has one, else the final expected score."),
     ...(onlyOurs.length ? [list("Only with BoundaryMORPH", onlyOurs, comparison, texts), list("Only with plain reranking", onlyPlain, comparison, texts)] : []),
   );
 }

@@ -65,11 +65,11 @@ export function tag(words, kind) {
 function reason(document, call, texts) {
   if (call) return `Scored ${decimal(call.score, 3)} in round ${call.round}: ${why(call, texts)}.`;
   if (document.source === "cross_encoder") return `Its score, ${decimal(document.cross_encoder_score, 3)}, was known before the first call.`;
-  return `Not scored. From the scores of documents like it, ${decimal(document.relevance)} ± ${decimal(document.std)} is expected.`;
+  return `Not scored. From the scores of similar documents, ${decimal(document.relevance)} ± ${decimal(document.std)} is expected.`;
 }
 
 function why(call, texts) {
   if (call.rival) return `it was the closest contest at the boundary, with ${texts.title(call.rival)} (gap ${decimal(call.gap)})`;
   if (call.value !== null && call.value !== undefined) return `its score was expected to change most at the boundary (value ${call.value.toPrecision(2)})`;
-  return "there was nothing to weigh yet";
+  return "there was nothing to compare yet";
 }

@@ -138,7 +138,7 @@ async function listIndexes() {
     showProblem(null);
   } catch (error) {
     if (error.status === 503) setTimeout(listIndexes, RETRY); // the models are loading
-    const words = { 401: "This service wants an API key: type it in above.", 403: "This key is not for selections." };
+    const words = { 401: "This service needs an API key: enter it above.", 403: "This key lacks the scope 'select'." };
     form.withoutIndexes(words[error.status] ?? `The indexes cannot be listed: ${error.message}`);
   }
 }
