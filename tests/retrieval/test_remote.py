@@ -255,7 +255,7 @@ async def test_something_else_at_the_url() -> None:
     part.close = Failing().close
     async with on_socket(create_scorer_app(Settings(), build=lambda *_: cast(Any, part))) as url:
         retriever = RemoteRetriever(url)
-        with pytest.raises(RetrieverFailed, match="/embed/query is not served there"):
+        with pytest.raises(RetrieverFailed, match="/embed/query does not exist there"):
             await retriever.embed_query("q")
         await retriever.close()
 
@@ -486,7 +486,7 @@ async def test_the_name_of_its_encoder(retriever: RemoteRetriever) -> None:
 async def test_an_encoder_that_is_exchanged_meanwhile() -> None:
     parts = [Embeddings(np.eye(128, dtype=np.float32), encoder=name) for name in ("old", "new")]
     async with scripted(*(answer(frame.encode_embeddings(part)) for part in parts)) as (retriever, _):
-        with pytest.raises(RetrieverFailed, match="exchanged"):
+        with pytest.raises(RetrieverFailed, match="its encoder has changed"):
             await retriever.embed_documents(256 * ["t"])
 
 

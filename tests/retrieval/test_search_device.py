@@ -96,8 +96,8 @@ async def test_a_single_search_that_the_device_cannot_answer(tmp_path: Path) -> 
 
 
 SIZE = 100  # documents that a device below has room for
-NO_ROOM = "the CPU searched, not the device: it could not take over the documents of this index; the log says why"
-NO_MEMORY = "the CPU searched, not the device: it failed or has no memory left; the log says why"
+NO_ROOM = "the CPU searched, not the device: it could not load the documents of this index; the log says why"
+NO_MEMORY = "the CPU searched, not the device: it failed or is out of memory; the log says why"
 
 
 class FullTorch(TorchIndex):

@@ -58,7 +58,7 @@ async def test_the_scores_of_a_selection_are_of_one_model(caching: bool, reuse: 
         result = await selected(selector, budget=4, reuse=reuse)
         assert (result.status, result.stop_reason) == ("partial", "scorer_unavailable")
         assert len(result.history) == 1, "the one score of the old model, and none of the new one"
-        assert any("another model" in warning for warning in result.warnings)
+        assert any("model has changed" in warning for warning in result.warnings)
         after = await selected(selector, budget=4, reuse=reuse)
         assert (after.status, after.reused, len(after.history)) == ("complete", 0, 4)
         await selector.close()
