@@ -365,9 +365,9 @@ export interface paths {
         put?: never;
         /**
          * Select documents
-         * @description Find the documents of an index that are most relevant to a query. An accurate model judges some of them, as many as the budget allows, and the rest is inferred from those; so it finds what plain search ranks too low. Use it to gather evidence: ask in a full sentence, and ask for many documents at once rather than again and again. The same query with a larger budget or k pays only for the difference.
+         * @description Find the documents of an index that are most relevant to a query. An accurate model judges as many documents as the budget allows, and the relevance of the others is inferred from these judgements, so it finds documents that plain search ranks too low. Use it to gather evidence: ask in a full sentence, and ask for many documents at once instead of repeatedly. The same query with a larger budget or k costs only the difference.
          *
-         *     The answer is for the language model that gave the arguments, and so is the detail of a problem.
+         *     Pass the answer, or the detail of a problem, to the language model that gave the arguments.
          */
         post: operations["tool_select_documents"];
         delete?: never;
@@ -389,7 +389,7 @@ export interface paths {
          * List the indexes
          * @description The indexes that you may search, and how many documents each has. Call it once, before select_documents.
          *
-         *     The answer is for the language model that gave the arguments, and so is the detail of a problem.
+         *     Pass the answer, or the detail of a problem, to the language model that gave the arguments.
          */
         post: operations["tool_list_indexes"];
         delete?: never;
@@ -411,7 +411,7 @@ export interface paths {
          * Search
          * @description The 10 documents that are most relevant to a query, by title. fetch has their texts; select_documents does both at once.
          *
-         *     The answer is for the language model that gave the arguments, and so is the detail of a problem.
+         *     Pass the answer, or the detail of a problem, to the language model that gave the arguments.
          */
         post: operations["tool_search"];
         delete?: never;
@@ -431,9 +431,9 @@ export interface paths {
         put?: never;
         /**
          * Fetch a document
-         * @description The text and the metadata of one document, by the id that search or select_documents gave.
+         * @description The text and the metadata of one document, by its id from search or select_documents.
          *
-         *     The answer is for the language model that gave the arguments, and so is the detail of a problem.
+         *     Pass the answer, or the detail of a problem, to the language model that gave the arguments.
          */
         post: operations["tool_fetch"];
         delete?: never;
@@ -4179,17 +4179,17 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": {
-                    /** @description What the documents are to be about. */
+                    /** @description What the documents should be about. */
                     query: string;
-                    /** @description Where to look; list_indexes names the indexes. */
+                    /** @description The index to search; list_indexes returns their names. */
                     index: string;
-                    /** @description How many documents you want: 10, unless you say otherwise. */
+                    /** @description How many documents you want; 10 by default. */
                     k?: number;
-                    /** @description Instead of k: as many documents as fit into so many tokens. The answer then has no more tokens. */
+                    /** @description Instead of k: as many documents as fit into this many tokens, the limit of the answer. */
                     max_tokens?: number;
                     /** @description How many documents may be judged by the accurate model; more are better and slower. "auto" stops when more would hardly help. The service has a default. */
                     budget?: number | "auto";
-                    /** @description Only documents whose metadata pass it: {"year": {"gte": 2020}, "kind": "review"}. Operators: eq, ne, in, nin, gt, gte, lt, lte, exists; combine with {"and": [...]}, {"or": [...]}, {"not": {...}}. */
+                    /** @description Only documents whose metadata match it: {"year": {"gte": 2020}, "kind": "review"}. Operators: eq, ne, in, nin, gt, gte, lt, lte, exists; combine with {"and": [...]}, {"or": [...]}, {"not": {...}}. */
                     filter?: {
                         [key: string]: unknown;
                     };
@@ -4218,7 +4218,7 @@ export interface operations {
                             title?: string;
                             /** @description All of it, or its beginning if cut. */
                             text: string;
-                            /** @description True if there is more of the text: fetch has the whole. */
+                            /** @description True if the text is cut; use fetch to read all of it. */
                             cut?: boolean;
                             /** @description From 0 to 1. */
                             relevance: number;
@@ -4228,7 +4228,7 @@ export interface operations {
                             judged?: boolean;
                             /** @description Standard deviation of an inferred relevance. Detailed answers only. */
                             uncertainty?: number;
-                            /** @description Where plain retrieval had it. Detailed answers only. */
+                            /** @description Its rank in plain retrieval. Detailed answers only. */
                             retrieval_rank?: number;
                             /** @description Fields to filter by. Detailed answers only. */
                             metadata?: {
@@ -4239,13 +4239,13 @@ export interface operations {
                         notes: string[];
                         /** @description Detailed answers only. */
                         costs?: {
-                            /** @description Judgements that were allowed. */
+                            /** @description The most judgements allowed. */
                             budget: number;
-                            /** @description Made for this call. */
+                            /** @description Judgements made for this call. */
                             judgements: number;
-                            /** @description Known from earlier calls with the same query; they cost nothing again. */
+                            /** @description Judgements known from earlier calls with the same query, at no cost. */
                             reused: number;
-                            /** @description Share of relevance that a larger budget may still bring. */
+                            /** @description Share of relevance that a larger budget may still gain. */
                             expected_loss: number;
                         };
                     };
@@ -4377,11 +4377,11 @@ export interface operations {
                 };
                 content: {
                     "application/json": {
-                        /** @description Those that you may use. */
+                        /** @description The indexes that you may use. */
                         indexes: {
-                            /** @description For the argument index. */
+                            /** @description Value for the argument index. */
                             name: string;
-                            /** @description How many it holds. */
+                            /** @description Number of documents. */
                             documents: number;
                         }[];
                         /** @description What to know about this answer. */
@@ -4505,9 +4505,9 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": {
-                    /** @description What the documents are to be about. */
+                    /** @description What the documents should be about. */
                     query: string;
-                    /** @description Where to look; needed if there are several indexes. */
+                    /** @description The index to search; needed if there are several. */
                     index?: string;
                 };
             };
@@ -4526,7 +4526,7 @@ export interface operations {
                             id: string;
                             /** @description Of the document, or the beginning of its text. */
                             title: string;
-                            /** @description To cite it by. */
+                            /** @description For citations. */
                             url: string;
                         }[];
                     };
@@ -4666,13 +4666,13 @@ export interface operations {
                 };
                 content: {
                     "application/json": {
-                        /** @description As it was asked for. */
+                        /** @description The id in the arguments. */
                         id: string;
                         /** @description Of the document, or the beginning of its text. */
                         title: string;
-                        /** @description From the offset on. */
+                        /** @description The text from the offset on. */
                         text: string;
-                        /** @description To cite it by. */
+                        /** @description For citations. */
                         url: string;
                         /** @description Fields of the document. */
                         metadata: {

@@ -10,8 +10,8 @@ TEXT_TOKENS = 40  # the least room for the text of each document, if it is that 
 FRAME = 5  # one in so many tokens of an answer is reserved for its notes
 LEAST_WEIGHT = 0.02  # of a text, relative to the most relevant one, so that none is cut to nothing
 NOTHING_FITS = "none of the {count} documents fits into {most} tokens; ask for more tokens"
-LEFT_OUT = "{count} more documents were chosen and do not fit into this answer; ask for fewer, or narrow the query"
-CUT = "{count} texts are cut to fit into this answer; fetch has the whole of each"
+LEFT_OUT = "{count} more documents were selected but do not fit into this answer; ask for fewer, or narrow the query"
+CUT = "{count} texts are cut to fit into this answer; use fetch to read all of them"
 
 
 def size(answer: SelectedTexts | FetchedDocument) -> int:

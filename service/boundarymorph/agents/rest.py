@@ -18,14 +18,14 @@ from boundarymorph.errors import PROBLEM_TYPE
 STARTING_SECONDS, START_PAUSE = 60.0, 0.2  # how long to wait for a service that is loading its models, and how often
 EVENTS = "text/event-stream"
 ADVICE = {
-    "unknown-index": "list_indexes names those that there are.",
-    "empty-index": "list_indexes says how many documents each index has; choose another one.",
-    "invalid-index-name": "list_indexes names those that there are.",
-    "unknown-document": "Ids are those that search and select_documents gave, unchanged; search again for another one.",
+    "unknown-index": "Call list_indexes for the names of indexes.",
+    "empty-index": "Choose another one; list_indexes returns how many documents each index has.",
+    "invalid-index-name": "Call list_indexes for the names of indexes.",
+    "unknown-document": "Use ids from search and select_documents, unchanged, or search again.",
     "invalid-input": "Correct that argument and call again.",
     "limit-exceeded": "Ask for less and call again.",
     "unauthenticated": "Tell your user that an API key is needed; calling again will not help.",
-    "forbidden": "Tell your user that the API key is not for this; calling again will not help.",
+    "forbidden": "Tell your user that the API key does not permit this; calling again will not help.",
     "overloaded": "Wait {seconds} seconds and call again.",
     "rate-limited": "Wait {seconds} seconds and call again.",
     "deadline-exceeded": "Call again with a smaller budget.",
@@ -105,7 +105,7 @@ class Rest:
                 yield response
         except httpx.HTTPError as error:
             said = str(error) or type(error).__name__
-            raise ToolError(f"the service cannot be reached, or broke off: {said}. {BROKEN}") from error
+            raise ToolError(f"the service cannot be reached, or its answer broke off: {said}. {BROKEN}") from error
 
 
 def _segment(name: str) -> str:

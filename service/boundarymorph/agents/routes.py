@@ -26,7 +26,7 @@ from boundarymorph.errors import PROBLEM_TYPE, InvalidInput
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import logs, tracing
 
-FOR_MODELS = "The answer is for the language model that gave the arguments, and so is the detail of a problem."
+FOR_MODELS = "Pass the answer, or the detail of a problem, to the language model that gave the arguments."
 HERE = ("localhost", "127.0.0.1", "::1")
 
 
@@ -113,7 +113,7 @@ def _arguments(body: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise InvalidInput(f"the body is not JSON: {error}") from None
     if not isinstance(arguments, dict):
-        raise InvalidInput("the body is to be a JSON object of the tool's arguments")
+        raise InvalidInput("the body must be a JSON object with the tool's arguments")
     return arguments
 
 
@@ -143,9 +143,7 @@ def _check_origin(request: Request, access: Access) -> None:
     for url in (f"//{request.headers.get('host', '')}", request.headers.get("origin")):
         host = None if url is None else urlsplit(url).hostname
         if url is not None and host not in (*HERE, *allowed):
-            raise Forbidden(
-                f"/mcp does not answer for the host {host!r}; agents.allowed_hosts names those it answers for"
-            )
+            raise Forbidden(f"/mcp does not answer for the host {host!r}; add it to agents.allowed_hosts")
 
 
 async def _ignored(progress: float, total: float, message: str) -> None:

@@ -13,15 +13,13 @@ LONGEST_QUERY = 10_000  # characters; the service may allow less
 
 
 class SelectDocuments(Message):
-    query: str = Field(min_length=1, max_length=LONGEST_QUERY, description="What the documents are to be about.")
-    index: str = Field(min_length=1, description="Where to look; list_indexes names the indexes.")
-    k: int | None = Field(
-        None, ge=1, description=f"How many documents you want: {DEFAULT_K}, unless you say otherwise."
-    )
+    query: str = Field(min_length=1, max_length=LONGEST_QUERY, description="What the documents should be about.")
+    index: str = Field(min_length=1, description="The index to search; list_indexes returns their names.")
+    k: int | None = Field(None, ge=1, description=f"How many documents you want; {DEFAULT_K} by default.")
     max_tokens: int | None = Field(
         None,
         ge=200,
-        description="Instead of k: as many documents as fit into so many tokens. The answer then has no more tokens.",
+        description="Instead of k: as many documents as fit into this many tokens, the limit of the answer.",
     )
     budget: int | Literal["auto"] | None = Field(
         None,
@@ -30,7 +28,7 @@ class SelectDocuments(Message):
     )
     filter: dict[str, Any] | None = Field(
         None,
-        description='Only documents whose metadata pass it: {"year": {"gte": 2020}, "kind": "review"}. Operators: eq, '
+        description='Only documents whose metadata match it: {"year": {"gte": 2020}, "kind": "review"}. Operators: eq, '
         'ne, in, nin, gt, gte, lt, lte, exists; combine with {"and": [...]}, {"or": [...]}, {"not": {...}}.',
     )
     response_format: Literal["concise", "detailed"] = Field(
@@ -44,8 +42,8 @@ class ListIndexes(Message):
 
 
 class Search(Message):
-    query: str = Field(min_length=1, max_length=LONGEST_QUERY, description="What the documents are to be about.")
-    index: str | None = Field(None, description="Where to look; needed if there are several indexes.")
+    query: str = Field(min_length=1, max_length=LONGEST_QUERY, description="What the documents should be about.")
+    index: str | None = Field(None, description="The index to search; needed if there are several.")
 
 
 class Fetch(Message):
@@ -59,7 +57,7 @@ class SelectedText(BaseModel):
     id: str = Field(description="For fetch, and to cite.")
     title: str | None = Field(None, description="If it has one.")
     text: str = Field(description="All of it, or its beginning if cut.")
-    cut: bool | None = Field(None, description="True if there is more of the text: fetch has the whole.")
+    cut: bool | None = Field(None, description="True if the text is cut; use fetch to read all of it.")
     relevance: float = Field(description="From 0 to 1.")
     url: str | None = Field(None, description="Where a person can read it. Detailed answers only.")
     judged: bool | None = Field(
@@ -68,15 +66,15 @@ class SelectedText(BaseModel):
     uncertainty: float | None = Field(
         None, description="Standard deviation of an inferred relevance. Detailed answers only."
     )
-    retrieval_rank: int | None = Field(None, description="Where plain retrieval had it. Detailed answers only.")
+    retrieval_rank: int | None = Field(None, description="Its rank in plain retrieval. Detailed answers only.")
     metadata: dict[str, Any] | None = Field(None, description="Fields to filter by. Detailed answers only.")
 
 
 class Costs(BaseModel):
-    budget: int = Field(description="Judgements that were allowed.")
-    judgements: int = Field(description="Made for this call.")
-    reused: int = Field(description="Known from earlier calls with the same query; they cost nothing again.")
-    expected_loss: float = Field(description="Share of relevance that a larger budget may still bring.")
+    budget: int = Field(description="The most judgements allowed.")
+    judgements: int = Field(description="Judgements made for this call.")
+    reused: int = Field(description="Judgements known from earlier calls with the same query, at no cost.")
+    expected_loss: float = Field(description="Share of relevance that a larger budget may still gain.")
 
 
 class SelectedTexts(BaseModel):
@@ -86,19 +84,19 @@ class SelectedTexts(BaseModel):
 
 
 class Index(BaseModel):
-    name: str = Field(description="For the argument index.")
-    documents: int = Field(description="How many it holds.")
+    name: str = Field(description="Value for the argument index.")
+    documents: int = Field(description="Number of documents.")
 
 
 class Indexes(BaseModel):
-    indexes: list[Index] = Field(description="Those that you may use.")
+    indexes: list[Index] = Field(description="The indexes that you may use.")
     notes: list[str] = Field(description="What to know about this answer.")
 
 
 class Hit(BaseModel):
     id: str = Field(description="For fetch.")
     title: str = Field(description="Of the document, or the beginning of its text.")
-    url: str = Field(description="To cite it by.")
+    url: str = Field(description="For citations.")
 
 
 class Hits(BaseModel):
@@ -106,10 +104,10 @@ class Hits(BaseModel):
 
 
 class FetchedDocument(BaseModel):
-    id: str = Field(description="As it was asked for.")
+    id: str = Field(description="The id in the arguments.")
     title: str = Field(description="Of the document, or the beginning of its text.")
-    text: str = Field(description="From the offset on.")
-    url: str = Field(description="To cite it by.")
+    text: str = Field(description="The text from the offset on.")
+    url: str = Field(description="For citations.")
     metadata: dict[str, Any] = Field(description="Fields of the document.")
     next_offset: int | None = Field(None, description="If there is more: call fetch again with this offset.")
 

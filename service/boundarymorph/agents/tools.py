@@ -84,10 +84,12 @@ async def search(call: Call, asked: schemas.Search) -> schemas.Hits:
 async def fetch(call: Call, asked: schemas.Fetch) -> schemas.FetchedDocument:
     index, _, id = asked.id.partition("/")
     if not id:
-        raise ToolError(f"{asked.id!r} is no id of a document. Ids are those that search and select_documents gave.")
+        raise ToolError(f"{asked.id!r} is not the id of a document. Use ids from search and select_documents.")
     found = await call.rest.get(call.rest.document_path(index, id))
     if asked.offset and asked.offset >= len(found["text"]):
-        raise ToolError(f"the text ends at character {len(found['text'])}. You have all of it, or ask for less offset.")
+        raise ToolError(
+            f"the text ends at character {len(found['text'])}. You have all of it, or need a smaller offset."
+        )
     answer = schemas.FetchedDocument(
         id=asked.id,
         title=_title(found),
@@ -187,10 +189,11 @@ TOOLS = (
     Tool(
         "select_documents",
         "Select documents",
-        "Find the documents of an index that are most relevant to a query. An accurate model judges some of them, as "
-        "many as the budget allows, and the rest is inferred from those; so it finds what plain search ranks too low. "
-        "Use it to gather evidence: ask in a full sentence, and ask for many documents at once rather than again and "
-        "again. The same query with a larger budget or k pays only for the difference.",
+        "Find the documents of an index that are most relevant to a query. An accurate model judges as many documents "
+        "as the budget allows, and the relevance of the others is inferred from these judgements, so it finds "
+        "documents that plain search ranks too low. Use it to gather evidence: ask in a full sentence, and ask for "
+        "many documents at once instead of repeatedly. The same query with a larger budget or k costs only the "
+        "difference.",
         schemas.SelectDocuments,
         schemas.SelectedTexts,
         select_documents,
@@ -215,7 +218,7 @@ TOOLS = (
     Tool(
         "fetch",
         "Fetch a document",
-        "The text and the metadata of one document, by the id that search or select_documents gave.",
+        "The text and the metadata of one document, by its id from search or select_documents.",
         schemas.Fetch,
         schemas.FetchedDocument,
         fetch,
