@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.caching.known import KnownScores
 from boundarymorph.caching.memory import MemoryScoreCache
-from boundarymorph.caching.scores import Remembered
+from boundarymorph.caching.scores import CachedScore
 from boundarymorph.errors import DeadlineExceeded
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.scoring.scorer import Scores
@@ -124,7 +124,7 @@ class SlowScoreCache(MemoryScoreCache):
         super().__init__()
         self.gate = Gate()
 
-    async def write(self, model: str, query: str, scores: Mapping[bytes, Remembered]) -> None:
+    async def write(self, model: str, query: str, scores: Mapping[bytes, CachedScore]) -> None:
         await self.gate.pass_by()
         await super().write(model, query, scores)
 

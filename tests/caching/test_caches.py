@@ -9,7 +9,7 @@ from boundarymorph.caching.keys import digest
 from boundarymorph.caching.link import RedisLink
 from boundarymorph.caching.memory import MemoryEmbeddingCache, MemoryScoreCache
 from boundarymorph.caching.redis import RedisEmbeddingCache, RedisScoreCache, score_key
-from boundarymorph.caching.scores import Remembered
+from boundarymorph.caching.scores import CachedScore
 from tests.caching.servers import Clock, RedisServer
 from tests.contract.embedding_cache import EMBEDDED, SPACE, EmbeddingCacheContract
 from tests.contract.embedding_cache import TEXTS as ENCODED
@@ -142,7 +142,7 @@ class TestRedisScoreCache(ScoreCacheContract):
         await other.close()
 
     async def test_values_are_small(self, cache: RedisScoreCache, server: RedisServer) -> None:
-        scores = {digest(str(number)): Remembered(number / 100) for number in range(100)}
+        scores = {digest(str(number)): CachedScore(number / 100) for number in range(100)}
         await cache.write(MODEL, QUERY, scores)
         with server.admin() as admin:
             assert sum(map(len, admin.hvals(score_key(MODEL, QUERY)))) == 14 * 100

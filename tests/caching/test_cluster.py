@@ -8,7 +8,7 @@ import pytest
 from boundarymorph.caching.circuit import State
 from boundarymorph.caching.link import RedisLink
 from boundarymorph.caching.redis import RedisEmbeddingCache, RedisScoreCache, score_key
-from boundarymorph.caching.scores import Remembered
+from boundarymorph.caching.scores import CachedScore
 from tests.caching.servers import (
     RedisServer,
     cluster_url,
@@ -225,7 +225,7 @@ async def test_a_replica_takes_over(own_cluster: list[RedisServer], replica: Red
             bench.clock.now += 60
             await known(bench)
         assert await known(bench) == set(QUERIES)
-        await bench.scores.write(MODEL, QUERIES[0], {TEXTS[1]: Remembered(0.25)})
+        await bench.scores.write(MODEL, QUERIES[0], {TEXTS[1]: CachedScore(0.25)})
         await write_all(bench)
         bench.clock.now += 60
         assert bench.states == (State.CLOSED, State.CLOSED)

@@ -11,7 +11,7 @@ from boundarymorph.caching.circuit import State
 from boundarymorph.caching.keys import digest
 from boundarymorph.caching.link import RedisLink
 from boundarymorph.caching.redis import RedisEmbeddingCache, RedisScoreCache, score_key
-from boundarymorph.caching.scores import Remembered
+from boundarymorph.caching.scores import CachedScore
 from boundarymorph.errors import InvalidConfiguration
 from tests.caching.counted import Counted
 from tests.caching.servers import Clock, RedisServer, free_port, speaking
@@ -34,7 +34,7 @@ class Bench:
     def states(self) -> tuple[State, State]:
         return self.link.state("read"), self.link.state("write")
 
-    async def read(self) -> list[Remembered | None]:
+    async def read(self) -> list[CachedScore | None]:
         return await self.scores.read(MODEL, QUERY, TEXTS)
 
     async def write(self) -> None:
@@ -120,7 +120,7 @@ async def test_a_late_answer_is_nobody_elses(own_server: RedisServer) -> None:
     async with bench_at(own_server.url) as patient:
         queries = [f"query {number}" for number in range(20)]
         for number, query in enumerate(queries):
-            await patient.scores.write(MODEL, query, {TEXTS[0]: Remembered(number / 20)})
+            await patient.scores.write(MODEL, query, {TEXTS[0]: CachedScore(number / 20)})
     async with bench_at(own_server.url, seconds=0.1) as bench:
         for _ in range(3):
             own_server.hang()
@@ -129,10 +129,10 @@ async def test_a_late_answer_is_nobody_elses(own_server: RedisServer) -> None:
             bench.clock.now += 60
             for number, query in enumerate(queries):
                 bench.clock.now += 60
-                assert (await bench.scores.read(MODEL, query, TEXTS[:1]))[0] in (None, Remembered(number / 20))
+                assert (await bench.scores.read(MODEL, query, TEXTS[:1]))[0] in (None, CachedScore(number / 20))
     async with bench_at(own_server.url) as patient:
         for number, query in enumerate(queries):
-            assert await patient.scores.read(MODEL, query, TEXTS[:1]) == [Remembered(number / 20)]
+            assert await patient.scores.read(MODEL, query, TEXTS[:1]) == [CachedScore(number / 20)]
 
 
 async def test_callers_who_leave_do_no_harm(bench: Bench) -> None:
@@ -345,7 +345,7 @@ class TestGarbage:
 
     async def test_values_from_elsewhere(self, bench: Bench, own_server: RedisServer) -> None:
         await bench.write()
-        await bench.scores.write(MODEL, "other", {TEXTS[0]: Remembered(0.9)})
+        await bench.scores.write(MODEL, "other", {TEXTS[0]: CachedScore(0.9)})
         with own_server.admin() as admin:
             here, there = score_key(MODEL, QUERY), score_key(MODEL, "other")
             admin.hset(here, TEXTS[0], admin.hget(there, TEXTS[0]) or b"")
@@ -390,7 +390,7 @@ async def test_a_unix_socket(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 async def test_one_query_is_one_command(bench: Bench, own_server: RedisServer) -> None:
-    scores = {digest(str(number)): Remembered(number / 1_000) for number in range(1_000)}
+    scores = {digest(str(number)): CachedScore(number / 1_000) for number in range(1_000)}
     await bench.scores.write(MODEL, QUERY, scores)
     assert await bench.scores.read(MODEL, QUERY, list(scores)) == list(scores.values())
     await bench.scores.recall(MODEL, QUERY)

@@ -13,7 +13,7 @@ from boundarymorph.caching.keys import digest
 from boundarymorph.caching.link import RedisLink
 from boundarymorph.caching.memory import MemoryScoreCache
 from boundarymorph.caching.redis import RedisScoreCache
-from boundarymorph.caching.scores import Remembered
+from boundarymorph.caching.scores import CachedScore
 from boundarymorph.errors import DeadlineExceeded, ScorerUnavailable
 from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.scorer import Scorer, Scores
@@ -127,9 +127,9 @@ class TestRecalling:
         await scorer.score(QUERY, ["b", "c"])
         await turns()
         assert await cache.recall("seeded", QUERY) == {
-            digest("a"): Remembered(score_of(QUERY, "a"), document="id a"),
-            digest("b"): Remembered(score_of(QUERY, "b"), document="id b"),
-            digest("c"): Remembered(score_of(QUERY, "c")),
+            digest("a"): CachedScore(score_of(QUERY, "a"), document="id a"),
+            digest("b"): CachedScore(score_of(QUERY, "b"), document="id b"),
+            digest("c"): CachedScore(score_of(QUERY, "c")),
         }
         task = scorer.of_task(QUERY)
         assert await task.recall() == {"id a", "id b", None}
@@ -352,7 +352,7 @@ class TestSingleFlight:
         await scorer.close()
         recalled = await cache.recall("seeded", QUERY)
         assert recalled == {
-            digest(text): Remembered(score_of(QUERY, text)) for text in "abcdef" if digest(text) in recalled
+            digest(text): CachedScore(score_of(QUERY, text)) for text in "abcdef" if digest(text) in recalled
         }
         again = Alone(inner, cache)
         inner.failures.clear()

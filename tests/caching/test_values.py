@@ -6,7 +6,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from boundarymorph.caching.keys import digest
-from boundarymorph.caching.scores import Remembered
+from boundarymorph.caching.scores import CachedScore
 from boundarymorph.caching.values import (
     VERSION,
     Corrupt,
@@ -21,12 +21,12 @@ KEY = place(b"boundarymorph:scores:1:{abc}")
 
 places = st.binary(max_size=60)
 names = st.none() | st.text(st.characters(codec="utf-8"), max_size=60)
-remembered = st.builds(Remembered, st.floats(0, 1), st.booleans(), names)
+cached_scores = st.builds(CachedScore, st.floats(0, 1), st.booleans(), names)
 vectors = arrays(np.uint32, st.integers(1, 40)).map(lambda bits: bits.view(np.float32))
 
 
-@given(remembered, places)
-def test_scores_come_back(score: Remembered, field: bytes) -> None:
+@given(cached_scores, places)
+def test_scores_come_back(score: CachedScore, field: bytes) -> None:
     found = decode_score(encode_score(score, KEY, field), KEY, field)
     assert found == score
     assert np.float64(found.score).tobytes() == np.float64(score.score).tobytes()
@@ -40,7 +40,7 @@ def test_vectors_come_back_bit_by_bit(vector: NDArray[np.float32], key: bytes) -
 
 @given(st.text(max_size=300), places)
 def test_an_id_comes_back_or_nothing_in_its_stead(document: str, field: bytes) -> None:
-    found = decode_score(encode_score(Remembered(0.5, document=document), KEY, field), KEY, field).document
+    found = decode_score(encode_score(CachedScore(0.5, document=document), KEY, field), KEY, field).document
     fits = len(document.encode("utf-8", "surrogatepass")) <= 255 and not any(
         "\ud800" <= c <= "\udfff" for c in document
     )
@@ -61,8 +61,8 @@ def test_noise_is_corrupt(noise: bytes, field: bytes) -> None:
         decode_embedding(noise, place(field), len(noise) // 4)
 
 
-@given(remembered, places, st.data())
-def test_any_damage_is_noticed(score: Remembered, field: bytes, data: st.DataObject) -> None:
+@given(cached_scores, places, st.data())
+def test_any_damage_is_noticed(score: CachedScore, field: bytes, data: st.DataObject) -> None:
     value = bytearray(encode_score(score, KEY, field))
     position = data.draw(st.integers(0, len(value) - 1))
     value[position] ^= data.draw(st.integers(1, 255))
@@ -79,8 +79,8 @@ def test_any_damage_to_a_vector_is_noticed(vector: NDArray[np.float32], data: st
         decode_embedding(bytes(value), KEY, len(vector))
 
 
-@given(remembered, places, st.data())
-def test_a_value_that_was_cut_is_noticed(score: Remembered, field: bytes, data: st.DataObject) -> None:
+@given(cached_scores, places, st.data())
+def test_a_value_that_was_cut_is_noticed(score: CachedScore, field: bytes, data: st.DataObject) -> None:
     value = encode_score(score, KEY, field)
     with pytest.raises(Corrupt):
         decode_score(value[: data.draw(st.integers(0, len(value) - 1))], KEY, field)
@@ -88,8 +88,8 @@ def test_a_value_that_was_cut_is_noticed(score: Remembered, field: bytes, data: 
         decode_score(value + b"\0", KEY, field)
 
 
-@given(remembered, places, places)
-def test_a_value_is_good_in_its_place_only(score: Remembered, field: bytes, other: bytes) -> None:
+@given(cached_scores, places, places)
+def test_a_value_is_good_in_its_place_only(score: CachedScore, field: bytes, other: bytes) -> None:
     value = encode_score(score, KEY, field)
     if field != other:
         with pytest.raises(Corrupt):
@@ -101,7 +101,7 @@ def test_a_value_is_good_in_its_place_only(score: Remembered, field: bytes, othe
 
 
 def test_another_version_is_corrupt() -> None:
-    value = encode_score(Remembered(0.5), KEY, b"field")
+    value = encode_score(CachedScore(0.5), KEY, b"field")
     for version in (0, VERSION + 1, 255):
         with pytest.raises(Corrupt):
             decode_score(bytes([version]) + value[1:], KEY, b"field")
@@ -110,7 +110,7 @@ def test_another_version_is_corrupt() -> None:
 @pytest.mark.parametrize("score", [-0.1, 1.1, float("nan"), float("inf")])
 def test_no_relevance_is_corrupt(score: float) -> None:
     with pytest.raises(Corrupt):
-        decode_score(encode_score(Remembered(score), KEY, b"field"), KEY, b"field")
+        decode_score(encode_score(CachedScore(score), KEY, b"field"), KEY, b"field")
 
 
 @pytest.mark.parametrize("value", [None, 1, "text", [b""]])
@@ -126,5 +126,5 @@ def test_a_vector_of_another_dimension_is_corrupt() -> None:
 
 
 def test_the_sizes_that_are_promised() -> None:
-    assert len(encode_score(Remembered(0.5), KEY, b"field")) == 14
+    assert len(encode_score(CachedScore(0.5), KEY, b"field")) == 14
     assert len(encode_embedding(np.ones(384, np.float32), KEY)) == 6 + 4 * 384

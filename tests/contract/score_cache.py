@@ -1,12 +1,12 @@
 """What every ScoreCache does. A test class inherits and provides `cache`, empty, with a day to live."""
 
 from boundarymorph.caching.keys import digest
-from boundarymorph.caching.scores import FIELDS, Remembered, ScoreCache
+from boundarymorph.caching.scores import FIELDS, CachedScore, ScoreCache
 
 MODEL = "maker/model@123/fp32/512"
 QUERY = "how often do trams run?"
 TEXTS = [digest(text) for text in ("Trams run every ten minutes.", "A violin has four strings.", "")]
-SCORES = [Remembered(0.1), Remembered(5e-324, truncated=True, document="tram"), Remembered(1.0, document="Ärzte 🙂")]
+SCORES = [CachedScore(0.1), CachedScore(5e-324, truncated=True, document="tram"), CachedScore(1.0, document="Ärzte 🙂")]
 
 
 class ScoreCacheContract:
@@ -47,12 +47,12 @@ class ScoreCacheContract:
             assert await cache.read(MODEL, query, TEXTS[:1]) == SCORES[:1]
 
     async def test_a_long_document_id_is_left_out(self, cache: ScoreCache) -> None:
-        await cache.write(MODEL, QUERY, {TEXTS[0]: Remembered(0.5, document="d" * 255)})
-        await cache.write(MODEL, QUERY, {TEXTS[1]: Remembered(0.5, document="d" * 256)})
+        await cache.write(MODEL, QUERY, {TEXTS[0]: CachedScore(0.5, document="d" * 255)})
+        await cache.write(MODEL, QUERY, {TEXTS[1]: CachedScore(0.5, document="d" * 256)})
         assert [score.document for score in await cache.read(MODEL, QUERY, TEXTS[:2]) if score] == ["d" * 255, None]
 
     async def test_many_scores_of_one_query(self, cache: ScoreCache) -> None:
-        scores = {digest(str(number)): Remembered(number / 10_000) for number in range(FIELDS + 1_000)}
+        scores = {digest(str(number)): CachedScore(number / 10_000) for number in range(FIELDS + 1_000)}
         await cache.write(MODEL, QUERY, dict(list(scores.items())[:2_000]))
         await cache.write(MODEL, QUERY, dict(list(scores.items())[2_000:]))
         recalled = await cache.recall(MODEL, QUERY)

@@ -41,7 +41,7 @@ class SeededDualEncoder:
         self, *, workers: int = 1, batch_tokens: int = 200, pads: bool = False, memory: int = 10**6, open: bool = True
     ) -> None:
         self.workers, self.batch_tokens, self.pads, self.memory = workers, batch_tokens, pads, memory
-        self.side_by_side = False
+        self.parallel = False
         self.open = threading.Event()
         if open:
             self.open.set()

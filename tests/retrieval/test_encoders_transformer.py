@@ -364,7 +364,7 @@ class TestName:
 class TestSettings:
     def test_batches_and_workers(self, folder: Folder) -> None:
         encoder = load(folder("gte-tiny"), batch_tokens=77, threads=3)
-        assert (encoder.batch_tokens, encoder.workers, encoder.side_by_side, encoder.dimension) == (77, 3, True, 32)
+        assert (encoder.batch_tokens, encoder.workers, encoder.parallel, encoder.dimension) == (77, 3, True, 32)
         assert load(folder("gte-tiny"), threads=None).workers == available_cores()
 
     @pytest.mark.parametrize(

@@ -52,14 +52,14 @@ class SeededCrossEncoder:
         self,
         *,
         workers: int = 1,
-        side_by_side: bool = False,
+        parallel: bool = False,
         batch_tokens: int = 50,
         pads: bool = False,
         memory: int = 1_000_000,
         open: bool = True,
     ) -> None:
         self.workers = workers
-        self.side_by_side = side_by_side
+        self.parallel = parallel
         self.batch_tokens = batch_tokens
         self.pads = pads
         self.memory = memory

@@ -130,11 +130,11 @@ class TestBatches:
         await task
         await scorer.close()
 
-    @pytest.mark.parametrize(("side_by_side", "batches"), [(True, [1, 1, 2, 2, 2]), (False, [1, 1, 1, 6])])
-    async def test_idle_cores_share_what_waits(self, side_by_side: bool, batches: list[int]) -> None:
-        model = SeededCrossEncoder(workers=3, side_by_side=side_by_side, batch_tokens=60, open=False)
+    @pytest.mark.parametrize(("parallel", "batches"), [(True, [1, 1, 2, 2, 2]), (False, [1, 1, 1, 6])])
+    async def test_idle_cores_share_what_waits(self, parallel: bool, batches: list[int]) -> None:
+        model = SeededCrossEncoder(workers=3, parallel=parallel, batch_tokens=60, open=False)
         scorer = BatchingScorer(model)
-        for number in range(2 if side_by_side else 3):
+        for number in range(2 if parallel else 3):
             asked(scorer, "q", f"{number}")
             await until(lambda number=number: len(model.batches) == number + 1)  # type: ignore[misc]
         model.open.set()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from boundarymorph.caching.memory import MemoryScoreCache
-from boundarymorph.caching.scores import Remembered
+from boundarymorph.caching.scores import CachedScore
 from boundarymorph.retrieval.document import Document
 from boundarymorph.selector.result import Progress, SelectionResult
 from boundarymorph.selector.selector import Selector
@@ -24,11 +24,11 @@ class CountingCache(MemoryScoreCache):
         super().__init__()
         self.recalls = self.reads = 0
 
-    async def recall(self, model: str, query: str) -> Mapping[bytes, Remembered]:
+    async def recall(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
         self.recalls += 1
         return await super().recall(model, query)
 
-    async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[Remembered | None]:
+    async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[CachedScore | None]:
         self.reads += 1
         return await super().read(model, query, text_digests)
 

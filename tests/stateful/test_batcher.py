@@ -56,7 +56,7 @@ class ObedientModel:
     """A model that waits at each batch to be told what to do. A pair's score is drawn from its first id."""
 
     name, backend = "obedient", "test"
-    max_length, batch_tokens, side_by_side = LONGEST, BATCH, False
+    max_length, batch_tokens, parallel = LONGEST, BATCH, False
 
     def __init__(self, workers: int, pads: bool) -> None:
         self.workers, self.pads = workers, pads

@@ -19,7 +19,7 @@ from boundarymorph.caching.keys import digest
 from boundarymorph.caching.link import RedisLink
 from boundarymorph.caching.memory import MemoryEmbeddingCache, MemoryScoreCache
 from boundarymorph.caching.redis import RedisEmbeddingCache, RedisScoreCache, score_key
-from boundarymorph.caching.scores import Remembered, ScoreCache
+from boundarymorph.caching.scores import CachedScore, ScoreCache
 from tests.caching.servers import Clock, RedisServer
 from tests.stateful.profile import draws
 
@@ -30,7 +30,7 @@ models = st.sampled_from(["maker/model@1/fp32/512", "maker/model@2/fp32/512"])
 queries = st.sampled_from(["trams", "violins"])
 names = [digest(str(number)) for number in range(6)]
 remembered = st.builds(
-    Remembered, st.floats(0, 1), st.booleans(), st.sampled_from([None, "a", "Ärzte 🙂", "d" * 255, "d" * 256])
+    CachedScore, st.floats(0, 1), st.booleans(), st.sampled_from([None, "a", "Ärzte 🙂", "d" * 255, "d" * 256])
 )
 batches = st.dictionaries(st.sampled_from(names), remembered, max_size=4)
 spaces = st.builds(Space, models, st.just(3))
@@ -39,8 +39,8 @@ vectors = st.lists(st.floats(-1, 1, width=32), min_size=3, max_size=3).map(
 )
 
 
-def kept(score: Remembered) -> Remembered:
-    return Remembered(score.score, score.truncated, None if score.document == "d" * 256 else score.document)
+def kept(score: CachedScore) -> CachedScore:
+    return CachedScore(score.score, score.truncated, None if score.document == "d" * 256 else score.document)
 
 
 class Machine(RuleBasedStateMachine):
@@ -79,14 +79,14 @@ class MemoryScoresMachine(MemoryMachine):
     def __init__(self) -> None:
         super().__init__()
         self.cache = MemoryScoreCache(ROOM, seconds_to_live=LIVE, clock=self.clock)
-        self.model: dict[tuple[str, str], tuple[float, dict[bytes, Remembered]]] = {}  # when it expires, and scores
+        self.model: dict[tuple[str, str], tuple[float, dict[bytes, CachedScore]]] = {}  # when it expires, and scores
 
-    def live(self, model: str, query: str) -> dict[bytes, Remembered]:
+    def live(self, model: str, query: str) -> dict[bytes, CachedScore]:
         expires, scores = self.model.get((model, query), (0.0, {}))
         return scores if expires > self.clock.now else {}
 
     @rule(model=models, query=queries, scores=batches)
-    def write(self, model: str, query: str, scores: dict[bytes, Remembered]) -> None:
+    def write(self, model: str, query: str, scores: dict[bytes, CachedScore]) -> None:
         self.recall(model, query)  # which tells whether it is gone
         self.run(self.cache.write(model, query, scores))
         if scores:
@@ -120,7 +120,7 @@ class SharedMachine(Machine):
     @initialize()
     def begin(self) -> None:
         self.server.flush()
-        self.scores: dict[tuple[str, str, str], dict[bytes, Remembered]] = {}
+        self.scores: dict[tuple[str, str, str], dict[bytes, CachedScore]] = {}
         self.embeddings: dict[tuple[str, Space], dict[bytes, Vector]] = {}
         self.clients: dict[tuple[int, str], tuple[ScoreCache, EmbeddingCache]] = {}
         self.links: list[RedisLink] = []
@@ -141,7 +141,7 @@ class SharedMachine(Machine):
     @rule(
         process=st.integers(0, 1), namespace=st.sampled_from(["", "blue"]), model=models, query=queries, scores=batches
     )
-    def write(self, process: int, namespace: str, model: str, query: str, scores: dict[bytes, Remembered]) -> None:
+    def write(self, process: int, namespace: str, model: str, query: str, scores: dict[bytes, CachedScore]) -> None:
         self.run(self.clients[process, namespace][0].write(model, query, scores))
         known = self.scores.setdefault((namespace, model, query), {})
         known |= {text: kept(one) for text, one in scores.items()}
@@ -208,7 +208,7 @@ class EndOfLifeMachine(Machine):
         self.most: int | None = None  # seconds that are left at most; None while there is nothing
 
     @rule(scores=batches)
-    def write(self, scores: dict[bytes, Remembered]) -> None:
+    def write(self, scores: dict[bytes, CachedScore]) -> None:
         self.run(self.cache.write("model", "query", scores))
         if scores:
             self.most = LIVE * 1_000 if self.most is None else min(self.most, LIVE * 1_000)

@@ -77,7 +77,7 @@ class DerivedIndexes(RuleBasedStateMachine):
         self.stores = [self.opened(), self.opened()]
 
     def opened(self) -> DocumentStore:
-        return DocumentStore(self.folder / "s", tombstones_kept=2, remembered_bytes=4_000)
+        return DocumentStore(self.folder / "s", tombstones_kept=2, filter_bytes=4_000)
 
     @rule(which=st.integers(0, 1), batch=documents)
     def upsert(self, which: int, batch: dict[str, tuple[str, dict[str, Any]]]) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.caching.keys import digest
 from boundarymorph.caching.read_through import ReadThrough, Source
-from boundarymorph.caching.scores import Remembered, ScoreCache
+from boundarymorph.caching.scores import CachedScore, ScoreCache
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.bill import Bill
@@ -41,7 +41,7 @@ class KnownScores:
         """
         self.scorer = scorer
         self.cache = cache
-        self.through: ReadThrough[_Key, Remembered] = ReadThrough("scores", writes=writes, clock=clock)
+        self.through: ReadThrough[_Key, CachedScore] = ReadThrough("scores", writes=writes, clock=clock)
         self._identity = identity or (lambda: scorer.name)
 
     def of_task(self, query: str, caller: str = "") -> TaskScores:
@@ -73,7 +73,7 @@ class TaskScores:
         self._query = query
         self.bill = Bill(caller) if isinstance(known.scorer, PricedScorer) else None
         self.failure: BoundaryMorphError | None = None
-        self._recalled: Mapping[bytes, Remembered] | None = None
+        self._recalled: Mapping[bytes, CachedScore] | None = None
         self._model: str | None = None
 
     async def recall(self) -> set[str | None]:
@@ -89,7 +89,7 @@ class TaskScores:
         else:
             self._recalled = await cache.recall(model, self._query)
             self._model = name
-        return {remembered.document for remembered in self._recalled.values()}
+        return {cached.document for cached in self._recalled.values()}
 
     def reusable(self, documents: Mapping[int, Document]) -> dict[int, float]:
         """Return the recalled scores of documents, by position, whose text has not changed since."""
@@ -118,13 +118,13 @@ class TaskScores:
         computed_here = 0
         own = set[_Key]()
 
-        async def read(wanted: Sequence[_Key]) -> Sequence[Remembered | None]:
+        async def read(wanted: Sequence[_Key]) -> Sequence[CachedScore | None]:
             digests = [text for _, _, text in wanted]
             if self._recalled is None:
                 return await cache.read(model, self._query, digests)
             return metrics.counted("scores", [self._recalled.get(text) for text in digests])
 
-        async def compute(missing: Sequence[_Key]) -> Sequence[Remembered]:
+        async def compute(missing: Sequence[_Key]) -> Sequence[CachedScore]:
             nonlocal computed_here
             asked = [texts[places[key]] for key in missing]
             ids = [None if documents is None else documents[places[key]] for key in missing]
@@ -134,9 +134,9 @@ class TaskScores:
             self._check_model(scorer.name)
             longest_first = sorted(range(len(asked)), key=lambda place: -len(asked[place]))
             cut = set(longest_first[: scores.truncated])
-            return [Remembered(value, place in cut, ids[place]) for place, value in enumerate(scores.values.tolist())]
+            return [CachedScore(value, place in cut, ids[place]) for place, value in enumerate(scores.values.tolist())]
 
-        async def write(computed: Mapping[_Key, Remembered]) -> None:
+        async def write(computed: Mapping[_Key, CachedScore]) -> None:
             if self._known.identity() == model:
                 kept = {text: score for (_, _, text), score in computed.items() if 0 <= score.score <= 1}
                 await cache.write(model, self._query, kept)

@@ -24,7 +24,7 @@ Operation = Literal["read", "write"]
 OPERATIONS: tuple[Operation, ...] = ("read", "write")
 TIMEOUT = 0.05  # seconds of one command, connecting included
 CONNECTIONS = 16
-FAIR = 0.2  # of the timeout: tolerance within which Redis had its time; otherwise the load here is to blame
+TOLERANCE = 0.2  # fraction of the timeout; a timeout after much less or more time is due to the load here
 _SINGLE = ("redis", "rediss", "unix")
 _CLUSTER = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
 _WHOLE = ""  # place of a single server, and of a cluster's keys while its nodes are unknown
@@ -110,7 +110,7 @@ class RedisLink:
             circuit.succeeded(ticket)
             raise
         except Exception as error:  # redis-py raises many types on a malformed reply
-            if asked is None or (isinstance(error, TimeoutError) and not self._is_fair(loop.time() - asked)):
+            if asked is None or (isinstance(error, TimeoutError) and not self._is_its_fault(loop.time() - asked)):
                 circuit.abandoned(ticket)
             else:
                 self._stale = True
@@ -132,9 +132,9 @@ class RedisLink:
         for operation in OPERATIONS:
             metrics.cache_circuit.remove(operation)
 
-    def _is_fair(self, seconds: float) -> bool:
+    def _is_its_fault(self, seconds: float) -> bool:
         """Whether a timeout after this time is the server's fault, not that of the queue or the load here."""
-        return abs(seconds - self._timeout) <= FAIR * self._timeout
+        return abs(seconds - self._timeout) <= TOLERANCE * self._timeout
 
     async def _ask(self, command: str, key: bytes, *arguments: bytes | int) -> Any:
         from redis.exceptions import ReadOnlyError, ResponseError

@@ -17,7 +17,7 @@ from cachetools import TLRUCache
 
 from boundarymorph.caching.embeddings import Space, Vector
 from boundarymorph.caching.keys import digest
-from boundarymorph.caching.scores import FIELDS, SECONDS_TO_LIVE, Remembered, kept_name
+from boundarymorph.caching.scores import FIELDS, SECONDS_TO_LIVE, CachedScore, kept_name
 from boundarymorph.telemetry import metrics
 
 _QUERY_BYTES = 550
@@ -67,31 +67,31 @@ class _Query:
     """The scores of one query in the order written, and when they expire."""
 
     expires: float
-    scores: dict[bytes, Remembered] = field(default_factory=dict)
+    scores: dict[bytes, CachedScore] = field(default_factory=dict)
 
 
 class MemoryScoreCache(_MemoryCache[_Query]):
     """A `ScoreCache` in this process; evicts whole queries. seconds_to_live: since the first write of the query."""
 
-    async def recall(self, model: str, query: str) -> Mapping[bytes, Remembered]:
+    async def recall(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
         known = self._get(digest(model, query))
         recalled = {} if known is None else dict(known.scores)
         metrics.cache_recalled.inc(len(recalled))
         return recalled
 
-    async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[Remembered | None]:
+    async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[CachedScore | None]:
         known = self._get(digest(model, query))
         return metrics.counted("scores", [None if known is None else known.scores.get(text) for text in text_digests])
 
-    async def write(self, model: str, query: str, scores: Mapping[bytes, Remembered]) -> None:
+    async def write(self, model: str, query: str, scores: Mapping[bytes, CachedScore]) -> None:
         if not scores:
             return
         key = digest(model, query)
         known = self._values.pop(key, None) or _Query(self._values.timer() + self._seconds_to_live)
-        for text, remembered in scores.items():
+        for text, cached in scores.items():
             known.scores.pop(text, None)
-            kept = kept_name(remembered.document) is not None
-            known.scores[text] = remembered if kept else replace(remembered, document=None)
+            kept = kept_name(cached.document) is not None
+            known.scores[text] = cached if kept else replace(cached, document=None)
         for text in list(known.scores)[:-FIELDS]:
             del known.scores[text]
         self._put(key, known)

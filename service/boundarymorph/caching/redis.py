@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from boundarymorph.caching.embeddings import Space, Vector
 from boundarymorph.caching.keys import DIGEST_BYTES, digest
 from boundarymorph.caching.link import ForeignKey, RedisLink, Unanswered
-from boundarymorph.caching.scores import FIELDS, SECONDS_TO_LIVE, Remembered
+from boundarymorph.caching.scores import FIELDS, SECONDS_TO_LIVE, CachedScore
 from boundarymorph.caching.values import (
     Corrupt,
     decode_embedding,
@@ -22,7 +22,7 @@ from boundarymorph.caching.values import (
 from boundarymorph.telemetry import metrics
 from boundarymorph.telemetry.metrics import Cache
 
-_SIDE_BY_SIDE = 16  # concurrent commands of one call: in a cluster, a command takes a single key
+_CONCURRENT = 16  # concurrent commands of one call: in a cluster, a command takes a single key
 _UNANSWERED, _FOREIGN = object(), object()
 
 Value = TypeVar("Value")
@@ -57,7 +57,7 @@ class RedisScoreCache(_RedisCache):
 
     cache = "scores"
 
-    async def recall(self, model: str, query: str) -> Mapping[bytes, Remembered]:
+    async def recall(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
         key = score_key(model, query, self._namespace)
         here = place(key)
         # Unlike HGETALL, HRANDFIELD bounds the size of the answer.
@@ -76,7 +76,7 @@ class RedisScoreCache(_RedisCache):
         metrics.count_lookups("scores", corrupt=len(answer) // 2 - len(recalled))
         return recalled
 
-    async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[Remembered | None]:
+    async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[CachedScore | None]:
         if not text_digests:
             return []
         key = score_key(model, query, self._namespace)
@@ -86,7 +86,7 @@ class RedisScoreCache(_RedisCache):
             answer = [_UNANSWERED if answer is _UNANSWERED else _FOREIGN] * len(text_digests)
         return _read("scores", answer, lambda row, value: decode_score(value, here, text_digests[row]))
 
-    async def write(self, model: str, query: str, scores: Mapping[bytes, Remembered]) -> None:
+    async def write(self, model: str, query: str, scores: Mapping[bytes, CachedScore]) -> None:
         if not scores:
             return
         key = score_key(model, query, self._namespace)
@@ -123,7 +123,7 @@ class RedisEmbeddingCache(_RedisCache):
         async def one(row: int) -> None:
             answers[row] = await self._ask("GET", keys[row])
 
-        await _side_by_side(one, len(keys))
+        await _concurrently(one, len(keys))
         return _read(
             "embeddings", answers, lambda row, value: decode_embedding(value, place(keys[row]), space.dimension)
         )
@@ -142,7 +142,7 @@ class RedisEmbeddingCache(_RedisCache):
             else:
                 metrics.cache_writes.labels("embeddings", "ok").inc()
 
-        await _side_by_side(one, len(keys))
+        await _concurrently(one, len(keys))
 
 
 def score_key(model: str, query: str, namespace: str | None = None) -> bytes:
@@ -177,11 +177,11 @@ def _read(cache: Cache, answers: Sequence[object], decode: Callable[[int, object
     return found
 
 
-async def _side_by_side(one: Callable[[int], Coroutine[Any, Any, None]], count: int) -> None:
+async def _concurrently(one: Callable[[int], Coroutine[Any, Any, None]], count: int) -> None:
     """Call it with 0, ..., count - 1, some of them concurrently."""
 
     async def worker(first: int) -> None:
-        for row in range(first, count, _SIDE_BY_SIDE):
+        for row in range(first, count, _CONCURRENT):
             await one(row)
 
-    await asyncio.gather(*(worker(first) for first in range(min(count, _SIDE_BY_SIDE))))
+    await asyncio.gather(*(worker(first) for first in range(min(count, _CONCURRENT))))

@@ -12,7 +12,7 @@ SECONDS_TO_LIVE = 7 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class CachedScore:
     """A score in [0, 1]; truncated: whether the pair was truncated; document: the text's id when it was scored.
 
     The id is only a hint where to look: another document may have it now, so a score is valid only for a text with the
@@ -41,11 +41,11 @@ class ScoreCache(Protocol):
     A cache may lose anything, but never returns anything other than what was written.
     """
 
-    async def recall(self, model: str, query: str) -> Mapping[bytes, Remembered]:
+    async def recall(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
         """Return the known scores of a query by the text's digest: all, or any FIELDS of them if there are more."""
 
-    async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[Remembered | None]:
+    async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[CachedScore | None]:
         """Return n scores in the order of the digests, None for each that is missing."""
 
-    async def write(self, model: str, query: str, scores: Mapping[bytes, Remembered]) -> None:
+    async def write(self, model: str, query: str, scores: Mapping[bytes, CachedScore]) -> None:
         """Store scores by the digests of their texts; all of a query expire a fixed time after its first write."""

@@ -13,7 +13,7 @@ from zlib import crc32
 import numpy as np
 
 from boundarymorph.caching.embeddings import Vector
-from boundarymorph.caching.scores import Remembered, kept_name
+from boundarymorph.caching.scores import CachedScore, kept_name
 
 VERSION = 1
 _TRUNCATED, _NAMED = 1, 2
@@ -30,15 +30,15 @@ def place(key: bytes) -> int:
     return crc32(key)
 
 
-def encode_score(remembered: Remembered, key: int, field: bytes) -> bytes:
+def encode_score(cached: CachedScore, key: int, field: bytes) -> bytes:
     """Encode a score. key: its `place`. A score outside [0, 1] is written, but raises Corrupt when it is read."""
-    name = kept_name(remembered.document)
-    flags = _TRUNCATED * remembered.truncated | _NAMED * (name is not None)
-    value = _SCORE.pack(VERSION, flags, 0, remembered.score) + (name or b"")
+    name = kept_name(cached.document)
+    flags = _TRUNCATED * cached.truncated | _NAMED * (name is not None)
+    value = _SCORE.pack(VERSION, flags, 0, cached.score) + (name or b"")
     return _sealed(value, flags, crc32(field, key))
 
 
-def decode_score(value: object, key: int, field: bytes) -> Remembered:
+def decode_score(value: object, key: int, field: bytes) -> CachedScore:
     """Reverse `encode_score`; an id that was too long is missing. Raises Corrupt."""
     if not isinstance(value, bytes) or len(value) < _SCORE.size:
         raise Corrupt
@@ -48,9 +48,9 @@ def decode_score(value: object, key: int, field: bytes) -> Remembered:
     if not flags & _NAMED:
         if len(value) != _SCORE.size:
             raise Corrupt
-        return Remembered(score, flags & _TRUNCATED != 0)
+        return CachedScore(score, flags & _TRUNCATED != 0)
     try:
-        return Remembered(score, flags & _TRUNCATED != 0, value[_SCORE.size :].decode())
+        return CachedScore(score, flags & _TRUNCATED != 0, value[_SCORE.size :].decode())
     except UnicodeDecodeError as error:
         raise Corrupt from error
 

@@ -24,14 +24,14 @@ class Run(Protocol):
 
 
 class Abandoned(Exception):
-    """Nobody waits any more for what a thread works on."""
+    """Nobody waits for the result of a thread any more."""
 
 
 _abandoned: ContextVar[threading.Event | None] = ContextVar("abandoned", default=None)
 
 
 def check_awaited() -> None:
-    """For work that takes long, to be called now and then. Raises Abandoned once its caller has gone."""
+    """Raise Abandoned if the caller has gone. Long-running work should call this from time to time."""
     abandoned = _abandoned.get()
     if abandoned is not None and abandoned.is_set():
         raise Abandoned
@@ -39,7 +39,7 @@ def check_awaited() -> None:
 
 @contextmanager
 def awaited() -> Iterator[Context]:
-    """A context for work in another thread, in which `check_awaited` raises once the block has been left."""
+    """Yield a context for work in another thread, in which `check_awaited` raises once the block has been left."""
     abandoned, context = threading.Event(), copy_context()
     context.run(_abandoned.set, abandoned)
     try:

@@ -11,7 +11,7 @@ class OnnxModel:
 
     backend = "onnx-cpu"
     batch_tokens = 1
-    side_by_side = True
+    parallel = True
     pads = False
 
     def __init__(self, model: OnnxTextModel) -> None:

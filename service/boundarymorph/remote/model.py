@@ -40,7 +40,7 @@ OUTCOMES: dict[type[BaseException], Outcome] = {
 }
 
 
-class Exchanged(Mismatch):
+class ModelChanged(Mismatch):
     """The server answered with another model than it had named."""
 
 
@@ -93,7 +93,7 @@ class RemoteModel:
         ]
         self._role = role
         self._timeout, self._attempt_timeout = options.get("timeout", 30.0), options.get("attempt_timeout", 10.0)
-        self._side_by_side = max(1, connections // SHARE)
+        self._concurrency = max(1, connections // SHARE)
         self._clock = options.get("clock", time.monotonic)
         self._observe: Observer = options.get("observe", lambda endpoint, outcome, seconds: None)
         self._balancer = Balancer(
@@ -193,10 +193,10 @@ class RemoteModel:
         if not self._balancer.any_works:
             # A returning server takes a single request first; concurrent ones would find no server to call.
             answers.append(await self._chunk(context, parts.pop(0), deadline))
-        side_by_side = asyncio.Semaphore(self._side_by_side)
+        slots = asyncio.Semaphore(self._concurrency)
 
         async def one(part: Sequence[str]) -> Answer:
-            async with side_by_side:
+            async with slots:
                 return await self._chunk(context, part, deadline)
 
         return answers + await together([one(part) for part in parts])
@@ -252,7 +252,7 @@ class RemoteModel:
         """
         try:
             return await self._ask_described(server, context, texts, deadline)
-        except Exchanged:
+        except ModelChanged:
             server.forget()
             return await self._ask_described(server, context, texts, deadline)
 
@@ -290,7 +290,7 @@ class RemoteModel:
             raise Flawed(f"{server.base} gives unusable {self._role.results}: {flaw}") from flaw
         served = answer.served or (await self._describe(server, deadline, confirm=True)).name
         if served != description.name:
-            raise Exchanged(f"{server.base} {self._role.done} with {served}, not with {description.name}")
+            raise ModelChanged(f"{server.base} {self._role.done} with {served}, not with {description.name}")
         return Answer(answer.values, answer.truncated + request.cut, description.name)
 
 

@@ -276,7 +276,7 @@ class Batcher(Generic[Item]):
             while not self._queue and not self._closed:
                 self._changed.wait()
             tokens = self.batch_tokens
-            if self._model.side_by_side:
+            if self._model.parallel:
                 tokens = min(tokens, -(-self._queue.tokens // self._idle))
             batch = self._queue.take(tokens, pads=self._model.pads)
             self._idle -= 1

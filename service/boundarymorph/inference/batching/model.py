@@ -88,7 +88,7 @@ class Model(Protocol[Contra]):
         """How many concurrent calls of `run` keep the device busy."""
 
     @property
-    def side_by_side(self) -> bool:
+    def parallel(self) -> bool:
         """Whether workers compute at the same time, as on cores, rather than in turn on one device."""
 
     @property

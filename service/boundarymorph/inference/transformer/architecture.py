@@ -8,7 +8,7 @@ from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.inference.transformer.packing import ATTENTION
 from boundarymorph.inference.transformer.repository import Repository
 
-MOST_OF_A_CAUSAL_MODEL = 8192  # tokens, unless more are asked for
+CAUSAL_MAX_LENGTH = 8192  # tokens, unless more are asked for
 
 _BIDIRECTIONAL = {"bert", "roberta", "xlm-roberta", "modernbert"}
 _CAUSAL = {"qwen2", "qwen3"}
@@ -25,7 +25,7 @@ def caches(model: PreTrainedModel) -> bool:
     return model.config.model_type in _CAUSAL
 
 
-def look_both_ways(model: PreTrainedModel) -> None:
+def make_bidirectional(model: PreTrainedModel) -> None:
     """Make a causal architecture bidirectional if its configuration says that it was trained so."""
     if not getattr(model.config, "is_causal", True):
         for module in model.modules():

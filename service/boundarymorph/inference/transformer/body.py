@@ -14,7 +14,7 @@ from boundarymorph.inference.batching.model import TokenSequence
 from boundarymorph.inference.transformer.architecture import (
     caches,
     first_position,
-    look_both_ways,
+    make_bidirectional,
     padding_token,
     prepare_packing,
 )
@@ -86,7 +86,7 @@ def _open(
     if getattr(model, "pooler", None) is not None:
         # Its output is not used here, and would be that of a whole row.
         model.register_module("pooler", None)
-    look_both_ways(model)
+    make_bidirectional(model)
     packed = prepare_packing(model, packed)
     if precision == "int8":
         quantize(model)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import EncoderFailed, InvalidConfiguration
 from boundarymorph.inference.batching.model import TokenSequence
 from boundarymorph.inference.tokenization import encode_texts, plain
-from boundarymorph.inference.transformer.architecture import MOST_OF_A_CAUSAL_MODEL, chosen_length, typed
+from boundarymorph.inference.transformer.architecture import CAUSAL_MAX_LENGTH, chosen_length, typed
 from boundarymorph.inference.transformer.body import Body, open_body
 from boundarymorph.inference.transformer.device import LoadOptions, Placement
 from boundarymorph.inference.transformer.repository import Repository
@@ -79,7 +79,7 @@ class TransformerDualEncoder:
         self.batch_tokens = batch_tokens
         self.workers = workers
         self.backend = f"torch-{body.device_type}"
-        self.side_by_side = body.device_type == "cpu"
+        self.parallel = body.device_type == "cpu"
         self.pads = not body.packed
         self._reader = reader
         self._body: Body | None = body
@@ -115,7 +115,7 @@ class TransformerDualEncoder:
         )
         tokenizer = repository.backend_tokenizer
         recipe = _recipe(repository, pooling, query_prompt, document_prompt, instruction)
-        length = chosen_length(repository, max_length, recipe.max_length or MOST_OF_A_CAUSAL_MODEL)
+        length = chosen_length(repository, max_length, recipe.max_length or CAUSAL_MAX_LENGTH)
         reader = TextReader(
             tokenizer,
             recipe,

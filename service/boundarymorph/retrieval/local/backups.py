@@ -41,19 +41,20 @@ def write(name: str, store: DocumentStore, target: Path) -> BackupInfo:
     """
     if target.exists():
         raise InvalidInput(f"{target} already exists; choose another folder, or remove it first")
-    aside = target.with_name(f".{target.name}-{uuid4().hex}")
+    temporary = target.with_name(f".{target.name}-{uuid4().hex}")
     with storage_errors(f"no snapshot of {name!r} could be written to {target}"):
         try:
-            aside.mkdir(parents=True)
-            count = store.back_up(aside / _STORE)
+            temporary.mkdir(parents=True)
+            count = store.back_up(temporary / _STORE)
             created = datetime.now(UTC).isoformat(timespec="seconds")
             manifests.seal(
-                aside, {"format": FORMAT, "name": name, "store": store.path.name, "count": count, "created": created}
+                temporary,
+                {"format": FORMAT, "name": name, "store": store.path.name, "count": count, "created": created},
             )
-            aside.rename(target)
+            temporary.rename(target)
             sync(target.parent)
         except BaseException:
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
             raise
     return _info(manifests.read(target, FORMAT))
 

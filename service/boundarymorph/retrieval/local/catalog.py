@@ -17,7 +17,7 @@ from boundarymorph.errors import CorruptIndex, IndexConflict, InvalidInput, Stor
 from boundarymorph.retrieval.catalog import NAME, WORDS, IndexInfo, check_name, check_same, unknown
 from boundarymorph.retrieval.local import backups
 from boundarymorph.retrieval.local.index import LocalIndex
-from boundarymorph.retrieval.local.matching import REMEMBERED_BYTES
+from boundarymorph.retrieval.local.matching import FILTER_BYTES
 from boundarymorph.retrieval.local.sqlite_file import LOG_BYTES
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.local.vector_index import VectorIndex
@@ -45,7 +45,7 @@ class LocalCatalog:
         *,
         warnings: Sequence[str] = (),
         log_bytes: int = LOG_BYTES,
-        filter_bytes: int = REMEMBERED_BYTES,
+        filter_bytes: int = FILTER_BYTES,
     ) -> None:
         """make_vectors: makes the vector index of every index, whatever its kind, for instance on an accelerator.
 
@@ -95,9 +95,7 @@ class LocalCatalog:
             index = self._open.get(name)
             if index is None or not exists(index.path):
                 self._forget(name, forgotten)
-                store = DocumentStore(
-                    self._file(folder), log_bytes=self._log_bytes, remembered_bytes=self._filter_bytes
-                )
+                store = DocumentStore(self._file(folder), log_bytes=self._log_bytes, filter_bytes=self._filter_bytes)
                 if store.info.kind == WORDS:
                     index = WordsIndex(name, store)
                 else:
@@ -159,13 +157,13 @@ class LocalCatalog:
         folder = self._folder(name)
         if folder.exists() and not replace:
             raise _taken(name)
-        aside = self._directory / f".creating-{uuid4().hex}"
+        temporary = self._directory / f".creating-{uuid4().hex}"
         with storage_errors(f"{name!r} could not be restored from {source}"), self._building():
             try:
-                backups.unpack(source, aside, f"{uuid4().hex}{_SUFFIX}")
-                self._replace(folder, aside) if replace else self._place(folder, aside)
+                backups.unpack(source, temporary, f"{uuid4().hex}{_SUFFIX}")
+                self._replace(folder, temporary) if replace else self._place(folder, temporary)
             finally:
-                shutil.rmtree(aside, ignore_errors=True)
+                shutil.rmtree(temporary, ignore_errors=True)
         return self.describe(name)
 
     def close(self) -> None:
@@ -190,38 +188,38 @@ class LocalCatalog:
 
     def _build(self, folder: Path, encoder: str | None, dimension: int, kind: str, lexical: bool) -> bool:
         """Create the index in a temporary folder and move it into place; False if another process was faster."""
-        aside = self._directory / f".creating-{uuid4().hex}"
+        temporary = self._directory / f".creating-{uuid4().hex}"
         with storage_errors(str(folder)), self._building():
             try:
-                aside.mkdir()
-                path = aside / f"{uuid4().hex}{_SUFFIX}"
+                temporary.mkdir()
+                path = temporary / f"{uuid4().hex}{_SUFFIX}"
                 store = DocumentStore.create(path, encoder=encoder, dimension=dimension, kind=kind, lexical=lexical)
                 store.close()
                 with suppress(IndexConflict):
-                    self._place(folder, aside)
+                    self._place(folder, temporary)
                     return True
             finally:
-                shutil.rmtree(aside, ignore_errors=True)
+                shutil.rmtree(temporary, ignore_errors=True)
         return False
 
-    def _place(self, folder: Path, aside: Path) -> None:
+    def _place(self, folder: Path, temporary: Path) -> None:
         """Rename a temporary folder to its final name. Raises IndexConflict if that exists, and OSError."""
         try:
-            aside.rename(folder)
+            temporary.rename(folder)
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 raise _taken(folder.name) from error
             raise
         sync(self._directory)
 
-    def _replace(self, folder: Path, aside: Path) -> None:
+    def _replace(self, folder: Path, temporary: Path) -> None:
         """Do the same, moving any existing index away just before, and back if anything fails."""
         before = self._directory / f"{_REPLACED}{uuid4().hex}-{folder.name}"
         with ExitStack() as forgotten, self._lock:
             with suppress(FileNotFoundError):
                 folder.rename(before)
             try:
-                self._place(folder, aside)
+                self._place(folder, temporary)
             except BaseException:
                 with suppress(OSError):
                     before.rename(folder)

@@ -15,12 +15,12 @@ from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.local.lookup import LIVING, last_sequence
 from boundarymorph.retrieval.local.metadata_index import candidates
 
-REMEMBERED_BYTES = 64 * 2**20
+FILTER_BYTES = 64 * 2**20
 _REMAINS = 10_000
 _READS = 64
 _SCANNED_PER_LOOKUP = 4  # metadata read in order in the time of one lookup by sequence number
 _AMONG = "sequence IN (SELECT value FROM json_each(?))"
-_FILTER_BYTES = 1_024  # memory of a filter, without its values
+_ENTRY_BYTES = 1_024  # memory of a filter, without its values
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class MatchingReader:
     Thread-safe. Every call is given a connection in a transaction, whose state of the file it answers for.
     """
 
-    def __init__(self, *, most_bytes: int = REMEMBERED_BYTES) -> None:
+    def __init__(self, *, most_bytes: int = FILTER_BYTES) -> None:
         self._most_bytes = most_bytes
         self._bytes = 0
         self._lock = Lock()
@@ -70,7 +70,7 @@ class MatchingReader:
             if self._matched.get(filter) is not matched:
                 return  # evicted in the meantime
             if matched.own_bytes == 0:
-                matched.own_bytes = _FILTER_BYTES + 2 * len(repr(filter.condition))
+                matched.own_bytes = _ENTRY_BYTES + 2 * len(repr(filter.condition))
             self._bytes -= matched.counted
             matched.counted = matched.own_bytes + matched.sequences.nbytes
             self._bytes += matched.counted

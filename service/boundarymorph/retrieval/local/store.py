@@ -20,7 +20,7 @@ from boundarymorph.retrieval.fusion import Ranked
 from boundarymorph.retrieval.halves import TOLERANCE, unit_rows_of
 from boundarymorph.retrieval.local import metadata_index, schema
 from boundarymorph.retrieval.local.lookup import LIVING, embeddings_of, ids_of, last_sequence, purged, select
-from boundarymorph.retrieval.local.matching import REMEMBERED_BYTES, MatchingReader
+from boundarymorph.retrieval.local.matching import FILTER_BYTES, MatchingReader
 from boundarymorph.retrieval.local.sqlite_file import LOG_BYTES, SqliteFile, storage_trouble
 from boundarymorph.retrieval.local.words import bury_words, has_words, index_more_words
 from boundarymorph.retrieval.vectors import unit_embeddings
@@ -61,12 +61,12 @@ class DocumentStore(SqliteFile):
         tombstones_kept: int = 10_000,
         page: int = 10_000,
         log_bytes: int = LOG_BYTES,
-        remembered_bytes: int = REMEMBERED_BYTES,
+        filter_bytes: int = FILTER_BYTES,
     ) -> None:
         """Open an existing store, after migrating one of an older version, in batches of documents.
 
         tombstones_kept: deletions that `changes` still lists individually; page: how many changes it returns at a time;
-        log_bytes: size of SQLite's write-ahead log above which a write empties it; remembered_bytes: memory for the
+        log_bytes: size of SQLite's write-ahead log above which a write empties it; filter_bytes: memory for the
         matches of recent filters. Raises UnknownIndex, CorruptIndex, StorageFull or
         StorageUnavailable.
         """
@@ -74,7 +74,7 @@ class DocumentStore(SqliteFile):
         self._tombstones_kept = tombstones_kept
         self._page = page
         self._words = LexicalReader()
-        self._matched = MatchingReader(most_bytes=remembered_bytes)
+        self._matched = MatchingReader(most_bytes=filter_bytes)
         schema.migrate(self)
         with self.transaction() as connection:
             self.info = schema.configuration(connection, has_words(connection))

@@ -92,24 +92,24 @@ class StructureFiles:
         Raises OSError, StorageUnavailable, and what `checkpoint` raises; then nothing is left behind.
         """
         name = f"{index.sequence:016d}-{uuid4().hex[:8]}"
-        aside = self.folder / f".writing-{name}"
+        temporary = self.folder / f".writing-{name}"
         file, rows = index.file, index.view().rows
         assert file.effort is not None
         try:
-            aside.mkdir()
+            temporary.mkdir()
             try:
-                _faiss.write_index(file.index, str(aside / _FILE))
+                _faiss.write_index(file.index, str(temporary / _FILE))
             except RuntimeError as error:
-                raise StorageUnavailable(f"FAISS could not write {aside / _FILE}: {error}") from error
+                raise StorageUnavailable(f"FAISS could not write {temporary / _FILE}: {error}") from error
             exact = np.array(list(file.exact.values()), "<f4").reshape(len(file.exact), file.index.d)
             places = np.array(list(file.exact), "<i8")
-            np.savez(aside / _ROWS, sequences=rows.sequences[: rows.count], places=places, exact=exact)
+            np.savez(temporary / _ROWS, sequences=rows.sequences[: rows.count], places=places, exact=exact)
             effort = {"depths": file.effort.depths, "probes": file.effort.probes, "recalls": file.effort.recalls}
             facts = {"format": FORMAT, "store": self._store.path.name, "sequence": index.sequence, "loss": file.loss}
-            manifests.seal(aside, facts | effort | {"clusters": file.clusters, "count": len(rows)}, checkpoint)
-            aside.rename(self.folder / name)
+            manifests.seal(temporary, facts | effort | {"clusters": file.clusters, "count": len(rows)}, checkpoint)
+            temporary.rename(self.folder / name)
         except BaseException:
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
             raise
         sync(self.folder)
         for path in self.folder.iterdir():

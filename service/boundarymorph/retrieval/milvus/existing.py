@@ -27,7 +27,7 @@ from boundarymorph.retrieval.milvus.structures import Parameters
 from boundarymorph.selection.pool import unit_rows
 
 DYNAMIC = "$meta"  # holds the fields of a document that are not in the schema
-MOST_LOOKED_AT = 4 * SEARCH_LIMIT  # documents whose metadata are read in one search
+MOST_SIFTED = 4 * SEARCH_LIMIT  # documents whose metadata are read in one search
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +169,10 @@ class ExistingIndex(SearchedCollection):
             ]
             if len(passing) >= depth or len(found.ids) < wanted:
                 return self._fetched(passing)
-            if wanted >= MOST_LOOKED_AT:
+            if wanted >= MOST_SIFTED:
                 said = f"Milvus cannot express the filter; it was looked for among the {wanted:,} nearest documents"
                 return self._fetched(passing)._replace(warnings=[said])
-            wanted = min(4 * wanted, max(wanted, MOST_LOOKED_AT))
+            wanted = min(4 * wanted, max(wanted, MOST_SIFTED))
 
     def _fetched(self, ids: Sequence[str]) -> Nominated:
         fetched = dict(self._collection.vectors(ids))

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from boundarymorph.errors import InvalidConfiguration, ScorerFailed
 from boundarymorph.inference.transformer.architecture import (
-    MOST_OF_A_CAUSAL_MODEL,
+    CAUSAL_MAX_LENGTH,
     caches,
     causal,
     chosen_length,
@@ -69,7 +69,7 @@ class TransformerCrossEncoder:
         self.max_length = max_length
         self.batch_tokens = batch_tokens
         self.workers = workers
-        self.side_by_side = device.type == "cpu"
+        self.parallel = device.type == "cpu"
         self._prompt = prompt
         self._forward: Forward | None = forward
         self._device = device
@@ -102,7 +102,7 @@ class TransformerCrossEncoder:
             revision=options.get("revision"),
             trust_remote_code=options.get("trust_remote_code", False),
         )
-        length = chosen_length(repository, max_length, MOST_OF_A_CAUSAL_MODEL if repository.generates else None)
+        length = chosen_length(repository, max_length, CAUSAL_MAX_LENGTH if repository.generates else None)
         template = _template(repository, prompt, instruction)
         chat = None
         if template is not None:
