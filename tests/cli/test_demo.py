@@ -9,6 +9,7 @@ from rich.console import Console
 
 from boundarymorph.cli import demo
 from boundarymorph.retrieval.document import Document
+from boundarymorph.settings import Settings
 
 
 def test_the_corpus() -> None:
@@ -37,11 +38,12 @@ def test_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "docstrings", few)
     for outcome in ("40 added", "40 unchanged"):
         screen = StringIO()
-        demo.run(Console(file=screen, width=120), tmp_path, "work with time zones", budget=4, k=8)
+        settings = Settings(data_directory=tmp_path, host="::", port=8765)
+        demo.run(Console(file=screen, width=120), settings, "work with time zones", budget=4, k=8)
         shown = screen.getvalue()
         assert f"40 documents: {outcome}" in shown
         assert "POST http://127.0.0.1:" in shown
-        assert "http://127.0.0.1:8080/playground" in shown
+        assert f"`boundarymorph serve --data-directory {tmp_path}`, and http://[::1]:8765/playground" in shown
         assert "8 documents: " in shown and "4 of 4 cross-encoder calls" in shown
 
 
@@ -49,4 +51,4 @@ def test_a_service_that_does_not_start(tmp_path: Path) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.touch()
     with pytest.raises(demo.DemoFailed, match="exit code 1"):
-        demo.run(Console(file=StringIO()), in_the_way, "query", budget=1, k=1)
+        demo.run(Console(file=StringIO()), Settings(data_directory=in_the_way), "query", budget=1, k=1)

@@ -13,6 +13,7 @@ from boundarymorph.selection import StopReason
 from boundarymorph.selector.result import Interruption
 from boundarymorph.server.app import create_app, create_scorer_app
 from boundarymorph.settings import Settings
+from boundarymorph.web import pages
 from boundarymorph.web.files import STATIC
 from tests.api.service import client_of, fake_service, problem, starting
 
@@ -70,6 +71,19 @@ def test_every_reason_has_its_words() -> None:
 async def test_the_pages_are_not_in_the_description(tmp_path: Path) -> None:
     paths = create_app(Settings(data_directory=tmp_path), build=fake_service).openapi()["paths"]
     assert not [path for path in paths if path.startswith(("/playground", "/docs", "/redoc"))]
+
+
+@pytest.mark.parametrize("missing", ["the package", "its files"])
+async def test_without_swagger_ui(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    """The service starts, and its description is where it was."""
+    if missing == "the package":
+        monkeypatch.setattr(pages, "SWAGGER_CARRIER", "not-installed")
+    else:
+        monkeypatch.setattr(pages, "SWAGGER_UI", ("removed.js",))
+    async with starting(Settings(data_directory=tmp_path), fake_service) as client:
+        assert "openapi.json" in problem(await client.get("/docs"), 501, "not-installed")
+        assert (await client.get("/openapi.json")).is_success
+        assert (await client.get("/playground")).is_success
 
 
 async def test_every_application_describes_itself(tmp_path: Path) -> None:

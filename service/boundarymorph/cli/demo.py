@@ -6,6 +6,7 @@ import ast
 import importlib
 import importlib.util
 import inspect
+import shlex
 import socket
 import subprocess
 import sys
@@ -22,12 +23,13 @@ from rich.console import Console
 
 from boundarymorph.cli import terminal
 from boundarymorph.errors import BoundaryMorphError
+from boundarymorph.remote.urls import own_url
 from boundarymorph.retrieval.document import Document
+from boundarymorph.settings import Settings
 
 INDEX = "python-docstrings"
 UPLOAD = 128  # documents per request, so that there is progress to show and an interruption loses little
 STARTUP_SECONDS = 60.0
-PLAYGROUND = "http://127.0.0.1:8080/playground"
 PACKAGES_LEFT_OUT = {
     "__hello__",
     "__phello__",
@@ -47,8 +49,9 @@ class DemoFailed(BoundaryMorphError):
     slug = "demo-failed"
 
 
-def run(console: Console, data_directory: Path, query: str, budget: int, k: int) -> None:
+def run(console: Console, settings: Settings, query: str, budget: int, k: int) -> None:
     """Start the service, index the corpus, select, and print. Raises DemoFailed."""
+    data_directory = settings.data_directory
     console.print("[dim]starting the service[/dim]")
     with service(data_directory) as client:
         encoding = _upload(console, client)
@@ -57,9 +60,17 @@ def run(console: Console, data_directory: Path, query: str, budget: int, k: int)
         console.print(f"\n[bold]POST {client.base_url}/select[/bold] {orjson.dumps(request).decode()}\n")
         answer = _answered(client.post("/select", json=request)).json()
         terminal.print_selection(console, query, answer)
-    console.print(
-        f"\nto see how it came about: `make serve`, or `boundarymorph serve`, and {PLAYGROUND}", highlight=False
-    )
+    console.print(f"\nto see how it came about: {_afterwards(settings)}", highlight=False, soft_wrap=True)
+
+
+def _afterwards(settings: Settings) -> str:
+    """How to run a service that has the index, and where its page then is."""
+    command = "`make serve`, or `boundarymorph serve`"
+    if "data_directory" in settings.model_fields_set:
+        command = f"`boundarymorph serve --data-directory {shlex.quote(str(settings.data_directory))}`"
+    if not settings.playground or not settings.port:
+        return command
+    return f"{command}, and {own_url(settings.host, settings.port)}/playground"
 
 
 def docstrings() -> Iterator[Document]:

@@ -101,8 +101,7 @@ def demo(
     """Start a service, index the docstrings of Python's standard library, and select from them over HTTP."""
     from boundarymorph.cli import demo as demonstration
 
-    directory = Settings.load(data_directory=data_directory).data_directory
-    demonstration.run(console, directory, query, budget, k)
+    demonstration.run(console, Settings.load(data_directory=data_directory), query, budget, k)
 
 
 @app.command()

@@ -22,6 +22,7 @@ from fastapi import FastAPI
 from starlette.routing import NoMatchFound
 
 from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.remote.urls import own_url
 from boundarymorph.server import supervisor
 from boundarymorph.server.protocol import ProblemProtocol
 from boundarymorph.settings import Settings
@@ -188,7 +189,7 @@ class _DrainingServer(uvicorn.Server):
         with suppress(NoMatchFound):
             path = self._app.url_path_for("playground")
             host, port = (sockets or self.servers[0].sockets)[0].getsockname()[:2]
-            log.info("to try it: http://%s:%d%s", f"[{host}]" if ":" in host else host, port, path)
+            log.info("to try it: %s%s", own_url(host, port), path)
 
     async def on_tick(self, counter: int) -> bool:
         """Stop when draining is over. Called ten times a second."""

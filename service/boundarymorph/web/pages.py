@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib.metadata import distribution
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
 
+from boundarymorph.errors import NotInstalled
 from boundarymorph.settings import Settings
 from boundarymorph.web.files import STATIC, StaticFile
 
 PAGE = "index.html"
 CHARTS = ("uPlot.iife.min.js", "uPlot.min.css")
+SWAGGER_CARRIER = "fastapi-swagger"
 SWAGGER_UI = ("swagger-ui-bundle.js", "swagger-ui.css")  # in a package that follows each release of it
 
 
@@ -26,9 +28,24 @@ def playground(settings: Settings) -> APIRouter:
 
 
 def docs() -> APIRouter:
-    """Return the routes of the page with the API description."""
-    carrier = distribution("fastapi-swagger")
-    return _page("docs", [Path(str(carrier.locate_file(f"fastapi_swagger/resources/{name}"))) for name in SWAGGER_UI])
+    """Return the routes of the page with the API description. Without Swagger UI's files it says what is missing."""
+    try:
+        carrier = distribution(SWAGGER_CARRIER)
+        files = [Path(str(carrier.locate_file(f"fastapi_swagger/resources/{name}"))) for name in SWAGGER_UI]
+        return _page("docs", files)
+    except (PackageNotFoundError, FileNotFoundError):
+        return _missing("docs", f"/docs needs the package {SWAGGER_CARRIER}; /openapi.json has the same description")
+
+
+def _missing(name: str, why: str) -> APIRouter:
+    """Return the route of a page that cannot be shown."""
+    routes = APIRouter(include_in_schema=False)
+
+    async def missing() -> Response:
+        raise NotInstalled(why)
+
+    routes.add_api_route(f"/{name}", missing)
+    return routes
 
 
 def _page(name: str, others: Iterable[Traversable]) -> APIRouter:
