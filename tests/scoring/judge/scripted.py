@@ -28,7 +28,8 @@ def pair_of(body: dict[str, Any]) -> tuple[str, str]:
 def completion(content: str | None, /, **more: Any) -> dict[str, Any]:
     """An answer with this content. more: of the choice, the message (`refusal`) and the answer (`model`, `usage`)."""
     message = {"role": "assistant", "content": content, "refusal": more.pop("refusal", None)}
-    answer = {"model": MODEL, "usage": {"prompt_tokens": READ, "completion_tokens": WRITTEN}}
+    usage = {"prompt_tokens": READ, "completion_tokens": WRITTEN, "total_tokens": READ + WRITTEN}
+    answer = {"id": "chatcmpl-1", "object": "chat.completion", "created": 0, "model": MODEL, "usage": usage}
     answer |= {key: more.pop(key) for key in ("model", "usage") if key in more}
     return {**answer, "choices": [{"index": 0, "message": message, "finish_reason": "stop", **more}]}
 
