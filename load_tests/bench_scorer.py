@@ -51,8 +51,8 @@ def main() -> None:
         with checkout(arguments.beside) as tree, scorer(options, tree=tree) as server:
             theirs = _under_load(rows, "before", server.url, texts, bare, arguments)
     else:
-        with infinity.serving(infinity.environment(BUILD / "infinity"), folder, PORT) as url:
-            theirs = _under_load(rows, "infinity", url.replace("http", "infinity"), texts, bare, arguments)
+        with infinity.serving(infinity.environment(BUILD / "infinity"), folder, PORT) as server:
+            theirs = _under_load(rows, "infinity", server.url.replace("http", "infinity"), texts, bare, arguments)
     over = "before" if arguments.beside else "infinity"
     for sessions in arguments.sessions:
         ratios[f"utilisation_at_{sessions}"] = ours[sessions].pairs_per_second / bare

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import httpx
 
+from load_tests.processes import Server
+
 REQUIREMENTS = (
     "infinity-emb[server,torch]==0.0.77",
     "torch==2.13.0",
@@ -65,8 +67,8 @@ def serving(
     batch_size: int = 32,
     threads: int | None = None,
     options: Sequence[str] = RUN,
-) -> Iterator[str]:
-    """Start a server on loopback that reranks with the model, yield its base URL, and stop it at the end.
+) -> Iterator[Server]:
+    """Start a server on loopback that reranks with the model, yield it, and stop it at the end.
 
     threads: of one forward pass, by default torch's number. options: for `infinity_emb v2`, instead of RUN. The output
     is in the environment's server.log.
@@ -89,7 +91,7 @@ def serving(
     try:
         url = f"http://127.0.0.1:{port}"
         _wait(process, url, log)
-        yield url
+        yield Server(process, url)
     finally:
         process.terminate()
         try:
@@ -172,8 +174,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     given = parser.parse_args()
     folder = environment(given.environment)
-    with serving(folder, given.model, given.port, batch_size=given.batch_size, threads=given.threads) as url:
-        print(f"serving {given.model} at {url}; Ctrl-C ends it")
+    with serving(folder, given.model, given.port, batch_size=given.batch_size, threads=given.threads) as server:
+        print(f"serving {given.model} at {server.url}; Ctrl-C ends it")
         try:
             while True:
                 time.sleep(3600)

@@ -24,6 +24,11 @@ class Server:
     process: subprocess.Popen[bytes]
     url: str
 
+    def processor_seconds(self) -> float:
+        """That its process has used so far, on all cores."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # user and system
+
     def resident(self, kind: str) -> int:
         """Return the resident MiB of the process itself (RssAnon) or of mapped files (RssFile)."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -26,8 +27,13 @@ QUERIES = (
 def passages(count: int, *, words: tuple[int, int] = (20, 140), seed: int = 0) -> list[str]:
     """Return passages of consecutive docstrings, with numbers of words drawn evenly from the range."""
     rng = random.Random(seed)
-    vocabulary = itertools.cycle(word for document in docstrings() for word in document.content.split())
+    vocabulary = itertools.cycle(_words())
     return [" ".join(itertools.islice(vocabulary, rng.randint(*words))) for _ in range(count)]
+
+
+@cache
+def _words() -> Sequence[str]:
+    return [word for document in docstrings() for word in document.content.split()]
 
 
 @dataclass(frozen=True, slots=True)
