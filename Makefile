@@ -93,10 +93,8 @@ wheels: | $(BIN)/python  ## the service and its client as wheels -> dist/
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist . clients/python
 	@ls dist/*.whl
 
-check-wheels: wheels  ## install the client's wheel in a fresh environment, with what it needs, and import it
-	rm -rf build/wheels && $(PYTHON) -m venv build/wheels
-	build/wheels/bin/python -m pip install --quiet --disable-pip-version-check dist/boundarymorph_client-*.whl
-	cd build/wheels && bin/python -I -c "import boundarymorph_client as client; print(client.__version__, client.Client())"
+check-wheels: setup wheels  ## install the wheels with pip and uv on each of Python 3.11 to 3.13 that is there, and select -> build/wheels.md
+	$(BIN)/python -m tests.deploy.wheels $(OPTIONS)
 
 # npm by the node of the environment; the copy of it in bin/ does not find its own files.
 TYPESCRIPT := clients/typescript

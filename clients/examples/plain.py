@@ -1,6 +1,6 @@
 """Retrieval-augmented generation in plain Python.
 
-pip install boundarymorph-client openai
+pip install --find-links dist boundarymorph-client openai
 python plain.py "How do I read a gzipped file?"
 """
 

@@ -1,6 +1,6 @@
 /* Retrieval-augmented generation in TypeScript.
 
-npm install boundarymorph-client
+npm install boundarymorph-client-0.1.0.tgz   (clients/typescript/README.md makes it)
 node rag.ts "How do I read a gzipped file?" */
 
 import process from "node:process";

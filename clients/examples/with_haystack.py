@@ -1,6 +1,6 @@
 """Retrieval-augmented generation with Haystack.
 
-pip install 'boundarymorph-client[haystack]'
+pip install --find-links dist 'boundarymorph-client[haystack]'
 python with_haystack.py "How do I read a gzipped file?"
 """
 

@@ -1,6 +1,6 @@
 """Retrieval-augmented generation with LangChain.
 
-pip install 'boundarymorph-client[langchain]' langchain-openai
+pip install --find-links dist 'boundarymorph-client[langchain]' langchain-openai
 python with_langchain.py "How do I read a gzipped file?"
 """
 

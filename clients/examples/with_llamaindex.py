@@ -1,6 +1,6 @@
 """Retrieval-augmented generation with LlamaIndex.
 
-pip install 'boundarymorph-client[llamaindex]' llama-index-llms-openai
+pip install --find-links dist 'boundarymorph-client[llamaindex]' llama-index-llms-openai
 python with_llamaindex.py "How do I read a gzipped file?"
 """
 

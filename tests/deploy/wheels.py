@@ -1,0 +1,130 @@
+"""`make check-wheels`: install the wheels of dist/ as a newcomer does, on every Python there is -> build/wheels.md.
+
+With pip and with uv, each time in a fresh environment: install, and the README's way to a first selection on documents
+of one's own. Seconds are those of a machine that may do other things too, and of downloads that a cache may have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+
+VERSIONS = ("3.11", "3.12", "3.13")
+INSTALLERS = ("uv", "pip")
+OUTPUT = Path("build/wheels.md")
+TEXTS = (
+    "Waves broke over the pier all night.",
+    "The harbour master counted the boats after the gale.",
+    "Bread rises best in a warm kitchen.",
+    "A barometer falls before a storm comes in from the sea.",
+    "Trains were late on Monday.",
+    "The lifeboat crew went out in winds of seventy knots.",
+)
+STEPS = ("install", "index", "select", "client")
+CLIENT = "import boundarymorph_client as c; print(c.__version__, c.Client())"
+QUIET = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_QUIET": "1"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--python", action="append", default=[], help="instead of those that are found; repeatable")
+    arguments = parser.parse_args()
+    wheels = sorted(map(str, Path("dist").resolve().glob("boundarymorph*.whl")))
+    assert len(wheels) == 2, f"dist/ has {wheels}; make wheels"
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        uv = _uv(Path(folder))
+        found = [(_version(given), given) for given in arguments.python] or list(pythons())
+        for installer, (version, python) in itertools.product(INSTALLERS, found):
+            before = _processor()
+            seconds = newcomer(Path(folder) / "new", python, None if installer == "pip" else uv, wheels)
+            figures = (*seconds, sum(seconds), _processor() - before)
+            rows.append(f"| {version} | {installer} | " + " | ".join(f"{figure:.1f}" for figure in figures))
+            print(rows[-1], flush=True)
+    head = f"| Python | by | {' | '.join(STEPS)} | all, s | of processors, s |\n|---|---|{'---:|' * (len(STEPS) + 2)}\n"
+    OUTPUT.parent.mkdir(exist_ok=True)
+    OUTPUT.write_text(head + "".join(f"{row} |\n" for row in rows))
+
+
+def pythons() -> Iterator[tuple[str, str]]:
+    """Version and path of one interpreter of each of the VERSIONS: of the PATH, or of pyenv."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for version in VERSIONS:
+        found = [shutil.which(f"python{version}"), *sorted(map(str, pyenv.glob(f"{version}.*/bin/python")))]
+        for python in filter(None, found):
+            if full := _version(python):
+                yield full, python
+                break
+        else:
+            print(f"left out, as there is none: Python {version}")
+
+
+def newcomer(folder: Path, python: str, uv: str | None, wheels: list[str]) -> list[float]:
+    """Seconds of each of the STEPS, in a fresh environment. Raises where one of them fails."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    lines = (orjson.dumps({"id": str(number), "text": text}) for number, text in enumerate(TEXTS))
+    (folder / "docs.jsonl").write_bytes(b"\n".join(lines))
+    venv = folder / "env"
+    program = str(venv / "bin" / "boundarymorph")
+    if uv is None:
+        install = [[python, "-m", "venv", str(venv)], [str(venv / "bin" / "pip"), "install", *wheels]]
+    else:
+        made = str(venv / "bin" / "python")
+        install = [[uv, "venv", "--python", python, str(venv)], [uv, "pip", "install", "--python", made, *wheels]]
+    steps = (
+        install,
+        [[program, "index", "build", "mine", "--from", "docs.jsonl"]],
+        [[program, "select", "mine", "storms at sea", "-B", "4", "-k", "3"]],
+        [[str(venv / "bin" / "python"), "-I", "-c", CLIENT]],
+    )
+    seconds, output = [], ""
+    for commands in steps:
+        start = time.perf_counter()
+        for command in commands:
+            output = _run(command, folder)
+        seconds.append(time.perf_counter() - start)
+        if commands is steps[2]:
+            assert "3 documents" in output and "4 of 4 cross-encoder calls" in output, output
+    return seconds
+
+
+def _processor() -> float:
+    """Seconds that the programs which have ended have used, on all cores."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _uv(folder: Path) -> str:
+    """uv, in an environment of its own."""
+    _run([sys.executable, "-m", "venv", str(folder / "uv")], folder)
+    _run([str(folder / "uv" / "bin" / "pip"), "install", "uv"], folder)
+    return str(folder / "uv" / "bin" / "uv")
+
+
+def _version(python: str) -> str:
+    """Empty where it is none that runs, as a shim of pyenv may be."""
+    asked = subprocess.run([python, "-c", "import platform; print(platform.python_version())"], capture_output=True)
+    return asked.stdout.decode().strip() if asked.returncode == 0 else ""
+
+
+def _run(command: list[str], folder: Path) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | QUIET
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()
