@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 
 from boundarymorph.evaluation import plots, tables
-from boundarymorph.evaluation.calibration import BINS, BUDGETS, SMALL_KS, calibration, small
+from boundarymorph.evaluation.calibration import BINS, BUDGETS, LEAST, SMALL_KS, calibration, small, threshold
 from boundarymorph.evaluation.options import Row
 from load_tests import report
 
@@ -36,9 +36,10 @@ def main() -> None:
     def measured(study: Callable[..., list[Row]]) -> dict[str, list[Row]]:
         return {name: study(table, given.every, lambda: None) for name, table in found.items()}
 
-    calibrated, sets = measured(calibration), measured(small)
+    calibrated, sets, reached = measured(calibration), measured(small), measured(threshold)
     figures = {"calibration": _calibration(calibrated), "loss": _loss(calibrated), "reliability": _bins(calibrated)}
     figures |= {f"small sets, {title}": _small(sets, metric) for metric, title in METRICS.items()}
+    figures["min_relevance: F1"] = _threshold(reached)
     (given.out / "plots").mkdir(parents=True, exist_ok=True)
     (given.out / "calibration.json").write_bytes(
         orjson.dumps(figures, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY)
@@ -105,6 +106,21 @@ def _small(found: dict[str, list[Row]], metric: str) -> list[Line]:
                     values = [row[metric] for row in rows if (row["budget"], row["k"], row["how"]) == (budget, k, how)]
                     if np.isfinite(values).any():
                         line[f"k = {k}: {how}"] = f"{100 * np.nanmean(values):.1f}"
+            lines.append(line)
+    return lines
+
+
+def _threshold(found: dict[str, list[Row]]) -> list[Line]:
+    lines: list[Line] = []
+    for name, rows in found.items():
+        for budget in BUDGETS:
+            line: Line = {"table": name, "B": budget}
+            for least in LEAST:
+                here = [row for row in rows if (row["budget"], row["least"]) == (budget, least)]
+                line[f"{least:g}: reach it"] = f"{np.mean([row['right'] for row in here]):.0f}"
+                for how in dict.fromkeys(row["how"] for row in here):
+                    of_how = [row["f1"] for row in here if row["how"] == how]
+                    line[f"{least:g}: {how}"] = f"{100 * np.mean(of_how):.1f}"
             lines.append(line)
     return lines
 

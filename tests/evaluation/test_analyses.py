@@ -10,9 +10,11 @@ from boundarymorph.evaluation.analyses import (
     multimodal,
 )
 from boundarymorph.evaluation.methods import chosen
-from boundarymorph.evaluation.methods.morph import Morph
+from boundarymorph.evaluation.methods.morph import Morph, drive
+from boundarymorph.evaluation.problem import Problem
 from boundarymorph.evaluation.run import experiment
-from boundarymorph.selection.methods import METHODS, PAPER
+from boundarymorph.selection import DocumentCapacity, SelectionSession
+from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
 from tests.evaluation.tables import synthetic
 
 TABLE = synthetic(queries=6)
@@ -40,6 +42,16 @@ def test_capacity_curves_agree_with_the_experiment_where_told_and_judged_meet() 
     assert list(curves.evaluated) == [3, 5, 10, 59]
     for row, k in ((0, 5), (1, 10)):
         assert curves.values[row, curves.evaluated.index(k)] == pytest.approx(OUTCOME.mean(PAPER, 8, k))
+
+
+def test_sets_of_another_size_are_cut_as_the_product_cuts_them() -> None:
+    method, question = Morph(METHODS[DEFAULT]), TABLE.question(0)
+    five, twenty = method.sets(Problem(question, 8, 10), [5, 20])
+    session = SelectionSession(question.pool, budget=8, k=10, config=METHODS[DEFAULT])
+    drive(session, Problem(question, 8, 10))
+    for k, documents in ((5, five), (20, twenty)):
+        session.capacity = DocumentCapacity(k)
+        assert documents.tolist() == session.selection().documents.tolist()
 
 
 @pytest.mark.parametrize(

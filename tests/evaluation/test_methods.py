@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import InvalidInput
+from boundarymorph.evaluation.fused import fused_order, reordered
 from boundarymorph.evaluation.methods import CONTESTANTS, GROUPS, chosen
 from boundarymorph.evaluation.methods.bagel import Bagel, WarmStarted
 from boundarymorph.evaluation.methods.gar import Gar
+from boundarymorph.evaluation.methods.hybrid import Hybrid
 from boundarymorph.evaluation.methods.independent import Independent
 from boundarymorph.evaluation.methods.lexical import Lexical
 from boundarymorph.evaluation.methods.mips import Mips
@@ -17,7 +19,7 @@ from boundarymorph.evaluation.methods.quam import Quam
 from boundarymorph.evaluation.methods.rgs import Rgs
 from boundarymorph.evaluation.methods.single_stage import SingleStage
 from boundarymorph.evaluation.metrics import quality
-from boundarymorph.evaluation.problem import Texts
+from boundarymorph.evaluation.problem import Question, Texts
 from boundarymorph.evaluation.run import run_once
 from boundarymorph.selection import Belief, SelectionSession, UpperConfidenceBound
 from boundarymorph.selection.methods import METHODS
@@ -64,6 +66,18 @@ def test_rgs_with_all_calls_as_seeds_is_single_stage(budget: int) -> None:
             for k in (4, 10, 40):
                 mine, theirs = quality(question, ranking, k, run.scored), quality(question, expected, k, other.scored)
                 assert abs(mine.ce_ncg - theirs.ce_ncg) < 1e-12
+
+
+@pytest.mark.parametrize("method", [SingleStage(), Gar(4, 3), Quam(4, 3, 5)])
+def test_hybrid_baselines_are_the_same_over_a_pool_in_the_fused_order(method: SingleStage | Gar | Quam) -> None:
+    for question in QUESTIONS:
+        order, scores = fused_order(question.pool)
+        assert order.tolist() != list(range(80))
+        by_hand = Question(question.id, reordered(question.pool, order, scores), question.scores[order])
+        expected, ranking = run_once(method, by_hand, 12, 10)
+        run, found = run_once(Hybrid(method), question, 12, 10)
+        assert run.calls == order[expected.calls].tolist()
+        assert found.tolist() == order[ranking].tolist()
 
 
 def test_rgs_by_hand() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from boundarymorph.evaluation import options
+from boundarymorph.evaluation.fused import fused_order
 from boundarymorph.evaluation.metrics import normalised_gain
 from boundarymorph.evaluation.tables import Table
 from boundarymorph.selection import SelectionSession, TokenCapacity
@@ -69,7 +70,7 @@ def test_every_study_runs_and_names_its_queries(table: Table, monkeypatch: pytes
 
 def test_hybrid_orders_the_same_pool_by_both(table: Table) -> None:
     question = table.question(0)
-    order, scores = options._fused(question.pool)
+    order, scores = fused_order(question.pool)
     assert sorted(order.tolist()) == list(range(160))
     assert (np.diff(scores) <= 0).all()
     words = question.pool.features["bm25"]
@@ -77,7 +78,7 @@ def test_hybrid_orders_the_same_pool_by_both(table: Table) -> None:
     ranks = [1 + best, 1 + int((words > words[best]).sum())]
     assert scores[0] == pytest.approx(sum(1 / (60 + rank) for rank in ranks))
     silent = replace(question.pool, features={"bm25": np.zeros(160)})
-    assert options._fused(silent)[0].tolist() == list(range(160))
+    assert fused_order(silent)[0].tolist() == list(range(160))
     rows = options.hybrid(table, 3, lambda: None)
     unspent = {row["prior"]: row["ce_ncg"] for row in rows if (row["budget"], row["k"]) == (0, 50)}
     assert unspent["similarity"] == normalised_gain(np.arange(50), question.scores)

@@ -989,6 +989,11 @@ export interface components {
              */
             max_tokens: number | null;
             /**
+             * Min Relevance
+             * @description null if not given: then k documents are returned
+             */
+            min_relevance: number | null;
+            /**
              * Method
              * @description in force
              */
@@ -1015,7 +1020,7 @@ export interface components {
             stop_reason: "budget" | "pool_exhausted" | "settled" | "nothing_to_decide" | "deadline" | "overloaded" | "cost_ceiling" | "encoder_unavailable" | "encoder_failed" | "retriever_unavailable" | "retriever_failed" | "scorer_unavailable" | "scorer_failed";
             /**
              * Expected Loss
-             * @description share of the best set's relevance that the set is expected to miss; 0 if every document fits
+             * @description share of the best set's relevance that the set is expected to miss; 0 if every document fits. With 'min_relevance', if k is not the limit: what the set's expected F1 lacks of 1
              */
             expected_loss: number;
             /**
@@ -2090,6 +2095,12 @@ export interface components {
              * @default null
              */
             max_tokens?: number | null;
+            /**
+             * Min Relevance
+             * @description return only what is more likely than not to score at least this, at most k documents and possibly none; calls go to where that is in doubt
+             * @default null
+             */
+            min_relevance?: number | null;
             /**
              * Method
              * @description 'trend' learns how the scores relate to the ranking; 'boundarymorph' is the paper's method, which makes the paper's calls one by one only with batch_size 1 and reuse false
@@ -4187,6 +4198,8 @@ export interface operations {
                     k?: number;
                     /** @description Instead of k: as many documents as fit into this many tokens, the limit of the answer. */
                     max_tokens?: number;
+                    /** @description Only documents that are likely at least so relevant, from 0 to 1: k of them at most, or none. */
+                    min_relevance?: number;
                     /** @description How many documents may be judged by the accurate model; more are better and slower. "auto" stops when more would hardly help. The service has a default. */
                     budget?: number | "auto";
                     /** @description Only documents whose metadata match it: {"year": {"gte": 2020}, "kind": "review"}. Operators: eq, ne, in, nin, gt, gte, lt, lte, exists; combine with {"and": [...]}, {"or": [...]}, {"not": {...}}. */

@@ -21,6 +21,12 @@ class SelectDocuments(Message):
         ge=200,
         description="Instead of k: as many documents as fit into this many tokens, the limit of the answer.",
     )
+    min_relevance: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Only documents that are likely at least so relevant, from 0 to 1: k of them at most, or none.",
+    )
     budget: int | Literal["auto"] | None = Field(
         None,
         description="How many documents may be judged by the accurate model; more are better and slower. "

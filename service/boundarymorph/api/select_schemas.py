@@ -128,6 +128,13 @@ class SelectRequest(Message):
     max_tokens: int | None = Field(
         None, ge=1, le=1_000_000_000, description="return documents up to this many tokens, instead of k"
     )
+    min_relevance: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="return only what is more likely than not to score at least this, at most k documents and possibly "
+        "none; calls go to where that is in doubt",
+    )
     method: Literal[*METHODS] | None = Field(  # type: ignore[valid-type]
         None,
         description="'trend' learns how the scores relate to the ranking; 'boundarymorph' is the paper's method, "
@@ -196,6 +203,8 @@ class SelectRequest(Message):
             raise ValueError("'vectors' is \"lexical\": leave out the embeddings, or leave out 'vectors'")
         if self.k is not None and self.max_tokens is not None:
             raise ValueError("give 'k' or 'max_tokens', not both")
+        if self.min_relevance is not None and self.max_tokens is not None:
+            raise ValueError("'min_relevance' goes with 'k': at most so many documents; leave out 'max_tokens'")
         return self
 
     @property
@@ -282,6 +291,7 @@ class SelectResponse(BaseModel):
     pool_size: int = Field(description="N")
     k: int | None = Field(description="null if 'max_tokens' was given")
     max_tokens: int | None = Field(description="null if 'k' counts")
+    min_relevance: float | None = Field(description="null if not given: then k documents are returned")
     method: str = Field(description="in force")
     vectors: VectorSource = Field(
         description="the source of the documents' vectors: given in the request, the service's encoder, the words "
@@ -295,7 +305,8 @@ class SelectResponse(BaseModel):
         description="why no more calls were made"
     )
     expected_loss: float = Field(
-        description="share of the best set's relevance that the set is expected to miss; 0 if every document fits"
+        description="share of the best set's relevance that the set is expected to miss; 0 if every document fits. "
+        "With 'min_relevance', if k is not the limit: what the set's expected F1 lacks of 1"
     )
     timings_ms: dict[str, float] = Field(description="by stage, and in total")
     warnings: list[str] = Field(description="what a caller should know, in words")

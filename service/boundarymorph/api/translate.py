@@ -60,6 +60,7 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
         budget=_budget(request, settings),
         k=None if request.max_tokens is not None else request.k or settings.k,
         max_tokens=request.max_tokens,
+        min_relevance=request.min_relevance,
         settle=settings.auto_settle if request.budget == "auto" else None,
         method=request.method or settings.method,
         batch_size=limits.batch_size if batch_size == "auto" else batch_size,
@@ -88,6 +89,7 @@ def response_of(result: SelectionResult, task: SelectionTask, *, explain: bool =
         pool_size=len(result.pool),
         k=task.k,
         max_tokens=task.max_tokens,
+        min_relevance=task.min_relevance,
         method=task.method,
         vectors=result.vectors,
         usage=Usage(

@@ -17,9 +17,8 @@ def select(
     query: Annotated[str, typer.Argument(help="The information need, in plain words.")],
     budget: Annotated[str | None, typer.Option("--budget", "-B", help='Calls, or "auto".', show_default="50")] = None,
     k: Annotated[int | None, typer.Option("-k", help="Documents to return.", show_default="50")] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(help="Return documents up to this many tokens, instead of k.")
-    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Return up to this many tokens, instead of k.")] = None,
+    min_relevance: Annotated[float | None, typer.Option(help="Only what likely scores at least this, up to k.")] = None,
     depth: Annotated[int | None, typer.Option("--depth", "-N", help="Candidates.", show_default="10000")] = None,
     batch_size: Annotated[str | None, typer.Option(help='Documents per round, or "auto".', show_default="auto")] = None,
     method: Annotated[
@@ -29,8 +28,7 @@ def select(
         str, typer.Option(help="If every document fits: order makes calls for their order, set makes none.")
     ] = "order",
     filter: Annotated[
-        str | None,
-        typer.Option(help='Only documents whose metadata match it, as JSON: {"year": {"gte": 2020}}.'),
+        str | None, typer.Option(help='Only documents whose metadata match it, as JSON: {"year": {"gte": 2020}}.')
     ] = None,
     hybrid: Annotated[bool, typer.Option("--hybrid", help="Rank candidates by vectors and by words together.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer of POST /select.")] = False,
@@ -47,6 +45,7 @@ def select(
         "budget": _number(budget),
         "k": k,
         "max_tokens": max_tokens,
+        "min_relevance": min_relevance,
         "depth": depth,
         "batch_size": _number(batch_size),
         "method": method,

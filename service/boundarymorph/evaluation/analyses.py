@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from boundarymorph.evaluation import multimodality
 from boundarymorph.evaluation.methods import Method
-from boundarymorph.evaluation.metrics import curve
+from boundarymorph.evaluation.methods.morph import Morph
+from boundarymorph.evaluation.metrics import curve, normalised_gain
+from boundarymorph.evaluation.problem import Problem
 from boundarymorph.evaluation.run import Outcome, run_once
 from boundarymorph.evaluation.statistics import Comparison, benjamini_hochberg, bootstrap_interval, paired_p
 from boundarymorph.evaluation.tables import Table
@@ -40,14 +42,17 @@ def capacity_curves(
     evaluated: Sequence[int],
     advance: Callable[[], None] = lambda: None,
 ) -> CapacityCurves:
-    """Paper sec. 5.2, fig. k-opt-vs-k-eval (a)."""
+    """Paper sec. 5.2, fig. k-opt-vs-k-eval (a). The sets of the product's methods are cut as the product cuts them."""
     optimised = sorted({min(k, table.depth - 1) for k in optimised})
     evaluated = sorted({min(k, table.depth - 1) for k in (*evaluated, *optimised)})
     values = np.full((len(table), len(optimised), len(evaluated)), np.nan)
     for number, question in enumerate(table.questions()):
         for row, k in enumerate(optimised):
-            _, ranking = run_once(method, question, budget, k)
-            values[number, row] = curve(ranking, question.scores, evaluated)
+            if isinstance(method, Morph):
+                sets = method.sets(Problem(question, budget, k), evaluated)
+                values[number, row] = [normalised_gain(documents, question.scores) for documents in sets]
+            else:
+                values[number, row] = curve(run_once(method, question, budget, k)[1], question.scores, evaluated)
         advance()
     defined = np.isfinite(values).all(axis=(1, 2))
     return CapacityCurves(optimised, evaluated, values[defined].mean(axis=0))

@@ -18,6 +18,7 @@ from boundarymorph.selection.rounds import growing
 
 BUDGETS = (10, 25, 50)
 CALIBRATED_KS, SMALL_KS = (10, 50, 100), (5, 10, 20)
+LEAST, AT_MOST = (0.3, 0.5, 0.8), 200  # min_relevance, and k with it
 HEAD = 10  # documents whose order counts in nDCG
 BINS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
@@ -77,6 +78,28 @@ def small(table: Table, every: int, watch: Watch) -> list[Row]:
     return found
 
 
+def threshold(table: Table, every: int, watch: Watch) -> list[Row]:
+    """F1 of "everything that scores at least so much" against all scores: of `min_relevance`, of reranking the first B,
+    and of the default's set thresholded. To find nothing where there is nothing is right."""
+    found: list[Row] = []
+    for row, question, budget in _settings(table, every, watch):
+        pool, scores = question.pool, question.scores
+        default = _played(pool, scores, budget, AT_MOST).selection()
+        for least in LEAST:
+            right = np.flatnonzero(scores >= least)
+            sets = {
+                "first B": np.flatnonzero(scores[:budget] >= least),
+                "default": default.documents[default.relevance >= least],
+                "min_relevance": _played(pool, scores, budget, AT_MOST, least).selection().documents,
+            }
+            for how, chosen in sets.items():
+                total = len(chosen) + len(right)
+                f1 = 2.0 * np.isin(chosen, right).sum() / total if total else 1.0
+                setting = {"query": row, "budget": budget, "least": least, "how": how, "right": len(right)}
+                found.append({**setting, "returned": len(chosen), "f1": float(f1)})
+    return found
+
+
 def _settings(table: Table, every: int, watch: Watch) -> Iterator[tuple[int, Question, int]]:
     for row in range(0, len(table), every):
         for budget in BUDGETS:
@@ -84,9 +107,11 @@ def _settings(table: Table, every: int, watch: Watch) -> Iterator[tuple[int, Que
         watch()
 
 
-def _played(pool: Pool, scores: NDArray[np.float64], budget: int, k: int) -> SelectionSession:
+def _played(
+    pool: Pool, scores: NDArray[np.float64], budget: int, k: int, least: float | None = None
+) -> SelectionSession:
     """A session to its end, in rounds as the service makes them."""
-    session = SelectionSession(pool, budget=budget, k=k, config=METHODS[DEFAULT])
+    session = SelectionSession(pool, budget=budget, k=k, config=METHODS[DEFAULT], min_relevance=least)
     while (left := budget - session.spent) and (asked := session.ask(growing(session.spent, left, budget))).size:
         session.tell(asked, scores[asked])
     return session

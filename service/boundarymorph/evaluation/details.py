@@ -43,11 +43,11 @@ def details(found: Study, pictures: Sequence[str]) -> list[str]:
     titles = {contestant.name: contestant.title for contestant in found.outcome.contestants}
     budget, k = found.pictured
     parts = [_intervals(found, titles), _cross_encoder_itself(found)]
-    if found.capacity is not None:
+    for name, curves in found.capacity.items():
         parts.append(
-            f"**Capacity.** {titles[found.reference]} at B = {budget}, told k = "
-            f"{', '.join(str(told) for told in found.capacity.optimised)}: in "
-            f"{100 * found.capacity.best_where_told:.0f} % of these no run beats the one that was told the k at which "
+            f"**Capacity.** {titles[name]} at B = {budget}, told k = "
+            f"{', '.join(str(told) for told in curves.optimised)}: in "
+            f"{100 * curves.best_where_told:.0f} % of these no run beats the one that was told the k at which "
             "it is judged (to 0.1 points)."
         )
     shares = found.shares()
@@ -57,12 +57,11 @@ def details(found: Study, pictures: Sequence[str]) -> list[str]:
             + ", ".join(f"{titles[name]} {100 * share:.0f} %" for name, share in shares.items())
             + "."
         )
-    if found.multimodality is not None:
-        modes = found.multimodality
+    for name, modes in found.multimodality.items():
         parts.append(
             f"**Multimodality.** {int((modes.peaks > 1).sum())} of {len(modes.peaks)} queries have more than one peak "
-            f"(median {median(modes.peaks.tolist()):.0f}); Spearman's rho of multimodal mass with the gain over BAGEL "
-            f"is {modes.rho:+.2f} (p = {modes.p:.2g})."
+            f"(median {median(modes.peaks.tolist()):.0f}); Spearman's rho of multimodal mass with the gain of "
+            f"{titles[name]} over BAGEL is {modes.rho:+.2f} (p = {modes.p:.2g})."
         )
     if found.audit:
         read = [pair.agreement for pair in found.audit if pair.agreement is not None]

@@ -37,6 +37,12 @@ class Neighbourhood:
         positions, cosines = self._nearest
         return positions[:, :count], cosines[:, :count]
 
+    def reordered(self, pool: Pool, order: Positions) -> Neighbourhood:
+        """Of the same documents in another order, whose positions are in `order` here."""
+        same, (positions, cosines) = Neighbourhood(pool), self.nearest(CANDIDATES)
+        same._nearest = np.argsort(order)[positions[order]], cosines[order]
+        return same
+
     def graph(self, degree: int) -> Positions:
         """(N, degree) out-neighbours, nearest first, padded with -1: robust pruning (Vamana, alpha = 1.2) of each
         document's 100 nearest, then of these and the reverse edges together.

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.evaluation.fused import fused_order, reordered
 from boundarymorph.evaluation.methods.morph import Morph
 from boundarymorph.evaluation.metrics import normalised_gain
 from boundarymorph.evaluation.problem import Question
 from boundarymorph.evaluation.run import run_once
 from boundarymorph.evaluation.tables import Table
-from boundarymorph.retrieval.fusion import fuse
 from boundarymorph.selection import (
     Capacity,
     Config,
@@ -214,8 +214,8 @@ def hybrid(table: Table, every: int, watch: Watch) -> list[Row]:
     for row, question in questions(table, every, watch):
         if "bm25" not in question.pool.features:
             continue
-        order, scores = _fused(question.pool)
-        fused = _reordered(question.pool, order, scores)
+        order, scores = fused_order(question.pool)
+        fused = reordered(question.pool, order, scores)
         orders: Mapping[str, tuple[Pool, NDArray[np.float64]]] = {
             "similarity": (question.pool, question.scores),
             "fused": (fused, question.scores[order]),
@@ -288,20 +288,6 @@ def at_fixed_budget(rows: Sequence[Row], calls: float) -> list[Row]:
         quality = np.interp(calls, [row["calls"] for row in run], [row["ce_ncg"] for row in run])
         found.append({**run[0], "calls": calls, "ce_ncg": float(quality)})
     return found
-
-
-def _fused(pool: Pool) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Positions in the order of their reciprocal ranks by similarity and BM25 together, and these scores."""
-    words = pool.features["bm25"]
-    by_words = [pool.ids[position] for position in np.argsort(-words, kind="stable") if words[position] > 0]
-    ranked = fuse([pool.ids, by_words])
-    positions = {id: position for position, id in enumerate(pool.ids)}
-    return np.array([positions[id] for id in ranked.ids], dtype=np.intp), ranked.scores
-
-
-def _reordered(pool: Pool, order: NDArray[np.intp], scores: NDArray[np.float64]) -> Pool:
-    features = {name: signal[order] for name, signal in {**pool.features, "similarity": pool.scores}.items()}
-    return Pool([pool.ids[position] for position in order], pool.embeddings[order], pool.query, scores, features)
 
 
 def _at_budgets(session: SelectionSession, scores: NDArray[np.float64], budgets: Sequence[int]) -> Iterator[int]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import BoundaryMorphError
+from boundarymorph.evaluation.fused import fused_order, reordered
 from boundarymorph.evaluation.neighbours import Neighbourhood
 from boundarymorph.retrieval.words.lexical import PoolWords
 from boundarymorph.retrieval.words.vectors import LexicalVectors, lexical_vectors
@@ -50,6 +51,14 @@ class Question:
     @cached_property
     def neighbourhood(self) -> Neighbourhood:
         return Neighbourhood(self.pool)
+
+    @cached_property
+    def fused(self) -> tuple[Question, NDArray[np.intp]]:
+        """The same question with its pool in the order of similarity and BM25 together, and that order."""
+        order, scores = fused_order(self.pool)
+        question = Question(self.id, reordered(self.pool, order, scores), self.scores[order])
+        question.__dict__["neighbourhood"] = self.neighbourhood.reordered(question.pool, order)
+        return question, order
 
     @cached_property
     def lexical_vectors(self) -> LexicalVectors:

@@ -144,16 +144,18 @@ def _draw_table(
                     path, prior, posterior, chosen, title
                 ),
             )
-    if found.capacity is not None:
-        curves, title = found.capacity, f"{titles[found.reference]} on {found.name}: told one k, judged at another"
-        draw("capacity", lambda path: plots.capacity(path, curves, f"{title} (B = {budget})"))
+    for name, curves in found.capacity.items():
+        title = f"{titles[name]} on {found.name}: told one k, judged at another (B = {budget})"
+        draw(f"capacity-{name}", lambda path, curves=curves, title=title: plots.capacity(path, curves, title))  # type: ignore[misc]
     shares = {name: share for name, share in found.shares().items() if not is_variant(name)}
     if shares:
         title = f"{found.name}: what came for free (B = {budget}, k = {k})"
         by_title = {titles[name]: share for name, share in shares.items()}
         colours = {titles[name]: palette[name] for name in shares}
         draw("unscored", lambda path: plots.unscored_share(path, by_title, colours, title))
-    if found.multimodality is not None:
-        modes = found.multimodality
+    for name, modes in found.multimodality.items():
         title = f"{found.name}: Spearman's rho {modes.rho:+.2f}, p = {modes.p:.2g}"
-        draw("multimodality", lambda path: plots.gain_against_mass(path, modes, title, titles[found.reference]))
+        draw(
+            f"multimodality-{name}",
+            lambda path, modes=modes, title=title, name=name: plots.gain_against_mass(path, modes, title, titles[name]),  # type: ignore[misc]
+        )

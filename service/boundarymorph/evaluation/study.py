@@ -23,7 +23,7 @@ from boundarymorph.evaluation.multimodality import landscape
 from boundarymorph.evaluation.run import Outcome, experiment
 from boundarymorph.evaluation.statistics import Comparison
 from boundarymorph.evaluation.tables import Table
-from boundarymorph.selection.methods import DEFAULT
+from boundarymorph.selection.methods import DEFAULT, PAPER
 
 OPTIMISED = (25, 50, 100, 200, 400)
 EVALUATED = (10, 25, 50, 75, 100, 150, 200, 300, 400)
@@ -31,14 +31,15 @@ EVALUATED = (10, 25, 50, 75, 100, 150, 200, 300, 400)
 
 @dataclass(frozen=True)
 class Study:
-    """reference: the method that the others are compared with. What could not be done is None or empty."""
+    """reference: the method that the others are compared with. capacity, multimodality: of it and of the
+    paper's method. What could not be done is empty."""
 
     outcome: Outcome
     reference: str
     comparisons: Sequence[Comparison]
-    capacity: CapacityCurves | None
+    capacity: Mapping[str, CapacityCurves]
     latencies: Sequence[Latency]
-    multimodality: Multimodality | None
+    multimodality: Mapping[str, Multimodality]
     audit: Sequence[AuditedPair] = field(default_factory=tuple)
 
     @property
@@ -48,8 +49,8 @@ class Study:
     @property
     def example(self) -> int:
         """The row of the query that the pictures show: the most multimodal one."""
-        masses = self.multimodality.masses if self.multimodality else np.zeros(1)
-        return int(np.argmax(masses))
+        masses = [found.masses for found in self.multimodality.values()] or [np.zeros(1)]
+        return int(np.argmax(masses[0]))
 
     @property
     def pictured(self) -> tuple[int, int]:
@@ -91,12 +92,14 @@ def study(
     running = {contestant.name: contestant for contestant in outcome.contestants}
     reference = reference_of(outcome.contestants)
 
-    curves = None
-    method = outcome.settings[reference, max(budgets)]
-    if method.uses_k and table.depth > min(OPTIMISED):
-        advance = _counter("analysing", total, watch)
-        curves = capacity_curves(table, method, max(budgets), OPTIMISED, EVALUATED, advance)
-    modes = multimodal(outcome, reference) if "bagel" in running and reference != "bagel" else None
+    analysed = [name for name in dict.fromkeys((reference, PAPER)) if name in running]
+    advance = _counter("analysing", total * len(analysed), watch)
+    curves = {
+        name: capacity_curves(table, method, max(budgets), OPTIMISED, EVALUATED, advance)
+        for name in analysed
+        if (method := outcome.settings[name, max(budgets)]).uses_k and table.depth > min(OPTIMISED)
+    }
+    modes = {name: multimodal(outcome, name) for name in analysed if "bagel" in running and name != "bagel"}
     audited: list[AuditedPair] = []
     if ask is not None and table.texts is not None:
         advance = _counter("auditing peaks", total, watch)

@@ -167,6 +167,18 @@ class ValueAtCutoff:
 
 
 @dataclass(frozen=True, slots=True)
+class MostDoubtful:
+    """The largest standard deviation: of events, the one nearest to a probability of one half."""
+
+    def choose(self, belief: Belief, incumbents: NDArray[np.bool_], step: int) -> Choice:
+        (document,) = self.shortlist(belief, incumbents, 1)
+        return Choice(document, None, float(belief.std[document]))
+
+    def shortlist(self, belief: Belief, incumbents: NDArray[np.bool_], n: int) -> list[int]:
+        return _largest(np.where(belief.scored, -np.inf, belief.std), n)
+
+
+@dataclass(frozen=True, slots=True)
 class Explore:
     """The boundary gap for the first calls, then the value at the cutoff.
 

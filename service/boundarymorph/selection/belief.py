@@ -21,6 +21,12 @@ class Belief:
         return Belief(self.mean[documents], self.std[documents], self.scored[documents])
 
     @classmethod
+    def of_shares(cls, shares: NDArray[np.float64], observed: NDArray[np.intp], happened: NDArray[np.bool_]) -> Belief:
+        """About an event that happens with (N,) probabilities, and has or has not happened where it was observed."""
+        shares = np.clip(shares, 0.0, 1.0)
+        return cls.given(shares, np.sqrt(shares * (1.0 - shares)), observed, happened.astype(np.float64))
+
+    @classmethod
     def given(
         cls,
         mean: NDArray[np.float64],

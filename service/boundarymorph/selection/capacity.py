@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.errors import InvalidInput
 
+LIKELY = 0.5
 BINS = 4_096  # of densities
 LEAST_WORTH = 1e-6  # of a document under a token limit, so that one believed worthless has a density at all
 
@@ -106,6 +107,29 @@ class TokenCapacity:
 
     def _by_density(self, worth: NDArray[np.float64]) -> NDArray[np.intp]:
         return np.argsort(-np.maximum(worth, LEAST_WORTH) / self.lengths, kind="stable")
+
+
+@dataclass(frozen=True, slots=True)
+class LikelyCapacity:
+    """All documents that are more likely in than out, where worth is the probability."""
+
+    def holds_all(self, count: int) -> bool:
+        return count == 0
+
+    def nothing_to_decide(self, count: int) -> bool:
+        return self.holds_all(count)
+
+    def among(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> LikelyCapacity:
+        return self
+
+    def fill(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
+        return worth > LIKELY
+
+    def margin(self, worth: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        return worth - LIKELY, worth > LIKELY
+
+    def best(self, shares: NDArray[np.float64], worth: NDArray[np.float64]) -> float:
+        return float((shares * worth).sum())
 
 
 def capacity_of(*, k: int | None = None, lengths: ArrayLike | None = None, max_tokens: int | None = None) -> Capacity:

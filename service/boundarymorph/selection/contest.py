@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from boundarymorph.selection.acquisition import Acquisition, Choice
 from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.capacity import Capacity
-from boundarymorph.selection.posterior import Posterior
+from boundarymorph.selection.posterior import Believed, Posterior
 
 CONTESTED = 32  # documents for each further one of a round, among which it is chosen
 
@@ -58,11 +59,17 @@ class Contest:
         return Contest(self.belief.of(documents), self.capacity.among(of_left, self.margins[1]), left)
 
 
-def choose_round(contest: Contest, posterior: Posterior, rule: Acquisition, n: int) -> list[Choice]:
+def choose_round(
+    contest: Contest,
+    posterior: Posterior,
+    rule: Acquisition,
+    n: int,
+    view: Callable[[Believed], Belief] = lambda beliefs: beliefs.belief(),
+) -> list[Choice]:
     """The next n documents; n > 1 by kriging believer, each as if the ones before it had come out at their mean.
 
     A round is chosen among the documents most contested at its start. The many others hardly come into question, and
-    what the fantasies make of them would take most of the time.
+    what the fantasies make of them would take most of the time. view: what the contest's belief is of a posterior's.
     """
     if n == 1:
         return [contest.choice(rule)]
@@ -81,4 +88,4 @@ def choose_round(contest: Contest, posterior: Posterior, rule: Acquisition, n: i
         if len(chosen) == n:
             return chosen
         fantasy.fantasise(choice.document)
-        narrowed = replace(narrowed, belief=fantasy.belief())
+        narrowed = replace(narrowed, belief=view(fantasy))

@@ -103,6 +103,23 @@ class Scale:
         scores = np.concatenate([self.scores(means + node * deviations) for node in NODES.tolist()])
         return np.outer(NODE_WEIGHTS, weights).reshape(-1, 1), scores
 
+    def reaching(
+        self, least: float, weights: NDArray[np.float64], means: NDArray[np.float64], variances: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """(N,) how likely each score is to be `least` or more; for the arguments see `moments`."""
+        deviations = np.sqrt(variances)
+        if least <= (self.levels[0] if self.levels else 0.0):
+            return np.ones(means.shape[1])
+        if self.levels and least <= self.levels[-1]:
+            place = int(np.searchsorted(self.levels, least))
+            reached: NDArray[np.float64] = self._reached(weights, means, deviations)[place - 1]
+            return reached
+        held = min(max(least, least / 2.0 + self.low), (1.0 + least) / 2.0 - self.high)  # `scores` the other way
+        with np.errstate(divide="ignore"):
+            mark = np.log(held) - np.log1p(-held)
+        shares: NDArray[np.float64] = weights @ normal_share((means - mark) / deviations)
+        return shares
+
     def cut(
         self,
         scores: NDArray[np.float64],
@@ -116,7 +133,7 @@ class Scale:
         cuts = []
         for level, low, high in zip(self.levels[1:], marks, marks[1:], strict=False):
             trials = np.linspace(low, high, TRIALS)
-            reached = _normal((means[:, :, None] - trials) / deviations[:, :, None]).sum(axis=1)
+            reached = normal_share((means[:, :, None] - trials) / deviations[:, :, None]).sum(axis=1)
             cuts.append(float(np.interp(-np.count_nonzero(scores >= level), -(weights @ reached), trials)))
         return replace(self, cuts=tuple(cuts))
 
@@ -124,10 +141,10 @@ class Scale:
         self, weights: NDArray[np.float64], means: NDArray[np.float64], deviations: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """(levels - 1, N): how likely each level but the lowest, or a higher one, is said."""
-        return np.stack([weights @ _normal((means - cut) / deviations) for cut in self.cuts])
+        return np.stack([weights @ normal_share((means - cut) / deviations) for cut in self.cuts])
 
 
-def _normal(deviations: NDArray[np.float64]) -> NDArray[np.float64]:
+def normal_share(deviations: NDArray[np.floating]) -> NDArray[np.float64]:
     """The share of a standard normal distribution that is below."""
     shares: NDArray[np.float64] = np.interp(deviations, DEVIATIONS, BELOW)
     return shares

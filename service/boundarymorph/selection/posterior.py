@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.covariance import StationaryCovariance
-from boundarymorph.selection.link import NODE_WEIGHTS, NODES
+from boundarymorph.selection.link import NODE_WEIGHTS, NODES, normal_share
 from boundarymorph.selection.process import MINIMUM_VARIANCE, QUERY, GaussianProcess, Rehearsal
 
 NOISE = 1e-4
@@ -19,11 +19,18 @@ MINIMUM_SCALE = 1e-12
 QUERY_RELEVANCE = 1.0
 
 
-class Beliefs(Protocol):
-    """What is believed of the scores of N documents."""
+class Believed(Protocol):
+    """What is believed of N documents, by which is asked."""
 
     def belief(self) -> Belief:
-        """All documents, scored ones at their value with std 0."""
+        """Of their scores; scored documents, and those of fantasies, are at their value with std 0."""
+
+    def reaching(self, least: float) -> Belief:
+        """Of whether each scores at least so much: 1 if it does, else 0."""
+
+
+class Beliefs(Believed, Protocol):
+    """What is believed of the scores of N documents."""
 
     def said(self, belief: Belief) -> Belief:
         """The same of a scorer that says the same few things again and again, which `belief` does not consider: what is
@@ -34,11 +41,8 @@ class Beliefs(Protocol):
         common to all documents, each on its own."""
 
 
-class Fantasy(Protocol):
+class Fantasy(Believed, Protocol):
     """Beliefs about some documents, to play through what may come."""
-
-    def belief(self) -> Belief:
-        """All of these, scored ones and those of fantasies at their value with std 0."""
 
     def fantasise(self, document: int) -> None:
         """Condition on a document as if it had come out as believed."""
@@ -93,6 +97,11 @@ class Residuals:
 
     def said(self, belief: Belief) -> Belief:
         return belief
+
+    def reaching(self, least: float) -> Belief:
+        belief = self.belief()
+        shares = normal_share((belief.mean - least) / np.maximum(belief.std, MINIMUM_SCALE))
+        return Belief.of_shares(shares, self.observed, self.scores >= least)
 
     def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         belief = self.belief()

@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.selection.acquisition import Acquisition, Choice, UpperConfidenceBound
-from boundarymorph.selection.capacity import Capacity, capacity_of
+from boundarymorph.selection.acquisition import Acquisition, Choice, MostDoubtful, UpperConfidenceBound
+from boundarymorph.selection.belief import Belief
+from boundarymorph.selection.capacity import LIKELY, Capacity, DocumentCapacity, LikelyCapacity, capacity_of
 from boundarymorph.selection.config import Config, SelectionConfig
 from boundarymorph.selection.contest import Contest, choose_round
 from boundarymorph.selection.pool import Pool
+from boundarymorph.selection.posterior import Believed
 
 LOOK_AHEAD = 16  # rows of likely next picks that are computed in one pass
 FEWEST_TO_SETTLE = 15  # scores below which the expected loss was often far off
@@ -77,6 +79,7 @@ class SelectionSession:
         known: Mapping[int, float] | None = None,
         settle: float | None = None,
         order: bool = False,
+        min_relevance: float | None = None,
     ) -> None:
         """budget: B >= 0 calls. k: documents to return, or another capacity.
 
@@ -85,6 +88,8 @@ class SelectionSession:
         once enough scores are known to tell (`informed`).
         order: spend the budget on the order of the set where every document fits into it, instead of not at all, and
         choose nothing where the budget pays for every score (`covered`).
+        min_relevance: return, of k documents at most, those that are more likely than not to score at least that, and
+        ask where it is in doubt.
         Raises InvalidInput.
         """
         if budget < 0:
@@ -94,18 +99,23 @@ class SelectionSession:
         self.pool = pool
         self.budget = budget
         self.capacity = capacity_of(k=k) if isinstance(k, int) else k
+        if min_relevance is not None and not (
+            0.0 <= min_relevance <= 1.0 and isinstance(self.capacity, DocumentCapacity)
+        ):
+            raise InvalidInput(f"min_relevance is {min_relevance}; it is from 0 to 1 and goes with k documents")
         self.history: list[Observation] = []
         self.rounds = 0
         self._config = config or SelectionConfig()
         self._settle = settle
-        self._order = order
+        self._order = order and min_relevance is None
+        self._least = min_relevance
         self._asked: dict[int, Choice] = {}
         self._left = np.arange(len(pool))  # positions of what was not given up
         self._unanswered: set[int] = set()
         calls = 0 if self._decided else min(budget, len(pool) - len(known))
         self._posterior = self._config.posterior(pool, calls + len(known))
         self._posterior.observe(list(known), list(known.values()))
-        self.belief = self._posterior.beliefs.belief()
+        self._believe()
 
     @property
     def spent(self) -> int:
@@ -156,6 +166,8 @@ class SelectionSession:
         """
         if self._decided or self.orders or self.belief.scored[self._left].all():
             return 0.0
+        if self._doubtful is not None:
+            return 1.0 - _expected_f1(self._doubtful.mean[self._left])
         shares, scores = self._posterior.beliefs.outcomes()
         best = self.capacity.best(shares[:, self._left], scores[:, self._left])
         chosen = float((shares * scores)[:, self._set()].sum())
@@ -179,7 +191,7 @@ class SelectionSession:
         else:
             # What has no score counts in a round as it is believed, and its place in it is another's.
             spare = len(self._unanswered.intersection(self._left.tolist())) if self._unanswered else 0
-            choices = choose_round(self._contest, self._posterior, self._rule, n + spare)
+            choices = choose_round(self._contest, self._posterior, self._rule, n + spare, self._view)
             choices = [choice for choice in choices if choice.document not in self._unanswered][:n]
         self._asked.update((choice.document, choice) for choice in choices)
         if n == 1:
@@ -196,7 +208,7 @@ class SelectionSession:
         for document, score in told.items():
             choice = self._asked.pop(document)
             self.history.append(Observation(document, choice.rival, choice.value, self.rounds, score))
-        self.belief = self._posterior.beliefs.belief()
+        self._believe()
 
     def leave_unscored(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
         """Documents of the last `ask` of which the scorer made nothing: they are believed as before, may be selected,
@@ -239,11 +251,12 @@ class SelectionSession:
 
     def _set(self) -> NDArray[np.intp]:
         """Positions of the best documents that fit, ascending."""
-        if not self._left.size:
-            return self._left
-        belief = self.belief.of(self._left)
+        left = self._left if self._reaching is None else self._left[self._reaching.mean[self._left] > LIKELY]
+        if not left.size:
+            return left
+        belief = self.belief.of(left)
         inside = self.capacity.margin(belief.mean)[1]
-        return self._left[self.capacity.fill(self._config.worth(belief.mean, inside, belief.scored))]
+        return left[self.capacity.fill(self._config.worth(belief.mean, inside, belief.scored))]
 
     def _ranked(self, chosen: NDArray[np.intp]) -> Selection:
         said = self._posterior.beliefs.said(self.belief)
@@ -258,8 +271,29 @@ class SelectionSession:
             likely = self.shortlist(LOOK_AHEAD).tolist()
             self._posterior.prepare([document, *(other for other in likely if other != document)])
 
+    def _believe(self) -> None:
+        """Read the posterior anew."""
+        beliefs = self._posterior.beliefs
+        self.belief = beliefs.belief()
+        self._reaching = None if self._least is None else beliefs.reaching(self._least)
+
+    @property
+    def _doubtful(self) -> Belief | None:
+        """What is believed of who reaches `min_relevance`, where that and not k is the boundary."""
+        if self._reaching is None:
+            return None
+        likely = np.count_nonzero(self._reaching.mean[self._left] > LIKELY)
+        return self._reaching if self.capacity.holds_all(int(likely)) else None
+
+    def _view(self, beliefs: Believed) -> Belief:
+        """The belief by which is asked."""
+        return beliefs.belief() if self._least is None or self._doubtful is None else beliefs.reaching(self._least)
+
     @property
     def _contest(self) -> Contest:
+        doubtful = self._doubtful
+        if doubtful is not None:
+            return Contest(doubtful, LikelyCapacity(), self._left)
         return Contest(self.belief, self.capacity, self._left)
 
     @property
@@ -270,6 +304,8 @@ class SelectionSession:
 
     @property
     def _rule(self) -> Acquisition:
+        if self._doubtful is not None:
+            return MostDoubtful()
         return BEST_FIRST if self.orders else self._config.acquisition
 
     @property
@@ -279,7 +315,17 @@ class SelectionSession:
 
     @property
     def _decided(self) -> bool:
+        if self._least is not None:
+            return not self._left.size
         return not self.orders and self.capacity.nothing_to_decide(len(self._left))
+
+
+def _expected_f1(shares: NDArray[np.float64]) -> float:
+    """Of a set of what is more likely than not, by the (N,) probabilities; of an empty set, that it should be."""
+    likely = shares > LIKELY
+    if not likely.any():
+        return float(np.prod(1.0 - shares))
+    return float(2.0 * shares[likely].sum() / (np.count_nonzero(likely) + shares.sum()))
 
 
 def scores_of_asked(

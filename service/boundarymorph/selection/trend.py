@@ -68,6 +68,10 @@ class Mixture:
         std = np.sqrt(np.maximum(second - np.square(mean), MINIMUM_VARIANCE))
         return Belief.given(mean, std, self.observed, self.scores)
 
+    def reaching(self, least: float) -> Belief:
+        shares = self.scale.reaching(least, self.weights, self.means, self.variances + self.noise)
+        return Belief.of_shares(shares, self.observed, self.scores >= least)
+
     def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         apart = 1.0 if self.scale.levels else APART
         shares, scores = self.scale.outcomes(self.weights, self.means, apart * (self.own + self.noise))
@@ -95,6 +99,9 @@ class TrendFantasy:
 
     def belief(self) -> Belief:
         return replace(self.mixture.belief(), mean=self._expected.copy())
+
+    def reaching(self, least: float) -> Belief:
+        return self.mixture.reaching(least)
 
     def fantasise(self, document: int) -> None:
         mixture = self.mixture

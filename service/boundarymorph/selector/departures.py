@@ -25,6 +25,8 @@ def departure(task: SelectionTask, session: SelectionSession, reused: int) -> st
         found.append(f'{reused} scores were known from earlier requests ("reuse": false starts from none)')
     if brought:
         found.append(f"{brought} scores came with the pool")
+    if task.min_relevance is not None:
+        found.append('calls went to where "min_relevance" is in doubt')
     if session.orders and session.history:
         found.append('calls went to the order, as every document fits ("spend": "set" makes none)')
     return f"{PAPER!r} departed from the paper's algorithm: {'; '.join(found)}" if found else None

@@ -259,6 +259,7 @@ class SelectionRun:
                 known=known,
                 settle=task.settle,
                 order=task.order,
+                min_relevance=task.min_relevance,
             )
         session.give_up(deleted)
         return session, self._ask(session)
@@ -343,6 +344,8 @@ class SelectionRun:
         task, ids = self._task, self.pool.ids
         lengths = None if task.max_tokens is None else await self._candidates.lengths(ids)
         capacity = capacity_of(k=task.k, lengths=lengths, max_tokens=task.max_tokens)
+        if task.min_relevance is not None:
+            self._warnings.append("nothing is known of the scores, so 'min_relevance' left nothing out")
         worth = np.arange(len(ids), 0.0, -1.0)  # per token, if capacity is in tokens
         fits = capacity.fill(worth if lengths is None else worth * lengths)
         documents = np.flatnonzero(fits | task.rank_all)

@@ -15,8 +15,9 @@ from boundarymorph.selection.methods import DEFAULT
 class SelectionTask:
     """Find the best documents for a query with at most `budget` calls.
 
-    candidates: made by the retriever. k: documents to return, or None for as many as fit into max_tokens. batch_size:
-    the most calls per round; growing: whether rounds begin small and grow (`selection.rounds`). settle: stop when the
+    candidates: made by the retriever. k: documents to return, or None for as many as fit into max_tokens.
+    min_relevance: of these, only those that are more likely than not to score at least this. batch_size: the most calls
+    per round; growing: whether rounds begin small and grow (`selection.rounds`). settle: stop when the
     expected loss is at most this share of the set's relevance. method: a name in `methods.METHODS`. order: whether
     calls go to the order of the set if every document fits into it. deadline: when the current set becomes the result.
     degrade: whether an incomplete result is accepted after the deadline or a failure of scorer or retriever. unscored:
@@ -31,6 +32,7 @@ class SelectionTask:
     budget: int
     k: int | None
     max_tokens: int | None = None
+    min_relevance: float | None = None
     batch_size: int = 1
     growing: bool = False
     settle: float | None = None

@@ -55,7 +55,8 @@ class SelectOptions(TypedDict, total=False):
     query_embedding: [d], used instead of encoding the query. vectors: of a pool without embeddings, `lexical` (made of
         its words) or `encoder`.
     budget: cross-encoder calls at most; "auto" stops when little is expected to be lost by it.
-    k: documents to return; max_tokens: return what fits into so many tokens, instead of k.
+    k: documents to return; max_tokens: return what fits into so many tokens, instead of k. min_relevance: return only
+        what is more likely than not to score at least this, at most k documents.
     spend: where every document fits, `order` (the default) makes calls for the order, `set` makes none.
     method: `trend` or `boundarymorph`. depth: candidates taken from the index. batch_size: documents scored a
         round, or "auto": rounds that grow.
@@ -78,6 +79,7 @@ class SelectOptions(TypedDict, total=False):
     budget: int | Literal["auto"]
     k: int
     max_tokens: int
+    min_relevance: float
     method: str
     depth: int
     filter: Mapping[str, Any]
@@ -176,6 +178,7 @@ class Selection(Answer):
     pool_size: int
     k: int | None
     max_tokens: int | None
+    min_relevance: float | None
     method: str
     vectors: str
     usage: Usage

@@ -9,6 +9,7 @@ from boundarymorph.evaluation.methods import (
     bagel,
     bm25,
     gar,
+    hybrid,
     independent,
     lexical,
     mips,
@@ -24,11 +25,12 @@ __all__ = ["CONTESTANTS", "GROUPS", "Contestant", "Method", "chosen"]
 
 CONTESTANTS: dict[str, Contestant] = {
     contestant.name: contestant
-    for module in (mips, bm25, single_stage, rgs, gar, quam, bagel, independent, morph, lexical)
+    for module in (mips, bm25, single_stage, rgs, gar, quam, bagel, hybrid, independent, morph, lexical)
     for contestant in module.CONTESTANTS
 }
 GROUPS: dict[str, tuple[str, ...]] = {
     "baselines": ("mips", "bm25", "ss", "rgs", "gar", "quam", "bagel"),
+    "hybrid": tuple(contestant.name for contestant in hybrid.CONTESTANTS),
     "product": tuple(METHODS),
     "lexical": tuple(contestant.name for contestant in lexical.CONTESTANTS),
     "ablations": ("no-acquisition", "no-prior", "independent"),

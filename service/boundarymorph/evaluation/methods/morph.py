@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import ClassVar
@@ -11,7 +12,14 @@ from numpy.typing import NDArray
 
 from boundarymorph.evaluation.methods.method import Contestant
 from boundarymorph.evaluation.problem import Problem, Question, Ranking
-from boundarymorph.selection import Belief, Config, SelectionConfig, SelectionSession, UpperConfidenceBound
+from boundarymorph.selection import (
+    Belief,
+    Config,
+    SelectionConfig,
+    SelectionSession,
+    UpperConfidenceBound,
+    capacity_of,
+)
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
 from boundarymorph.selection.rounds import growing
 
@@ -47,14 +55,25 @@ class Morph:
     uses_k: ClassVar[bool] = True
     requires: ClassVar[frozenset[str]] = frozenset()
 
+    def sets(self, problem: Problem, ks: Sequence[int]) -> Iterator[NDArray[np.intp]]:
+        """What the session, told the k of the problem, would return for other k."""
+        session = self._played(problem)
+        for k in ks:
+            session.capacity = capacity_of(k=k)
+            yield session.selection().documents
+
     def rank(self, problem: Problem) -> Ranking:
-        session = SelectionSession(problem.pool, budget=problem.budget, k=problem.k, config=self.config)
-        drive(session, problem, self.batch)
+        session = self._played(problem)
         chosen = session.selection().documents
         rest = np.ones(len(problem.pool), dtype=np.bool_)
         rest[chosen] = False
         outside = np.flatnonzero(rest)
         return np.concatenate([chosen, outside[np.argsort(-session.belief.mean[outside], kind="stable")]])
+
+    def _played(self, problem: Problem) -> SelectionSession:
+        session = SelectionSession(problem.pool, budget=problem.budget, k=problem.k, config=self.config)
+        drive(session, problem, self.batch)
+        return session
 
 
 def play(method: Morph, question: Question, budget: int, k: int) -> tuple[Belief, Belief, NDArray[np.intp]]:

@@ -1,0 +1,49 @@
+"""POST /select with min_relevance."""
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.api.service import answer, problem, texts
+from tests.scoring.fakes import score_of
+
+QUERY, COUNT = "thresholds", 120
+POOL = texts(COUNT)
+SCORES = {document["id"]: score_of(QUERY, document["text"]) for document in POOL}
+LEAST = float(np.quantile(list(SCORES.values()), 0.8))
+
+
+async def test_what_is_known_to_score_that_is_returned_and_nothing_else_that_is_known(
+    client: httpx.AsyncClient,
+) -> None:
+    request = {"query": QUERY, "pool": POOL, "budget": COUNT, "min_relevance": LEAST}
+    body = answer(await client.post("/select", json={**request, "k": COUNT}))
+    assert body["min_relevance"] == LEAST
+    assert {document["id"] for document in body["documents"]} == {id for id, score in SCORES.items() if score >= LEAST}
+    few = answer(await client.post("/select", json={**request, "k": 5}))["documents"]
+    assert [document["id"] for document in few] == sorted(SCORES, key=lambda id: -SCORES[id])[:5]
+
+
+@pytest.mark.parametrize("method", ["trend", "boundarymorph"])
+async def test_calls_go_to_where_it_is_in_doubt(client: httpx.AsyncClient, method: str) -> None:
+    request = {"query": QUERY, "pool": POOL, "budget": 30, "k": 50, "reuse": False, "method": method}
+    body = answer(await client.post("/select", json={**request, "min_relevance": LEAST}))
+    assert body["usage"]["cross_encoder_calls"] + body["usage"]["cached_scores"] == 30
+    documents = body["documents"]
+    assert len(documents) < 50
+    assert all(found["relevance"] >= LEAST for found in documents if found["source"] == "cross_encoder")
+    departed = [warning for warning in body["warnings"] if "min_relevance" in warning]
+    assert len(departed) == (method == "boundarymorph")
+    plain = answer(await client.post("/select", json=request))
+    assert plain["min_relevance"] is None and len(plain["documents"]) == 50
+
+
+@pytest.mark.parametrize("given", [{"min_relevance": 1.1}, {"min_relevance": -0.1}, {"min_relevance": "high"}])
+async def test_out_of_bounds(client: httpx.AsyncClient, given: dict[str, object]) -> None:
+    refused = problem(await client.post("/select", json={"query": QUERY, "pool": POOL, **given}), 422, "invalid-input")
+    assert "min_relevance" in str(refused)
+
+
+async def test_tokens_do_not_go_with_it(client: httpx.AsyncClient) -> None:
+    given = {"query": QUERY, "pool": POOL, "max_tokens": 100, "min_relevance": 0.5}
+    assert "leave out 'max_tokens'" in str(problem(await client.post("/select", json=given), 422, "invalid-input"))

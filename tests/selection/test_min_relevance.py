@@ -1,0 +1,125 @@
+"""Sessions that return what is more likely than not to score at least so much."""
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from boundarymorph.errors import InvalidInput
+from boundarymorph.selection import Config, Pool, SelectionConfig, SelectionSession, StopReason, TrendConfig
+from boundarymorph.selection.capacity import TokenCapacity
+from boundarymorph.selection.link import Scale
+from tests.selection.pools import Scores, clustered
+
+CONFIGS: tuple[Config, ...] = (TrendConfig(), SelectionConfig())
+
+
+def play(
+    pool: Pool, scores: Scores, budget: int, least: float, k: int = 400, size: int = 4, config: Config | None = None
+) -> SelectionSession:
+    session = SelectionSession(pool, budget=budget, k=k, config=config or TrendConfig(), min_relevance=least)
+    while (asked := session.ask(size)).size:
+        session.tell(asked, scores[asked])
+    return session
+
+
+def f1(chosen: np.ndarray, scores: Scores, least: float) -> float:
+    right = np.flatnonzero(scores >= least)
+    return float(2 * np.isin(chosen, right).sum() / (len(chosen) + len(right)))
+
+
+def test_it_finds_more_of_them_than_a_set_of_k_does_or_the_first_documents() -> None:
+    ours, first, thresholded = [], [], []
+    for seed in range(4):
+        pool, scores = clustered(400, 12, seed)
+        least = float(np.quantile(scores, 0.9))
+        session = play(pool, scores, 40, least)
+        ours.append(f1(session.selection().documents, scores, least))
+        first.append(f1(np.flatnonzero(scores[:40] >= least), scores, least))
+        default = SelectionSession(pool, budget=40, k=100, config=TrendConfig())
+        while (asked := default.ask(4)).size:
+            default.tell(asked, scores[asked])
+        found = default.selection()
+        thresholded.append(f1(found.documents[found.relevance >= least], scores, least))
+        assert abs(session.expected_loss() - (1 - ours[-1])) < 0.3
+    assert np.mean(ours) > np.mean(first) + 0.1
+    assert np.mean(ours) > np.mean(thresholded) + 0.02
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_known_scores_are_decided_at_the_edge(config: Config) -> None:
+    pool, scores = clustered(60, 8, 1)
+    edge = float(np.sort(scores)[-7])
+    known = dict(enumerate(scores.tolist()))
+    for least, count in ((edge, 7), (np.nextafter(edge, 2), 6), (0.0, 60), (1.0, int((scores == 1.0).sum()))):
+        session = SelectionSession(pool, budget=5, k=60, config=config, known=known, min_relevance=float(least))
+        assert session.stop_reason is StopReason.POOL_EXHAUSTED and session.expected_loss() == 0
+        assert sorted(session.selection().documents.tolist()) == np.flatnonzero(scores >= least).tolist()
+        assert len(session.selection().documents) == count
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_no_more_than_k_and_these_are_the_most_relevant(config: Config) -> None:
+    """With more than k that reach it the boundary is that of k: the same calls, the same set."""
+    pool, scores = clustered(200, 12, 2)
+    known = {document: float(scores[document]) for document in range(0, 200, 2)}
+    session = SelectionSession(pool, budget=10, k=5, config=config, known=known, min_relevance=0.01)
+    plain = SelectionSession(pool, budget=10, k=5, config=config, known=known)
+    for _ in range(3):
+        asked = session.ask(3)
+        assert asked.tolist() == plain.ask(3).tolist()
+        session.tell(asked, scores[asked])
+        plain.tell(asked, scores[asked])
+    assert session.selection().documents.tolist() == plain.selection().documents.tolist()
+    assert session.expected_loss() == plain.expected_loss()
+
+
+def test_nothing_is_returned_where_nothing_reaches_it() -> None:
+    pool, scores = clustered(150, 8, 0)
+    session = play(pool, 0.1 * scores, 30, 0.9)
+    assert session.selection().documents.size == 0 and session.spent == 30
+    assert session.expected_loss() < 0.1
+    everything = play(pool, 0.5 + 0.4 * scores, 30, 0.2, k=150)
+    assert everything.selection().documents.size == 150
+
+
+def test_what_is_most_in_doubt_is_asked() -> None:
+    pool, scores = clustered(300, 12, 3)
+    session = play(pool, scores, 20, 0.6)
+    session.budget += 1
+    (asked,) = session.ask()
+    shares = session._posterior.beliefs.reaching(0.6).mean
+    unscored = np.flatnonzero(~session.belief.scored)
+    assert asked == unscored[np.abs(shares[unscored] - 0.5).argmin()]
+
+
+@pytest.mark.parametrize("least", [0.0, 0.05, 0.1, 0.3, 0.5, 0.9, 0.95, 1.0])
+@pytest.mark.parametrize("scale", [Scale(), Scale(0.25, 0.25), Scale(0.1, 0.1, 0.1), Scale(0.25, 0.0, 0.25)])
+def test_how_likely_a_score_is_to_reach_it(least: float, scale: Scale) -> None:
+    """The share of what may come, on the scale of the scores."""
+    weights, means, variances = np.array([0.3, 0.7]), np.array([[-1.0, 2.0], [0.5, -3.0]]), np.full((2, 2), 1.5)
+    shares = (np.arange(20_000) + 0.5) / 20_000
+    drawn = scale.scores(means[:, :, None] + np.sqrt(variances)[:, :, None] * norm.ppf(shares))
+    expected = weights @ (drawn >= least).mean(axis=2)
+    np.testing.assert_allclose(scale.reaching(least, weights, means, variances), expected, atol=1e-3)
+
+
+def test_how_likely_a_level_is_reached() -> None:
+    scale = Scale(0.25, 0.25, 0.25, (0.0, 0.5, 1.0), (-0.4, 0.6))
+    weights, means, variances = np.ones(1), np.array([[0.1, -0.4]]), np.array([[0.49, 1.0]])
+    for least, cut in ((0.01, -0.4), (0.5, -0.4), (0.51, 0.6), (1.0, 0.6)):
+        expected = norm.cdf((means[0] - cut) / np.sqrt(variances[0]))
+        np.testing.assert_allclose(scale.reaching(least, weights, means, variances), expected, atol=1e-4)
+    np.testing.assert_array_equal(scale.reaching(0.0, weights, means, variances), [1.0, 1.0])
+
+
+@pytest.mark.parametrize("least", [-0.01, 1.01, float("nan")])
+def test_out_of_bounds(least: float) -> None:
+    pool, _ = clustered(20, 8, 0)
+    with pytest.raises(InvalidInput, match="min_relevance"):
+        SelectionSession(pool, budget=5, k=10, min_relevance=least)
+
+
+def test_tokens_do_not_go_with_it() -> None:
+    pool, _ = clustered(20, 8, 0)
+    with pytest.raises(InvalidInput, match="min_relevance"):
+        SelectionSession(pool, budget=5, k=TokenCapacity(np.arange(1.0, 21.0), 40.0), min_relevance=0.5)
