@@ -57,8 +57,12 @@ class Scale:
 
     def scores(self, log_odds: NDArray[Number]) -> NDArray[Number]:
         """The way back, in the type of the log-odds."""
+        return self._scores(-log_odds)
+
+    def _scores(self, against: NDArray[Number]) -> NDArray[Number]:
+        """Of log-odds against, which are overwritten."""
         with np.errstate(over="ignore"):
-            probabilities: NDArray[Number] = np.exp(-log_odds)
+            probabilities: NDArray[Number] = np.exp(against, out=against)
         probabilities += 1.0
         np.reciprocal(probabilities, out=probabilities)
         if not (self.low or self.high):
@@ -82,9 +86,8 @@ class Scale:
         shares = np.outer(NODE_WEIGHTS, weights).ravel().astype(np.float32)
         for start in range(0, means.shape[1], BLOCK):
             block = slice(start, start + BLOCK)
-            log_odds = np.multiply.outer(NODES.astype(np.float32), np.sqrt(variances[:, block]).astype(np.float32))
-            log_odds += means[:, block].astype(np.float32)
-            scores = self.scores(log_odds).reshape(len(shares), -1)
+            against = _log_odds_against(means[:, block], np.sqrt(variances[:, block]))
+            scores = self._scores(against).reshape(len(shares), -1)
             centre = shares @ scores
             scores -= centre
             expected[block], variance[block] = centre, shares @ np.square(scores, out=scores)
@@ -100,8 +103,8 @@ class Scale:
             reached = self._reached(weights, means, deviations)
             ends = np.ones((1, means.shape[1])), np.zeros((1, means.shape[1]))
             return -np.diff(np.concatenate([ends[0], reached, ends[1]]), axis=0), np.array(self.levels)[:, None]
-        scores = np.concatenate([self.scores(means + node * deviations) for node in NODES.tolist()])
-        return np.outer(NODE_WEIGHTS, weights).reshape(-1, 1), scores
+        scores = self._scores(_log_odds_against(means, deviations))
+        return np.outer(NODE_WEIGHTS, weights).reshape(-1, 1), scores.reshape(-1, means.shape[1]).astype(np.float64)
 
     def reaching(
         self, least: float, weights: NDArray[np.float64], means: NDArray[np.float64], variances: NDArray[np.float64]
@@ -142,6 +145,13 @@ class Scale:
     ) -> NDArray[np.float64]:
         """(levels - 1, N): how likely each level but the lowest, or a higher one, is said."""
         return np.stack([weights @ normal_share((means - cut) / deviations) for cut in self.cuts])
+
+
+def _log_odds_against(means: NDArray[np.float64], deviations: NDArray[np.float64]) -> NDArray[np.float32]:
+    """(15, q, N), what stands for minus (q, N) normal ones, with shares NODE_WEIGHTS."""
+    against = np.multiply.outer(NODES.astype(np.float32), deviations.astype(np.float32))
+    against -= means.astype(np.float32)
+    return against
 
 
 def normal_share(deviations: NDArray[np.floating]) -> NDArray[np.float64]:

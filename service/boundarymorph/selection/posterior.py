@@ -190,6 +190,6 @@ class ResidualPosterior:
     def among(self, documents: NDArray[np.intp]) -> ResidualFantasy:
         beliefs = self.beliefs.among(documents)
         covariance = self._covariance.among(documents)
-        no_trend, members = np.empty((0, len(documents))), np.empty((1, 0))
-        rehearsal = self._process.rehearsal(documents, covariance, no_trend, members, np.ones(1))
+        directions, members = np.empty((1, 0, len(documents))), np.empty((1, 0))  # no trend
+        rehearsal = Rehearsal([self._process], [covariance], documents, directions, members, np.ones((1, 1)))
         return ResidualFantasy(**vars(beliefs), rehearsal=rehearsal)

@@ -94,20 +94,6 @@ class GaussianProcess:
             end = start + LARGEST_ROUND
             self._observe(list(documents[start:end]), np.asarray(targets[start:end]))
 
-    def rehearsal(
-        self,
-        documents: NDArray[np.intp],
-        covariance: Covariance,
-        directions: NDArray[np.float64],
-        members: NDArray[np.float64],
-        scales: NDArray[np.float64],
-    ) -> Rehearsal:
-        """This process on n of the documents alone, for fantasies. covariance: theirs; directions: (p, n) whose inner
-        products are what trends add to it; members: (q, p), 1 for those that each of q members has; scales: (q,) what
-        multiplies both."""
-        rows = self._rows[: len(self.observed), documents]
-        return Rehearsal(covariance, rows, self.noise, directions, members, scales)
-
     def ready(self, document: int) -> bool:
         """Whether observing the document takes no pass over the embeddings."""
         return document in self._ahead
@@ -188,36 +174,43 @@ class GaussianProcess:
 
 
 class Rehearsal:
-    """Members that share a process on n documents, conditioned on one document after the other."""
+    """Members of g processes on n of their documents alone, conditioned on one document after the other, for fantasies.
+
+    Each process has q members, whose trends are those of some of its columns.
+    """
 
     def __init__(
         self,
-        covariance: Covariance,
-        rows: NDArray[np.floating],
-        noise: float,
+        processes: Sequence[GaussianProcess],
+        covariances: Sequence[Covariance],
+        documents: NDArray[np.intp],
         directions: NDArray[np.float64],
         members: NDArray[np.float64],
         scales: NDArray[np.float64],
     ) -> None:
-        """rows: (t, n) of V; for the others see `GaussianProcess.rehearsal`."""
-        self._covariance = covariance
-        self._rows = rows
-        self._noise = noise
+        """covariances: those of the documents; directions: (g, p, n), whose inner products are what trends add to them;
+        members: (q, p), 1 for those that each member has; scales: (g, q), what multiplies all of this."""
+        self._covariances = covariances
+        self._rows = np.stack([process._rows[: len(process.observed), documents] for process in processes])
         self._directions = directions
         self._members = members
-        self._scales = scales[:, None]
+        self._scales = scales[:, :, None]
+        self._noise = np.concatenate([process.noise * own for process, own in zip(processes, scales, strict=True)])
         self._earlier: list[NDArray[np.float64]] = []
 
     def condition(self, document: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Condition on a document: the (q, n) further row of each member's V, and the (q, 1) pivots that it was divided
-        by. A target that is off by r moves the means by rows * r / pivots; the variances fall by the rows' squares."""
-        shared = self._covariance.rows([document])[0] - self._rows[:, document] @ self._rows
-        rows = (self._members * self._directions[:, document]) @ self._directions
-        rows += shared
-        rows *= self._scales
+        """Condition on a document: the (g q, n) further row of each member's V, and the (g q, 1) pivots that it was
+        divided by. A target that is off by r moves the means by rows * r / pivots; the variances fall by the rows'
+        squares."""
+        field = np.stack([covariance.rows([document]) for covariance in self._covariances])
+        field -= self._rows[:, None, :, document] @ self._rows
+        members = (self._members * self._directions[:, None, :, document]) @ self._directions
+        members += field
+        members *= self._scales
+        rows: NDArray[np.float64] = members.reshape(-1, members.shape[-1])
         for earlier in self._earlier:
             rows -= earlier[:, document, None] * earlier
-        pivots = np.sqrt(rows[:, document, None] + self._noise * self._scales)
+        pivots = np.sqrt(rows[:, document] + self._noise)[:, None]
         rows /= pivots
         self._earlier.append(rows)
         return rows, pivots

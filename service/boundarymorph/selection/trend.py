@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,11 +55,19 @@ class Mixture:
     scale: Scale
 
     def belief(self) -> Belief:
+        return self._belief
+
+    @cached_property
+    def _belief(self) -> Belief:
+        return Belief.given(*self.moments(), self.observed, self.scores)
+
+    def moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(N,) expected scores and their standard deviations, as if none were known."""
         likely = self.weights > UNLIKELY
         mean, variance = self.scale.moments(
             self.weights[likely], self.means[likely], (self.variances + self.noise)[likely]
         )
-        return Belief.given(mean, np.sqrt(np.maximum(variance, MINIMUM_VARIANCE)), self.observed, self.scores)
+        return mean, np.sqrt(np.maximum(variance, MINIMUM_VARIANCE))
 
     def said(self, belief: Belief) -> Belief:
         if not self.scale.levels:
@@ -92,13 +101,15 @@ class TrendFantasy:
     fantasy confirms itself; level and slopes are among what each member is uncertain of. Scores that come out at their
     mean leave all means where they are."""
 
-    def __init__(self, mixture: Mixture, rehearsals: Sequence[Rehearsal]) -> None:
+    def __init__(self, mixture: Mixture, expected: NDArray[np.float64], rehearsal: Rehearsal) -> None:
+        """mixture: which is changed; expected: (N,) scores, before any fantasy."""
         self.mixture = mixture
-        self._rehearsals = rehearsals
-        self._expected = mixture.belief().mean
+        self._expected = expected
+        self._rehearsal = rehearsal
 
     def belief(self) -> Belief:
-        return replace(self.mixture.belief(), mean=self._expected.copy())
+        mixture = self.mixture
+        return Belief.given(self._expected.copy(), mixture.moments()[1], mixture.observed, mixture.scores)
 
     def reaching(self, least: float) -> Belief:
         return self.mixture.reaching(least)
@@ -106,14 +117,11 @@ class TrendFantasy:
     def fantasise(self, document: int) -> None:
         mixture = self.mixture
         mean = mixture.weights @ mixture.means[:, document]
-        rows, pivots = map(np.concatenate, zip(*(one.condition(document) for one in self._rehearsals), strict=True))
-        self.mixture = replace(
-            mixture,
-            means=mixture.means + (mean - mixture.means[:, document, None]) / pivots * rows,
-            variances=np.maximum(mixture.variances - np.square(rows), MINIMUM_VARIANCE),
-            observed=np.append(mixture.observed, document),
-            scores=np.append(mixture.scores, self._expected[document]),
-        )
+        rows, pivots = self._rehearsal.condition(document)
+        mixture.means += (mean - mixture.means[:, document, None]) / pivots * rows
+        mixture.variances = np.maximum(mixture.variances - np.square(rows), MINIMUM_VARIANCE)
+        mixture.observed = np.append(mixture.observed, document)
+        mixture.scores = np.append(mixture.scores, self._expected[document])
 
 
 class TrendPosterior:
@@ -171,13 +179,10 @@ class TrendPosterior:
 
     def among(self, documents: NDArray[np.intp]) -> TrendFantasy:
         covariances = self._covariances(self._shared.among(documents))
-        rehearsals = [
-            fitted.process.rehearsal(
-                documents, covariance, fitted.directions[:, documents], self._members, fitted.scales
-            )
-            for fitted, covariance in zip(self._fitted, covariances, strict=True)
-        ]
-        return TrendFantasy(self._mixture.among(documents), rehearsals)
+        directions = np.stack([fitted.directions[:, documents] for fitted in self._fitted])
+        scales = np.stack([fitted.scales for fitted in self._fitted])
+        rehearsal = Rehearsal(self._processes, covariances, documents, directions, self._members, scales)
+        return TrendFantasy(self._mixture.among(documents), self._mixture.belief().mean[documents], rehearsal)
 
     def _covariances(self, shared: SharedRows) -> list[SharedCovariance]:
         return [SharedCovariance(shared, weight) for weight in self._weights]
