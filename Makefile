@@ -7,7 +7,7 @@ SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $(1): $(2)")
 
-.PHONY: help setup demo serve test compare-answers test-faults test-faults-milvus compatibility fuzz check check-deploy dashboard images test-ray test-milvus wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-select bench-scorer bench-rerank \
+.PHONY: help setup demo serve test compare-answers test-faults test-faults-milvus compatibility fuzz check check-deploy dashboard images compose test-ray test-milvus wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-select bench-scorer bench-rerank \
 	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-ray bench-overload load load-open capacity soak-scorer soak-index soak-models soak-tests gpu-check \
 	evaluation evaluation-calibration evaluation-options evaluation-order evaluation-rerank evaluation-judge clean
 
@@ -85,6 +85,10 @@ dashboard: setup  ## the Grafana dashboard as a real Prometheus fills it in two 
 # `make images IMAGE_OPTIONS=--build-option=--pull-never`; without root it works in a user namespace of buildah's.
 images: setup  ## build the images for CPUs with buildah and run a service from them over DATA=data, which make demo leaves -> build/images.md
 	$(if $(filter 0,$(shell id -u)),,buildah unshare) $(BIN)/python -m tests.deploy.images --data $(DATA) $(IMAGE_OPTIONS)
+
+COMPOSE ?= docker compose
+compose: setup  ## start docker/compose.yaml with images that are built, and check what runs; COMPOSE=podman-compose -> build/compose.md
+	$(BIN)/python -m tests.deploy.compose --compose "$(COMPOSE)" $(OPTIONS)
 
 test-ray: setup  ## Ray Serve on a cluster of three nodes here, over DATA=data: a node killed, scaling, an update -> build/ray.md
 	$(BIN)/python -m tests.deploy.ray_cluster --data $(DATA)
