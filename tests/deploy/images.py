@@ -219,6 +219,7 @@ def for_gpus() -> str:
         if target.endswith("-gpu"):
             packages = resolved(requirements(target))
             cuda = sum(name.startswith("nvidia-") for name in packages)
+            assert "+cpu" not in packages["torch"], "pip prefers a PyTorch without CUDA: see `pip config list`"
             rows.append(f"`{target}`: {len(packages)} packages, torch {packages['torch']}, {cuda} of CUDA")
     return "; ".join(rows)
 
