@@ -83,7 +83,7 @@ def refusals(path: str, servers: Servers) -> None:
     raised(cohere.BadRequestError, call(documents=TOO_MANY), "50 documents: 51")
     raised(cohere.UnauthorizedError, call(key="wrong"), "key")
     raised(cohere.ServiceUnavailableError, call(servers.away), "no scorer is able to work")
-    raised(cohere.GatewayTimeoutError, call(servers.late), "time")
+    raised(cohere.GatewayTimeoutError, call(servers.late), "deadline")
 
 
 @check(PACKAGE, "POST /v1/rerank", "documents as objects, rank_fields, return_documents, max_chunks_per_doc")

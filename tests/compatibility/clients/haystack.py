@@ -62,7 +62,7 @@ def cohere_refusals(servers: Servers) -> None:
     raised(
         ServiceUnavailableError, lambda: cohere(servers, servers.away).run(query=QUERY, documents=GIVEN), "no scorer"
     )
-    raised(GatewayTimeoutError, lambda: cohere(servers, servers.late).run(query=QUERY, documents=GIVEN), "time")
+    raised(GatewayTimeoutError, lambda: cohere(servers, servers.late).run(query=QUERY, documents=GIVEN), "deadline")
 
 
 @check(JINA, "POST /v1/rerank", "JinaRanker in a pipeline: all, top_k, model and usage; score_threshold")
@@ -79,7 +79,7 @@ def jina_refusals(servers: Servers) -> None:
     raised(RuntimeError, lambda: jina(servers).run(query=QUERY, documents=MANY), "50 documents: 51")
     raised(RuntimeError, lambda: jina(servers, key="wrong").run(query=QUERY, documents=GIVEN), "key")
     raised(RuntimeError, lambda: jina(servers, servers.away).run(query=QUERY, documents=GIVEN), "no scorer")
-    raised(RuntimeError, lambda: jina(servers, servers.late).run(query=QUERY, documents=GIVEN), "time")
+    raised(RuntimeError, lambda: jina(servers, servers.late).run(query=QUERY, documents=GIVEN), "deadline")
 
 
 @check(NVIDIA, "POST /v1/ranking", "NvidiaRanker in a pipeline: the sigmoid of each logit is the score; top_k")
@@ -92,7 +92,7 @@ def nvidia_refusals(servers: Servers) -> None:
     raised(ValueError, lambda: nvidia(servers).run(query=QUERY, documents=MANY), "unprocessable", "50 passages: 51")
     raised(ValueError, lambda: nvidia(servers, key="wrong").run(query=QUERY, documents=GIVEN), "unauthorized")
     raised(ValueError, lambda: nvidia(servers, servers.away).run(query=QUERY, documents=GIVEN), "no scorer")
-    raised(ValueError, lambda: nvidia(servers, servers.late).run(query=QUERY, documents=GIVEN), "time")
+    raised(ValueError, lambda: nvidia(servers, servers.late).run(query=QUERY, documents=GIVEN), "deadline")
 
 
 if __name__ == "__main__":

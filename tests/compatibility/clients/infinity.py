@@ -37,7 +37,7 @@ def refusals(servers: Servers) -> None:
     raised(UnexpectedStatus, lambda: call(servers, documents=TOO_MANY), "400", "50 documents: 51")
     raised(UnexpectedStatus, lambda: call(servers, key="wrong"), "401")
     raised(UnexpectedStatus, lambda: call(servers, servers.away), "503", "no scorer")
-    raised(UnexpectedStatus, lambda: call(servers, servers.late), "504", "time")
+    raised(UnexpectedStatus, lambda: call(servers, servers.late), "504", "deadline")
 
 
 if __name__ == "__main__":

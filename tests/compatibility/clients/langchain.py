@@ -50,7 +50,7 @@ def refusals(servers: Servers) -> None:
     raised(BadRequestError, lambda: cohere(servers).rerank(TOO_MANY, QUERY), "50 documents: 51")
     raised(UnauthorizedError, lambda: cohere(servers, key="wrong").rerank(DOCUMENTS, QUERY), "key")
     raised(ServiceUnavailableError, lambda: cohere(servers, servers.away).rerank(DOCUMENTS, QUERY), "no scorer")
-    raised(GatewayTimeoutError, lambda: cohere(servers, servers.late).rerank(DOCUMENTS, QUERY), "time")
+    raised(GatewayTimeoutError, lambda: cohere(servers, servers.late).rerank(DOCUMENTS, QUERY), "deadline")
 
 
 def nvidia(servers: Servers, url: str | None = None, key: str | None = None, **options: Any) -> NVIDIARerank:
@@ -77,7 +77,7 @@ def nvidia_refusals(servers: Servers) -> None:
     )
     raised(Exception, lambda: nvidia(servers, key="wrong").compress_documents(GIVEN, QUERY), "401")
     raised(Exception, lambda: nvidia(servers, servers.away).compress_documents(GIVEN, QUERY), "503", "no scorer")
-    raised(Exception, lambda: nvidia(servers, servers.late).compress_documents(GIVEN, QUERY), "504", "time")
+    raised(Exception, lambda: nvidia(servers, servers.late).compress_documents(GIVEN, QUERY), "504", "deadline")
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def refusals(provider: str, servers: Servers) -> None:
     raised(Exception, lambda: rerank(provider, servers, documents=TOO_MANY), "limit of 50", ": 51")
     raised(Exception, lambda: rerank(provider, servers, api_key="wrong"), "key")
     raised(Exception, lambda: rerank(provider, servers, servers.away), "no scorer")
-    raised(Exception, lambda: rerank(provider, servers, servers.late), "time")
+    raised(Exception, lambda: rerank(provider, servers, servers.late), "deadline")
 
 
 for _provider, _endpoint in ENDPOINTS.items():

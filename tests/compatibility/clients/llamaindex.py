@@ -55,7 +55,7 @@ def cohere_refusals(servers: Servers) -> None:
     raised(BadRequestError, lambda: run(cohere(servers), TOO_MANY), "50 documents: 51")
     raised(UnauthorizedError, lambda: run(cohere(servers, key="wrong")), "key")
     raised(ServiceUnavailableError, lambda: run(cohere(servers, servers.away)), "no scorer")
-    raised(GatewayTimeoutError, lambda: run(cohere(servers, servers.late)), "time")
+    raised(GatewayTimeoutError, lambda: run(cohere(servers, servers.late)), "deadline")
 
 
 @check(JINA, "POST /v1/rerank", "postprocess_nodes: all, and top_n; at /rerank too")
@@ -69,7 +69,7 @@ def jina_refusals(servers: Servers) -> None:
     raised(RuntimeError, lambda: run(jina(servers), TOO_MANY), "50 documents: 51")
     raised(RuntimeError, lambda: run(jina(servers, key="wrong")), "key")
     raised(RuntimeError, lambda: run(jina(servers, servers.away)), "no scorer")
-    raised(RuntimeError, lambda: run(jina(servers, servers.late)), "time")
+    raised(RuntimeError, lambda: run(jina(servers, servers.late)), "deadline")
 
 
 @check(TEI, "POST /rerank", "postprocess_nodes: as many scores as nodes, and top_n")
