@@ -33,7 +33,7 @@ from PIL import Image
 from boundarymorph.access import keys
 from tests.caching.servers import RedisServer
 from tests.faults import stand_in
-from tests.faults.house import DOCUMENTS, fill, unheard
+from tests.faults.scenario import DOCUMENTS, fill, unheard
 from tests.scoring.judge.scripted import MODEL, Chat, completion
 from tests.scoring.remote.servers import Reply
 from tests.system import service
@@ -64,7 +64,7 @@ def main() -> None:
     panels = json.loads(DASHBOARD.read_text())["panels"]
     with (
         TemporaryDirectory() as folder,
-        house(Path(folder)) as running,
+        deployment(Path(folder)) as running,
         prometheus(Path(folder), running.services) as url,
     ):
         began = time.time()
@@ -76,7 +76,7 @@ def main() -> None:
     print(f"{len(found)} panels, {sum(map(len, found.values()))} series -> {given.out}")
 
 
-class House:
+class Deployment:
     """The processes, and the load on them."""
 
     def __init__(self, front: Service, judged: Service, scorers: Sequence[Service], retriever: Service) -> None:
@@ -114,7 +114,7 @@ class House:
 
 
 @contextmanager
-def house(folder: Path) -> Iterator[House]:
+def deployment(folder: Path) -> Iterator[Deployment]:
     """A gateway before two scorers and a retriever with an index, and one before a language model, with Redis."""
     secret, key = keys.make("app", list(keys.Scope))
     with ExitStack() as stack:
@@ -146,7 +146,7 @@ def house(folder: Path) -> Iterator[House]:
         ]
         for gateway in gateways:
             gateway.client.headers["authorization"] = f"Bearer {secret}"
-        yield House(gateways[0], gateways[1], scorers, retriever)
+        yield Deployment(gateways[0], gateways[1], scorers, retriever)
 
 
 def _moody() -> Callable[[Reply], Any]:

@@ -1,4 +1,4 @@
-"""The house stays in order: small files, short functions, nothing in a circle."""
+"""The order of the code: small files, short functions, no circles of imports."""
 
 from __future__ import annotations
 

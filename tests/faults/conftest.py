@@ -7,7 +7,7 @@ import pytest
 
 from tests.caching.servers import RedisServer
 from tests.faults import stand_in
-from tests.faults.house import Role, completes, fill, gateway, nothing_is_lost, until
+from tests.faults.scenario import Role, completes, fill, gateway, nothing_is_lost, until
 from tests.faults.table import Table
 from tests.scoring.remote.servers import Server, well
 from tests.system.service import Service, free_port, retriever, scorer, service
@@ -70,7 +70,7 @@ def front(_front: Role, rogue: Server) -> Iterator[Service]:
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class Deployment:
     """A gateway in front of a retriever, two scorers with the embedded model, and Redis."""
 
     indexes: Role
@@ -87,8 +87,8 @@ class House:
 
 
 @pytest.fixture(scope="package")
-def _house(directory: Path, indexes: Role) -> Iterator[House]:
-    folder = directory / "house"
+def _deployment(directory: Path, indexes: Role) -> Iterator[Deployment]:
+    folder = directory / "deployment"
     folder.mkdir()
     ports = [free_port() for _ in range(3)]
     with ExitStack() as stack:
@@ -108,13 +108,13 @@ def _house(directory: Path, indexes: Role) -> Iterator[House]:
         options = ["--retriever-url", indexes.service.url]
         options += ["--scorer-url", first.service.url, "--scorer-url", second.service.url]
         front = role(lambda ready: service(folder / "gateway", *options, port=ports[2], ready=ready))
-        yield House(indexes, first, second, front, redis)
+        yield Deployment(indexes, first, second, front, redis)
 
 
 @pytest.fixture
-def house(_house: House) -> Iterator[House]:
-    """The house, in which everything works before and after each test."""
-    until(lambda: completes(_house.gateway.service))
-    yield _house
-    nothing_is_lost(_house.gateway.service)
-    assert "Traceback" not in _house.gateway.service.log
+def deployment(_deployment: Deployment) -> Iterator[Deployment]:
+    """The deployment, in which everything works before and after each test."""
+    until(lambda: completes(_deployment.gateway.service))
+    yield _deployment
+    nothing_is_lost(_deployment.gateway.service)
+    assert "Traceback" not in _deployment.gateway.service.log

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.faults.house import DOCUMENTS, fill, nothing_is_lost, selection, until
+from tests.faults.scenario import DOCUMENTS, fill, nothing_is_lost, selection, until
 from tests.faults.table import LOAD_HEAD, load_row
 from tests.retrieval import milvus
 from tests.system.load import COMPLETE, load

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import orjson
 
-from tests.faults.house import NDJSON, Stopwatch, ask, ids, whole
+from tests.faults.scenario import NDJSON, Stopwatch, ask, ids, whole
 from tests.faults.table import Table
 from tests.scoring.remote.servers import Server
 from tests.system.load import outcome

@@ -16,8 +16,8 @@ import libfaketime  # type: ignore[import-untyped]
 import orjson
 import pytest
 
-from tests.faults.conftest import House
-from tests.faults.house import (
+from tests.faults.conftest import Deployment
+from tests.faults.scenario import (
     BATCH_SIZE,
     BUDGET,
     Role,
@@ -41,32 +41,33 @@ DAY = 86_400
 GRACE = 30  # seconds that what is under way has after one SIGTERM
 
 
-def test_kill_9(house: House, table: Table) -> None:
+def test_kill_9(deployment: Deployment, table: Table) -> None:
     """What it had scored is in Redis: the one that follows answers the same without a call, and pays only for more."""
     query = unheard()
-    first = asked(house.gateway.service, query)
+    first = asked(deployment.gateway.service, query)
     with ThreadPoolExecutor(4) as threads:
-        under_way = [threads.submit(ask, house.gateway.service) for _ in range(4)]
-        before = house.calls
-        until(lambda: house.calls > before)
-        house.gateway.kill()
+        under_way = [threads.submit(ask, deployment.gateway.service) for _ in range(4)]
+        before = deployment.calls
+        until(lambda: deployment.calls > before)
+        deployment.gateway.kill()
         for request in under_way:
             try:
                 whole(request.result())
             except httpx.TransportError:
                 continue
     watch = Stopwatch()
-    house.gateway.start(ready=False)
-    house.gateway.service.await_answer()
-    calls = house.calls
-    again = whole(ask(house.gateway.service, query))
+    deployment.gateway.start(ready=False)
+    deployment.gateway.service.await_answer()
+    calls = deployment.calls
+    repeated = whole(ask(deployment.gateway.service, query))
     recovery = watch.seconds
-    assert (spent(again), ids(again)) == ((0, BUDGET), ids(first))
-    assert house.calls == calls
-    more = whole(ask(house.gateway.service, query, budget=BUDGET + 5))
+    assert (spent(repeated), ids(repeated)) == ((0, BUDGET), ids(first))
+    assert deployment.calls == calls
+    more = whole(ask(deployment.gateway.service, query, budget=BUDGET + 5))
     assert spent(more) == (5, BUDGET)
-    assert house.calls == calls + 1
-    saw = f"the connection breaks; the same request again, {outcome(ask(house.gateway.service, query))} without a call"
+    assert deployment.calls == calls + 1
+    again = outcome(ask(deployment.gateway.service, query))
+    saw = f"the connection breaks; the same request again, {again} without a call"
     table.add("gateway killed", saw, recovery)
 
 

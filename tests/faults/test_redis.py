@@ -5,8 +5,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.caching.servers import cluster_url, eventually, running_cluster, running_replica
-from tests.faults.conftest import House
-from tests.faults.house import (
+from tests.faults.conftest import Deployment
+from tests.faults.scenario import (
     BUDGET,
     Role,
     Stopwatch,
@@ -28,23 +28,23 @@ from tests.system.service import service
 PAID_AGAIN = "scores are paid for again"
 
 
-def test_killed(house: House, table: Table) -> None:
-    gateway, query = house.gateway.service, unheard()
+def test_killed(deployment: Deployment, table: Table) -> None:
+    gateway, query = deployment.gateway.service, unheard()
     expected = ids(asked(gateway, query))
-    house.redis.kill()
+    deployment.redis.kill()
     for _ in range(3):
         response = ask(gateway, query)
         body = whole(response)
         assert (spent(body), ids(body)) == ((BUDGET, 0), expected)
     watch = Stopwatch()
-    house.redis.start()
+    deployment.redis.start()
     recovery = watch.until(lambda: remembers(gateway, query))
     table.add("Redis killed", f"{outcome(response)}; {PAID_AGAIN}", recovery)
 
 
-def test_killed_under_load(house: House, table: Table) -> None:
+def test_killed_under_load(deployment: Deployment, table: Table) -> None:
     """Every answer is complete; known queries cost nothing before the kill, and again once Redis is back."""
-    gateway, queries = house.gateway.service, [unheard() for _ in range(4)]
+    gateway, queries = deployment.gateway.service, [unheard() for _ in range(4)]
     for query in queries:
         asked(gateway, query)
 
@@ -53,36 +53,36 @@ def test_killed_under_load(house: House, table: Table) -> None:
 
     with load(gateway.url, lambda number: selection(queries[number % len(queries)])) as seen:
         until(lambda: seen.is_normal(0.0, is_free))
-        house.redis.kill()
+        deployment.redis.kill()
         killed = time.monotonic()
         until(lambda: seen.goes_on(killed))
-        house.redis.start()
+        deployment.redis.start()
         restarted = time.monotonic()
         until(lambda: seen.is_normal(restarted, is_free))
     assert set(seen.outcomes()) == {COMPLETE}
     table.under_load = load_row("Redis", "make test-faults", seen, killed, restarted, is_free)
 
 
-def test_hangs(house: House, table: Table) -> None:
-    gateway, query = house.gateway.service, unheard()
+def test_hangs(deployment: Deployment, table: Table) -> None:
+    gateway, query = deployment.gateway.service, unheard()
     expected = ids(asked(gateway, query))
-    house.redis.hang()
+    deployment.redis.hang()
     try:
         for _ in range(3):
             response = ask(gateway, query)
             body = whole(response)
             assert (spent(body), ids(body)) == ((BUDGET, 0), expected)
     finally:
-        house.redis.go_on()
+        deployment.redis.go_on()
     recovery = Stopwatch().until(lambda: remembers(gateway, query))
     saw = f"{outcome(response)}, later by `cache.timeout_seconds` a lookup until it is left alone; {PAID_AGAIN}"
     table.add("Redis hangs", saw, recovery)
 
 
-def test_full(house: House, table: Table) -> None:
-    gateway, known, new = house.gateway.service, unheard(), unheard()
+def test_full(deployment: Deployment, table: Table) -> None:
+    gateway, known, new = deployment.gateway.service, unheard(), unheard()
     expected = ids(asked(gateway, known))
-    with house.redis.admin() as admin:
+    with deployment.redis.admin() as admin:
         admin.config_set("maxmemory-policy", "noeviction")
         admin.config_set("maxmemory", 1)
         for _ in range(2):

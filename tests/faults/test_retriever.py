@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.faults.house import (
+from tests.faults.scenario import (
     DOCUMENTS,
     K,
     Role,

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.faults import stand_in
-from tests.faults.conftest import House
-from tests.faults.house import BUDGET, Stopwatch, ask, completes, ids, spent, unheard, whole
+from tests.faults.conftest import Deployment
+from tests.faults.scenario import BUDGET, Stopwatch, ask, completes, ids, spent, unheard, whole
 from tests.faults.table import Table
 from tests.scoring.remote.servers import Behaviour, Server, answer, edited, hang, slow, well
 from tests.system.load import outcome
@@ -16,48 +16,50 @@ from tests.system.service import Service
 SERVED = 'boundarymorph_http_request_duration_seconds_count{method="POST",route="/score",status="200"'
 
 
-def test_one_of_two_is_killed(house: House, table: Table) -> None:
+def test_one_of_two_is_killed(deployment: Deployment, table: Table) -> None:
     query = unheard()
-    expected = ids(whole(ask(house.gateway.service, query)))
-    house.redis.flush()
-    house.second.kill()
+    expected = ids(whole(ask(deployment.gateway.service, query)))
+    deployment.redis.flush()
+    deployment.second.kill()
     for _ in range(3):
-        response = ask(house.gateway.service, query, on_failure="error", reuse=False)
+        response = ask(deployment.gateway.service, query, on_failure="error", reuse=False)
         assert ids(whole(response)) == expected
-        house.redis.flush()
+        deployment.redis.flush()
     watch = Stopwatch()
-    house.second.start()
-    recovery = watch.until(lambda: completes(house.gateway.service) and house.second.service.metric(SERVED) > 0)
+    deployment.second.start()
+    recovery = watch.until(
+        lambda: completes(deployment.gateway.service) and deployment.second.service.metric(SERVED) > 0
+    )
     table.add("one of two scorers killed", outcome(response), recovery)
 
 
-def test_all_are_killed(house: House, table: Table) -> None:
-    for role in (house.first, house.second):
+def test_all_are_killed(deployment: Deployment, table: Table) -> None:
+    for role in (deployment.first, deployment.second):
         role.kill()
-    degraded = ask(house.gateway.service)
+    degraded = ask(deployment.gateway.service)
     assert spent(whole(degraded, "retrieval_only")) == (0, 0)
-    refused = ask(house.gateway.service, on_failure="error")
+    refused = ask(deployment.gateway.service, on_failure="error")
     assert refused.status_code == 503
     watch = Stopwatch()
-    for role in (house.first, house.second):
+    for role in (deployment.first, deployment.second):
         role.start(ready=False)
-    recovery = watch.until(lambda: completes(house.gateway.service))
-    for role in (house.first, house.second):
+    recovery = watch.until(lambda: completes(deployment.gateway.service))
+    for role in (deployment.first, deployment.second):
         role.service.await_answer()
     table.add("all scorers killed", f"{outcome(degraded)}; with `on_failure: error` {outcome(refused)}", recovery)
 
 
-def test_one_of_two_hangs(house: House, table: Table) -> None:
-    house.second.hang()
+def test_one_of_two_hangs(deployment: Deployment, table: Table) -> None:
+    deployment.second.hang()
     try:
         for _ in range(4):
-            response = ask(house.gateway.service)
+            response = ask(deployment.gateway.service)
             assert spent(whole(response)) == (BUDGET, 0)
     finally:
-        house.second.go_on()
-    before = house.second.service.metric(SERVED)
+        deployment.second.go_on()
+    before = deployment.second.service.metric(SERVED)
     recovery = Stopwatch().until(
-        lambda: completes(house.gateway.service) and house.second.service.metric(SERVED) > before
+        lambda: completes(deployment.gateway.service) and deployment.second.service.metric(SERVED) > before
     )
     table.add("one of two scorers hangs", f"{outcome(response)}, after `scorer.attempt_seconds` once", recovery)
 
