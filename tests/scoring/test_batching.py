@@ -110,7 +110,7 @@ class TestBatches:
             await asyncio.gather(*tasks)
             assert bench.model.batches[1:] == [["2"], ["3"], ["0"], ["1"]]
 
-    async def test_a_short_request_gets_between_a_long_one(self) -> None:
+    async def test_a_short_request_overtakes_a_long_one(self) -> None:
         async with Bench(batch_tokens=1) as bench:
             bench.scorer.batcher.token_seconds = 0.01
             long = asked(bench.scorer, "q", *["long text"] * 50)
@@ -119,7 +119,19 @@ class TestBatches:
             await queued(bench.scorer, 51)
             bench.model.open.set()
             await asyncio.gather(long, short)
-            assert ["short text"] in bench.model.batches[2:10]
+            assert bench.model.batches[1] == ["short text"]
+
+    async def test_of_equal_requests_one_is_done_before_the_next(self) -> None:
+        """All of them taking turns would be done at the end."""
+        async with Bench(batch_tokens=1) as bench:
+            bench.scorer.batcher.token_seconds = 0.01
+            tasks = []
+            for number in range(3):
+                tasks.append(asked(bench.scorer, "q", *[f"of {number}"] * 4))
+                await queued(bench.scorer, 4 * (number + 1))
+            bench.model.open.set()
+            await asyncio.gather(*tasks)
+            assert bench.model.batches[1:] == [[f"of {number}"] for number in range(3) for _ in range(4)]
 
     async def test_all_workers_work(self) -> None:
         model = SeededCrossEncoder(workers=3, batch_tokens=1, open=False)

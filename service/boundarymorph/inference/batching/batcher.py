@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import accumulate
 from typing import Any, Generic
 
 import numpy as np
@@ -58,8 +57,8 @@ class Batcher(Generic[Item]):
 
     Whenever the device is free it takes waiting items, earliest deadline first, up to the model's batch of tokens.
     Nothing waits for a batch to fill, and idle workers that compute at the same time share what is there. A request
-    without a deadline is due `patience` seconds after it arrived; later items of a long request are due later by the
-    time that the earlier ones take, so that short requests can go in between.
+    without a deadline is due `patience` seconds after it arrived. All of its items are due later by the time that they
+    take together: short requests overtake long ones, and of equal ones the first is done before the next begins.
 
     If the device runs out of memory, later batches are halved. They double again, up to the model's own size, after
     `GROW_AFTER` successful batches, and after twice as many each time that this fails.
@@ -252,9 +251,9 @@ class Batcher(Generic[Item]):
         return self._queue.tokens_due(moment) + sum(guess for due, guess in self._tokenizing if due <= moment)
 
     def _entries(self, job: _Job[Item]) -> Iterable[Entry[Item, _Job[Item]]]:
-        before = accumulate((len(item) for item in job.items), initial=0)
-        for position, (item, tokens) in enumerate(zip(job.items, before, strict=False)):
-            yield Entry(item, job, position, job.due + tokens * self.token_seconds)
+        due = job.due + sum(map(len, job.items)) * self.token_seconds
+        for position, item in enumerate(job.items):
+            yield Entry(item, job, position, due)
 
     def _work(self) -> None:
         batch: list[Entry[Item, _Job[Item]]] = []
