@@ -5,9 +5,20 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import norm
 
-from boundarymorph.selection import Acquisition, Belief, BoundaryGap, Explore, UpperConfidenceBound, ValueAtCutoff
-from boundarymorph.selection.acquisition import expected_excess
+from boundarymorph.selection import (
+    Acquisition,
+    Belief,
+    BoundaryGap,
+    Explore,
+    Pool,
+    SelectionSession,
+    TrendConfig,
+    UpperConfidenceBound,
+    ValueAtCutoff,
+)
+from boundarymorph.selection.acquisition import HEAD_LOOKS, _first_looks, expected_excess
 from boundarymorph.selection.capacity import top_k
+from boundarymorph.selection.rounds import growing
 from tests.stateful.profile import times
 
 COARSE = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])  # many ties
@@ -112,3 +123,31 @@ def test_shortlist_names_unscored_documents_and_mostly_the_choice(rule: Acquisit
     everything = rule.shortlist(belief, incumbents, 100)
     assert sorted(everything) == np.flatnonzero(~belief.scored).tolist()
     assert everything[:8] == shortlist, "likeliest first"
+
+
+@pytest.mark.parametrize(("count", "k"), [(1, 1), (2, 1), (3, 5), (7, 2), (100, 10), (1_000, 80)])
+def test_first_looks_come_to_every_document_once(count: int, k: int) -> None:
+    scored = np.zeros(count, dtype=np.bool_)
+    looks = list(_first_looks(scored, k))
+    assert sorted(looks) == list(range(count))
+    scored[looks[::3]] = True
+    assert list(_first_looks(scored, k)) == [look for look in looks if not scored[look]]
+    gaps = np.diff(sorted({0, count, *looks[: 5 + HEAD_LOOKS + 15]}))
+    assert gaps.max() <= max(1, -(-count // 16)), "half, quarters, eighths and sixteenths come first"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_group_far_down_the_ranking_is_found_though_all_else_scores_the_same(seed: int) -> None:
+    """80 of 2,000 documents, from rank 600 on, with 50 calls."""
+    rng = np.random.default_rng(seed)
+    group = np.arange(600, 680)
+    cluster = rng.integers(24, size=2_000)
+    cluster[group] = 24
+    vectors = rng.normal(size=(25, 24))[cluster] + 0.5 * rng.normal(size=(2_000, 24))
+    ids = [str(number) for number in range(2_000)]
+    pool = Pool.of(ids, vectors, rng.normal(size=24), scores=np.linspace(1.0, 0.0, 2_000))
+    scores = np.where(cluster == 24, 0.9, 0.0)
+    session = SelectionSession(pool, budget=50, k=80, config=TrendConfig())
+    while (left := 50 - session.spent) and (asked := session.ask(growing(session.spent, left, 50))).size:
+        session.tell(asked, scores[asked])
+    assert set(session.selection().documents.tolist()) == set(group.tolist())

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from boundarymorph.selection.belief import Belief
 
 # log(phi(z) - z Phi(-z)) at steps of 1 / PER_UNIT, to be interpolated: numpy has no normal distribution function.
+HEAD_LOOKS = 20  # of the first documents, before the whole ranking is looked through, while all scores are equal
 LARGEST, PER_UNIT = 37, 100
 LOG_EXCESS = np.array(
     [
@@ -210,10 +211,23 @@ def _all_equal(belief: Belief) -> bool:
 
 
 def _first_looks(scored: NDArray[np.bool_], k: int) -> Iterator[int]:
-    """Unscored documents in the order in which they are asked while all scores are equal."""
-    looks = [p for p in dict.fromkeys((0, k, k // 2, 2 * k, 4 * k)) if p < len(scored) and not scored[p]]
-    yield from looks
-    yield from (int(p) for p in np.flatnonzero(~scored) if p not in looks)
+    """Unscored documents in the order in which they are asked while all scores are equal: around k, at the head, and
+    then in ever finer steps through the whole ranking, where it may hide a group."""
+    count = len(scored)
+    around = (0, k, k // 2, 2 * k, 4 * k)
+    looked: set[int] = set()
+    for position in chain(around, range(HEAD_LOOKS), _spread(count)):
+        if position < count and position not in looked and not scored[position]:
+            looked.add(position)
+            yield position
+
+
+def _spread(count: int) -> Iterator[int]:
+    """Positions half-way, a quarter and three quarters of the way, and so on, down to every one."""
+    parts = 1
+    while parts < 2 * count:
+        parts *= 2
+        yield from (count * part // parts for part in range(1, parts, 2))
 
 
 def cutoff(margin: NDArray[np.float64], incumbents: NDArray[np.bool_]) -> float:
