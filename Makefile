@@ -7,7 +7,7 @@ SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $(1): $(2)")
 
-.PHONY: help setup demo serve test compare-answers test-faults test-faults-milvus compatibility fuzz check check-deploy dashboard images compose test-ray test-milvus wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-select bench-scorer bench-rerank \
+.PHONY: help setup demo serve test compare-answers test-faults test-faults-milvus compatibility fuzz check check-deploy dashboard images compose test-ray test-milvus wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-sessions bench-select bench-scorer bench-rerank \
 	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-ray bench-overload load load-open capacity soak-scorer soak-index soak-models soak-tests gpu-check \
 	evaluation evaluation-calibration evaluation-options evaluation-order evaluation-rerank evaluation-judge clean
 
@@ -144,6 +144,9 @@ format: setup  ## let ruff format and fix
 
 bench-selection: setup  ## the incremental algorithm beside the literal one -> build/bench/selection.json
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.bench_selection $(OPTIONS)
+
+bench-sessions: setup  ## sessions a second and core, and what of a request is not scoring -> build/bench/sessions.json
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.bench_sessions $(OPTIONS)
 
 bench-select: setup  ## where the time of POST /select goes, pool of 10,000 -> build/bench/select.json
 	$(BIN)/python -m load_tests.bench_select

@@ -35,6 +35,7 @@ def main() -> None:
             asked = selection.ask(size)
             selection.tell(asked, scores[asked])
         selection.selection()
+        selection.expected_loss()
         print(time.process_time() - start, flush=True)
 
 

@@ -11,7 +11,8 @@ import orjson
 import pytest
 import torch
 
-from load_tests import gpu_check
+from load_tests import bench_sessions, gpu_check, report
+from load_tests.bench_selection import round_sizes
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -40,6 +41,21 @@ def test_the_gpu_check_says_when_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "argv", ["gpu_check"])
     with pytest.raises(SystemExit, match="no GPU here"):
         gpu_check.main()
+
+
+def test_sessions_a_second_are_measured_in_the_rounds_of_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert round_sizes("auto", 50) == [2, 2, 2, 3, 4, 5, 6, 7, 7, 6, 6]
+    assert round_sizes("5", 12) == [5, 5, 2]
+    monkeypatch.chdir(REPOSITORY)
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    options = ["--pools", "60", "--dimensions", "8", "--budgets", "5", "10", "--repeats", "1", "--requests", "0"]
+    monkeypatch.setattr(sys, "argv", ["bench_sessions", *options])
+    bench_sessions.main()
+    rows = orjson.loads((tmp_path / "sessions.json").read_bytes())["rows"]
+    assert [(row["budget"], row["round_trips"]) for row in rows] == [(5, 3), (10, 5)]
+    assert all(row["sessions_a_second_and_core"] == pytest.approx(1e3 / row["cpu_ms"]) for row in rows)
 
 
 def test_a_benchmark_that_is_stopped_has_told_what_it_has(tmp_path: Path) -> None:

@@ -153,11 +153,12 @@ def _best(sizes: NDArray[np.float64], densities: NDArray[np.float64], room: floa
     largest = float(densities.max(initial=0.0))
     if largest == 0:
         return 0.0
-    bins = (densities * (BINS / largest)).astype(np.intp).ravel()
-    filled = np.bincount(bins, sizes.ravel(), BINS + 1)[::-1]
-    worth = np.bincount(bins, (sizes * densities).ravel(), BINS + 1)[::-1]
-    taken = np.clip(room - (np.cumsum(filled) - filled), 0.0, filled)
-    return float((worth * np.divide(taken, filled, out=np.zeros_like(taken), where=filled > 0)).sum())
+    bins = (densities * (BINS / largest)).astype(np.intp)
+    filled = np.bincount(bins.ravel(), sizes.ravel(), BINS + 1)
+    above = np.cumsum(filled[::-1])[::-1] - filled
+    taken = np.divide(np.clip(room - above, 0.0, filled), filled, out=np.zeros_like(filled), where=filled > 0)
+    inside = bins >= np.argmax(taken > 0)  # few of all
+    return float((taken[bins[inside]] * sizes[inside] * densities[inside]).sum())
 
 
 def top_k(worth: NDArray[np.float64], k: int) -> NDArray[np.bool_]:

@@ -95,7 +95,7 @@ class Scale:
 
     def outcomes(
         self, weights: NDArray[np.float64], means: NDArray[np.float64], variances: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    ) -> tuple[NDArray[np.float64], NDArray[np.floating]]:
         """Shares and scores of m outcomes that stand for all that may come, (m, N) or of a shape that broadcasts to
         it: the levels, or 15 outcomes of each member."""
         deviations = np.sqrt(variances)
@@ -104,7 +104,7 @@ class Scale:
             ends = np.ones((1, means.shape[1])), np.zeros((1, means.shape[1]))
             return -np.diff(np.concatenate([ends[0], reached, ends[1]]), axis=0), np.array(self.levels)[:, None]
         scores = self._scores(_log_odds_against(means, deviations))
-        return np.outer(NODE_WEIGHTS, weights).reshape(-1, 1), scores.reshape(-1, means.shape[1]).astype(np.float64)
+        return np.outer(NODE_WEIGHTS, weights).reshape(-1, 1), scores.reshape(-1, means.shape[1])
 
     def reaching(
         self, least: float, weights: NDArray[np.float64], means: NDArray[np.float64], variances: NDArray[np.float64]

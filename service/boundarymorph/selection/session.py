@@ -169,8 +169,10 @@ class SelectionSession:
         if self._doubtful is not None:
             return 1.0 - _expected_f1(self._doubtful.mean[self._left])
         shares, scores = self._posterior.beliefs.outcomes()
-        best = self.capacity.best(shares[:, self._left], scores[:, self._left])
-        chosen = float((shares * scores)[:, self._set()].sum())
+        left = slice(None) if len(self._left) == len(self.pool) else self._left
+        best = self.capacity.best(shares[:, left], scores[:, left])
+        inside = self._set()
+        chosen = float((shares[:, inside] * scores[:, inside]).sum())
         return max(0.0, 1.0 - chosen / best) if best > 0 else 0.0
 
     def ask(self, n: int = 1) -> NDArray[np.intp]:

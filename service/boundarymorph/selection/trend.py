@@ -85,9 +85,9 @@ class Mixture:
         apart = 1.0 if self.scale.levels else APART
         shares, scores = self.scale.outcomes(self.weights, self.means, apart * (self.own + self.noise))
         shape = len(scores), self.means.shape[1]
-        scores = np.broadcast_to(scores, shape).copy()
-        scores[:, self.observed] = self.scores
-        return np.broadcast_to(shares, shape), scores
+        values: NDArray[np.float64] = np.broadcast_to(scores, shape).astype(np.float64)
+        values[:, self.observed] = self.scores
+        return np.broadcast_to(shares, shape), values
 
     def among(self, documents: NDArray[np.intp]) -> Mixture:
         """Of some documents alone, ascending, every scored one among them."""
