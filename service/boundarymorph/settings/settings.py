@@ -79,7 +79,7 @@ class Settings(BaseSettings):
         "lexical", description="vectors of a pool whose texts bring none, if a request does not say"
     )
     auto_budget: int = Field(200, ge=0, description='largest budget if a request says "auto", within the limit')
-    auto_settle: float = Field(0.02, gt=0, lt=1, description='expected loss at which "auto" stops')
+    auto_settle: float = Field(0.01, gt=0, lt=1, description='expected loss at which "auto" stops')
     encoder: EncoderSettings = Field(default_factory=EncoderSettings)
     retriever: RetrieverSettings = Field(default_factory=RetrieverSettings)
     milvus: MilvusSettings = Field(default_factory=MilvusSettings)
