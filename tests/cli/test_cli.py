@@ -257,7 +257,7 @@ class TestIndexes:
     def test_snapshots(self, run: Run, source: Path) -> None:
         run("index", "build", "few", "--from", str(source))
         assert "few: 4 documents, " in run("index", "snapshot", "few", "--to", "copies/one").out
-        assert "copies/one is there already" in refused(run("index", "snapshot", "few", "--to", "copies/one"))
+        assert "copies/one already exists" in refused(run("index", "snapshot", "few", "--to", "copies/one"))
         assert run("index", "delete", "few").code == 0
         assert run("index", "restore", "few", "--from", "copies/one") == Outcome(0, "few: 4 documents restored\n", "")
         assert "0 added, 0 updated, 4 unchanged" in run("index", "build", "few", "--from", str(source)).out
