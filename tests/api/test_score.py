@@ -149,7 +149,7 @@ async def test_a_lost_device_ends_the_service() -> None:
         assert await asyncio.to_thread(ended.wait, 10)
         health = await client.get("/readyz")
         assert (health.status_code, health.json()["status"]) == (503, "failed")
-        assert "broke" in problem(await score(client, "t"), 503, "not-ready")
+        assert "failed" in problem(await score(client, "t"), 503, "not-ready")
         assert (await client.get("/livez")).is_success
 
 
