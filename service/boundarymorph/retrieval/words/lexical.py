@@ -8,7 +8,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from zlib import crc32
 
 import numpy as np
@@ -65,36 +65,50 @@ def contributions(weight: float, counts: NDArray[np.integer], saturation: NDArra
     return weight * (K1 + 1) * counts / (counts + saturation)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class PoolWords:
-    """The words of n texts, computed once for BM25 here and for `vectors.lexical_vectors`.
+    """The words of n texts, found once for BM25 here and for `vectors.lexical_vectors`.
 
-    hashes: (T,) of all words, text after text; lengths: (n,) number of words of each text.
+    content: all texts, folded, as bytes with spaces between words; starts, sizes: (T,) where a word begins in it, and
+    how many bytes it has; ends: (n,) where each text ends.
     """
 
-    hashes: NDArray[np.uint32]
-    lengths: NDArray[np.int64]
+    content: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    ends: NDArray[np.int64]
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> PoolWords:
-        found = []
+        folded = []
         for text in texts:
             check_awaited()
-            found.append(hashes(text))
-        return cls(
-            np.concatenate([np.empty(0, dtype=np.uint32), *found]),
-            np.array([len(of_text) for of_text in found], dtype=np.int64),
-        )
+            folded.append(_folded(text))
+        content = np.frombuffer(_spaced(b"\n".join([b"", *folded, b""])), dtype=np.uint8)
+        edges = np.flatnonzero(np.diff(content != _SPACE)) + 1
+        ends = np.cumsum([len(text) + 1 for text in folded], dtype=np.int64)
+        return cls(content, edges[::2], edges[1::2] - edges[::2], ends)
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """(n,) number of words of each text."""
+        return np.diff(np.searchsorted(self.starts, self.ends), prepend=0)
+
+    @cached_property
+    def hashes(self) -> NDArray[np.uint32]:
+        """(T,) of all words, as of `hashes`."""
+        return np.fromiter(map(crc32, self.content.tobytes().split()), dtype=np.uint32, count=len(self.starts))
 
     def bm25(self, query: str) -> NDArray[np.float64]:
         """Return (n,) BM25 of each text, with the statistics of these texts; repeated words of the query count."""
-        documents = len(self.lengths)
+        documents = len(self.ends)
         scores = np.zeros(documents)
-        ends = np.cumsum(self.lengths)
         saturations = saturation(self.lengths, float(self.lengths.mean()) if documents else 0.0)
-        for word, times in Counter(hashes(query).tolist()).items():
-            places = np.flatnonzero(self.hashes == word)
-            counts = np.bincount(np.searchsorted(ends, places, side="right"), minlength=documents)
+        for word, times in Counter(words(query)).items():
+            places = self.starts[self.sizes == len(word)]
+            for offset, letter in enumerate(word):
+                places = places[self.content[places + offset] == letter]
+            counts = np.bincount(np.searchsorted(self.ends, places), minlength=documents)
             having = np.flatnonzero(counts)
             amount = times * weight(documents, len(having))
             scores[having] += contributions(amount, counts[having], saturations[having])
