@@ -149,7 +149,7 @@ bench-sessions: setup  ## sessions a second and core, and what of a request is n
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.bench_sessions $(OPTIONS)
 
 bench-select: setup  ## where the time of POST /select goes, pool of 10,000 -> build/bench/select.json
-	$(BIN)/python -m load_tests.bench_select
+	$(BIN)/python -m load_tests.bench_select $(OPTIONS)
 
 bench-scorer: setup  ## what a scorer makes of its model under 1 to 128 sessions, beside Infinity -> build/bench/scorer.json
 	$(BIN)/python -m load_tests.bench_scorer $(OPTIONS)

@@ -66,7 +66,7 @@ async def test_callers_read_nothing_of_a_scorer(
     caplog.set_level("WARNING", "boundarymorph")
     async with running(Ours()) as [server], scored_by(server, tmp_path) as client:
         server.behaviour = behaviour
-        private = (str(server.port), "127.0.0.1", "http://", SECRET)
+        private = (f":{server.port}", "127.0.0.1", "http://", SECRET)
         headers = {"X-Request-ID": "asked-so"}
         degraded = await client.post("/select", json=REQUEST, headers=headers)
         assert degraded.json()["status"] == "retrieval_only"
