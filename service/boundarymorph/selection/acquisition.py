@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from boundarymorph.selection.belief import Belief
 
+HEAD_LOOKS = 20  # of the first documents, before the whole ranking is searched, while all scores are equal
 # log(phi(z) - z Phi(-z)) at steps of 1 / PER_UNIT, to be interpolated: numpy has no normal distribution function.
-HEAD_LOOKS = 20  # of the first documents, before the whole ranking is looked through, while all scores are equal
 LARGEST, PER_UNIT = 37, 100
 LOG_EXCESS = np.array(
     [
@@ -212,7 +212,7 @@ def _all_equal(belief: Belief) -> bool:
 
 def _first_looks(scored: NDArray[np.bool_], k: int) -> Iterator[int]:
     """Unscored documents in the order in which they are asked while all scores are equal: around k, at the head, and
-    then in ever finer steps through the whole ranking, where it may hide a group."""
+    then in ever finer steps through the whole ranking, so that no group in it is missed."""
     count = len(scored)
     around = (0, k, k // 2, 2 * k, 4 * k)
     looked: set[int] = set()

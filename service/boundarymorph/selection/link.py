@@ -27,8 +27,8 @@ class Scale:
 
     low, high: `clip` where scores were held at 0 or at 1, else 0. There the way back stretches: what was held at `clip`
     is worth nothing again, and half a step further everything is as it is.
-    levels: of a scorer that says the same few things again and again (fewer than half of its scores differ), what it
-    said, ascending; else it may say anything. cuts: the log-odds from which on each level but the lowest is said.
+    levels: the scores of a scorer with a few grades (fewer than half of its scores differ), ascending; empty for any
+    other. cuts: for each level but the lowest, the log-odds from which on the scorer gives it.
     """
 
     clip: float = FLOOR
@@ -60,7 +60,7 @@ class Scale:
         return self._scores(-log_odds)
 
     def _scores(self, against: NDArray[Number]) -> NDArray[Number]:
-        """Of log-odds against, which are overwritten."""
+        """The scores of negated log-odds, whose array is overwritten."""
         with np.errstate(over="ignore"):
             probabilities: NDArray[Number] = np.exp(against, out=against)
         probabilities += 1.0
@@ -77,7 +77,7 @@ class Scale:
         self, weights: NDArray[np.float64], means: NDArray[np.float64], variances: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """(N,) the expected score and its variance, for log-odds that are a mixture, with weights (q,), of normal ones
-        with (q, N) means and variances, of a scorer that may say anything.
+        with (q, N) means and variances, of a scorer without levels.
 
         By 15 outcomes of each member, in float32. Expectations are within 0.004 up to a deviation of 4 and 0.01 up to
         6; with `clip` at its largest, where the way back bends most, within 0.015 up to a deviation of 2.
@@ -101,8 +101,7 @@ class Scale:
         deviations = np.sqrt(variances)
         if self.levels:
             reached = self._reached(weights, means, deviations)
-            ends = np.ones((1, means.shape[1])), np.zeros((1, means.shape[1]))
-            return -np.diff(np.concatenate([ends[0], reached, ends[1]]), axis=0), np.array(self.levels)[:, None]
+            return -np.diff(reached, axis=0, prepend=1.0, append=0.0), np.array(self.levels)[:, None]
         scores = self._scores(_log_odds_against(means, deviations))
         return np.outer(NODE_WEIGHTS, weights).reshape(-1, 1), scores.reshape(-1, means.shape[1])
 
@@ -143,12 +142,12 @@ class Scale:
     def _reached(
         self, weights: NDArray[np.float64], means: NDArray[np.float64], deviations: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """(levels - 1, N): how likely each level but the lowest, or a higher one, is said."""
+        """(levels - 1, N): the probability of each level but the lowest, or of a higher one."""
         return np.stack([weights @ normal_share((means - cut) / deviations) for cut in self.cuts])
 
 
 def _log_odds_against(means: NDArray[np.float64], deviations: NDArray[np.float64]) -> NDArray[np.float32]:
-    """(15, q, N), what stands for minus (q, N) normal ones, with shares NODE_WEIGHTS."""
+    """(15, q, N) negated log-odds: each mean with NODES times its deviation, which have the shares NODE_WEIGHTS."""
     against = np.multiply.outer(NODES.astype(np.float32), deviations.astype(np.float32))
     against -= means.astype(np.float32)
     return against

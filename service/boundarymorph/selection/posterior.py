@@ -32,9 +32,9 @@ class Believed(Protocol):
 class Beliefs(Believed, Protocol):
     """What is believed of the scores of N documents."""
 
-    def said(self, belief: Belief) -> Belief:
-        """The same of a scorer that says the same few things again and again, which `belief` does not consider: what is
-        asked and chosen by it is better. belief: as it is now."""
+    def reported(self, belief: Belief) -> Belief:
+        """What an answer reports: `belief`, corrected for a scorer with a few grades. Asking and choosing take `belief`
+        itself, which makes better sets. belief: as it is now."""
 
     def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """(m, N) shares and scores of m outcomes of each document that stand for all that may come, by what is not
@@ -95,7 +95,7 @@ class Residuals:
         std *= spread if spread > MINIMUM_SCALE else 1.0
         return Belief.given(mean, std, self.observed, self.scores)
 
-    def said(self, belief: Belief) -> Belief:
+    def reported(self, belief: Belief) -> Belief:
         return belief
 
     def reaching(self, least: float) -> Belief:

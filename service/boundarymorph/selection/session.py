@@ -261,9 +261,9 @@ class SelectionSession:
         return left[self.capacity.fill(self._config.worth(belief.mean, inside, belief.scored))]
 
     def _ranked(self, chosen: NDArray[np.intp]) -> Selection:
-        said = self._posterior.beliefs.said(self.belief)
-        documents = chosen[np.argsort(-said.mean[chosen], kind="stable")]
-        belief = said.of(documents)
+        reported = self._posterior.beliefs.reported(self.belief)
+        documents = chosen[np.argsort(-reported.mean[chosen], kind="stable")]
+        belief = reported.of(documents)
         return Selection(documents, np.clip(belief.mean, 0.0, 1.0), belief.std, belief.scored)
 
     def _look_ahead(self, document: int) -> None:

@@ -69,7 +69,7 @@ class Mixture:
         )
         return mean, np.sqrt(np.maximum(variance, MINIMUM_VARIANCE))
 
-    def said(self, belief: Belief) -> Belief:
+    def reported(self, belief: Belief) -> Belief:
         if not self.scale.levels:
             return belief
         shares, levels = self.scale.outcomes(self.weights, self.means, self.variances + self.noise)
@@ -97,9 +97,9 @@ class Mixture:
 
 
 class TrendFantasy:
-    """A mixture on some documents, played on. Amplitudes and weights stay what the real scores make them, since a
-    fantasy confirms itself; level and slopes are among what each member is uncertain of. Scores that come out at their
-    mean leave all means where they are."""
+    """A mixture on some documents, conditioned on fantasies. Amplitudes and weights stay as the real scores made them,
+    since a fantasy confirms itself; level and slopes are among what each member is uncertain of. Fantasies are scores
+    at their mean, so they leave all means as they are."""
 
     def __init__(self, mixture: Mixture, expected: NDArray[np.float64], rehearsal: Rehearsal) -> None:
         """mixture: which is changed; expected: (N,) scores, before any fantasy."""
