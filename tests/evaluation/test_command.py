@@ -171,6 +171,7 @@ def test_without_labels(tmp_path: Path) -> None:
         (["--methods", "nobody"], "no method is called 'nobody'"),
         (["--methods", ""], "--methods names no method"),
         (["--methods", "agentic", "--chat-url", "http://127.0.0.1:9"], "agentic: the table has no texts"),
+        (["--jobs", "2", "--chat-url", "http://127.0.0.1:9"], "--jobs goes without --chat-url"),
         (["--budgets", "0"], "--budgets needs numbers from 1 on"),
         (["--k", "5,many"], "whole numbers"),
     ],

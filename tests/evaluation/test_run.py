@@ -45,6 +45,15 @@ def test_rows_cover_every_cell_of_every_query() -> None:
     assert {row.calls for row in outcome.rows if row.method == "ss" and row.budget == 10} == {10}
 
 
+def test_queries_in_several_processes_come_out_as_in_one() -> None:
+    methods = chosen(["ss", "bagel", "trend", "boundarymorph"])
+    alone, together = (experiment(TABLE, methods, [5], [5, 20], jobs=jobs) for jobs in (1, 2))
+    assert [row.query for row in together.rows] == [row.query for row in alone.rows]
+    for method in methods:
+        for k in (5, 20):
+            assert np.array_equal(together.values(method.name, 5, k), alone.values(method.name, 5, k))
+
+
 def test_methods_without_their_input_are_left_out() -> None:
     outcome = experiment(synthetic(without=["bm25"]), chosen(["mips", "bm25"]), [5], [5])
     assert outcome.left_out == {"bm25": "the table has no bm25"}

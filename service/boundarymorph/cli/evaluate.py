@@ -40,8 +40,9 @@ DEFAULT_METHODS = ("baselines", "product")
 class Request:
     """What to evaluate. tables: .npz files; texts: collections with their texts, named like data; data: a BEIR folder
     or ir_datasets:ID, made into a table at `write_table`; depth: N of that table; queries: the most queries of each
-    collection; spend: the most that a scorer that costs money may charge, None to ask the user; chat: a language model,
-    which adds the agentic loop and the audit of peaks if there are texts."""
+    collection; jobs: queries at a time, each in a process of its own; spend: the most that a scorer that costs money
+    may charge, None to ask the user; chat: a language model, which adds the agentic loop and the audit of peaks if
+    there are texts."""
 
     tables: Sequence[Path] = ()
     texts: Sequence[str] = ()
@@ -54,6 +55,7 @@ class Request:
     depth: int = 2_000
     queries: int | None = None
     call_seconds: float | None = None
+    jobs: int = 1
     chat: Chat | None = field(default=None, repr=False)
     spend: float | None = None
 
@@ -65,6 +67,8 @@ def evaluate(request: Request, models: Callable[[], tuple[Encoder, Scorer]], con
     for what, values in (("budgets", request.budgets), ("k", request.ks)):
         if not values or min(values) < 1:
             raise InvalidInput(f"--{what} needs numbers from 1 on, separated by commas")
+    if request.jobs > 1 and request.chat is not None:
+        raise InvalidInput("--jobs goes without --chat-url; the language model is asked from one process")
     # Checked before any pair is scored: a mistyped name should not cost an hour.
     extra = [agentic.contestant(request.chat, _unavailable)] if request.chat is not None else []
     if not chosen(request.methods, extra):
@@ -147,6 +151,7 @@ def _studied(request: Request, found: Sequence[Table], extra: Sequence[Contestan
             sorted(set(request.budgets)),
             sorted(set(request.ks)),
             call_seconds=request.call_seconds,
+            jobs=request.jobs,
             ask=request.chat,
             watch=_watch(progress, table.name),
         )

@@ -135,6 +135,9 @@ def evaluate(
         float | None,
         typer.Option(min=0, help="Time of one call, for the latency table.", show_default="as in the table"),
     ] = None,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Queries at a time, a process each; more than one disturbs the times.")
+    ] = 1,
     chat_url: Annotated[
         str | None, typer.Option(help="OpenAI-compatible URL: adds the agentic loop and the audit; needs --data.")
     ] = None,
@@ -160,6 +163,7 @@ def evaluate(
         depth=depth,
         queries=queries,
         call_seconds=call_seconds,
+        jobs=jobs,
         spend=max_cost if max_cost is not None else (math.inf if yes else None),
         chat=Chat(chat_url, chat_model, api_key=chat_key) if chat_url else None,
     )

@@ -12,8 +12,8 @@ from boundarymorph.evaluation import multimodality
 from boundarymorph.evaluation.methods import Method
 from boundarymorph.evaluation.methods.morph import Morph
 from boundarymorph.evaluation.metrics import curve, normalised_gain
-from boundarymorph.evaluation.problem import Problem
-from boundarymorph.evaluation.run import Outcome, run_once
+from boundarymorph.evaluation.problem import Problem, Question
+from boundarymorph.evaluation.run import Outcome, each_question, run_once
 from boundarymorph.evaluation.statistics import Comparison, benjamini_hochberg, bootstrap_interval, paired_p
 from boundarymorph.evaluation.tables import Table
 
@@ -41,21 +41,33 @@ def capacity_curves(
     optimised: Sequence[int],
     evaluated: Sequence[int],
     advance: Callable[[], None] = lambda: None,
+    jobs: int = 1,
 ) -> CapacityCurves:
-    """Paper sec. 5.2, fig. k-opt-vs-k-eval (a). The sets of the product's methods are cut as the product cuts them."""
+    """Paper sec. 5.2, fig. k-opt-vs-k-eval (a), of `jobs` queries at a time. The sets of the product's methods are cut
+    as the product cuts them."""
     optimised = sorted({min(k, table.depth - 1) for k in optimised})
     evaluated = sorted({min(k, table.depth - 1) for k in (*evaluated, *optimised)})
-    values = np.full((len(table), len(optimised), len(evaluated)), np.nan)
-    for number, question in enumerate(table.questions()):
-        for row, k in enumerate(optimised):
-            if isinstance(method, Morph):
-                sets = method.sets(Problem(question, budget, k), evaluated)
-                values[number, row] = [normalised_gain(documents, question.scores) for documents in sets]
-            else:
-                values[number, row] = curve(run_once(method, question, budget, k)[1], question.scores, evaluated)
+    found: list[NDArray[np.float64]] = []
+    for of_question in each_question(_capacity_curve, table, method, budget, optimised, evaluated, jobs=jobs):
+        found.append(of_question)
         advance()
+    values = np.array(found)
     defined = np.isfinite(values).all(axis=(1, 2))
     return CapacityCurves(optimised, evaluated, values[defined].mean(axis=0))
+
+
+def _capacity_curve(
+    question: Question, method: Method, budget: int, optimised: Sequence[int], evaluated: Sequence[int]
+) -> NDArray[np.float64]:
+    """(len(optimised), len(evaluated)) CE-nCG of one query."""
+    values: list[list[float] | NDArray[np.float64]] = []
+    for k in optimised:
+        if isinstance(method, Morph):
+            sets = method.sets(Problem(question, budget, k), evaluated)
+            values.append([normalised_gain(documents, question.scores) for documents in sets])
+        else:
+            values.append(curve(run_once(method, question, budget, k)[1], question.scores, evaluated))
+    return np.array(values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from time import perf_counter
+from typing import TypeVar
 
 import numpy as np
+from joblib import Parallel, delayed
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
@@ -16,6 +18,7 @@ from boundarymorph.evaluation.metrics import Quality, quality
 from boundarymorph.evaluation.problem import Problem, Question, Ranking
 from boundarymorph.evaluation.tables import Table
 
+Result = TypeVar("Result")
 SELECTION_K = 50  # settings are selected on CE-nCG@50, per budget, and reused across k (paper app. D.2)
 
 
@@ -94,20 +97,19 @@ def experiment(
     budgets: Sequence[int],
     ks: Sequence[int],
     advance: Callable[[], None] = lambda: None,
+    jobs: int = 1,
 ) -> Outcome:
-    """Run them all; `advance` is called once a query."""
+    """Run them all, `jobs` queries at a time; `advance` is called once a query."""
     missing = left_out(table, contestants)
     running = [contestant for contestant in contestants if contestant.name not in missing]
     select_at = min(ks, key=lambda k: abs(k - SELECTION_K))
     rows: dict[tuple[str, int, int], list[Row]] = {}  # (method, setting, B) -> rows
     criterion: dict[tuple[str, int, int], list[float]] = {}
-    for question in table.questions():
-        for contestant in running:
-            for number, method in enumerate(contestant.settings):
-                for budget, results in _runs(contestant.name, method, question, budgets, ks):
-                    rows.setdefault((contestant.name, number, budget), []).extend(results)
-                    at = next(row.quality.ce_ncg for row in results if row.k == select_at)
-                    criterion.setdefault((contestant.name, number, budget), []).append(at)
+    for of_question in each_question(_all_runs, table, running, budgets, ks, jobs=jobs):
+        for run, results in of_question:
+            rows.setdefault(run, []).extend(results)
+            at = next(row.quality.ce_ncg for row in results if row.k == select_at)
+            criterion.setdefault(run, []).append(at)
         advance()
 
     kept: list[Row] = []
@@ -124,10 +126,29 @@ def experiment(
     return Outcome(table, running, budgets, ks, kept, settings, missing)
 
 
+def each_question(work: Callable[..., Result], table: Table, *arguments: object, jobs: int) -> Iterator[Result]:
+    """What `work` makes of each question with these arguments, in order, in `jobs` processes."""
+    tasks = (delayed(work)(question, *arguments) for question in table.questions())
+    results: Iterator[Result] = Parallel(n_jobs=jobs, return_as="generator")(tasks)
+    return results
+
+
 def run_once(method: Method, question: Question, budget: int, k: int) -> tuple[Problem, Ranking]:
     """One method on one query, with the record of its calls."""
     problem = Problem(question, budget, k)
     return problem, method.rank(problem)
+
+
+def _all_runs(
+    question: Question, contestants: Sequence[Contestant], budgets: Sequence[int], ks: Sequence[int]
+) -> list[tuple[tuple[str, int, int], list[Row]]]:
+    """((method, setting, B), rows) of every run on one query."""
+    return [
+        ((contestant.name, number, budget), results)
+        for contestant in contestants
+        for number, method in enumerate(contestant.settings)
+        for budget, results in _runs(contestant.name, method, question, budgets, ks)
+    ]
 
 
 def _runs(

@@ -83,19 +83,21 @@ def study(
     ks: Sequence[int],
     *,
     call_seconds: float | None = None,
+    jobs: int = 1,
     ask: Callable[[str], str] | None = None,
     watch: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Study:
-    """Run and analyse. ask: a language model for the audit of peaks, which also needs texts; watch: stage, done, of."""
+    """Run and analyse, `jobs` queries at a time. ask: a language model for the audit of peaks, which also needs texts;
+    watch: stage, done, of."""
     total = len(table)
-    outcome = experiment(table, contestants, budgets, ks, _counter("selecting", total, watch))
+    outcome = experiment(table, contestants, budgets, ks, _counter("selecting", total, watch), jobs)
     running = {contestant.name: contestant for contestant in outcome.contestants}
     reference = reference_of(outcome.contestants)
 
     analysed = [name for name in dict.fromkeys((reference, PAPER)) if name in running]
     advance = _counter("analysing", total * len(analysed), watch)
     curves = {
-        name: capacity_curves(table, method, max(budgets), OPTIMISED, EVALUATED, advance)
+        name: capacity_curves(table, method, max(budgets), OPTIMISED, EVALUATED, advance, jobs)
         for name in analysed
         if (method := outcome.settings[name, max(budgets)]).uses_k and table.depth > min(OPTIMISED)
     }
