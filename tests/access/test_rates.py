@@ -104,8 +104,11 @@ class TestCounting:
 
 
 class TestRedis:
-    async def test_two_share_a_limit(self, opened: AsyncExitStack, server: RedisServer) -> None:
-        one, two = (limits_of(opened, server.url, default="3/hour") for _ in range(2))
+    @pytest.mark.parametrize("settings", [{"default": "3/hour"}, {"keys": {"rag": "3/hour"}}])
+    async def test_two_share_a_limit(
+        self, opened: AsyncExitStack, server: RedisServer, settings: dict[str, Any]
+    ) -> None:
+        one, two = (limits_of(opened, server.url, **settings) for _ in range(2))
         assert [*await admitted(one, "rag", 2), *await admitted(two, "rag", 2)] == [True, True, True, False]
         assert await admitted(one, "rag", 1) == [False]
 
@@ -140,9 +143,35 @@ class TestRedis:
             server.kill()
         assert unshared() == before + 9
 
-    async def test_that_speaks_nonsense(self, opened: AsyncExitStack) -> None:
+    async def test_that_speaks_nonsense(self, opened: AsyncExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
         async with speaking(b"-ERR no\r\n") as url:
-            assert await admitted(limits_of(opened, url, default="1/hour"), "rag", 2) == [True, False]
+            limits = limits_of(opened, url, default="1/hour")
+            assert limits._shared is not None
+            asked, hit = [], limits._shared.hit
+
+            async def counted(*arguments: Any) -> bool:
+                asked.append(arguments)
+                return await hit(*arguments)
+
+            monkeypatch.setattr(limits._shared, "hit", counted)
+            assert await admitted(limits, "rag", 9) == [True] + [False] * 8
+            assert len(asked) == 5, "then it is left alone for a while"
+
+    async def test_requests_are_side_by_side_once_it_is_connected(
+        self, opened: AsyncExitStack, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        limits, before = limits_of(opened, server.url, default="9/hour"), unshared()
+        await limits.take("rag")
+        assert limits._shared is not None
+        both, hit = asyncio.Barrier(2), limits._shared.hit
+
+        async def together(*arguments: Any) -> bool:
+            await both.wait()
+            return await hit(*arguments)
+
+        monkeypatch.setattr(limits._shared, "hit", together)
+        await asyncio.gather(limits.take("rag"), limits.take("rag"))
+        assert unshared() == before
 
     async def test_that_was_never_there(self, opened: AsyncExitStack) -> None:
         for url in ("redis://127.0.0.1:1", "redis+cluster://127.0.0.1:1,127.0.0.1:2", "unix:///nowhere"):

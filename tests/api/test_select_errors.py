@@ -363,5 +363,7 @@ async def test_routes_that_are_none(client: httpx.AsyncClient, method: str, path
     assert (status == 405) == ("allow" in response.headers)
 
 
-async def test_head_has_no_body_and_no_failure(client: httpx.AsyncClient) -> None:
-    assert (await client.head("/livez")).status_code in (200, 405)
+@pytest.mark.parametrize(("path", "status"), [("/livez", 200), ("/metrics", 200), ("/select", 405), ("/selct", 404)])
+async def test_head_has_no_body_and_no_failure(client: httpx.AsyncClient, path: str, status: int) -> None:
+    response = await client.head(path)
+    assert (response.status_code, response.content) == (status, b"")

@@ -201,7 +201,26 @@ class TestSingleFlight:
         with pytest.raises(ScorerUnavailable):
             await first
         assert (await second).values.tolist() == expected(QUERY, ["b", "c"])
+        await turns()
+        await scorer.score(QUERY, ["b", "c"])
         assert inner.rounds == [["a", "b"], ["c"], ["b"]]
+
+    async def test_what_the_first_got_no_score_for_the_second_asks_itself(self, cache: MemoryScoreCache) -> None:
+        class Partial(GatedScorer):
+            async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+                values = (await super().score(query, texts, deadline=deadline)).values
+                return Scores(np.where([text == "b" and len(texts) > 1 for text in texts], np.nan, values))
+
+        inner = Partial()
+        scorer = Alone(inner, cache)
+        inner.gate.shut()
+        first = await begun(scorer.score(QUERY, ["a", "b"]))
+        second = await begun(scorer.score(QUERY, ["b", "c"]))
+        inner.gate.open()
+        np.testing.assert_array_equal((await first).values, [score_of(QUERY, "a"), np.nan])
+        assert (await second).values.tolist() == expected(QUERY, ["b", "c"])
+        assert inner.rounds == [["a", "b"], ["c"], ["b"]]
+        await scorer.close()
 
     async def test_its_own_failure_is_its_own(self, scorer: Alone, inner: GatedScorer) -> None:
         inner.gate.shut()

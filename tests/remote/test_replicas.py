@@ -177,6 +177,19 @@ def test_callers_are_counted_anew_after_a_pause(clock: Clock) -> None:
     assert replicas.to_probe() == []
 
 
+def test_callers_are_counted_anew_after_any_answer(clock: Clock) -> None:
+    replicas = Replicas(1, clock=clock)
+    early = replicas.begin(0, 1)
+    clock.now += 1
+    replicas.paused(0, 1.0)
+    for _ in range(MISSES):
+        replicas.missed(0)
+    assert not replicas.succeeded(early), "the pause is kept"
+    replicas.end(early)
+    clock.now += 1
+    assert replicas.to_probe() == []
+
+
 def test_a_failure_ends_a_pause(clock: Clock) -> None:
     replicas = Replicas(1, clock=clock)
     replicas.paused(0, 9.0)

@@ -176,7 +176,7 @@ class Admission:
         except BaseException as error:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
-            elif waiter.turn.done() and not waiter.turn.cancelled():
+            else:
                 self._leave(waiter.visit.caller)  # it got its turn while it gave up
             if isinstance(error, TimeoutError):
                 raise _refused(

@@ -153,7 +153,7 @@ class RateLimits:
     async def _take(self, limiter: RateLimiter, caller: str, items: Sequence[RateLimitItem]) -> Decision:
         admitted, states = True, []
         for item in items:
-            admitted = admitted and await limiter.hit(item, caller)
+            admitted = await limiter.hit(item, caller)
             reset, remaining = await limiter.get_window_stats(item, caller)
             states.append(
                 LimitState(item.amount, item.get_expiry(), max(0, remaining), max(0.0, reset - self._clock()))

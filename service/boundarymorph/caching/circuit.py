@@ -37,7 +37,7 @@ class CircuitBreaker:
         self._pause = pause
         self._until: float | None = None  # None while closed
         self._trying = False
-        self._turn = 0  # grows with every failure and change of state: calls begun before it do not count again
+        self._turn = 0  # grows with every failure and trial: calls begun before it do not count again
 
     @property
     def state(self) -> State:
@@ -60,7 +60,6 @@ class CircuitBreaker:
             if ticket != self._turn:
                 return
             self._until, self._trying, self._pause = None, False, self._first_pause
-            self._turn += 1
         self._failures = 0
 
     def failed(self, ticket: int) -> None:
