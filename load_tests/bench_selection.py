@@ -27,14 +27,13 @@ from boundarymorph.selection.rounds import growing
 from boundarymorph.selection.session import LOOK_AHEAD_FROM
 from load_tests import report
 from load_tests.processes import checkout
+from load_tests.studies import play
 from tests.selection import literal
 from tests.selection.pools import Scores, clustered
 
 
 def select(pool: Pool, scores: Scores, budget: int, k: int, config: Config | None = None) -> SelectionSession:
-    session = SelectionSession(pool, budget=budget, k=k, config=config)
-    while (asked := session.ask()).size:
-        session.tell(asked, scores[asked])
+    session = play(SelectionSession(pool, budget=budget, k=k, config=config), scores)
     session.selection()
     return session
 

@@ -27,7 +27,7 @@ from boundarymorph.evaluation.problem import Question
 from boundarymorph.evaluation.statistics import bootstrap_interval
 from boundarymorph.selection import SelectionSession
 from boundarymorph.selection.methods import METHODS
-from load_tests import report
+from load_tests import report, studies
 from tests.faults import stand_in
 from tests.scoring.judge.scripted import MODEL, Chat
 
@@ -101,7 +101,9 @@ def _compared(table: tables.Table, budget: int) -> list[str]:
     for question in table.questions():
         everything = np.argsort(-question.scores, kind="stable")
         full.append(_ncg(question, {k: everything[:k] for k in KS}))
-        share.append(_ncg(question, {k: _selected(question, budget, k) for k in KS}))
+        sessions = {k: SelectionSession(question.pool, budget=budget, k=k, config=METHODS["trend"]) for k in KS}
+        played = {k: studies.play(session, question.scores, BATCH_SIZE) for k, session in sessions.items()}
+        share.append(_ncg(question, {k: session.selection().documents for k, session in played.items()}))
     lines = [f"Relevant documents in the set by human grades (nCG, %), {len(full)} questions:", ""]
     lines += [f"| k | every document graded ({table.depth} calls) | {budget} calls | difference | 95 % interval |"]
     lines += ["|---:|---:|---:|---:|---:|"]
@@ -111,13 +113,6 @@ def _compared(table: tables.Table, budget: int) -> list[str]:
         means = f"{100 * np.nanmean(whole):.1f} | {100 * np.nanmean(part):.1f} | {100 * np.nanmean(part - whole):+.1f}"
         lines.append(f"| {k} | {means} | {low:+.1f} to {high:+.1f} |")
     return lines
-
-
-def _selected(question: Question, budget: int, k: int) -> np.ndarray:
-    session = SelectionSession(question.pool, budget=budget, k=k, config=METHODS["trend"])
-    while (asked := session.ask(BATCH_SIZE)).size:
-        session.tell(asked, question.scores[asked])
-    return session.selection().documents
 
 
 def _ncg(question: Question, chosen: Mapping[int, np.ndarray]) -> list[float]:

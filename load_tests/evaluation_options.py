@@ -5,7 +5,6 @@ python -m load_tests.evaluation_options TABLES --out build/evaluation-options
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,27 +15,23 @@ import orjson
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from boundarymorph.evaluation import options, plots, tables
-from boundarymorph.evaluation.options import Row
+from boundarymorph.evaluation import plots
 from boundarymorph.selection.methods import METHODS
-from load_tests import report
+from load_tests import option_studies as options
+from load_tests import report, studies
+from load_tests.studies import Row, markdown
 
 ALL = "mean of tables"
 PACKED = ("count", "count+root", "count+density", "tokens")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tables", type=Path, help="folder of .npz tables")
+    parser = studies.parser(__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/evaluation-options"))
-    parser.add_argument("--every", type=int, default=1, help="only every so many queries")
     parser.add_argument(
         "--studies", default=",".join(options.STUDIES), help="those not named are kept from the last run"
     )
     given = parser.parse_args()
-    paths = sorted(given.tables.glob("*.npz"))
-    if not paths:
-        parser.error(f"there is no .npz in {given.tables}")
     given.out.mkdir(parents=True, exist_ok=True)
     raw = given.out / "options-rows.json"
     found: dict[str, list[Row]] = orjson.loads(raw.read_bytes()) if raw.exists() else {}
@@ -47,8 +42,7 @@ def main() -> None:
         try:
             for name in filter(None, given.studies.split(",")):
                 measured: list[Row] = []
-                for path in paths:
-                    table = tables.read(path)
+                for table in given.tables:
                     task = progress.add_task(f"{name}: {table.name}", total=-(-len(table) // given.every))
                     rows = options.STUDIES[name](table, given.every, lambda task=task: progress.advance(task))  # type: ignore[misc]
                     measured += [{"table": table.name, **row} for row in rows]
@@ -64,7 +58,7 @@ def main() -> None:
     )
     (given.out / "options.md").write_text("# Options of a session, measured\n\n" + text, encoding="utf-8")
     if "settle" in figures:
-        plots.settling(given.out / "plots" / "settle.png", *_curves(found["settle"], figures["settle"]))
+        _plot(given.out / "plots" / "settle.png", *_curves(found["settle"], figures["settle"]))
     console.print(f"written to {given.out}", highlight=False)
     if stopped:
         console.print("stopped: the studies that were not finished are as they were before", highlight=False)
@@ -72,7 +66,7 @@ def main() -> None:
 
 
 def _section(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    return f"## {TITLES[name]}\n\n{_grid(rows)}"
+    return f"## {TITLES[name]}\n\n{markdown(rows)}"
 
 
 TITLES = {
@@ -258,6 +252,35 @@ def _curves(
     return fixed, stopped
 
 
+def _plot(
+    path: Path,
+    fixed: Mapping[int, tuple[Sequence[float], Sequence[float]]],
+    stopped: Mapping[int, Sequence[tuple[float, float, float]]],
+) -> None:
+    """By k: quality (%) along fixed budgets, and where thresholds stop: (mean calls, quality, threshold)."""
+    with plots.drawing(path, 4.6 * len(fixed) + 0.4, 4.2) as figure:
+        panels = figure.subplots(1, len(fixed), sharey=True, squeeze=False)[0]
+        for panel, k in zip(panels, fixed, strict=True):
+            panel.plot(*fixed[k], color=plots.BLUE, linewidth=1.8, label="the same budget for every query")
+            calls, quality, _ = zip(*stopped[k], strict=True)
+            panel.plot(
+                calls, quality, "o-", color=plots.ACCENT, linewidth=1.2, label="stopping at an expected loss of ..."
+            )
+            for number, (x, y, threshold) in enumerate(stopped[k]):
+                panel.annotate(
+                    f"{100 * threshold:g} %",
+                    (x, y),
+                    (0, -15 if number % 2 else 9),
+                    textcoords="offset points",
+                    ha="center",
+                    fontsize=7.5,
+                )
+            panel.set_title(f"k = {k}")
+            panel.set_xlabel("cross-encoder calls a query (mean)")
+        panels[0].set_ylabel("CE-nCG (%)")
+        panels[0].legend(loc="lower right")
+
+
 def _key(row: Row) -> tuple[Any, ...]:
     return row["table"], row["query"], row["budget"], row["k"]
 
@@ -293,12 +316,6 @@ def _over_tables(rows: Sequence[Row], key: str) -> float:
 def _error_over_tables(rows: Sequence[Row], key: str) -> float:
     errors = [error for _, error in _means(rows, key).values()]
     return float(np.sqrt(np.sum(np.square(errors))) / len(errors))
-
-
-def _grid(rows: Sequence[Mapping[str, Any]]) -> str:
-    head = list(rows[0])
-    lines = [f"| {' | '.join(head)} |", f"|{'|'.join('---:' for _ in head)}|"]
-    return "\n".join([*lines, *(f"| {' | '.join(str(row[name]) for name in head)} |" for row in rows)])
 
 
 if __name__ == "__main__":

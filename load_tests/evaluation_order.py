@@ -10,17 +10,16 @@ all gives.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.evaluation import tables
+from boundarymorph.evaluation.metrics import normalised_discounted_gain
+from boundarymorph.evaluation.tables import Table
 from boundarymorph.selection import Pool, SelectionSession
 from boundarymorph.selection.methods import DEFAULT, METHODS
-from load_tests import report
+from load_tests import report, studies
 
 CASES = ((100, 20), (100, 50), (500, 100), (1_000, 200))
 BATCH = 5
@@ -29,39 +28,25 @@ Ranker = Callable[[Pool, Floats, int], NDArray[np.intp]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tables", type=Path, help="folder of .npz tables")
-    parser.add_argument("--every", type=int, default=1, help="only every so many queries")
-    given = parser.parse_args()
-    paths = sorted(given.tables.glob("*.npz"))
-    if not paths:
-        parser.error(f"there is no .npz in {given.tables}")
+    given = studies.parser(__doc__).parse_args()
     rows = report.Rows("evaluation-order")
-    for path in paths:
-        table = tables.read(path)
+    for table in given.tables:
         for count, budget in CASES:
             if count <= table.depth:
                 rows.append({"table": table.name, "N": count, "B": budget, **_row(table, given.every, count, budget)})
     report.write("evaluation-order", rows, {})
 
 
-def first(pool: Pool, scores: Floats, budget: int) -> NDArray[np.intp]:
-    """The first B by their scores, the others behind them as they came."""
-    return np.concatenate([np.argsort(-scores[:budget], kind="stable"), np.arange(budget, len(scores))])
-
-
 def order(pool: Pool, scores: Floats, budget: int) -> NDArray[np.intp]:
     """As `"spend": "order"` does where k is N."""
     session = SelectionSession(pool, budget=budget, k=len(pool), config=METHODS[DEFAULT], order=True)
-    while (asked := session.ask(BATCH)).size:
-        session.tell(asked, scores[asked])
-    return session.selection().documents
+    return studies.play(session, scores, BATCH).selection().documents
 
 
-RANKERS: Mapping[str, Ranker] = {"first": first, "order": order}
+RANKERS: Mapping[str, Ranker] = {"first": lambda pool, scores, budget: studies.by_score(scores, budget), "order": order}
 
 
-def _row(table: tables.Table, every: int, count: int, budget: int) -> dict[str, float]:
+def _row(table: Table, every: int, count: int, budget: int) -> dict[str, float]:
     measured: dict[str, list[Sequence[float]]] = {name: [] for name in (*RANKERS, "all")}
     for number in range(0, len(table), every):
         question = table.question(number)
@@ -85,13 +70,8 @@ def _row(table: tables.Table, every: int, count: int, budget: int) -> dict[str, 
 
 
 def _quality(ranking: NDArray[np.intp], scores: Floats, grades: Floats) -> tuple[float, float, float]:
-    return _ndcg(ranking, scores), _ndcg(ranking, 2.0**grades - 1.0), float((grades[ranking[:50]] > 0).sum())
-
-
-def _ndcg(ranking: NDArray[np.intp], gains: Floats, k: int = 10) -> float:
-    discount = 1.0 / np.log2(np.arange(2, k + 2))
-    best = float(np.sort(gains)[::-1][:k] @ discount)
-    return float(gains[ranking[:k]] @ discount) / best if best else 0.0
+    ce, ndcg = (normalised_discounted_gain(ranking[:10], gains) for gains in (scores, 2.0**grades - 1.0))
+    return ce, float(np.nan_to_num(ndcg)), float((grades[ranking[:50]] > 0).sum())
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from boundarymorph.retrieval.words.vectors import lexical_vectors
 from boundarymorph.selection import Pool, SelectionSession
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.settings import Settings
-from load_tests import report
+from load_tests import report, studies
 
 METRICS = ("nDCG@10", "nCG@50")
 
@@ -51,11 +51,12 @@ def main() -> None:
             for question in list(table.questions())[:: given.every]:
                 texts = [documents[document] for document in question.pool.ids[:count]]
                 calls = round(given.share * len(texts))
-                order = _ranked(queries[question.id], texts, question.scores[: len(texts)], calls)
-                everything = _by_score(question, len(texts), len(texts))
+                scores = question.scores[: len(texts)]
+                order = _ranked(queries[question.id], texts, scores, calls)
+                everything = studies.by_score(scores, len(texts))
                 found["all scored"].append(_quality(everything, question))
                 found["a share scored"].append(_quality(order, question))
-                found["its head scored"].append(_quality(_by_score(question, calls, len(texts)), question))
+                found["its head scored"].append(_quality(studies.by_score(scores, calls), question))
             means = {what: _means(each) for what, each in found.items()}
             for what, mean in means.items():
                 rows.append({"table": name, "documents": count, "queries": len(found[what]), "what": what, **mean})
@@ -73,15 +74,7 @@ def _ranked(query: str, texts: list[str], scores: NDArray[np.float64], calls: in
     ids = [str(position) for position in range(len(texts))]
     pool = Pool.of(ids, vectors.documents, vectors.query, 1 / np.arange(1, len(texts) + 1), features)
     session = SelectionSession(pool, budget=calls, k=len(texts), config=METHODS["trend"], order=True)
-    while (asked := session.ask(Settings().rerank.batch_size)).size:
-        session.tell(asked, scores[asked])
-    return session.ranking().documents
-
-
-def _by_score(question: Question, scored: int, count: int) -> NDArray[np.intp]:
-    """The first so many by their scores, then the rest as they came."""
-    head = np.argsort(-question.scores[:scored], kind="stable")
-    return np.concatenate([head, np.arange(scored, count)])
+    return studies.play(session, scores, Settings().rerank.batch_size).ranking().documents
 
 
 def _quality(order: NDArray[np.intp], question: Question) -> dict[str, float]:

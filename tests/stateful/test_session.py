@@ -15,11 +15,11 @@ from boundarymorph.selection import (
     Pool,
     SelectionConfig,
     SelectionSession,
-    SpeculativeSession,
     StopReason,
     TokenCapacity,
     TrendConfig,
 )
+from load_tests.speculation import SpeculativeSession
 from tests.selection import literal
 from tests.stateful.profile import draws
 

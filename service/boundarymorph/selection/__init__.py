@@ -7,7 +7,6 @@ from boundarymorph.selection.config import Config, SelectionConfig, TrendConfig
 from boundarymorph.selection.exhaustive import ExhaustiveSession
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.session import Observation, Selection, SelectionSession, StopReason
-from boundarymorph.selection.speculation import SpeculativeSession
 
 __all__ = [
     "Acquisition",
@@ -23,7 +22,6 @@ __all__ = [
     "Selection",
     "SelectionConfig",
     "SelectionSession",
-    "SpeculativeSession",
     "StopReason",
     "TokenCapacity",
     "TrendConfig",

@@ -172,6 +172,6 @@ async def test_a_request_to_the_scorer_that_waits_is_one_batch() -> None:
 
 def test_locust_finds_its_callers() -> None:
     command = [sys.executable, "-m", "locust", "-f", "load_tests/locustfile.py", "--list"]
-    repository = Path(__file__).parents[1]
+    repository = Path(__file__).parents[2]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True, cwd=repository)
     assert {"Agent", "Application", "Leaver", "SlowClient"} <= set(done.stdout.split() + done.stderr.split())

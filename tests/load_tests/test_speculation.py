@@ -8,12 +8,12 @@ from boundarymorph.selection import (
     Config,
     SelectionConfig,
     SelectionSession,
-    SpeculativeSession,
     StopReason,
     TokenCapacity,
     TrendConfig,
     UpperConfidenceBound,
 )
+from load_tests.speculation import SpeculativeSession
 from tests.selection.pools import FAMILIES, Scores, clustered
 
 METHODS: tuple[Config, ...] = (SelectionConfig(), TrendConfig())

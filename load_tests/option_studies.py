@@ -27,14 +27,14 @@ from boundarymorph.selection import (
     Selection,
     SelectionConfig,
     SelectionSession,
-    SpeculativeSession,
     TokenCapacity,
     TrendConfig,
 )
 from boundarymorph.selection.features import standardised
 from boundarymorph.selection.methods import DEFAULT, METHODS
+from load_tests.speculation import SpeculativeSession
+from load_tests.studies import Row, play
 
-Row = Mapping[str, Any]
 Watch = Callable[[], None]  # called once a query
 
 BUDGETS, KS = (25, 50), (50, 100, 200)
@@ -169,9 +169,7 @@ def known(table: Table, every: int, watch: Watch) -> list[Row]:
     first, second = BUDGETS
     for row, question in questions(table, every, watch):
         before = SelectionSession(question.pool, budget=first, k=KS[0], config=METHODS[DEFAULT])
-        for _ in _at_budgets(before, question.scores, (first,)):
-            pass
-        scores = {seen.document: seen.score for seen in before.history}
+        scores = {seen.document: seen.score for seen in play(before, question.scores).history}
         for k in (k for k in KS if k < len(question.pool)):
             runs: tuple[tuple[str, dict[int, float], tuple[int, int]], ...] = (
                 ("from scratch", {}, (second, first + second)),

@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from boundarymorph.evaluation import options
 from boundarymorph.evaluation.fused import fused_order
 from boundarymorph.evaluation.metrics import normalised_gain
 from boundarymorph.evaluation.tables import Table
 from boundarymorph.selection import SelectionSession, TokenCapacity
 from boundarymorph.selection.methods import DEFAULT, METHODS
+from load_tests import option_studies as options
+from load_tests.studies import Row
 from tests.selection.pools import clustered
 
 
@@ -31,13 +32,13 @@ def table() -> Table:
 
 
 @pytest.fixture(scope="module")
-def trajectories(table: Table) -> list[options.Row]:
+def trajectories(table: Table) -> list[Row]:
     return [{"table": table.name, **row} for row in options.trajectories(table, 1, lambda: None)]
 
 
 @pytest.mark.parametrize("threshold", [0.2, 0.05])
 def test_a_trajectory_says_where_a_session_with_that_threshold_stops(
-    table: Table, trajectories: list[options.Row], threshold: float
+    table: Table, trajectories: list[Row], threshold: float
 ) -> None:
     stopped = {(row["query"], row["k"]): row for row in options.settled(trajectories, threshold)}
     assert len(stopped) == 2 * len(table)

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boundarymorph.evaluation.calibration import BINS, BUDGETS, calibration, small
 from load_tests import evaluation_calibration
+from load_tests.evaluation_calibration import BINS, BUDGETS, calibration, small
 from tests.evaluation.tables import synthetic
 
 
 def test_what_is_counted_adds_up() -> None:
-    rows = calibration(synthetic(queries=2, n=120), 1, lambda: None)
+    rows = calibration(synthetic(queries=2, n=120), 1)
     assert {(row["budget"], row["k"]) for row in rows} == {(budget, k) for budget in BUDGETS for k in (10, 50, 100)}
     for row in rows:
         bins = np.array(row["bins"])
@@ -23,7 +23,7 @@ def test_what_is_counted_adds_up() -> None:
 
 
 def test_the_first_documents_are_reranked_and_where_all_are_scored_nothing_is_lost() -> None:
-    rows = small(synthetic(queries=2, n=40), 1, lambda: None)
+    rows = small(synthetic(queries=2, n=40), 1)
     first = [row for row in rows if row["how"] == "first B"]
     assert len(first) == len(rows) / 3
     assert all(row["ce_ncg"] == pytest.approx(1) for row in rows if row["budget"] == 50)

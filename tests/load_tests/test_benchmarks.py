@@ -14,7 +14,7 @@ import torch
 from load_tests import bench_sessions, gpu_check, report
 from load_tests.bench_selection import round_sizes
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 
 
 def test_the_gpu_check_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
