@@ -226,7 +226,7 @@ def _threshold(found: dict[str, list[Row]]) -> list[Line]:
 
 def _plot(path: Path, tables: Mapping[str, Sequence[tuple[float | None, float | None]]]) -> None:
     """Expected score against the real one, in the mean of bins of what was expected; one line a table."""
-    with plots.drawing(path, 5.2, 4.8) as figure:
+    with plots.saved_figure(path, 5.2, 4.8) as figure:
         panel = figure.subplots()
         panel.plot([0, 1], [0, 1], color=plots.MUTED, linewidth=1.0)
         for name, bins in tables.items():

@@ -258,7 +258,7 @@ def _plot(
     stopped: Mapping[int, Sequence[tuple[float, float, float]]],
 ) -> None:
     """By k: quality (%) along fixed budgets, and where thresholds stop: (mean calls, quality, threshold)."""
-    with plots.drawing(path, 4.6 * len(fixed) + 0.4, 4.2) as figure:
+    with plots.saved_figure(path, 4.6 * len(fixed) + 0.4, 4.2) as figure:
         panels = figure.subplots(1, len(fixed), sharey=True, squeeze=False)[0]
         for panel, k in zip(panels, fixed, strict=True):
             panel.plot(*fixed[k], color=plots.BLUE, linewidth=1.8, label="the same budget for every query")

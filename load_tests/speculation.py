@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.selection.session import Selection, SelectionSession, scores_of_asked
+from boundarymorph.selection import Selection, SelectionSession
+from boundarymorph.selection.bookkeeping import scores_of_asked
 
 
 class SpeculativeSession:

@@ -12,7 +12,7 @@ from boundarymorph.selector.task import SelectionTask
 from tests.scoring.fakes import SeededScorer
 from tests.selector.fakes import IDS, FakeRetriever, own_pool, task
 
-PAPER = replace(task(budget=6, batch_size=1), method="boundarymorph", order=False)
+PAPER = replace(task(budget=6, batch_size=1), method="boundarymorph", goal="set")
 
 
 async def warned(selector: Selector, wanted: SelectionTask) -> list[str]:
@@ -26,7 +26,7 @@ async def warned(selector: Selector, wanted: SelectionTask) -> list[str]:
         (replace(PAPER, method="trend", batch_size=5), None),
         (replace(PAPER, batch_size=4), "rounds of up to 4"),
         (replace(PAPER, batch_size=64, growing=True), "rounds of up to 2"),
-        (replace(PAPER, k=30, order=True), "calls went to the order"),
+        (replace(PAPER, k=30, goal="order"), "calls went to the order"),
         (replace(PAPER, candidates=own_pool([Document(id, id) for id in IDS], known={IDS[3]: 0.5})), "1 scores came"),
     ],
 )

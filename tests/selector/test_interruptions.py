@@ -56,7 +56,7 @@ class TestLessThanWanted:
         for error in (ScorerUnavailable("gone"), DeadlineExceeded("late"), Overloaded("busy"), ScorerFailed("broken")):
             selector = selector_of(FakeRetriever(), Trouble(error, 2))
             with pytest.raises(type(error)):
-                await selector.select(replace(task(budget=20), degrade=False))
+                await selector.select(replace(task(budget=20), accepts="complete"))
 
     async def test_what_was_known_before_is_partial_too(self, selector_of: Callable[..., Selector]) -> None:
         documents = [Document(id, id) for id in IDS]
@@ -98,7 +98,7 @@ class TestLessThanWanted:
         assert any(error.public in warning for warning in result.warnings)
         fetches = asked
         with pytest.raises(type(error)):
-            await selector.select(replace(wanted, degrade=False))
+            await selector.select(replace(wanted, accepts="complete"))
 
     @pytest.mark.parametrize("trouble", ["retriever_unavailable", "retriever_failed", "overloaded", "deadline"])
     async def test_known_scores_whose_texts_cannot_be_read(
@@ -134,7 +134,7 @@ class TestLessThanWanted:
 
     async def test_nothing_to_decide_is_complete_without_a_scorer(self, selector_of: Callable[..., Selector]) -> None:
         selector = selector_of(FakeRetriever(), Trouble(ScorerUnavailable("gone"), 0))
-        assert (await selector.select(replace(task(k=30), order=False))).status == "complete"
+        assert (await selector.select(replace(task(k=30), goal="set"))).status == "complete"
         assert (await selector.select(task(budget=0))).status == "complete"
 
 

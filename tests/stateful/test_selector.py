@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 from hypothesis import strategies as st
@@ -28,7 +28,7 @@ from boundarymorph.selection import Pool, StopReason
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.selector.result import Interruption, Progress, SelectionResult
 from boundarymorph.selector.selector import Selector
-from boundarymorph.selector.task import SelectionTask
+from boundarymorph.selector.task import Accepted, Goal, SelectionTask
 from tests.retrieval.fakes import vector_of
 from tests.scoring.fakes import SeededScorer, score_of
 from tests.selector.fakes import FakeRetriever, own_pool
@@ -168,7 +168,10 @@ class SelectorMachine(RuleBasedStateMachine):
         batch_size=st.integers(1, 5),
         method=st.sampled_from(sorted(METHODS)),
         seconds=st.none() | st.floats(0.05, 5),
-        flags=st.tuples(*(st.booleans() for _ in range(5))),
+        return_documents=st.booleans(),
+        reuse=st.booleans(),
+        goal=st.sampled_from(["set", "order"]),
+        accepts=st.sampled_from(get_args(Accepted)),
     )
     def select(
         self,
@@ -180,11 +183,13 @@ class SelectorMachine(RuleBasedStateMachine):
         batch_size: int,
         method: str,
         seconds: float | None,
-        flags: tuple[bool, ...],
+        return_documents: bool,
+        reuse: bool,
+        goal: Goal,
+        accepts: Accepted,
     ) -> None:
         if not self.retriever.texts:
             return
-        return_documents, reuse, degrade, order, unscored = flags
         candidates: Callable[[Retriever], Candidates] = partial(
             IndexedCandidates, index="index", search=Search(query, len(IDS))
         )
@@ -201,9 +206,8 @@ class SelectorMachine(RuleBasedStateMachine):
             return_documents=return_documents,
             deadline=NEVER if seconds is None else Deadline(self.loop.now + seconds, self.loop.time),
             reuse=reuse,
-            degrade=degrade,
-            order=order,
-            unscored=unscored,
+            goal=goal,
+            accepts=accepts,
         )
         quick = st.sampled_from([0.0, 0.1]) if seconds is None else LATENCIES
         deletions = st.sets(st.sampled_from(IDS), max_size=6)
@@ -220,8 +224,8 @@ class SelectorMachine(RuleBasedStateMachine):
             return
         assert seconds is None or self.loop.now - began <= seconds + LATE + 0.011
         if error is not None:
-            refused = isinstance(error, Overloaded) and not unscored
-            assert not degrade or not steps or refused, repr(error)
+            refused = isinstance(error, Overloaded) and accepts == "scored"
+            assert accepts == "complete" or not steps or refused, repr(error)
             assert isinstance(error, DeadlineExceeded | RETRIEVER_ERRORS if not steps else tuple(TROUBLE))
             return
         *rounds, result = steps
@@ -274,7 +278,7 @@ class SelectorMachine(RuleBasedStateMachine):
         assert result.calls + result.cached == len(result.history) <= max(0, task.budget - result.reused)
         if result.stop_reason == StopReason.BUDGET:
             assert len(result.history) == max(0, task.budget - result.reused)
-        assert complete or (task.degrade and result.warnings)
+        assert complete or (task.accepts != "complete" and result.warnings)
         if task.budget and len(ids) and not result.history:
             assert result.warnings
         if not task.reuse:

@@ -37,10 +37,11 @@ from boundarymorph.selection import Observation, Pool, Selection, methods
 from boundarymorph.selection.plane import Places
 from boundarymorph.selection.pool import COMPLETE
 from boundarymorph.selector.result import Progress, SelectionResult
-from boundarymorph.selector.task import SelectionTask
+from boundarymorph.selector.task import Accepted, SelectionTask
 from boundarymorph.settings import Limits, Settings
 
 ITEM_BYTES = {"float16": 2, "float32": 4}
+ACCEPTED: dict[str | None, Accepted] = {"error": "complete", None: "scored", "degrade": "anything"}  # by on_failure
 DECIMALS = 5  # of the numbers about a whole pool
 
 
@@ -65,13 +66,12 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
         method=request.method or settings.method,
         batch_size=limits.batch_size if batch_size == "auto" else batch_size,
         growing=batch_size == "auto",
-        order=request.spend == "order",
+        goal=request.spend,
         return_documents=request.return_documents,
         deadline=Deadline.of_request(arrival, seconds),
-        degrade=request.on_failure != "error",
-        unscored=request.on_failure == "degrade",
+        accepts=ACCEPTED[request.on_failure],
         reuse=request.reuse,
-        pool=request.explain == "pool",
+        explain_pool=request.explain == "pool",
     )
     bound("query", len(request.query), limits.query_characters, "characters")
     bound("budget", task.budget, limits.budget, "calls")
@@ -107,7 +107,7 @@ def response_of(result: SelectionResult, task: SelectionTask, *, explain: bool =
         timings_ms={stage: round(seconds * 1e3, 3) for stage, seconds in result.seconds.items()},
         warnings=list(result.warnings),
         rounds=_rounds(result.history, result.pool) if explain else None,
-        pool=_pool(result) if task.pool else None,
+        pool=_pool(result) if task.explain_pool else None,
     )
 
 

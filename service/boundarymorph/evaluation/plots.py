@@ -68,7 +68,7 @@ def quality_against_budget(
     metric: str,
 ) -> None:
     """values: method -> (B, k) -> 0..1. One panel a k, all on one scale; labels at the line ends."""
-    with drawing(path, 3.9 * len(ks) + 0.6, 4.2) as figure:
+    with saved_figure(path, 3.9 * len(ks) + 0.6, 4.2) as figure:
         panels = figure.subplots(1, len(ks), sharey=True, squeeze=False)[0]
         ends: list[list[tuple[float, str]]] = []
         for panel, k in zip(panels, ks, strict=True):
@@ -131,7 +131,7 @@ def document_map(
     places[drawn] = _layout(np.asarray(question.pool.embeddings[drawn], dtype=np.float32), seed)
     columns = 2 if len(runs) == 4 else min(3, len(runs))
     lines = -(-len(runs) // columns)
-    with drawing(path, 5.4 * columns, 4.9 * lines + 0.9) as figure:
+    with saved_figure(path, 5.4 * columns, 4.9 * lines + 0.9) as figure:
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold", color=INK)
         panels = figure.subplots(lines, columns, squeeze=False).ravel()
         order = np.argsort(question.scores, kind="stable")
@@ -177,7 +177,7 @@ def belief_along_rank(path: Path, prior: Belief, posterior: Belief, chosen: NDAr
     inside[chosen] = True
     weakest = float(posterior.mean[inside].min())
     strongest = float(posterior.mean[~inside].max()) if (~inside).any() else weakest
-    with drawing(path, 10.5, 4.8) as figure:
+    with saved_figure(path, 10.5, 4.8) as figure:
         panel = figure.subplots()
         free = ~posterior.scored
         panel.vlines(
@@ -240,7 +240,7 @@ def _boundary(panel: Axes, weakest: float, strongest: float) -> None:
 
 def capacity(path: Path, curves: CapacityCurves, title: str) -> None:
     """CE-nCG at each k_eval, one line a k_opt; a star where they agree. Shown against the best run at that k_eval."""
-    with drawing(path, 7.6, 4.4) as figure:
+    with saved_figure(path, 7.6, 4.4) as figure:
         panel = figure.subplots()
         best = curves.values.max(axis=0)
         shades = colormaps["viridis"](np.linspace(0.0, 0.85, len(curves.optimised)))
@@ -261,7 +261,7 @@ def capacity(path: Path, curves: CapacityCurves, title: str) -> None:
 
 def unscored_share(path: Path, shares: Mapping[str, float], palette: Mapping[str, str], title: str) -> None:
     """Bars: how much of each set's CE gain came from documents that nobody paid for."""
-    with drawing(path, 6.8, 0.42 * len(shares) + 1.2) as figure:
+    with saved_figure(path, 6.8, 0.42 * len(shares) + 1.2) as figure:
         panel = figure.subplots()
         names = list(shares)[::-1]
         widths = [100 * shares[name] for name in names]
@@ -276,7 +276,7 @@ def unscored_share(path: Path, shares: Mapping[str, float], palette: Mapping[str
 
 def gain_against_mass(path: Path, found: Multimodality, title: str, method_title: str) -> None:
     """Each query once: how multimodal it is, and what the method gains over BAGEL on it."""
-    with drawing(path, 6.8, 4.4) as figure:
+    with saved_figure(path, 6.8, 4.4) as figure:
         panel = figure.subplots()
         panel.axhline(0, color=MUTED, linewidth=1)
         dots = panel.scatter(
@@ -289,8 +289,8 @@ def gain_against_mass(path: Path, found: Multimodality, title: str, method_title
 
 
 @contextmanager
-def drawing(path: Path, width: float, height: float) -> Iterator[Figure]:
-    """Draw a figure in the style of the reports, saved when the block ends well."""
+def saved_figure(path: Path, width: float, height: float) -> Iterator[Figure]:
+    """A figure in the common style, saved when the block ends well."""
     with rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained", dpi=130)
         yield figure

@@ -2,11 +2,12 @@
 
 from boundarymorph.selection.acquisition import Acquisition, BoundaryGap, Explore, UpperConfidenceBound, ValueAtCutoff
 from boundarymorph.selection.belief import Belief
+from boundarymorph.selection.bookkeeping import Observation, Selection, StopReason
 from boundarymorph.selection.capacity import Capacity, DocumentCapacity, TokenCapacity, capacity_of
 from boundarymorph.selection.config import Config, SelectionConfig, TrendConfig
 from boundarymorph.selection.exhaustive import ExhaustiveSession
 from boundarymorph.selection.pool import Pool
-from boundarymorph.selection.session import Observation, Selection, SelectionSession, StopReason
+from boundarymorph.selection.session import SelectionSession
 
 __all__ = [
     "Acquisition",

@@ -121,22 +121,31 @@ class Residuals:
         )
 
 
-@dataclass(eq=False)
-class ResidualFantasy(Residuals):
-    """The paper's beliefs about some documents."""
+class ResidualFantasy:
+    """The paper's beliefs about some documents, conditioned on fantasies."""
 
-    rehearsal: Rehearsal
+    def __init__(self, residuals: Residuals, rehearsal: Rehearsal) -> None:
+        """residuals: which are changed."""
+        self.residuals = residuals
+        self._rehearsal = rehearsal
+
+    def belief(self) -> Belief:
+        return self.residuals.belief()
+
+    def reaching(self, least: float) -> Belief:
+        return self.residuals.reaching(least)
 
     def fantasise(self, document: int) -> None:
-        mean = float(self.belief().mean[document])
-        (row,), ((pivot,),) = self.rehearsal.condition(document)
-        residual = mean - self.prior[document]
-        self.explained += (residual - self.explained[document]) / pivot * row
-        self.unexplained -= self.unexplained[document] / pivot * row
-        self.variance -= row * row
-        self.residuals = np.append(self.residuals, residual)
-        self.observed = np.append(self.observed, document)
-        self.scores = np.append(self.scores, mean)
+        of = self.residuals
+        mean = float(of.belief().mean[document])
+        (row,), ((pivot,),) = self._rehearsal.condition(document)
+        residual = mean - of.prior[document]
+        of.explained += (residual - of.explained[document]) / pivot * row
+        of.unexplained -= of.unexplained[document] / pivot * row
+        of.variance -= row * row
+        of.residuals = np.append(of.residuals, residual)
+        of.observed = np.append(of.observed, document)
+        of.scores = np.append(of.scores, mean)
 
 
 class ResidualPosterior:
@@ -188,8 +197,7 @@ class ResidualPosterior:
         self._process.prepare(documents)
 
     def among(self, documents: NDArray[np.intp]) -> ResidualFantasy:
-        beliefs = self.beliefs.among(documents)
         covariance = self._covariance.among(documents)
         directions, members = np.empty((1, 0, len(documents))), np.empty((1, 0))  # no trend
         rehearsal = Rehearsal([self._process], [covariance], documents, directions, members, np.ones((1, 1)))
-        return ResidualFantasy(**vars(beliefs), rehearsal=rehearsal)
+        return ResidualFantasy(self.beliefs.among(documents), rehearsal)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +10,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection.acquisition import Acquisition, Choice, MostDoubtful, UpperConfidenceBound
 from boundarymorph.selection.belief import Belief
+from boundarymorph.selection.bookkeeping import Selection, Session, StopReason, ranked, refuse_impossible
 from boundarymorph.selection.capacity import LIKELY, Capacity, DocumentCapacity, LikelyCapacity, capacity_of
 from boundarymorph.selection.config import Config, SelectionConfig
 from boundarymorph.selection.contest import Contest, choose_round
@@ -24,46 +23,8 @@ BEST_FIRST = UpperConfidenceBound(0.0)  # for an order: what is believed best is
 LOOK_AHEAD_FROM = 100  # known scores: before, a pass over what was computed of them costs too little to be shared
 
 
-class StopReason(StrEnum):
-    """Why a session asks for nothing more."""
-
-    BUDGET = "budget"
-    POOL_EXHAUSTED = "pool_exhausted"
-    SETTLED = "settled"
-    NOTHING_TO_DECIDE = "nothing_to_decide"
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """One call: what was asked in which round, against which rival, at what value of the rule, and the score."""
-
-    document: int
-    rival: int | None
-    value: float | None
-    round: int
-    score: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Selection:
-    """The chosen set, most relevant first. All arrays have the length of the set.
-
-    documents: positions in the pool; relevance: score or posterior mean, clipped to [0, 1]; std: posterior standard
-    deviation, 0 where scored; scored: whether the cross-encoder was asked.
-    """
-
-    documents: NDArray[np.intp]
-    relevance: NDArray[np.float64]
-    std: NDArray[np.float64]
-    scored: NDArray[np.bool_]
-
-
-class SelectionSession:
+class SelectionSession(Session):
     """Algorithm 2 of the paper (alg:boundarymorph), turned inside out.
-
-        while (documents := session.ask(n)).size:
-            session.tell(documents, scores_of(documents))
-        session.selection()
 
     `ask(1)` is the paper. `ask(n)` names n documents for one round trip by kriging believer: each is chosen as if the
     ones before it had been scored at their posterior mean.
@@ -95,27 +56,21 @@ class SelectionSession:
         if budget < 0:
             raise InvalidInput(f"the budget is {budget}; it must be 0 or more calls")
         known = known or {}
-        _refuse_impossible(np.fromiter(known.values(), dtype=np.float64))
-        self.pool = pool
+        refuse_impossible(np.fromiter(known.values(), dtype=np.float64))
+        super().__init__(pool)
         self.budget = budget
         self.capacity = capacity_of(k=k) if isinstance(k, int) else k
         if min_relevance is not None and not (
             0.0 <= min_relevance <= 1.0 and isinstance(self.capacity, DocumentCapacity)
         ):
             raise InvalidInput(f"min_relevance is {min_relevance}; it is from 0 to 1 and goes with k documents")
-        self.history: list[Observation] = []
-        self.rounds = 0
         self._config = config or SelectionConfig()
         self._settle = settle
         self._order = order and min_relevance is None
         self._least = min_relevance
-        self._asked: dict[int, Choice] = {}
-        self._left = np.arange(len(pool))  # positions of what was not given up
-        self._unanswered: set[int] = set()
         calls = 0 if self._decided else min(budget, len(pool) - len(known))
         self._posterior = self._config.posterior(pool, calls + len(known))
-        self._posterior.observe(list(known), list(known.values()))
-        self._believe()
+        self._observe(known)
 
     @property
     def spent(self) -> int:
@@ -123,13 +78,7 @@ class SelectionSession:
         return len(self.history) + len(self._unanswered)
 
     @property
-    def given_up(self) -> int:
-        """Documents that were given up."""
-        return len(self.pool) - len(self._left)
-
-    @property
     def stop_reason(self) -> StopReason | None:
-        """Why `ask` returns nothing, or None while there is something to ask."""
         if self._decided:
             return StopReason.NOTHING_TO_DECIDE
         if self.spent >= self.budget:
@@ -175,66 +124,13 @@ class SelectionSession:
         chosen = float((shares[:, inside] * scores[:, inside]).sum())
         return max(0.0, 1.0 - chosen / best) if best > 0 else 0.0
 
-    def ask(self, n: int = 1) -> NDArray[np.intp]:
-        """Positions of the next documents to score, at most n and never more than the budget has left.
-
-        What was asked before and not told is given up: a round that failed may be asked anew.
-        """
-        if n < 1:
-            raise InvalidInput(f"a round of {n} documents; it must be 1 or more")
-        self._asked.clear()
-        if self.stop_reason is not None:
-            return np.empty(0, dtype=np.intp)
-        unscored = self._unscored
-        n = min(n, self.budget - self.spent, len(unscored))
-        if self.covered:
-            best_first = unscored[np.argsort(-self.belief.mean[unscored], kind="stable")][:n].tolist()
-            choices = [Choice(document, None, None) for document in best_first]
-        else:
-            # What has no score counts in a round as it is believed, and its place in it is another's.
-            spare = len(self._unanswered.intersection(self._left.tolist())) if self._unanswered else 0
-            choices = choose_round(self._contest, self._posterior, self._rule, n + spare, self._view)
-            choices = [choice for choice in choices if choice.document not in self._unanswered][:n]
-        self._asked.update((choice.document, choice) for choice in choices)
-        if n == 1:
-            self._look_ahead(choices[0].document)
-        return np.array(list(self._asked), dtype=np.intp)
-
-    def tell(self, documents: Sequence[int] | NDArray[np.intp], scores: Sequence[float] | NDArray[np.float64]) -> None:
-        """Give the scores in [0, 1] of some or all documents of the last `ask`. InvalidInput changes nothing."""
-        told = scores_of_asked(documents, scores, self._asked.keys())
-        if not told:
-            return
-        self.rounds += 1
-        self._posterior.observe(list(told), list(told.values()))
-        for document, score in told.items():
-            choice = self._asked.pop(document)
-            self.history.append(Observation(document, choice.rival, choice.value, self.rounds, score))
-        self._believe()
-
-    def leave_unscored(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
-        """Documents of the last `ask` of which the scorer made nothing: they are believed as before, may be selected,
-        and are not asked again. Each was a call. InvalidInput changes nothing."""
-        positions = {int(document) for document in documents}
-        if not positions <= self._asked.keys():
-            raise InvalidInput("only documents that the last ask named can be left unscored")
-        self._unanswered |= positions
-        for position in positions:
-            del self._asked[position]
-
     def give_up(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
-        """Leave documents out from now on, such as those that exist no more: they are not asked (again) and not
-        selected, and cost nothing. What was told of them before stays evidence. InvalidInput changes nothing."""
-        positions = np.asarray(documents, dtype=np.intp)
-        if ((positions < 0) | (positions >= len(self.pool))).any():
-            raise InvalidInput(f"the pool has {len(self.pool)} documents; give up positions from 0 to one less")
-        stay = ~np.isin(self._left, positions)
-        if stay.all():
-            return
-        self.capacity = self.capacity.among(stay, taken=np.zeros_like(stay))
-        self._left = self._left[stay]
-        for position in positions.tolist():
-            self._asked.pop(position, None)
+        before = self._left
+        super().give_up(documents)
+        stay = np.isin(before, self._left)
+        if not stay.all():
+            self.capacity = self.capacity.among(stay, taken=np.zeros_like(stay))
+            self._doubt()
 
     def selection(self) -> Selection:
         """The best documents that fit, as believed now; valid at any moment."""
@@ -261,10 +157,22 @@ class SelectionSession:
         return left[self.capacity.fill(self._config.worth(belief.mean, inside, belief.scored))]
 
     def _ranked(self, chosen: NDArray[np.intp]) -> Selection:
-        reported = self._posterior.beliefs.reported(self.belief)
-        documents = chosen[np.argsort(-reported.mean[chosen], kind="stable")]
-        belief = reported.of(documents)
-        return Selection(documents, np.clip(belief.mean, 0.0, 1.0), belief.std, belief.scored)
+        return ranked(chosen, self._posterior.beliefs.reported(self.belief))
+
+    def _choices(self, n: int) -> list[Choice]:
+        unscored = self._unscored
+        n = min(n, self.budget - self.spent, len(unscored))
+        if self.covered:
+            best_first = unscored[np.argsort(-self.belief.mean[unscored], kind="stable")][:n].tolist()
+            choices = [Choice(document, None, None) for document in best_first]
+        else:
+            # What has no score counts in a round as it is believed, and its place in it is another's.
+            spare = len(self._unanswered.intersection(self._left.tolist())) if self._unanswered else 0
+            choices = choose_round(self._contest, self._posterior, self._rule, n + spare, self._view)
+            choices = [choice for choice in choices if choice.document not in self._unanswered][:n]
+        if n == 1:
+            self._look_ahead(choices[0].document)
+        return choices
 
     def _look_ahead(self, document: int) -> None:
         """Have the rows of likely next picks computed with that of this one."""
@@ -273,19 +181,17 @@ class SelectionSession:
             likely = self.shortlist(LOOK_AHEAD).tolist()
             self._posterior.prepare([document, *(other for other in likely if other != document)])
 
-    def _believe(self) -> None:
-        """Read the posterior anew."""
+    def _observe(self, scores: Mapping[int, float]) -> None:
+        self._posterior.observe(list(scores), list(scores.values()))
         beliefs = self._posterior.beliefs
         self.belief = beliefs.belief()
         self._reaching = None if self._least is None else beliefs.reaching(self._least)
+        self._doubt()
 
-    @property
-    def _doubtful(self) -> Belief | None:
-        """What is believed of who reaches `min_relevance`, where that and not k is the boundary."""
-        if self._reaching is None:
-            return None
-        likely = np.count_nonzero(self._reaching.mean[self._left] > LIKELY)
-        return self._reaching if self.capacity.holds_all(int(likely)) else None
+    def _doubt(self) -> None:
+        """Note what is believed of who reaches `min_relevance`, where that and not k is the boundary."""
+        likely = 0 if self._reaching is None else np.count_nonzero(self._reaching.mean[self._left] > LIKELY)
+        self._doubtful = self._reaching if self.capacity.holds_all(int(likely)) else None
 
     def _view(self, beliefs: Believed) -> Belief:
         """The belief by which is asked."""
@@ -293,16 +199,9 @@ class SelectionSession:
 
     @property
     def _contest(self) -> Contest:
-        doubtful = self._doubtful
-        if doubtful is not None:
-            return Contest(doubtful, LikelyCapacity(), self._left)
+        if self._doubtful is not None:
+            return Contest(self._doubtful, LikelyCapacity(), self._left)
         return Contest(self.belief, self.capacity, self._left)
-
-    @property
-    def _unscored(self) -> NDArray[np.intp]:
-        """Positions of what may still be asked: neither scored, nor left unscored, nor given up."""
-        unscored = self._left[~self.belief.scored[self._left]]
-        return unscored[~np.isin(unscored, list(self._unanswered))] if self._unanswered else unscored
 
     @property
     def _rule(self) -> Acquisition:
@@ -328,23 +227,3 @@ def _expected_f1(shares: NDArray[np.float64]) -> float:
     if not likely.any():
         return float(np.prod(1.0 - shares))
     return float(2.0 * shares[likely].sum() / (np.count_nonzero(likely) + shares.sum()))
-
-
-def scores_of_asked(
-    documents: Sequence[int] | NDArray[np.intp], scores: Sequence[float] | NDArray[np.float64], asked: Set[int]
-) -> dict[int, float]:
-    """The scores by document, in the order told. Raises InvalidInput unless each is one in [0, 1] of an asked one."""
-    values = np.asarray(scores, dtype=np.float64)
-    told = [int(document) for document in documents]
-    if values.shape != (len(told),):
-        raise InvalidInput(f"{len(told)} documents came with scores of shape {values.shape}; give one score each")
-    if not set(told) <= asked or len(set(told)) != len(told):
-        raise InvalidInput("scores are told once, and only of documents that the last ask named")
-    _refuse_impossible(values)
-    return dict(zip(told, values.tolist(), strict=True))
-
-
-def _refuse_impossible(scores: NDArray[np.float64]) -> None:
-    """Raises InvalidInput unless all lie in [0, 1]."""
-    if not ((scores >= 0) & (scores <= 1)).all():
-        raise InvalidInput("a score lies outside [0, 1]; apply a sigmoid to logits first")

@@ -17,7 +17,14 @@ from boundarymorph.inference.executors import in_thread
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import VectorSource
-from boundarymorph.selection import ExhaustiveSession, Pool, Selection, SelectionSession, StopReason, capacity_of
+from boundarymorph.selection import (
+    ExhaustiveSession,
+    Pool,
+    Selection,
+    SelectionSession,
+    StopReason,
+    capacity_of,
+)
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.selection.plane import plane
 from boundarymorph.selection.rounds import growing
@@ -31,8 +38,8 @@ from boundarymorph.selector.task import SelectionTask
 log = logging.getLogger(__name__)
 Arguments = TypeVarTuple("Arguments")
 Outcome = TypeVar("Outcome")
-NOTHING = np.empty(0, dtype=np.intp)
 Session = SelectionSession | ExhaustiveSession
+NOTHING = np.empty(0, dtype=np.intp)
 EMPTY = Selection(NOTHING, np.empty(0), np.empty(0), np.empty(0, np.bool_))
 
 
@@ -136,7 +143,7 @@ class SelectionRun:
         """Return the current state."""
         session = self._session
         assert session is not None
-        selection, expected_loss = await self._in_thread(_believed, session, self._task.rank_all)
+        selection, expected_loss = await self._in_thread(_believed, session, self._task.ranks_all)
         return Progress(
             session.rounds,
             self._scores.calls,
@@ -194,7 +201,7 @@ class SelectionRun:
             self._warnings,
             self._vectors,
             await self._of_pool(),
-            await self._in_thread(plane, self.pool) if self._task.pool else None,
+            await self._in_thread(plane, self.pool) if self._task.explain_pool else None,
             scores.bill,
         )
         self._observer.finished(result, self._task.budget)
@@ -202,7 +209,7 @@ class SelectionRun:
 
     async def _of_pool(self) -> Selection | None:
         """Return the belief about all candidates, if the task asks for it and there is one."""
-        if self._session is None or not self._task.pool:
+        if self._session is None or not self._task.explain_pool:
             return None
         return await self._in_thread(self._session.ranking)
 
@@ -248,7 +255,7 @@ class SelectionRun:
             lengths = np.nan_to_num(lengths, nan=1.0)
         known = {**reused, **{place: brought[id] for place, id in enumerate(self.pool.ids) if id in brought}}
         session: Session
-        if task.exhaustive:
+        if task.goal == "scores":
             session = ExhaustiveSession(self.pool, known)
         else:
             session = SelectionSession(
@@ -258,7 +265,7 @@ class SelectionRun:
                 config=METHODS[task.method],
                 known=known,
                 settle=task.settle,
-                order=task.order,
+                order=task.goal != "set",
                 min_relevance=task.min_relevance,
             )
         session.give_up(deleted)
@@ -286,7 +293,7 @@ class SelectionRun:
     def _seconds(self) -> float:
         """Return the seconds until scores are of no use; infinite if the task accepts only a complete result."""
         deadline = self._task.deadline.of_scores
-        return deadline.at - deadline.clock() if self._task.degrade else math.inf
+        return deadline.at - deadline.clock() if self._task.accepts != "complete" else math.inf
 
     async def _read(self, session: Session, positions: NDArray[np.intp]) -> NDArray[np.intp]:
         """Fetch the documents at these positions and give up deleted ones. Returns the positions of the others."""
@@ -326,7 +333,7 @@ class SelectionRun:
         deadline = self._task.deadline.of_texts
         while True:
             with self._observer.stage("select"):
-                selection, expected_loss = await self._in_thread(_believed, session, self._task.rank_all)
+                selection, expected_loss = await self._in_thread(_believed, session, self._task.ranks_all)
             if not self._task.return_documents:
                 return selection, expected_loss
             try:
@@ -348,7 +355,7 @@ class SelectionRun:
             self._warnings.append("nothing is known of the scores, so 'min_relevance' left nothing out")
         worth = np.arange(len(ids), 0.0, -1.0)  # per token, if capacity is in tokens
         fits = capacity.fill(worth if lengths is None else worth * lengths)
-        documents = np.flatnonzero(fits | task.rank_all)
+        documents = np.flatnonzero(fits | task.ranks_all)
         if task.return_documents:
             await self._fetch([ids[position] for position in documents.tolist()])
         unknown = np.full(len(documents), 0.5)
@@ -356,7 +363,7 @@ class SelectionRun:
 
     def _interrupt(self, shortfall: str, error: BoundaryMorphError) -> None:
         """Record why the result is incomplete. Raises the error, or Overloaded, unless the task accepts that."""
-        if not self._task.degrade:
+        if self._task.accepts == "complete":
             raise error
         self._refuse(error)
         self._interruption = self._interruption or Interruption.of(error)
@@ -365,7 +372,7 @@ class SelectionRun:
     def _refuse(self, error: BoundaryMorphError) -> None:
         """Raises Overloaded if nothing was scored for lack of capacity and the task does not accept that."""
         scored = self._session is not None and self._session.belief.scored.any()
-        if self._task.degrade and not self._task.unscored and not scored:
+        if self._task.accepts == "scored" and not scored:
             refused = refusal(error, self._running() - 1, self._observer.seconds()["total"])
             if refused is not None:
                 raise refused from error

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from boundarymorph.inference.deadline import NEVER, Deadline
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.selection.methods import DEFAULT
+
+Goal = Literal["set", "order", "ranking", "scores"]
+Accepted = Literal["complete", "scored", "anything"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,15 +20,15 @@ class SelectionTask:
     """Find the best documents for a query with at most `budget` calls.
 
     candidates: made by the retriever. k: documents to return, or None for as many as fit into max_tokens.
-    min_relevance: of these, only those that are more likely than not to score at least this. batch_size: the most calls
-    per round; growing: whether rounds begin small and grow (`selection.rounds`). settle: stop when the
-    expected loss is at most this share of the set's relevance. method: a name in `methods.METHODS`. order: whether
-    calls go to the order of the set if every document fits into it. deadline: when the current set becomes the result.
-    degrade: whether an incomplete result is accepted after the deadline or a failure of scorer or retriever. unscored:
-    whether it is accepted even if nothing was scored for lack of capacity, instead of Overloaded. reuse: whether scores
-    known from earlier tasks are evidence that replaces calls. rank_all: whether the result has all candidates in order
-    instead of k. exhaustive: whether all candidates are scored. caller: the name of the key that pays if scores cost
-    money. pool: whether progress and result contain the belief about all candidates.
+    min_relevance: of these, only those that are more likely than not to score at least this. goal: what calls are spent
+    on: the set; or, if every document fits into it, its order; or the ranking of all candidates; or the scores of all.
+    batch_size: the most calls per round; growing: whether rounds begin small and grow (`selection.rounds`). settle:
+    stop when the expected loss is at most this share of the set's relevance. method: a name in `methods.METHODS`.
+    deadline: when the current set becomes the result. accepts: the result after the deadline or a failure of scorer or
+    retriever: only a complete one, or else their error; or an incomplete one, but Overloaded if nothing was scored for
+    lack of capacity; or any. reuse: whether scores known from earlier tasks are evidence that replaces calls. caller:
+    the name of the key that pays if scores cost money. return_documents: whether the result has their texts.
+    explain_pool: whether progress and result contain the belief about all candidates.
     """
 
     query: str
@@ -33,17 +37,19 @@ class SelectionTask:
     k: int | None
     max_tokens: int | None = None
     min_relevance: float | None = None
+    goal: Goal = "order"
     batch_size: int = 1
     growing: bool = False
     settle: float | None = None
     method: str = DEFAULT
-    order: bool = True
-    return_documents: bool = False
     deadline: Deadline = NEVER
-    degrade: bool = True
-    unscored: bool = True
+    accepts: Accepted = "anything"
     reuse: bool = True
-    rank_all: bool = False
-    exhaustive: bool = False
     caller: str = ""
-    pool: bool = False
+    return_documents: bool = False
+    explain_pool: bool = False
+
+    @property
+    def ranks_all(self) -> bool:
+        """Whether the result has all candidates instead of k."""
+        return self.goal in ("ranking", "scores")

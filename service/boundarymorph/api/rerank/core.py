@@ -53,13 +53,12 @@ def task_of(
         ),
         budget=budget,
         k=min(request.k or count, count),
+        goal="scores" if exhaustive else "ranking",
         settle=settings.auto_settle if request.budget == "auto" else None,
         method=settings.method,
         batch_size=count if exhaustive else settings.rerank.batch_size,
         deadline=Deadline.of_request(arrival, seconds),
-        degrade=degrade,
-        rank_all=True,
-        exhaustive=exhaustive,
+        accepts="anything" if degrade else "complete",
     )
 
 

@@ -1,0 +1,162 @@
+"""What every session keeps: what was asked, scored, left unscored and given up."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.errors import InvalidInput
+from boundarymorph.selection.acquisition import Choice
+from boundarymorph.selection.belief import Belief
+from boundarymorph.selection.pool import Pool
+
+
+class StopReason(StrEnum):
+    """Why a session asks for nothing more."""
+
+    BUDGET = "budget"
+    POOL_EXHAUSTED = "pool_exhausted"
+    SETTLED = "settled"
+    NOTHING_TO_DECIDE = "nothing_to_decide"
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One call: what was asked in which round, against which rival, at what value of the rule, and the score."""
+
+    document: int
+    rival: int | None
+    value: float | None
+    round: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """The chosen set, most relevant first. All arrays have the length of the set.
+
+    documents: positions in the pool; relevance: score or posterior mean, clipped to [0, 1]; std: posterior standard
+    deviation, 0 where scored; scored: whether the cross-encoder was asked.
+    """
+
+    documents: NDArray[np.intp]
+    relevance: NDArray[np.float64]
+    std: NDArray[np.float64]
+    scored: NDArray[np.bool_]
+
+
+class Session(ABC):
+    """What was asked, scored, left unscored and given up of a pool. Subclasses say what is asked, and what is believed.
+
+    while (documents := session.ask(n)).size:
+        session.tell(documents, scores_of(documents))
+    session.selection()
+    """
+
+    belief: Belief
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.history: list[Observation] = []
+        self.rounds = 0
+        self._asked: dict[int, Choice] = {}
+        self._left = np.arange(len(pool))  # positions of what was not given up
+        self._unanswered: set[int] = set()
+
+    @property
+    def given_up(self) -> int:
+        """Documents that were given up."""
+        return len(self.pool) - len(self._left)
+
+    @property
+    @abstractmethod
+    def stop_reason(self) -> StopReason | None:
+        """Why `ask` returns nothing, or None while there is something to ask."""
+
+    def ask(self, n: int = 1) -> NDArray[np.intp]:
+        """Positions of the next documents to score, at most n and never more than the budget has left.
+
+        What was asked before and not told is given up: a round that failed may be asked anew.
+        """
+        if n < 1:
+            raise InvalidInput(f"a round of {n} documents; it must be 1 or more")
+        choices = self._choices(n) if self.stop_reason is None else []
+        self._asked = {choice.document: choice for choice in choices}
+        return np.array(list(self._asked), dtype=np.intp)
+
+    def tell(self, documents: Sequence[int] | NDArray[np.intp], scores: Sequence[float] | NDArray[np.float64]) -> None:
+        """Give the scores in [0, 1] of some or all documents of the last `ask`. InvalidInput changes nothing."""
+        told = scores_of_asked(documents, scores, self._asked.keys())
+        if not told:
+            return
+        self.rounds += 1
+        for document, score in told.items():
+            choice = self._asked.pop(document)
+            self.history.append(Observation(document, choice.rival, choice.value, self.rounds, score))
+        self._observe(told)
+
+    def leave_unscored(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
+        """Documents of the last `ask` of which the scorer made nothing: they are believed as before, may be selected,
+        and are not asked again. Each was a call. InvalidInput changes nothing."""
+        positions = {int(document) for document in documents}
+        if not positions <= self._asked.keys():
+            raise InvalidInput("only documents that the last ask named can be left unscored")
+        self._unanswered |= positions
+        for position in positions:
+            del self._asked[position]
+
+    def give_up(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
+        """Leave documents out from now on, such as those that exist no more: they are not asked (again) and not
+        selected, and cost nothing. What was told of them before stays evidence. InvalidInput changes nothing."""
+        positions = np.asarray(documents, dtype=np.intp)
+        if ((positions < 0) | (positions >= len(self.pool))).any():
+            raise InvalidInput(f"the pool has {len(self.pool)} documents; give up positions from 0 to one less")
+        self._left = np.setdiff1d(self._left, positions)
+        for position in positions.tolist():
+            self._asked.pop(position, None)
+
+    @abstractmethod
+    def _choices(self, n: int) -> list[Choice]:
+        """At most n documents to score next; there is something to ask."""
+
+    @abstractmethod
+    def _observe(self, scores: Mapping[int, float]) -> None:
+        """Believe these scores by document."""
+
+    @property
+    def _unscored(self) -> NDArray[np.intp]:
+        """Positions of what may still be asked: neither scored, nor left unscored, nor given up."""
+        unscored = self._left[~self.belief.scored[self._left]]
+        return unscored[~np.isin(unscored, list(self._unanswered))] if self._unanswered else unscored
+
+
+def ranked(documents: NDArray[np.intp], belief: Belief) -> Selection:
+    """These documents, ascending, in the order of their relevance."""
+    documents = documents[np.argsort(-belief.mean[documents], kind="stable")]
+    belief = belief.of(documents)
+    return Selection(documents, np.clip(belief.mean, 0.0, 1.0), belief.std, belief.scored)
+
+
+def scores_of_asked(
+    documents: Sequence[int] | NDArray[np.intp], scores: Sequence[float] | NDArray[np.float64], asked: Set[int]
+) -> dict[int, float]:
+    """The scores by document, in the order told. Raises InvalidInput unless each is one in [0, 1] of an asked one."""
+    values = np.asarray(scores, dtype=np.float64)
+    told = [int(document) for document in documents]
+    if values.shape != (len(told),):
+        raise InvalidInput(f"{len(told)} documents came with scores of shape {values.shape}; give one score each")
+    if not set(told) <= asked or len(set(told)) != len(told):
+        raise InvalidInput("scores are told once, and only of documents that the last ask named")
+    refuse_impossible(values)
+    return dict(zip(told, values.tolist(), strict=True))
+
+
+def refuse_impossible(scores: NDArray[np.float64]) -> None:
+    """Raises InvalidInput unless all lie in [0, 1]."""
+    if not ((scores >= 0) & (scores <= 1)).all():
+        raise InvalidInput("a score lies outside [0, 1]; apply a sigmoid to logits first")
