@@ -61,6 +61,10 @@ async def spend(ledger: Spending, bill: Bill, tokens: int, most: int | None = No
     await ledger.settle(bill, reservation, Amount(tokens, 1_000 * tokens))
 
 
+def unshared() -> float:
+    return REGISTRY.get_sample_value("boundarymorph_spending_unshared_total") or 0.0
+
+
 async def refused(ledger: Spending, bill: Bill, tokens: int) -> CostCeiling:
     before = bill.reserved
     with pytest.raises(CostCeiling) as raised:
@@ -110,6 +114,7 @@ async def test_whose_ceiling_it_is(opened: AsyncExitStack, url: str | None) -> N
     await spend(ledger, Bill("batch"), 50)
     assert "day_tokens" in str(await refused(ledger, Bill("batch"), 1))
     assert "all keys" in str(await refused(ledger, Bill(""), 1)), "what no request asked for is of no key"
+    await spend(spending(opened, url, key_day_tokens=10), Bill(""), 11)
 
 
 async def test_a_day_ends_at_midnight(opened: AsyncExitStack, url: str | None) -> None:
@@ -119,6 +124,7 @@ async def test_a_day_ends_at_midnight(opened: AsyncExitStack, url: str | None) -
     assert (await refused(ledger, Bill("rag"), 1)).retry_after == DAY / 2
     clock.now += DAY / 2
     await spend(ledger, Bill("rag"), 100)
+    assert len(ledger._own) == 1, "past days are forgotten"
 
 
 async def test_an_answer_after_midnight_counts_towards_the_day_it_was_asked_on(
@@ -154,11 +160,18 @@ async def test_without_redis_each_process_keeps_to_what_it_spent_itself(
 ) -> None:
     ledger = spending(opened, own_server.url, day_tokens=100)
     await spend(ledger, Bill("rag"), 60)
-    before = REGISTRY.get_sample_value("boundarymorph_spending_unshared_total") or 0.0
+    before = unshared()
     own_server.kill()
     await refused(ledger, Bill("rag"), 41)
     await spend(ledger, Bill("rag"), 40)
-    assert (REGISTRY.get_sample_value("boundarymorph_spending_unshared_total") or 0.0) > before
+    assert unshared() > before
+
+
+async def test_a_redis_that_does_not_answer_is_left_alone_for_a_while(opened: AsyncExitStack) -> None:
+    ledger, before = spending(opened, "redis://127.0.0.1:1", day_tokens=100), unshared()
+    for _ in range(9):
+        await spend(ledger, Bill("rag"), 1)
+    assert unshared() == before + 5
 
 
 def test_prices() -> None:

@@ -3,6 +3,8 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -178,6 +180,39 @@ class TestNames:
         await scorer.close()
         assert await cache.recall("model@1", QUERY) == {}
         assert await cache.recall("model@2", QUERY) == {}
+
+    async def test_a_model_that_changed_since_its_scores_were_recalled(
+        self, inner: GatedScorer, cache: MemoryScoreCache
+    ) -> None:
+        inner.name = "one"
+        scorer = Alone(inner, cache)
+        await scorer.score(QUERY, ["a"])
+        await turns()
+        task = scorer.of_task(QUERY)
+        await task.recall()
+        assert task.reusable({0: Document("id", "a")}) == {0: score_of(QUERY, "a")}
+        inner.name = "two"
+        with pytest.raises(ScorerUnavailable):
+            await task.score(["b"])
+
+    async def test_a_scorer_that_names_its_model_and_counts_what_it_knew(self) -> None:
+        class Remote(SeededScorer):
+            models: ClassVar = ["one", None, "one", "two"]
+
+            async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+                scores = await super().score(query, texts, deadline=deadline)
+                return replace(scores, model=self.models[len(self.rounds) - 1], cached=1)
+
+        for cache in (None, MemoryScoreCache()):
+            task = Alone(Remote(), cache).of_task(QUERY)
+            for number in range(3):
+                await task.score([f"{number} {text}" for text in "abc"])
+            assert (task.calls, task.cached) == (6, 3)
+        task = Alone(Remote()).of_task(QUERY)
+        for text in "abc":
+            await task.score([text])
+        with pytest.raises(ScorerUnavailable):
+            await task.score(["d"])
 
 
 class TestSingleFlight:

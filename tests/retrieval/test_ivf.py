@@ -1,5 +1,7 @@
 """The inverted file: against the contract, its recall, and how it is trained."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -74,6 +76,31 @@ def test_very_few_vectors(count: int) -> None:
     index.upsert(names(count), vectors)
     index.file.measure(vectors)
     assert index.search(vectors[0], 1).ids == ["d0"]
+
+
+class Recorded:
+    """FAISS's index, which keeps how many results it was asked for, and of how many clusters."""
+
+    def __init__(self, index: Any) -> None:
+        self.index, self.asked = index, list[tuple[int, int]]()
+
+    def search(self, query: NDArray[np.float32], count: int, *, params: Any) -> Any:
+        self.asked.append((count, params.nprobe))
+        return self.index.search(query, count, params=params)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.index, name)
+
+
+@pytest.mark.parametrize(
+    ("probes", "depth", "asked"), [(3, 10, (74, 3)), (30, 10, (74, 12)), (3, 640, (714, 12)), (3, 999, (1000, 12))]
+)
+def test_no_more_is_searched_than_the_effort_says(probes: int, depth: int, asked: tuple[int, int]) -> None:
+    index = untrained(8, Effort((10,), (probes,), (1.0,)), clusters=12)
+    index.upsert(names(1000), unit(1000, 8))
+    index.file.index = Recorded(index.file.index)
+    index.search(unit(1, 8, seed=1)[0], depth)
+    assert index.file.index.asked[0] == asked
 
 
 def test_training_can_be_ended() -> None:

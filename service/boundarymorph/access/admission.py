@@ -204,7 +204,6 @@ class Admission:
 
     def _leave(self, caller: str) -> None:
         self._running[caller] -= 1
-        self._running += Counter()  # drops callers at zero
         self._call()
 
 

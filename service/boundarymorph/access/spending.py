@@ -58,9 +58,7 @@ class Spending:
         self._own: Counter[str] = Counter()
         self._today = ""
         self._circuit = CircuitBreaker()
-        daily = (chosen.key_day_tokens, chosen.key_day_cost, chosen.day_tokens, chosen.day_cost)
-        wanted = url is not None and any(ceiling is not None for ceiling in daily)
-        self._storage = storage_of(url, timeout, "boundarymorph:spending") if wanted and url is not None else None
+        self._storage = None if url is None else storage_of(url, timeout, "boundarymorph:spending")
 
     async def reserve(self, bill: Bill, most: Amount) -> Reservation:
         self._within_request(bill, most)

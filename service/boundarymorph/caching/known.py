@@ -82,9 +82,7 @@ class TaskScores:
         Returns the ids that the documents with these texts had when they were scored.
         """
         model, cache, name = self._known.identity(), self._known.cache, self._known.scorer.name
-        if cache is None:
-            return set()
-        if model is None:
+        if cache is None or model is None:
             self._recalled = {}
         else:
             self._recalled = await cache.recall(model, self._query)
