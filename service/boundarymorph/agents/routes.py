@@ -23,7 +23,6 @@ from boundarymorph.agents.schemas import json_schema
 from boundarymorph.api import openapi, problems
 from boundarymorph.api.dependencies import BEARER, AccessOf
 from boundarymorph.errors import PROBLEM_TYPE, InvalidInput
-from boundarymorph.settings import Settings
 from boundarymorph.telemetry import logs, tracing
 
 FOR_MODELS = "Pass the answer, or the detail of a problem, to the language model that gave the arguments."
@@ -40,47 +39,36 @@ async def _identified(request: Request, access: AccessOf, _: Annotated[object, S
 CallerOf = Annotated[str, Depends(_identified)]
 
 
-def router(settings: Settings) -> APIRouter:
-    """Return the routes of one service."""
-    endpoint = Endpoint(settings)
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with httpx.AsyncClient(transport=Loopback(app), base_url="http://service") as http:
-            app.state.loopback = http
-            yield
-            await endpoint.close()
-
-    async def mcp(request: Request, access: AccessOf, caller: CallerOf) -> Response:
-        _check_origin(request, access)
-        body = await bodies.read(request, access, settings.agents.body_bytes)
-        request.state.rest = _rest(request)
-        return await endpoint.exchange(body, caller)
-
-    routes = APIRouter(tags=["agents"], lifespan=lifespan)
-    routes.add_api_route("/mcp", mcp, methods=["POST", "DELETE"], include_in_schema=False)
-    routes.add_api_route("/tools/openai.json", _openai, summary="The tools as functions for chat completions")
-    routes.add_api_route("/tools/anthropic.json", _anthropic, summary="The tools for Anthropic's Messages API")
-    for tool in tools.TOOLS:
-        routes.add_api_route(
-            f"/tools/{tool.name}",
-            _calling(tool),
-            methods=["POST"],
-            summary=tool.title,
-            description=f"{tool.description}\n\n{FOR_MODELS}",
-            operation_id=f"tool_{tool.name}",
-            response_class=Response,
-            openapi_extra={"requestBody": {"required": True, "content": _json(tool.arguments)}},
-            responses={200: {"content": _json(tool.answer)}, **openapi.problems(404, 409, 413, 422, 502, 504)},
-        )
-    return routes
+@asynccontextmanager
+async def _running(app: FastAPI) -> AsyncIterator[None]:
+    """What the routes need while the application runs."""
+    endpoint = Endpoint(app.state.access.settings)
+    async with httpx.AsyncClient(transport=Loopback(app), base_url="http://service") as http:
+        app.state.loopback, app.state.endpoint = http, endpoint
+        yield
+        await endpoint.close()
 
 
+router = APIRouter(tags=["agents"], lifespan=_running)
+
+
+@router.api_route("/mcp", methods=["POST", "DELETE"], include_in_schema=False)
+async def _mcp(request: Request, access: AccessOf, caller: CallerOf) -> Response:
+    """Answer a request of the Model Context Protocol."""
+    _check_origin(request, access)
+    body = await bodies.read(request, access, access.settings.agents.body_bytes)
+    request.state.rest = _rest(request)
+    endpoint: Endpoint = request.app.state.endpoint
+    return await endpoint.exchange(body, caller)
+
+
+@router.get("/tools/openai.json", summary="The tools as functions for chat completions")
 async def _openai() -> list[dict[str, Any]]:
     """Send this list as `tools` in a request to an OpenAI-compatible server."""
     return tools.for_openai()
 
 
+@router.get("/tools/anthropic.json", summary="The tools for Anthropic's Messages API")
 async def _anthropic() -> list[dict[str, Any]]:
     """Send this list as `tools` in a request to Anthropic."""
     return tools.for_anthropic()
@@ -148,3 +136,17 @@ def _check_origin(request: Request, access: Access) -> None:
 
 async def _ignored(progress: float, total: float, message: str) -> None:
     """Ignore the progress of a plain request."""
+
+
+for _tool in tools.TOOLS:
+    router.add_api_route(
+        f"/tools/{_tool.name}",
+        _calling(_tool),
+        methods=["POST"],
+        summary=_tool.title,
+        description=f"{_tool.description}\n\n{FOR_MODELS}",
+        operation_id=f"tool_{_tool.name}",
+        response_class=Response,
+        openapi_extra={"requestBody": {"required": True, "content": _json(_tool.arguments)}},
+        responses={200: {"content": _json(_tool.answer)}, **openapi.problems(404, 409, 413, 422, 502, 504)},
+    )

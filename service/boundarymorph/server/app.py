@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from types import ModuleType
 
 from fastapi import APIRouter, FastAPI
@@ -39,8 +39,8 @@ def create_app(
         indexes, build = forward.router, build or composition.build_gateway
     else:
         indexes, build = _indexes().router, build or composition.build
-    routes = (select.router, rerank.router, indexes, operations.router, agents.router(settings))
-    return _application(settings, build, on_failure, (*routes, pages.playground(settings)), description)
+    routers = (select.router, rerank.router, indexes, operations.router, agents.router, pages.playground(settings))
+    return _application(settings, build, on_failure, routers, description)
 
 
 def create_retriever_app(
@@ -74,7 +74,7 @@ def _application(
     settings: Settings,
     build: Build,
     on_failure: Callable[[], None],
-    routes: Sequence[APIRouter],
+    routers: Sequence[APIRouter],
     description: str,
 ) -> FastAPI:
     access, lifecycle = Access(settings), Lifecycle(settings, on_failure)
@@ -86,7 +86,10 @@ def _application(
         if metrics.is_shared():
             tasks.append(asyncio.create_task(_share_gauges()))
         await lifecycle.may_listen()
-        yield
+        async with AsyncExitStack() as running:
+            for router in routers:
+                await running.enter_async_context(router.lifespan_context(app))
+            yield
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -99,13 +102,12 @@ def _application(
         version=__version__,
         description=description,
         lifespan=lifespan,
+        routes=[route for router in (*routers, pages.docs()) for route in router.routes],
         docs_url=None,  # FastAPI's pages load their scripts from another server; ours is in `pages.docs`
         redoc_url=None,
         redirect_slashes=False,  # must not redirect a client that resolves /indexes/a/documents/.. to /indexes/a
     )
     app.state.access, app.state.lifecycle = access, lifecycle
-    for router in (*routes, pages.docs()):
-        app.include_router(router)
     problems.install(app)
     openapi.install(app)
     app.add_middleware(Unexpected)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -24,14 +24,14 @@ def playground(settings: Settings) -> APIRouter:
     """Return the routes of the playground; none if the settings turn it off."""
     if not settings.playground:
         return APIRouter()
-    return _page("playground", [STATIC / "vendor" / name for name in CHARTS])
+    return _page("playground", tuple(STATIC / "vendor" / name for name in CHARTS))
 
 
 def docs() -> APIRouter:
     """Return the routes of the page with the API description. Without Swagger UI's files it says what is missing."""
     try:
         carrier = distribution(SWAGGER_CARRIER)
-        files = [Path(str(carrier.locate_file(f"fastapi_swagger/resources/{name}"))) for name in SWAGGER_UI]
+        files = tuple(Path(str(carrier.locate_file(f"fastapi_swagger/resources/{name}"))) for name in SWAGGER_UI)
         return _page("docs", files)
     except (PackageNotFoundError, FileNotFoundError):
         return _missing("docs", f"/docs needs the package {SWAGGER_CARRIER}; /openapi.json has the same description")
@@ -48,7 +48,8 @@ def _missing(name: str, why: str) -> APIRouter:
     return routes
 
 
-def _page(name: str, others: Iterable[Traversable]) -> APIRouter:
+@cache
+def _page(name: str, others: tuple[Traversable, ...]) -> APIRouter:
     """Return the routes of a page at /NAME, with the files of its folder and others below it."""
     files = {source.name: StaticFile(source) for source in (*(STATIC / name).iterdir(), *others)}
     page = files.pop(PAGE)
