@@ -22,6 +22,7 @@ from tests.api.service import answer, problem, serving
 from tests.caching.conftest import server as server  # fixtures
 from tests.caching.conftest import shared_server as shared_server
 from tests.caching.servers import RedisServer, cluster_url, running_cluster, speaking
+from tests.patience import PATIENCE
 
 NAMES = ("rag", "batch")
 SECRETS = {name: keys.make(name, [Scope.SELECT]) for name in NAMES}
@@ -93,7 +94,7 @@ class TestCounting:
     async def test_there_are_more_when_the_window_has_passed(self, opened: AsyncExitStack, url: str | None) -> None:
         limits = limits_of(opened, url, default="1/second")
         await limits.take("rag")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while (await limits.take("rag")).refused is not None:  # noqa: ASYNC110 - time alone changes it
                 await asyncio.sleep(0.1)
 
@@ -125,7 +126,7 @@ class TestRedis:
         assert len([record for record in caplog.records if "counted in this process" in record.message]) == 1
         server.start()
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE):
                 while (await limits.take("rag")).limits[0].remaining == 0:  # noqa: ASYNC110 - time alone changes it
                     await asyncio.sleep(0.1)
         finally:
@@ -136,7 +137,7 @@ class TestRedis:
         limits, before = limits_of(opened, server.url, default="2/hour", timeout=0.05), unshared()
         server.hang()
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE):
                 assert await admitted(limits, "rag", 9) == [True, True] + [False] * 7
         finally:
             server.go_on()

@@ -1,10 +1,14 @@
 """The application in this process: a client for it, fake rooms behind it, and what its problems look like."""
 
 import asyncio
+import atexit
 import base64
+import shutil
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 from urllib.parse import unquote
 
@@ -24,6 +28,7 @@ from boundarymorph.server.composition import AllInOne, Retrieval
 from boundarymorph.server.lifecycle import Build
 from boundarymorph.server.protocol import ProblemProtocol
 from boundarymorph.settings import Settings
+from tests.patience import PATIENCE
 from tests.retrieval.fakes import SeededEncoder
 from tests.scoring.fakes import SeededScorer
 
@@ -53,7 +58,7 @@ async def on_socket(app: ASGIApp) -> AsyncIterator[str]:
             uvicorn.Config(app, http=ProblemProtocol, log_level="error", timeout_graceful_shutdown=1)
         )
         serving = asyncio.create_task(server.serve(sockets=[door]))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while not server.started:  # noqa: ASYNC110 - it tells nobody else
                 await asyncio.sleep(0.005)
         try:
@@ -92,18 +97,36 @@ async def serving(settings: Settings, build: Build = fake_service) -> AsyncItera
 @asynccontextmanager
 async def filled(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a ready service on fakes, with the indexes "texts" (d0 to d39) and "own" (e0 to e3, unit vectors)."""
+    shutil.copytree(await _filled_once(), settings.data_directory, dirs_exist_ok=True)
     async with serving(settings) as client:
-        answer(await client.put("/indexes/texts"))
-        lines = b"\n".join(orjson.dumps(document | {"metadata": {"from": "index"}}) for document in texts(40))
-        assert answer(await client.post("/indexes/texts/documents", content=lines, headers=NDJSON))["added"] == 40
-        answer(await client.put("/indexes/own", json={"dimension": 4}))
-        units = [{"id": f"e{i}", "text": f"unit {i}", "embedding": [float(i == j) for j in range(4)]} for i in range(4)]
-        assert answer(await client.post("/indexes/own/documents", json=units))["added"] == 4
         yield client
 
 
+_made: list[Path] = []
+
+
+async def _filled_once() -> Path:
+    """A data directory with these indexes, for as long as this process lives."""
+    if not _made:
+        folder = Path(mkdtemp(prefix="filled-"))
+        atexit.register(shutil.rmtree, folder)
+        async with serving(Settings(data_directory=folder)) as client:
+            await _fill(client)
+        _made.append(folder)
+    return _made[0]
+
+
+async def _fill(client: httpx.AsyncClient) -> None:
+    answer(await client.put("/indexes/texts"))
+    lines = b"\n".join(orjson.dumps(document | {"metadata": {"from": "index"}}) for document in texts(40))
+    assert answer(await client.post("/indexes/texts/documents", content=lines, headers=NDJSON))["added"] == 40
+    answer(await client.put("/indexes/own", json={"dimension": 4}))
+    units = [{"id": f"e{i}", "text": f"unit {i}", "embedding": [float(i == j) for j in range(4)]} for i in range(4)]
+    assert answer(await client.post("/indexes/own/documents", json=units))["added"] == 4
+
+
 async def ready(client: httpx.AsyncClient) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while not (await client.get("/readyz")).is_success:  # noqa: ASYNC110 - as its users wait
             await asyncio.sleep(0.005)
 

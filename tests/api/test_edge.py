@@ -30,6 +30,7 @@ from tests.api.service import (
     texts,
 )
 from tests.api.test_retrieval import fake_gateway
+from tests.patience import PATIENCE
 
 SECRET, KEY = keys.make("rag", list(Scope))
 GATEWAY = RetrieverSettings(url="http://127.0.0.1:1")
@@ -99,7 +100,7 @@ class TestMalformedHttp:
             parts = urlsplit(url)
             reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
             writer.write(sent)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE):
                 head, _, body = (await reader.read()).partition(b"\r\n\r\n")
             writer.close()
             status, *headers = head.decode().split("\r\n")

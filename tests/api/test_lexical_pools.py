@@ -21,6 +21,7 @@ from boundarymorph.selector.selector import Selector
 from boundarymorph.server.composition import AllInOne
 from boundarymorph.settings import Settings
 from tests.api.service import answer, block, problem, serving
+from tests.patience import PATIENCE
 from tests.retrieval.bm25 import literal_bm25
 from tests.retrieval.fakes import SeededEncoder, vector_of
 from tests.scoring.fakes import SeededScorer
@@ -185,7 +186,7 @@ async def test_vectors_that_are_not_ready_at_the_deadline(
         assert (body["status"], body["stop_reason"], body["vectors"]) == ("retrieval_only", "deadline", "none")
         (warning,) = body["warnings"]
         assert f"the order is {by}" in warning
-        assert ended.acquire(timeout=20)
+        assert ended.acquire(timeout=PATIENCE)
     expected = literal_bm25(QUERY, MEMBERS)
     order = sorted(range(len(MEMBERS)), key=lambda place: (-expected[place], place))
     assert [place for place, _ in ranked(by_words)] == order[:-1]

@@ -20,6 +20,7 @@ from boundarymorph.server.app import create_app, create_scorer_app
 from boundarymorph.server.composition import AllInOne, Scoring
 from boundarymorph.settings import Limits, Settings
 from tests.api.service import NDJSON, answer, client_of, fake_service, problem, ready, texts
+from tests.patience import PATIENCE
 from tests.scoring.fakes import SeededCrossEncoder, SeededScorer
 
 Send = Callable[[httpx.AsyncClient, int], Awaitable[httpx.Response]]
@@ -60,7 +61,7 @@ async def at_a_time(client: httpx.AsyncClient, size: int) -> httpx.Response:
     """So many selections, none of which ends before all are in or refused: the answer of the one that fared worst."""
     Held.open.clear()
     asking = [asyncio.create_task(client.post("/select", json={"query": "q", "pool": texts(3)})) for _ in range(size)]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while Held.admission.inside + sum(task.done() for task in asking) < size:  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0.005)
     Held.open.set()

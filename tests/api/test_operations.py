@@ -16,6 +16,7 @@ from boundarymorph.server.app import create_app
 from boundarymorph.server.composition import AllInOne
 from boundarymorph.settings import Settings
 from tests.api.service import answer, fake_service, problem, starting, texts
+from tests.patience import PATIENCE
 from tests.retrieval.fakes import SeededEncoder
 
 # Routes of the rerank dialects, whose errors have the shapes of their clients.
@@ -23,7 +24,7 @@ RERANK_PATHS = {"/rerank", "/v1/rerank", "/v2/rerank", "/infinity/rerank", "/v1/
 
 
 async def until(client: httpx.AsyncClient, status: str) -> httpx.Response:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while True:
             response = await client.get("/readyz")
             if response.json()["status"] == status:
@@ -104,7 +105,7 @@ class TestStarting:
 
         heard = asyncio.Event()
         app = create_app(Settings(data_directory=tmp_path), build=build, on_failure=heard.set)
-        async with app.router.lifespan_context(app), asyncio.timeout(10):
+        async with app.router.lifespan_context(app), asyncio.timeout(PATIENCE):
             await heard.wait()
 
 

@@ -36,6 +36,7 @@ from tests.api.service import (
     serving,
     texts,
 )
+from tests.patience import PATIENCE
 from tests.retrieval.fakes import vector_of
 from tests.scoring.fakes import SeededScorer
 
@@ -196,7 +197,7 @@ class TestRetriever:
 
         monkeypatch.setattr("boundarymorph.server.lifecycle.RETRY_SECONDS", 0.01)
         app = create_retriever_app(Settings(data_directory=tmp_path), build=lambda *_: cast(Retrieval, Elsewhere()))
-        async with client_of(app) as client, asyncio.timeout(10):
+        async with client_of(app) as client, asyncio.timeout(PATIENCE):
             while "nobody answers" not in (await client.get("/readyz")).json()["detail"]:  # noqa: ASYNC110 - as users wait
                 await asyncio.sleep(0.005)
             problem(await client.post("/embed/query", json={"query": "q"}), 503, "not-ready")
@@ -209,7 +210,7 @@ class TestRetriever:
 
         ended = asyncio.Event()
         app = create_retriever_app(Settings(data_directory=tmp_path), build=build, on_failure=ended.set)
-        async with client_of(app) as client, asyncio.timeout(10):
+        async with client_of(app) as client, asyncio.timeout(PATIENCE):
             await ended.wait()
             problem(await client.post("/embed/query", json={"query": "q"}), 503, "not-ready")
             assert (await client.get("/readyz")).json()["status"] == "failed"
@@ -318,7 +319,7 @@ class TestGateway:
         retriever = create_retriever_app(Settings(data_directory=tmp_path), build=fake_retrieval)
         async with on_socket(retriever) as url:
             pass
-        async with in_front_of(url) as client, asyncio.timeout(20):
+        async with in_front_of(url) as client, asyncio.timeout(PATIENCE):
             while url not in ((await client.get("/readyz")).json()["detail"] or ""):  # noqa: ASYNC110 - as users wait
                 await asyncio.sleep(0.005)
             problem(await client.get("/indexes"), 503, "not-ready")
@@ -397,7 +398,7 @@ async def test_an_upload_is_never_whole_in_memory() -> None:
 
     async with listening(reading_late) as url:
         settings = Settings(retriever=RetrieverSettings(url=url))
-        async with client_of(create_app(settings, build=Ready.build)) as client, asyncio.timeout(60):
+        async with client_of(create_app(settings, build=Ready.build)) as client, asyncio.timeout(PATIENCE):
             await ready(client)
             upload = asyncio.create_task(client.post("/indexes/a/documents", content=content(), headers=NDJSON))
             assert 0 < await settled(lambda: sent) < FEW
@@ -421,7 +422,7 @@ async def test_an_answer_is_never_whole_in_memory() -> None:
 
     async with listening(writing) as url:
         app = create_app(Settings(retriever=RetrieverSettings(url=url)), build=Ready.build)
-        async with on_socket(app) as front, httpx.AsyncClient(base_url=front) as client, asyncio.timeout(60):
+        async with on_socket(app) as front, httpx.AsyncClient(base_url=front) as client, asyncio.timeout(PATIENCE):
             await ready(client)
             async with client.stream("GET", "/indexes") as response:
                 assert 0 < await settled(lambda: written) < FEW

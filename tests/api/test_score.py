@@ -15,6 +15,7 @@ from boundarymorph.server.app import create_scorer_app
 from boundarymorph.server.composition import Scoring
 from boundarymorph.settings import Limits, ScorerSettings, Settings
 from tests.api.service import answer, client_of, problem, ready
+from tests.patience import PATIENCE
 from tests.scoring.fakes import SeededCrossEncoder, score_of
 
 LIMITS = Limits(body_bytes=2048, texts=4, query_characters=20, text_characters=200)
@@ -108,7 +109,7 @@ async def test_too_much_at_once(client: httpx.AsyncClient, model: SeededCrossEnc
     """All or nothing, at the door: 429 with Retry-After."""
     model.open.clear()
     in_the_model = asyncio.create_task(score(client, "t" * 90))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while ["t" * 90] not in model.batches:  # noqa: ASYNC110 - what happens in another thread
             await asyncio.sleep(0.005)
     others = [asyncio.create_task(score(client, *["t" * 90] * 3)) for _ in range(3)]
@@ -120,7 +121,7 @@ async def test_too_much_at_once(client: httpx.AsyncClient, model: SeededCrossEnc
         problem(refused.result(), 429, "overloaded")
         assert int(refused.result().headers["retry-after"]) >= 1
     waiting_pairs = 'boundarymorph_scorer_queue_pairs{backend="test",model="seeded"} 3.0'
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while waiting_pairs not in (await client.get("/metrics")).text:  # noqa: ASYNC110 - tokenised in another thread
             await asyncio.sleep(0.005)
     model.open.set()
@@ -142,7 +143,7 @@ async def test_a_lost_device_ends_the_service() -> None:
         return Scoring(BatchingScorer(SeededCrossEncoder(), on_lost=on_lost))
 
     app = create_scorer_app(Settings(), build=build, on_failure=ended.set)
-    async with client_of(app) as client, asyncio.timeout(10):
+    async with client_of(app) as client, asyncio.timeout(PATIENCE):
         await ready(client)
         assert not ended.is_set()
         problem(await score(client, "lightning"), 503, "scorer-unavailable")
@@ -160,7 +161,7 @@ async def test_a_model_that_breaks_at_its_probe_is_never_ready(monkeypatch: pyte
     monkeypatch.setattr(SeededCrossEncoder, "tokenize", lambda *_: 1 / 0)
     ended = asyncio.Event()
     async with client_of(create_scorer_app(Settings(), build=build, on_failure=ended.set)) as client:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await ended.wait()
         assert (await client.get("/readyz")).json()["status"] == "failed"
 
@@ -180,7 +181,7 @@ async def test_another_process_is_waited_for(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("boundarymorph.server.lifecycle.RETRY_SECONDS", 0.01)
     app = create_scorer_app(Settings(), build=lambda *_: Elsewhere())  # type: ignore[arg-type]
     async with client_of(app) as client:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while "nobody answers" not in (await client.get("/readyz")).json()["detail"]:  # noqa: ASYNC110 - as users wait
                 await asyncio.sleep(0.005)
         assert (await client.get("/readyz")).json()["status"] == "starting"

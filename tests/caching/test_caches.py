@@ -14,6 +14,7 @@ from tests.caching.servers import Clock, RedisServer
 from tests.contract.embedding_cache import EMBEDDED, SPACE, EmbeddingCacheContract
 from tests.contract.embedding_cache import TEXTS as ENCODED
 from tests.contract.score_cache import MODEL, QUERY, SCORES, TEXTS, ScoreCacheContract
+from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ class TestRedisScoreCache(ScoreCacheContract):
     async def test_scores_of_a_query_that_is_written_again_and_again_expire(self, link: RedisLink) -> None:
         cache = RedisScoreCache(link, seconds_to_live=0.3)
         await cache.write(MODEL, QUERY, {TEXTS[0]: SCORES[0]})
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while TEXTS[0] in await cache.recall(MODEL, QUERY):
                 await cache.write(MODEL, QUERY, {TEXTS[1]: SCORES[1]})
                 await asyncio.sleep(0.02)

@@ -30,6 +30,7 @@ from boundarymorph.retrieval.local import index as local_index
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.training import TrainingPolicy
 from boundarymorph.settings import Settings
+from tests.patience import PATIENCE
 from tests.retrieval.milvus import embedded
 
 DOCUMENTS = [
@@ -303,12 +304,12 @@ def test_an_interrupted_build_goes_on(
         assert building.stdin
         building.stdin.write(b"".join(lines[:80]))
         building.stdin.flush()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while stored() < 64:
             assert building.poll() is None and time.monotonic() < deadline
             time.sleep(0.01)
         building.send_signal(number)
-        assert building.wait(timeout=60) != 0
+        assert building.wait(timeout=PATIENCE) != 0
         errors = building.stderr.read() if building.stderr else b""
     assert b"Traceback" not in errors
     before = stored()

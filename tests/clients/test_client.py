@@ -25,6 +25,7 @@ from boundarymorph_client import Round, Selection
 from tests.api.service import fake_service, on_socket, texts
 from tests.clients.flavours import Connect
 from tests.clients.way import Recorder, Way
+from tests.patience import PATIENCE
 from tests.scoring.fakes import SeededScorer
 
 QUERY = "what is asked"
@@ -155,7 +156,7 @@ class TestStream:
                 if isinstance(step, Round) and step.rounds == 3:
                     break
         admission = recorder.app.state.access.admission
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while admission.running or admission.inside:  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.01)
         assert 3 <= len(asked) < 1_500

@@ -18,6 +18,7 @@ from boundarymorph.evaluation import tables
 from boundarymorph.evaluation.builder import TableBuilder
 from boundarymorph.evaluation.datasets import Collection
 from boundarymorph.scoring.scorer import Scores
+from tests.patience import PATIENCE
 from tests.retrieval.fakes import SeededEncoder, vector_of
 
 COLLECTION = Collection(
@@ -157,7 +158,7 @@ def test_a_killed_build_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "t.npz"
     process = subprocess.Popen([sys.executable, "-m", "tests.evaluation.slow_build", str(path)])
     scores = tmp_path / "t.npz.unfinished" / "scores"
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while not (scores.exists() and scores.stat().st_size):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.01)

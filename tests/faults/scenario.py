@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import orjson
 
+from tests.patience import PATIENCE
 from tests.system.service import Service, free_port, service
 
 SUBJECTS = ("violin", "tram", "bread", "harbour", "planet", "glacier", "letter", "engine")
@@ -25,7 +26,6 @@ DOCUMENTS = [
 IDS = {document["id"] for document in DOCUMENTS}
 NDJSON = {"content-type": "application/x-ndjson"}
 BUDGET, BATCH_SIZE, K = 15, 5, 10
-SECONDS = 60.0  # in which everything recovers, on a busy machine too
 
 _numbers = itertools.count(1)
 
@@ -122,7 +122,7 @@ def spent(body: dict[str, Any]) -> tuple[int, int]:
     return body["usage"]["cross_encoder_calls"], body["usage"]["reused_scores"]
 
 
-def until(holds: Callable[[], bool], seconds: float = SECONDS) -> None:
+def until(holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "it does not come about"

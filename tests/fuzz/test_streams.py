@@ -25,9 +25,9 @@ from boundarymorph.server.app import create_app, create_retriever_app
 from boundarymorph.settings import RetrieverSettings, Settings
 from tests.api.service import NDJSON, answer, block, fake_retrieval, fake_service, on_socket, problem, ready, texts
 from tests.api.test_retrieval import fake_gateway
+from tests.patience import PATIENCE
 from tests.stateful.profile import times
 
-SECONDS = 60.0  # after which what does not answer hangs
 GROWTH = 400_000  # bytes that may stay of sixty requests of over 13,000 each
 many = settings(
     max_examples=times(40, 1_000),
@@ -40,7 +40,7 @@ many = settings(
 async def url(tmp_path: Path) -> AsyncIterator[str]:
     """A service on a socket, with the empty index "own" of dimension 4."""
     app = create_app(Settings(data_directory=tmp_path), build=fake_service)
-    async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
+    async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
         await ready(client)
         answer(await client.put("/indexes/own", json={"dimension": 4}))
         yield url
@@ -48,7 +48,7 @@ async def url(tmp_path: Path) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def client(url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
         yield client
 
 
@@ -138,7 +138,7 @@ class TestUploads:
         data = mutated(lines(4), chance)
 
         async def parsed(pieces: AsyncIterator[bytes]) -> list[str]:
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(PATIENCE):
                 return [repr(entry) async for entry in parse_ndjson(pieces, 4, max_line_bytes=longest)]
 
         async def whole() -> AsyncIterator[bytes]:
@@ -201,7 +201,7 @@ class TestFrames:
         damaging = Damaging(app)
         async with on_socket(damaging) as behind:
             gateway = create_app(Settings(retriever=RetrieverSettings(url=behind)), build=fake_gateway)
-            async with on_socket(gateway) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
+            async with on_socket(gateway) as url, httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
                 await ready(client)
                 answer(await client.put("/indexes/own", json={"dimension": 4}))
                 answer(await client.post("/indexes/own/documents", content=lines(20), headers=NDJSON))
@@ -255,7 +255,7 @@ class TestHangUps:
     async def test_leave_nothing_running(self, tmp_path: Path) -> None:
         """Whether while they send, while they wait, or in the middle of a stream."""
         app = create_app(Settings(data_directory=tmp_path), build=fake_service)
-        async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
+        async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
             await ready(client)
             body = json.dumps({"query": "q", "pool": texts(60), "budget": 59, "batch_size": 1}).encode()
             chance = random.Random(5)
@@ -263,7 +263,7 @@ class TestHangUps:
             tasks = len(asyncio.all_tasks())
             await repeat(lambda: hang_up(url, body, chance), times(60, 1_000))
             admission = app.state.access.admission
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(PATIENCE):
                 while admission.inside or admission.running or len(asyncio.all_tasks()) > tasks + 2:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
             streamed = await client.post("/select", content=body, headers={"accept": "text/event-stream"})
@@ -283,13 +283,13 @@ async def hang_up(url: str, body: bytes, chance: random.Random) -> None:
         writer.write(whole[:sent])
         await writer.drain()
         if sent == len(whole) and chance.random() < 0.7:
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(PATIENCE):
                 await reader.read(chance.choice([1, 100, 3_000]))
     finally:
         writer.transport.abort()
 
 
 async def repeat(send: Callable[[], Awaitable[None]], times: int) -> None:
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(PATIENCE):
         for _ in range(times):
             await send()

@@ -20,6 +20,7 @@ from load_tests.costs import STAGES, Costs, Point, fitted
 from load_tests.open_loop import at_rate
 from load_tests.simulation import Plan, simulated
 from load_tests.workload import MIX, SLOW_PIECES, Sizes, Workload, outcome
+from tests.patience import PATIENCE
 
 TEXTS = [f"text {number} of the violin and of the tram" for number in range(80)]
 POINT = Point(1_000, 20, 384)
@@ -173,5 +174,5 @@ async def test_a_request_to_the_scorer_that_waits_is_one_batch() -> None:
 def test_locust_finds_its_callers() -> None:
     command = [sys.executable, "-m", "locust", "-f", "load_tests/locustfile.py", "--list"]
     repository = Path(__file__).parents[2]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True, cwd=repository)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True, cwd=repository)
     assert {"Agent", "Application", "Leaver", "SlowClient"} <= set(done.stdout.split() + done.stderr.split())

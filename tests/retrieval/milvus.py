@@ -15,10 +15,10 @@ from typing import IO
 from boundarymorph.errors import RetrieverUnavailable
 from boundarymorph.retrieval.milvus.connection import Connection
 from boundarymorph.settings import MilvusSettings
+from tests.patience import PATIENCE
 from tests.system.service import free_port
 
 PREFIX = MilvusSettings().prefix
-UP_TO = 120.0  # seconds that a server may take to start on a busy machine
 _PROGRAM = Path(__file__).with_name("milvus_server.py")
 
 
@@ -72,7 +72,7 @@ def _answering(command: list[str], port: int, output: int | IO[bytes]) -> Iterat
 
 
 def _await(url: str, running: subprocess.Popen[bytes]) -> None:
-    connection, deadline = Connection(url, timeout=1.0), time.monotonic() + UP_TO
+    connection, deadline = Connection(url, timeout=1.0), time.monotonic() + PATIENCE
     while True:
         assert running.poll() is None
         try:

@@ -32,6 +32,7 @@ from boundarymorph.server.composition import Retrieval
 from boundarymorph.settings import Settings
 from tests.api.service import on_socket
 from tests.contract.vector_index import unit
+from tests.patience import PATIENCE
 from tests.retrieval import milvus
 from tests.retrieval.fakes import SeededEncoder
 from tests.retrieval.test_device_indexes import Simulated
@@ -114,7 +115,7 @@ def served(catalog: Catalog) -> Callable[..., Retrieval]:
 
 
 async def answering(retriever: RemoteRetriever) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while True:
             try:
                 await retriever.embed_query("probe")

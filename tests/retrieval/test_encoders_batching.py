@@ -19,6 +19,7 @@ from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory, Toke
 from boundarymorph.retrieval.encoders import BatchingEncoder
 from boundarymorph.retrieval.encoders.dual_encoder import unit_rows
 from tests.contract.encoder import EncoderContract
+from tests.patience import PATIENCE
 from tests.retrieval.fakes import vector_of
 
 LABELS = {"model": "seeded", "backend": "test"}
@@ -80,7 +81,7 @@ def metric(name: str, **labels: str) -> float:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - what happens in another thread
             await asyncio.sleep(0.001)
 

@@ -33,6 +33,7 @@ from boundarymorph.selector.result import Interruption, Status
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionTask
 from tests.contract.vector_index import names, unit
+from tests.patience import PATIENCE
 from tests.retrieval import milvus
 from tests.retrieval.fakes import SeededEncoder
 from tests.scoring.fakes import SeededScorer
@@ -143,7 +144,7 @@ def test_those_who_wait_for_a_connection_fail_with_it(monkeypatch: pytest.Monkey
         connection = Connection(url, timeout=1.0)
         for call in [threads.submit(connection.call, "list_collections") for _ in range(8)]:
             with pytest.raises(RetrieverUnavailable, match=url):
-                call.result(timeout=20)
+                call.result(timeout=PATIENCE)
     assert attempts == [url]
 
 
@@ -223,7 +224,7 @@ class KillingScorer(SeededScorer):
 
 def await_milvus(catalog: MilvusCatalog) -> None:
     """A connection that was just being repaired may fail once more."""
-    deadline = time.monotonic() + milvus.UP_TO
+    deadline = time.monotonic() + PATIENCE
     while True:
         try:
             return catalog.check()

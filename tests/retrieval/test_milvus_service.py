@@ -16,6 +16,7 @@ from boundarymorph.retrieval.milvus.searched import HYBRID_OF_THE_POOL, WORDS_OF
 from boundarymorph.settings import MilvusSettings, Settings
 from boundarymorph.settings.dump import masked
 from tests.api.service import problem
+from tests.patience import PATIENCE
 from tests.retrieval import milvus
 from tests.system.service import Service, free_port, service
 
@@ -46,7 +47,7 @@ def select(running: Service, **options: Any) -> dict[str, Any]:
 
 def await_milvus(client: httpx.Client) -> None:
     """A connection that was just being repaired may fail once more."""
-    deadline = time.monotonic() + milvus.UP_TO
+    deadline = time.monotonic() + PATIENCE
     while client.get("/indexes").status_code == 503:
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -117,7 +118,7 @@ def test_a_service_waits_for_milvus(tmp_path: Path) -> None:
 
 
 def python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from boundarymorph.retrieval.local.products import MOST, SharedProducts
+from tests.patience import PATIENCE
 
 
 class Held:
@@ -73,13 +74,13 @@ def test_those_that_wait_go_together(held: Held) -> None:
     asked = queries(2 + MOST + 3)
     with ThreadPoolExecutor(len(asked)) as threads:
         first = [threads.submit(products, query, 300) for query in asked[:2]]
-        assert held.begun.acquire(timeout=20) and held.begun.acquire(timeout=20)
+        assert held.begun.acquire(timeout=PATIENCE) and held.begun.acquire(timeout=PATIENCE)
         assert held.together == [1, 1]  # neither waited for the other
         rest = [threads.submit(products, query, 300) for query in asked[2:]]
         waiting(products, MOST + 3)
         held.let_go.set()
         for query, future in zip(asked, first + rest, strict=True):
-            np.testing.assert_allclose(future.result(timeout=20), held.matrix @ query, atol=1e-5)
+            np.testing.assert_allclose(future.result(timeout=PATIENCE), held.matrix @ query, atol=1e-5)
     assert sorted(held.together) == [1, 1, 3, MOST]
 
 
@@ -89,12 +90,12 @@ def test_what_goes_wrong_is_told_to_all_that_went_together(held: Held) -> None:
     asked[2] = np.nan
     with ThreadPoolExecutor(4) as threads:
         first = threads.submit(products, asked[0], 300)
-        assert held.begun.acquire(timeout=20)
+        assert held.begun.acquire(timeout=PATIENCE)
         rest = [threads.submit(products, query, 300) for query in asked[1:]]
         waiting(products, 3)
         held.let_go.set()
-        np.testing.assert_allclose(first.result(timeout=20), held.matrix @ asked[0], atol=1e-5)
+        np.testing.assert_allclose(first.result(timeout=PATIENCE), held.matrix @ asked[0], atol=1e-5)
         for future in rest:
             with pytest.raises(FloatingPointError):
-                future.result(timeout=20)
+                future.result(timeout=PATIENCE)
     np.testing.assert_allclose(products(asked[1], 300), held.matrix @ asked[1], atol=1e-5)

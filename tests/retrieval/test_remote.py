@@ -42,10 +42,11 @@ from boundarymorph.server.composition import Retrieval
 from boundarymorph.settings import Limits, Settings
 from tests.api.service import client_of, fake_retrieval, on_socket, ready
 from tests.contract.retriever import DOCUMENTS, RetrieverContract
+from tests.patience import PATIENCE
 from tests.retrieval.fakes import SeededEncoder
 from tests.retrieval.test_frame import same
 
-UP_TO = 20.0  # seconds in which what should take milliseconds may take place on a busy machine
+UP_TO = PATIENCE
 GONE = (RetrieverFailed, RetrieverUnavailable, InvalidConfiguration, NotReady, BodyTooLarge)
 
 

@@ -22,6 +22,7 @@ from boundarymorph.inference.batching.batcher import GROW_AFTER
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.cross_encoder import Pair
 from tests.contract.scorer import ScorerContract
+from tests.patience import PATIENCE
 from tests.scoring.fakes import SeededCrossEncoder, score_of
 
 LABELS = {"model": "seeded", "backend": "test"}
@@ -32,7 +33,7 @@ def metric(name: str, **labels: str) -> float:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - what happens in another thread
             await asyncio.sleep(0.001)
 
@@ -94,7 +95,7 @@ class TestBatches:
     async def test_nothing_waits_for_a_batch_to_fill(self) -> None:
         model = SeededCrossEncoder(batch_tokens=1_000_000)
         scorer = BatchingScorer(model)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await scorer.score("q", ["alone"])
         assert model.batches == [["alone"]]
         await scorer.close()
@@ -561,7 +562,7 @@ async def test_many_threads_lose_nothing() -> None:
         else:
             assert scores.values.tolist() == [score_of("q", text) for text in texts]
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*(one(number) for number in range(400)))
     assert scorer.waiting() == (0, 0)
     await scorer.close()

@@ -24,6 +24,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Retrieved
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selector.selector import Selector
+from tests.patience import PATIENCE
 from tests.scoring.fakes import SeededScorer
 from tests.selector.fakes import IDS, Clock, FakeRetriever, SlowScorer, SteadyScorer, Trouble, own_pool, task
 
@@ -195,7 +196,7 @@ class TestDeadline:
                 return await super().score(query, texts)
 
         heard: list[float | None] = []
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         selector = selector_of(FakeRetriever(), Listening())
         await selector.select(replace(task(), deadline=Deadline(deadline)))
         await selector.select(task(budget=1))

@@ -18,6 +18,7 @@ from boundarymorph.server.composition import Gateway, build_gateway, build_retri
 from boundarymorph.server.readiness import Readiness
 from boundarymorph.settings import CacheSettings, RetrieverSettings, ScorerSettings, Settings
 from tests.api.service import answer, client_of, fake_retrieval, on_socket, ready, texts
+from tests.patience import PATIENCE
 from tests.system.service import free_port, retriever, scorer, service
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -54,7 +55,7 @@ class Clock:
 
 
 async def until(condition: Callable[[], Awaitable[bool] | bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while True:
             holds = condition()
             if holds if isinstance(holds, bool) else await holds:

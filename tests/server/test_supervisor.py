@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from boundarymorph.server.supervisor import LONGEST_PAUSE, Policy, supervise
+from tests.patience import PATIENCE
 
 KILLED = -signal.SIGKILL
 
@@ -105,7 +106,7 @@ def test_real_workers_that_are_killed_end_in_an_error(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(script)
     ended = subprocess.run(
         [sys.executable, str(tmp_path / "main.py")],
-        capture_output=True, text=True, timeout=100, check=False,
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
     )  # fmt: skip
     assert ended.returncode == 1

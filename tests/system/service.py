@@ -17,11 +17,11 @@ from types import MappingProxyType
 import httpx
 
 from tests import weights
+from tests.patience import PATIENCE
 from tests.system.forked import Forked, start
 
 REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("BOUNDARYMORPH_")}
-READY_SECONDS = 60.0
 
 
 def free_port() -> int:
@@ -50,7 +50,7 @@ def boundarymorph(*arguments: str, data: Path, embedded: bool = False) -> subpro
             directory=Path.cwd(),
         )
         with process:
-            code = process.wait(timeout=60)
+            code = process.wait(timeout=PATIENCE)
         output.seek(0)
         errors.seek(0)
         return subprocess.CompletedProcess(command, code, output.read().decode(), errors.read().decode())
@@ -75,7 +75,7 @@ class Service:
         return self.log_file.read_text()
 
     def await_answer(self, path: str = "/readyz") -> None:
-        deadline = time.monotonic() + READY_SECONDS
+        deadline = time.monotonic() + PATIENCE
         while True:
             assert self.process.poll() is None, self.log
             assert time.monotonic() < deadline, self.log
@@ -89,7 +89,7 @@ class Service:
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal; the exit code."""
         self.process.send_signal(number)
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=PATIENCE)
 
     @property
     def url(self) -> str:
@@ -165,7 +165,7 @@ def _process(
     with (
         log_file.open("ab") as log,
         _started(arguments, log.fileno(), environment, log_file.parent, through) as process,
-        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as client,
     ):
         try:
             yield Service(process, client, port, log_file)

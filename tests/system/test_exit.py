@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.patience import PATIENCE
 from tests.system.forked import Forked, start
 from tests.system.service import ENVIRONMENT, free_port
 
@@ -22,7 +23,7 @@ def running_a_request(directory: Path, seconds: float, **settings: object) -> It
     variables = {f"BOUNDARYMORPH_{name.upper()}": str(value) for name, value in {"port": port, **settings}.items()}
 
     def ask() -> None:
-        end = time.monotonic() + 60
+        end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             with suppress(httpx.TransportError):
                 httpx.get(f"http://127.0.0.1:{port}/slow/{seconds}", timeout=120)
@@ -59,12 +60,12 @@ class TestWhatRuns:
     def test_has_finished(self, tmp_path: Path) -> None:
         with running_a_request(tmp_path, 0.5) as process:
             process.terminate()
-            assert process.wait(timeout=60) == 0
+            assert process.wait(timeout=PATIENCE) == 0
 
     def test_is_broken_off_after_the_grace_time(self, tmp_path: Path) -> None:
         with running_a_request(tmp_path, 100, grace_seconds=1) as process:
             process.terminate()
-            assert process.wait(timeout=60) == 1
+            assert process.wait(timeout=PATIENCE) == 1
 
     @pytest.mark.parametrize(("second", "workers"), [(signal.SIGTERM, 1), (signal.SIGINT, 1), (signal.SIGTERM, 2)])
     def test_is_broken_off_by_a_second_signal(self, tmp_path: Path, second: signal.Signals, workers: int) -> None:
@@ -72,4 +73,4 @@ class TestWhatRuns:
             process.terminate()
             time.sleep(0.5)  # two signals of one kind at once are one
             process.send_signal(second)
-            assert process.wait(timeout=60) == 128 + second
+            assert process.wait(timeout=PATIENCE) == 128 + second

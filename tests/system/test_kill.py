@@ -9,6 +9,7 @@ import httpx
 import orjson
 import pytest
 
+from tests.patience import PATIENCE
 from tests.retrieval.fakes import vector_of
 from tests.stateful.profile import times
 from tests.system.service import Service, service
@@ -89,5 +90,5 @@ def test_again_and_again(tmp_path: Path, seed: int) -> None:
                     timer = threading.Timer(rng.uniform(0, 0.25), running.process.kill)
                     timer.start()
             assert timer is not None
-            assert running.process.wait(timeout=10) == -9
+            assert running.process.wait(timeout=PATIENCE) == -9
     assert len(expected) > KILLS

@@ -16,6 +16,7 @@ from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.server.composition import build_retrieval
 from boundarymorph.settings import Settings
+from tests.patience import PATIENCE
 from tests.retrieval.test_frame import same
 from tests.system.service import Service, free_port, retriever, scorer, service
 
@@ -189,7 +190,7 @@ def test_a_gateway_in_front_of_something_else(directory: Path) -> None:
         scorer(directory / "else.log") as other,
         service(directory / "wrong", "--retriever-url", other.url, ready=False) as front,
     ):
-        assert front.process.wait(timeout=60) == 1
+        assert front.process.wait(timeout=PATIENCE) == 1
         assert "is it a retriever" in front.log and "Traceback" not in front.log
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from boundarymorph.scoring.onnx import OnnxCrossEncoder
 from boundarymorph.scoring.transformer.model import TransformerCrossEncoder
+from tests.patience import PATIENCE
 from tests.system.service import Service, free_port, scorer, service
 
 QUERY = "string instruments"
@@ -100,7 +101,7 @@ def test_a_gateway_is_thin(gateway: Service) -> None:
 
 def test_a_model_that_is_not_there(directory: Path) -> None:
     with scorer(directory / "none.log", "--model", str(directory / "nowhere"), ready=False) as running:
-        assert running.process.wait(timeout=60) == 1
+        assert running.process.wait(timeout=PATIENCE) == 1
         assert "nowhere" in running.log and "Traceback" not in running.log
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from tests.patience import PATIENCE
 from tests.system.service import Service, boundarymorph, service
 
 DOCUMENTS = [
@@ -114,7 +115,7 @@ def test_odd_requests_are_no_failures(running: Service, request_: bytes, status:
 
 def test_a_port_in_use(running: Service, tmp_path: Path) -> None:
     with service(tmp_path / "data", port=running.port, ready=False) as second:
-        assert second.process.wait(timeout=30) != 0
+        assert second.process.wait(timeout=PATIENCE) != 0
         assert "address already in use" in second.log
         assert "Traceback" not in second.log
     assert running.client.get("/readyz").is_success
@@ -123,7 +124,7 @@ def test_a_port_in_use(running: Service, tmp_path: Path) -> None:
 def test_a_service_that_cannot_start(tmp_path: Path) -> None:
     (tmp_path / "data").touch()
     with service(tmp_path / "data", ready=False) as broken:
-        assert broken.process.wait(timeout=30) == 1
+        assert broken.process.wait(timeout=PATIENCE) == 1
         assert "data_directory" in broken.log
         assert "Traceback" not in broken.log
 

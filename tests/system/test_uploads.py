@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 from boundarymorph.retrieval.ingestion import WRITTEN_AT_A_TIME
+from tests.patience import PATIENCE
 from tests.system.service import REPOSITORY, Service, boundarymorph, environment_with, retriever
 
 NDJSON = {"content-type": "application/x-ndjson"}
@@ -111,7 +112,7 @@ def test_a_build_goes_on_after_a_full_disk(tmp_path: Path) -> None:
     environment = {**environment_with(embedded=False), "PYTHONPATH": str(REPOSITORY)}
     command = ["unshare", "--map-root-user", "--mount", "sh", "-c", script]
     ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=100, env=environment, cwd=tmp_path, check=False
+        command, capture_output=True, text=True, timeout=PATIENCE, env=environment, cwd=tmp_path, check=False
     )
     assert ended.returncode == 0, ended.stderr
     assert "code 1\n" in ended.stdout

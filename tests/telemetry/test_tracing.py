@@ -6,6 +6,7 @@ from pathlib import Path
 
 import orjson
 
+from tests.patience import PATIENCE
 from tests.system.service import ENVIRONMENT, Service, free_port, retriever, scorer, service
 from tests.telemetry.collector import Collector, collecting
 
@@ -109,7 +110,7 @@ def test_without_the_extra(tmp_path: Path) -> None:
     (tmp_path / "boundarymorph.toml").write_text('traces.url = "http://127.0.0.1:1/v1/traces"')
     command = [sys.executable, "-c", NO_EXTRA]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env=ENVIRONMENT, cwd=tmp_path, check=False
+        command, capture_output=True, text=True, timeout=PATIENCE, env=ENVIRONMENT, cwd=tmp_path, check=False
     )
     assert done.returncode == 1
     assert "pip install 'boundarymorph[otel]'" in done.stderr and "Traceback" not in done.stderr
@@ -121,4 +122,4 @@ def test_nothing_is_loaded_where_no_traces_are_wanted(tmp_path: Path) -> None:
         loaded = Path(f"/proc/{running.process.pid}/maps").read_text()
     assert "opentelemetry" not in loaded
     code = "import sys, boundarymorph.server.app; sys.exit(any('opentelemetry.sdk' in name for name in sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, env=ENVIRONMENT, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=PATIENCE, env=ENVIRONMENT, check=False).returncode == 0

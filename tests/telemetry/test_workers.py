@@ -19,6 +19,7 @@ from boundarymorph.server import process, supervisor
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings, TraceSettings
 from boundarymorph.telemetry import logs, tracing
+from tests.patience import PATIENCE
 from tests.system.service import Service, retriever, scorer, service
 
 POOL = [{"text": f"the number {n}"} for n in range(6)]
@@ -34,7 +35,7 @@ REQUEST = {
 SELECTED = 'boundarymorph_http_request_duration_seconds_count{method="POST",route="/select",status="200"}'
 
 
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -141,7 +142,7 @@ def sigterm_lets_all_finish(gateway: Service) -> None:
     def status(number: int) -> int | None:
         try:
             body = slow | {"query": f"numbers {number}"}
-            return httpx.post(f"{gateway.url}/select", json=body, timeout=60).status_code
+            return httpx.post(f"{gateway.url}/select", json=body, timeout=PATIENCE).status_code
         except httpx.TransportError:
             return None
 
@@ -172,7 +173,7 @@ def test_what_waits_in_any_worker_is_seen_and_a_second_sigterm_does_not_wait(tmp
 
     with service(tmp_path / "data", "--workers", "2", embedded=True) as running, ThreadPoolExecutor(1) as threads:
         until(lambda: len(workers(running)) == 2)
-        in_flight = threads.submit(httpx.post, f"{running.url}/select", json=slow, timeout=60)
+        in_flight = threads.submit(httpx.post, f"{running.url}/select", json=slow, timeout=PATIENCE)
         until(lambda: all(waiting() > 0 for _ in range(6)))
         assert in_flight.result().status_code == 200
         until(lambda: all(waiting() == 0 for _ in range(6)))
@@ -185,7 +186,7 @@ def test_what_waits_in_any_worker_is_seen_and_a_second_sigterm_does_not_wait(tmp
 def test_workers_that_cannot_start_end_the_service(tmp_path: Path) -> None:
     (tmp_path / "data").touch()
     with service(tmp_path / "data", "--workers", "2", ready=False) as broken:
-        assert broken.process.wait(timeout=60) == 1
+        assert broken.process.wait(timeout=PATIENCE) == 1
         assert "data_directory" in broken.log
         assert "Traceback" not in broken.log
 
@@ -200,7 +201,7 @@ def test_workers_that_cannot_start_end_the_service(tmp_path: Path) -> None:
 def test_a_mistake_in_the_settings_is_told_once(tmp_path: Path, text: str, mistake: str) -> None:
     (tmp_path / "boundarymorph.toml").write_text(text)
     with service(tmp_path / "data", "--workers", "2", ready=False) as broken:
-        assert broken.process.wait(timeout=60) == 1
+        assert broken.process.wait(timeout=PATIENCE) == 1
         (line,) = broken.log.splitlines()
         assert line.startswith("error: ") and mistake in line
 
@@ -221,7 +222,7 @@ def test_a_port_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as first:
         port = first.getsockname()[1]
         with service(tmp_path / "data", "--workers", "2", port=port, ready=False) as second:
-            assert second.process.wait(timeout=30) == 3
+            assert second.process.wait(timeout=PATIENCE) == 3
             assert "in use" in second.log and "Traceback" not in second.log
 
 

@@ -20,6 +20,7 @@ from boundarymorph.errors import (
 from boundarymorph.scoring.remote.client import RemoteScorer
 from boundarymorph.scoring.remote.urls import Endpoint, parse
 from tests.contract.scorer import QUERY, TEXTS
+from tests.patience import PATIENCE
 from tests.scoring.fakes import score_of
 from tests.scoring.remote.servers import (
     MODEL,
@@ -40,7 +41,7 @@ from tests.scoring.remote.servers import (
 )
 
 KEY = "sk-0123456789"
-UP_TO = 20.0  # seconds in which what should take milliseconds may take place on a busy machine
+UP_TO = PATIENCE
 
 
 class Stopped:
