@@ -28,6 +28,7 @@ from boundarymorph.server.app import create_app
 from boundarymorph.server.composition import AllInOne
 from boundarymorph.settings import AgentSettings, RateLimitSettings, Settings
 from tests.api.service import answer, on_socket, ready
+from tests.patience import PATIENCE
 from tests.retrieval.fakes import SeededEncoder
 from tests.scoring.fakes import SeededScorer
 
@@ -80,7 +81,7 @@ class Running:
 
     def api(self, name: str = "owner") -> httpx.AsyncClient:
         headers = {"authorization": f"Bearer {SECRETS[name][0]}"}
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30)
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=PATIENCE)
 
     @asynccontextmanager
     async def connect(self, transport: Transport, name: str = "owner") -> AsyncIterator[Client]:
@@ -95,7 +96,7 @@ class Running:
             async with Client(command) as client:
                 yield client
             return
-        async with httpx2.AsyncClient(headers={"authorization": f"Bearer {secret}"}, timeout=30) as http:
+        async with httpx2.AsyncClient(headers={"authorization": f"Bearer {secret}"}, timeout=PATIENCE) as http:
             over = streamable_http_client(f"{self.url}/mcp", http_client=http)
             async with Client(over, mode="legacy" if transport == Transport.SESSION else "auto") as client:
                 yield client

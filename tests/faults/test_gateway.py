@@ -33,6 +33,7 @@ from tests.faults.scenario import (
     whole,
 )
 from tests.faults.table import Table
+from tests.patience import PATIENCE
 from tests.scoring.remote.servers import Server, hang, slow, well
 from tests.system.load import outcome
 from tests.system.service import Service, service
@@ -81,7 +82,7 @@ def test_sigterm_under_load(tmp_path: Path, indexes: Role, rogue: Server, table:
         while True:
             request = selection()
             try:
-                answered.append(httpx.post(f"{gateway.url}/select", json=request, timeout=60))
+                answered.append(httpx.post(f"{gateway.url}/select", json=request, timeout=PATIENCE))
             except httpx.TransportError:
                 return answered, str(request["query"])
 

@@ -20,6 +20,7 @@ from boundarymorph.server.app import create_app, create_retriever_app, create_sc
 from boundarymorph.server.composition import Gateway, Scoring, build, build_retrieval, build_scoring
 from boundarymorph.settings import RetrieverSettings, Settings
 from tests.api.service import NDJSON, answer, fake_retrieval, fake_service, on_socket, ready, texts
+from tests.patience import PATIENCE
 from tests.scoring.fakes import SeededCrossEncoder, SeededScorer
 
 App = Literal["whole", "gateway", "retriever", "scorer"]
@@ -33,7 +34,7 @@ async def serving(app: App, directory: Path, *, embedded: bool) -> AsyncIterator
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(_on_socket(app, directory, embedded))
         headers = {"authorization": f"Bearer {SECRET}"}
-        client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, headers=headers, timeout=60))
+        client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, headers=headers, timeout=PATIENCE))
         await ready(client)
         if app != "scorer":
             await _fill(client)

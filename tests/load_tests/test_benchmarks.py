@@ -13,6 +13,7 @@ import torch
 
 from load_tests import bench_sessions, gpu_check, report
 from load_tests.bench_selection import round_sizes
+from tests.patience import PATIENCE
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -74,7 +75,7 @@ def test_a_benchmark_that_is_stopped_has_told_what_it_has(tmp_path: Path) -> Non
         assert running.stdout is not None
         first = running.stdout.readline()
         running.send_signal(signal.SIGINT)
-        rest, errors = running.communicate(timeout=60)
+        rest, errors = running.communicate(timeout=PATIENCE)
     assert first.startswith("pool 200  dimension 8  budget 5  ")
     assert (running.returncode, errors) == (130, "")
     assert rest.splitlines()[-1] == "stopped; what was measured by then is in build/bench"

@@ -12,9 +12,10 @@ from typing import Any
 
 import httpx
 
+from tests.patience import PATIENCE
+
 CLIENTS = 6
 PAUSE = 0.05  # seconds between an answer and the client's next request
-TIMEOUT = 60.0
 COMPLETE = "200 `complete`"
 
 
@@ -90,7 +91,7 @@ def load(url: str, body: Callable[[int], Mapping[str, Any]], clients: int = CLIE
         return Answer(began, time.monotonic(), what, calls)
 
     def call(number: int) -> None:
-        with httpx.Client(base_url=url, timeout=TIMEOUT) as client:
+        with httpx.Client(base_url=url, timeout=PATIENCE) as client:
             while not stop.wait(PAUSE):
                 seen.answers.append(ask(client, number))
                 number += clients

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.caching.servers import RedisServer
+from tests.patience import PATIENCE
 from tests.system.service import Service, service
 
 TOPICS = ("violins have strings", "trams have wheels", "bread has a crust", "rivers have banks")
@@ -60,7 +61,7 @@ def test_in_one_process(tmp_path: Path) -> None:
 
 
 def test_between_processes(tmp_path: Path, redis: RedisServer) -> None:
-    (tmp_path / "boundarymorph.toml").write_text(f'[cache]\nurl = "{redis.url}"')
+    (tmp_path / "boundarymorph.toml").write_text(f'[cache]\nurl = "{redis.url}"\ntimeout_seconds = {PATIENCE}')
     with service(tmp_path / "one") as one, service(tmp_path / "two") as two:
         first = select(one, 20)
         assert spent(first) == (20, 0)

@@ -172,11 +172,12 @@ def test_a_gateway_waits_for_its_scorer(directory: Path) -> None:
             select(front)
 
 
-def test_sigterm_under_load_finishes_what_runs(directory: Path) -> None:
+def test_sigterm_under_load_finishes_what_runs(tmp_path: Path) -> None:
     texts = TEXTS * 3
-    with scorer(directory / "drained.log", embedded=True) as running, ThreadPoolExecutor(1) as threads:
+    (tmp_path / "boundarymorph.toml").write_text(f"grace_seconds = {PATIENCE:.0f}")
+    with scorer(tmp_path / "drained.log", embedded=True) as running, ThreadPoolExecutor(1) as threads:
         request: Future[httpx.Response] = threads.submit(
-            httpx.post, f"{running.url}/score", json={"query": QUERY, "texts": texts}, timeout=60
+            httpx.post, f"{running.url}/score", json={"query": QUERY, "texts": texts}, timeout=PATIENCE
         )
         until(lambda: running.metric("boundarymorph_scorer_queue_pairs") > 0)
         assert running.stop() == 0
