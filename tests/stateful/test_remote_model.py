@@ -173,3 +173,15 @@ class RemoteModelMachine(RuleBasedStateMachine):
 
 TestRemoteModel = RemoteModelMachine.TestCase
 TestRemoteModel.settings = draws(20, 20)
+
+
+def test_a_server_that_restarted_with_another_model_is_followed_while_it_is_overloaded() -> None:
+    machine = RemoteModelMachine()
+    machine.start(count=2, seed=0)
+    machine.settle()
+    for server, state in zip(machine.servers, ("busy", "well"), strict=True):
+        server.state, server.model, server.connected = state, "hub/b", False
+    machine.settle()
+    assert machine.scorer.identity == "hub/b"
+    machine.ask([PATIENCE])
+    machine.teardown()

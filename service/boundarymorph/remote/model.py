@@ -81,7 +81,8 @@ class _Server(Peer):
 class RemoteModel:
     """A model over HTTP, behind one or more servers that serve the same model.
 
-    Each server is asked for its description before it is used, and again after each failure.
+    Each server is asked for its description before it is used, and again after each failure and each refusal on a new
+    connection.
     """
 
     def __init__(self, endpoints: Sequence[Endpoint], role: Role, **options: Unpack[Options]) -> None:
@@ -281,9 +282,14 @@ class RemoteModel:
     ) -> Answer:
         budget, dialect = deadline.within(self._attempt_timeout), server.dialect
         request = dialect.request(description.model, context, texts, budget.seconds)
-        body = await server.fetch(
-            request.path, encoded(request.body), budget, honours_deadlines=dialect.honours_deadlines
-        )
+        try:
+            body = await server.fetch(
+                request.path, encoded(request.body), budget, honours_deadlines=dialect.honours_deadlines
+            )
+        except Busy:
+            if server.asked_at != server.opened:  # another model may be behind the new connection
+                server.forget()
+            raise
         try:
             answer = dialect.read(body, len(texts))
         except Unusable as flaw:
