@@ -9,7 +9,7 @@ with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $
 
 .PHONY: help setup demo serve test compare-answers test-faults test-faults-milvus compatibility fuzz check check-deploy dashboard images compose test-ray test-milvus wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-sessions bench-select bench-scorer bench-rerank \
 	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-ray bench-overload load load-open capacity soak-scorer soak-index soak-models soak-tests gpu-check \
-	evaluation evaluation-calibration evaluation-options evaluation-order evaluation-rerank evaluation-judge clean
+	evaluation evaluation-calibration evaluation-options evaluation-order evaluation-rerank evaluation-judge evaluation-agents clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -225,6 +225,9 @@ COLLECTION ?= data/trec_dl19_pool
 TABLE ?= tables/trec_dl19_pool.npz
 evaluation-judge: setup  ## evaluate with a scripted language model that grades as TABLE=file scores -> build/evaluation-judge
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_judge $(COLLECTION) $(TABLE) $(OPTIONS)
+
+evaluation-agents: setup  ## agents, played by a script, beside the selectors on TABLE=file and COLLECTION=dir -> build/evaluation-agents
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_agents $(COLLECTION) $(TABLE) $(OPTIONS)
 
 COLLECTIONS ?= data
 evaluation-rerank: setup  ## lists of TABLES=dir and COLLECTIONS=dir, scored whole and by a fifth -> build/bench/evaluation-rerank.json

@@ -11,9 +11,6 @@ documents of each query's pool in the table.
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
@@ -28,13 +25,17 @@ from boundarymorph.evaluation.statistics import bootstrap_interval
 from boundarymorph.selection import SelectionSession
 from boundarymorph.selection.methods import METHODS
 from load_tests import report, studies
+from load_tests.command import output_of
 from tests.faults import stand_in
 from tests.scoring.judge.scripted import MODEL, Chat
 
 OUT = Path("build/evaluation-judge")
 SHARE, BATCH_SIZE = 0.2, 5
 KS = (10, 20, 50)
-PRICES = {"INPUT": "0.40", "OUTPUT": "1.60"}  # of a million tokens
+PRICES = {  # of a million tokens
+    "BOUNDARYMORPH_SCORER__JUDGE__INPUT_PRICE": "0.40",
+    "BOUNDARYMORPH_SCORER__JUDGE__OUTPUT_PRICE": "1.60",
+}
 
 
 def main() -> None:
@@ -59,7 +60,7 @@ def main() -> None:
         command = ["boundarymorph", "evaluate", "--data", str(folder), "--max-cost", "100", "--depth", str(given.depth)]
         command += ["--scorer", f"openai+http://127.0.0.1:{server.port}/v1?model={MODEL}"]
         command += ["--methods", "mips,ss,trend@5", "--budgets", str(budget), "--k", ",".join(map(str, KS))]
-        shown = _run([*command, "--out", str(OUT / name)])
+        shown = output_of([*command, "--out", str(OUT / name)], **PRICES)
         asked = len(server.asked)
     lines = [f"$ {' '.join(command)}", shown, f"The language model was asked {asked:,} times.", ""]
     lines += _compared(tables.read(OUT / name / f"{folder.name}.npz"), budget)
@@ -82,17 +83,6 @@ def _prepared(out: Path, collection: Collection, questions: Sequence[Question], 
         qrels += [f"{question.id}\t{id}\t{int(grade)}" for id, grade in graded if grade > 0 and id in ids]
     (folder / "qrels.tsv").write_text("\n".join(qrels) + "\n")
     return folder
-
-
-def _run(command: list[str]) -> str:
-    """What the command shows; the environment has the prices."""
-    prices = {f"BOUNDARYMORPH_SCORER__JUDGE__{name}_PRICE": price for name, price in PRICES.items()}
-    environment = {**os.environ, **prices, "COLUMNS": "100", "OPENBLAS_NUM_THREADS": "1"}
-    binary = Path(sys.executable).with_name(command[0])
-    done = subprocess.run([str(binary), *command[1:]], env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(done.stdout + done.stderr)
-    return done.stdout.strip()
 
 
 def _compared(table: tables.Table, budget: int) -> list[str]:

@@ -1,3 +1,5 @@
+from time import sleep
+
 import numpy as np
 import pytest
 
@@ -9,10 +11,11 @@ from boundarymorph.evaluation.analyses import (
     latencies,
     multimodal,
 )
-from boundarymorph.evaluation.methods import chosen
+from boundarymorph.evaluation.methods import agentic, chosen
 from boundarymorph.evaluation.methods.morph import Morph, drive
 from boundarymorph.evaluation.problem import Problem
 from boundarymorph.evaluation.run import experiment
+from boundarymorph.evaluation.tables import Table
 from boundarymorph.selection import DocumentCapacity, SelectionSession
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
 from tests.evaluation.tables import synthetic
@@ -72,10 +75,30 @@ def test_the_share_of_runs_that_are_best_where_they_were_told(second: list[float
 def test_latencies_count_calls() -> None:
     found = {(one.method, one.budget): one for one in latencies(OUTCOME, 5, 0.5)}
     assert ("mips", 4) not in found, "without calls there is nothing to compare"
+    assert (found[PAPER, 8].calls, found[PAPER, 8].prompts, found[PAPER, 8].model) == (8, 0, 0)
     assert found["ss", 4].scorer == 2.0 and found[PAPER, 8].scorer == 4.0
     paper = found[PAPER, 8]
     assert 0 < paper.acquisition + paper.update <= paper.algorithm
-    assert latencies(OUTCOME, 5, None)[0].scorer is None
+    assert paper.total == pytest.approx(4.0 + paper.algorithm)
+    untimed = latencies(OUTCOME, 5, None)[0]
+    assert untimed.scorer is None and untimed.total is None
+
+
+def test_latencies_of_a_language_model_are_its_own() -> None:
+    """What it takes to answer is no part of the algorithm."""
+
+    def slowly(prompt: str) -> str:
+        sleep(0.01)
+        return "nonsense"
+
+    documents = {f"d{number}": f"text {number}" for number in range(60)}
+    table = Table("made-up", synthetic(queries=2).arrays, ({"q0": "one need", "q1": "another"}, documents))
+    agents = agentic.contestants(slowly, lambda text: np.ones(16) / 4, hops=(1, 2))
+    outcome = experiment(table, [*chosen(["ss"]), *agents], [6], [5])
+    ss, one, two = latencies(outcome, 5, 0.5)
+    assert (ss.calls, ss.prompts, one.calls, one.prompts, two.prompts) == (6, 0, 0, 2, 4)
+    assert one.scorer == 0.0 and one.model >= 0.02 and two.model >= 0.04
+    assert all(0 < row.seconds < row.waiting for row in outcome.rows if row.prompts), "sleeping is no work"
 
 
 def test_multimodality_pairs_masses_with_gains() -> None:

@@ -129,12 +129,12 @@ def test_the_agentic_loop_reads_b_documents_in_its_hops() -> None:
         return np.array([np.cos(angle), np.sin(angle)])
 
     with chatting(grades_by_number) as (chat, seen):
-        contestant = agentic.contestant(chat, embed, hops=(2,))
+        (contestant,) = agentic.contestants(chat, embed, hops=(2,))
         run, ranking = run_once(contestant.settings[0], question, 5, 3)
     assert searches == ["search further"] * 2 and len(seen) == 4
     # First hop, 2 documents near 0 degrees: 0, 1. Second, 3 near 70: 7, 6, 5. Then the rest in retrieval order.
     assert ranking.tolist() == [7, 6, 5, 1, 0, 2, 3, 4]
-    assert run.calls == [], "no cross-encoder is called"
+    assert (run.calls, run.prompts) == ([], 4), "no cross-encoder is called"
     assert "(nothing yet)" in seen[0]["messages"][0]["content"]
     assert "- saw 2" in seen[2]["messages"][0]["content"]
 

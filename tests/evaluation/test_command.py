@@ -6,11 +6,14 @@ import csv
 import gzip
 import io
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -21,6 +24,7 @@ from boundarymorph.cli.main import app
 from boundarymorph.errors import BoundaryMorphError, InvalidInput
 from boundarymorph.evaluation import plots, report, tables
 from boundarymorph.evaluation.tables import Table
+from boundarymorph.retrieval import build
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
 from tests.evaluation.tables import synthetic
 from tests.evaluation.test_builder import Lengths
@@ -61,7 +65,8 @@ def small_pictures() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def two_tables(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("two")
-    tables.write(small(seed=1), folder / "one.npz")
+    one = small(seed=1)
+    tables.write(replace(one, arrays={**one.arrays, "call_seconds": np.array(0.02)}), folder / "one.npz")
     tables.write(small(seed=2, without=["bm25"]), folder / "other.npz")
     out = folder / "report"
     names = "baselines,product,ablations"
@@ -123,7 +128,10 @@ def test_the_report(two_tables: tuple[Path, str]) -> None:
         "Spearman's rho",
         "**Unscored share**",
         "**Capacity.**",
+        "| SS | 8 | 8 | 160 ms | 100 % |",
+        "| SS | 8 | 8 |  |  |",
         "| update | acquisition |",
+        "![latency-one](plots/latency-one.png)",
         "other: `bm25` was left out, because the table has no bm25",
     ):
         assert expected in text, expected
@@ -132,6 +140,7 @@ def test_the_report(two_tables: tuple[Path, str]) -> None:
     for picture in pictures:
         assert (out / picture).read_bytes().startswith(b"\x89PNG")
     assert len(list((out / "plots").iterdir())) == len(pictures), "every picture is in the report"
+    assert "latency-other" not in text, "nobody says how long a call of the other table takes"
     assert str(out) not in text, "no path of the machine"
 
 
@@ -170,7 +179,7 @@ def test_without_labels(tmp_path: Path) -> None:
         ([], "name at least one"),
         (["--methods", "nobody"], "no method is called 'nobody'"),
         (["--methods", ""], "--methods names no method"),
-        (["--methods", "agentic", "--chat-url", "http://127.0.0.1:9"], "agentic: the table has no texts"),
+        (["--methods", "agentic", "--chat-url", "http://127.0.0.1:9"], "agentic-1: the table has no texts"),
         (["--jobs", "2", "--chat-url", "http://127.0.0.1:9"], "--jobs goes without --chat-url"),
         (["--budgets", "0"], "--budgets needs numbers from 1 on"),
         (["--k", "5,many"], "whole numbers"),
@@ -191,7 +200,7 @@ def test_a_folder_that_cannot_be_made_is_noticed_before_anything_is_computed(tmp
 
     request = Request(tables=[tmp_path / "t.npz"], data=str(tmp_path), out=tmp_path / "t.npz" / "report")
     with pytest.raises(InvalidInput, match="choose another with --out"):
-        evaluate(request, models, Console(quiet=True))
+        evaluate(request, models, models, Console(quiet=True))
 
 
 @pytest.mark.usefixtures("without_pictures")
@@ -205,7 +214,7 @@ def test_judgments_that_come_or_change_after_the_table(tmp_path: Path) -> None:
     def ncg(qrels: str | None) -> float | None:
         if qrels is not None:
             (folder / "qrels.tsv").write_text(qrels)
-        evaluate(request, lambda: (SeededEncoder(), scorer), Console(quiet=True))
+        evaluate(request, SeededEncoder, lambda: scorer, Console(quiet=True))
         (row,) = json.loads((tmp_path / "out" / "summary.json").read_bytes())["rows"]
         found: float | None = row["ncg"]
         return found
@@ -264,7 +273,7 @@ def test_texts_with_the_real_models_and_a_language_model(tmp_path: Path) -> None
     assert seen
     summary = json.loads((tmp_path / "out" / "summary.json").read_bytes())
     rows = {(row["method"], row["budget"], row["k"]): row for row in summary["rows"]}
-    assert ("agentic", 8, 10) in rows
+    assert ("agentic-4", 8, 10) in rows
     assert rows["mips", 8, 10]["ncg"] == 1.0, "ten documents on each subject"
     assert rows[PAPER, 8, 10]["ce_ncg"] > 0.9
 
@@ -276,10 +285,27 @@ def test_texts_with_the_real_models_and_a_language_model(tmp_path: Path) -> None
     best = {question.pool.ids[int(position)].partition("-")[0] for position in (-question.scores).argsort()[:5]}
     assert best == {"bread"}
 
-    again = run("--table", table, *GRID, "--methods", "mips,boundarymorph", "--out", tmp_path / "again")
-    assert "CE-nCG" in again
+    with endpoint(grades_by_number) as (url, seen):
+        arguments = ["--table", table, "--texts", tmp_path / "kitchen", *GRID, "--chat-url", url, "--no-audit"]
+        again = run(*arguments, "--methods", "mips,boundarymorph,agentic-2", "--out", tmp_path / "again")
+    assert "CE-nCG" in again and len(seen) == 2 * 2 * 4, "for two queries and two budgets"
+    lines = (tmp_path / "again" / "report.md").read_text()
+    assert re.search(r"\| MORPH \(paper\) \| 8 \| 8 \| [\d,]+ ms \| 0 \|  \| \d+ % \|", lines)
+    assert re.search(r"\| Agentic loop, 2 searches \| 8 \| 0 \|  \| 4 \| [\d,]+ ms \| \d+ % \|", lines)
     same = json.loads((tmp_path / "again" / "summary.json").read_bytes())["rows"]
     assert {json.dumps(row) for row in same} <= {json.dumps(row) for row in summary["rows"]}
+
+
+def test_agents_search_with_the_encoder_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "build_encoder", lambda settings: SeededEncoder())
+    tables.write(synthetic(), tmp_path / "t.npz")
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for name, ids in (("corpus", (f"d{number}" for number in range(60))), ("queries", (f"q{n}" for n in range(4)))):
+        (folder / f"{name}.jsonl").write_text("\n".join(json.dumps({"_id": id, "text": id}) for id in ids))
+    arguments = ["--table", str(tmp_path / "t.npz"), "--texts", str(folder), "--chat-url", "http://127.0.0.1:9"]
+    with pytest.raises(InvalidInput, match="'t' are not of the encoder"):
+        run(*arguments, "--out", tmp_path / "out")
 
 
 @pytest.mark.parametrize("narrow", [False, True])
@@ -291,7 +317,7 @@ def test_no_column_is_cut(narrow: bool, tmp_path: Path, monkeypatch: pytest.Monk
         tables=[tmp_path / "one.npz"], methods=["mips"], budgets=range(1, 9), ks=[5, 10], out=tmp_path / "out"
     )
     screen = io.StringIO()
-    evaluate(request, _no_models, Console(file=screen, width=40 if narrow else None, force_terminal=narrow))
+    evaluate(request, _no_models, _no_models, Console(file=screen, width=40 if narrow else None, force_terminal=narrow))
     shown = screen.getvalue().partition("(%)")[2]  # after the bars of the progress
     assert "…" not in shown
     assert all(shown.count(f"B={budget}") == 2 * len(METRICS) for budget in range(1, 9))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,6 +33,7 @@ from boundarymorph.scoring.bill import Amount
 from boundarymorph.scoring.scorer import Scorer
 
 DEFAULT_METHODS = ("baselines", "product")
+SAME_ENCODER = 0.95  # cosine of a table's embedding of a query and the encoder's, beyond rounding and quantisation
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Request:
     """What to evaluate. tables: .npz files; texts: collections with their texts, named like data; data: a BEIR folder
     or ir_datasets:ID, made into a table at `write_table`; depth: N of that table; queries: the most queries of each
     collection; jobs: queries at a time, each in a process of its own; spend: the most that a scorer that costs money
-    may charge, None to ask the user; chat: a language model, which adds the agentic loop and the audit of peaks if
-    there are texts."""
+    may charge, None to ask the user; chat: a language model, which adds the agentic loop and, with `audit`, the audit
+    of peaks, if there are texts."""
 
     tables: Sequence[Path] = ()
     texts: Sequence[str] = ()
@@ -57,11 +57,15 @@ class Request:
     call_seconds: float | None = None
     jobs: int = 1
     chat: Chat | None = field(default=None, repr=False)
+    audit: bool = True
     spend: float | None = None
 
 
-def evaluate(request: Request, models: Callable[[], tuple[Encoder, Scorer]], console: Console) -> None:
-    """Run, write the report and print its tables. models: the service's, loaded only if there is data to score."""
+def evaluate(
+    request: Request, load_encoder: Callable[[], Encoder], load_scorer: Callable[[], Scorer], console: Console
+) -> None:
+    """Run, write the report and print its tables. The models are loaded only if there is data to score, the encoder
+    also if an agent searches."""
     if not request.tables and request.data is None:
         raise InvalidInput("name at least one --table FILE.npz, or --data")
     for what, values in (("budgets", request.budgets), ("k", request.ks)):
@@ -70,26 +74,30 @@ def evaluate(request: Request, models: Callable[[], tuple[Encoder, Scorer]], con
     if request.jobs > 1 and request.chat is not None:
         raise InvalidInput("--jobs goes without --chat-url; the language model is asked from one process")
     # Checked before any pair is scored: a mistyped name should not cost an hour.
-    extra = [agentic.contestant(request.chat, _unavailable)] if request.chat is not None else []
-    if not chosen(request.methods, extra):
+    agents = [] if request.chat is None else agentic.contestants(request.chat, _unavailable)
+    if not chosen(request.methods, agents):
         raise InvalidInput(f"--methods names no method; leave the option out for {','.join(DEFAULT_METHODS)}")
     _make(request.out)
 
-    with terminal.progress(console) as progress:
+    with terminal.progress(console) as progress, asyncio.Runner() as runner:
         found = [_limited(tables.read(path), request.queries) for path in request.tables]
         collections = [datasets.load(source) for source in request.texts]
         found = [_with_texts(table, collections) for table in found]
-        if request.data is not None:
-            with asyncio.Runner() as runner:
-                encoder, scorer = models()
-                builder = TableBuilder(encoder, scorer, request.depth, _approval(request, scorer, console, progress))
-                found.append(_built(request, request.data, builder, runner, progress))
-                if request.chat is not None:
-                    extra = [agentic.contestant(request.chat, lambda text: runner.run(encoder.encode_query(text)))]
-                studies = _studied(request, found, extra, progress)
-                runner.run(_closed(encoder, scorer))
-        else:
-            studies = _studied(request, found, extra, progress)
+        searching = request.chat is not None and any(table.texts is not None for table in found)
+        encoder = load_encoder() if request.data is not None or searching else None
+        if encoder is not None and request.data is not None:
+            scorer = load_scorer()
+            builder = TableBuilder(encoder, scorer, request.depth, _approval(request, scorer, console, progress))
+            found.append(_built(request, request.data, builder, runner, progress))
+            runner.run(scorer.close())
+        if encoder is not None and request.chat is not None:
+            embed = _embedding(encoder, runner)
+            for table in found:
+                _check_encoder(table, embed)
+            agents = agentic.contestants(request.chat, embed)
+        studies = _studied(request, found, agents, progress)
+        if encoder is not None:
+            runner.run(encoder.close())
         task = progress.add_task("drawing and writing", total=None)
         report.write(studies, request.out)
         progress.update(task, total=1, completed=1)
@@ -135,13 +143,13 @@ def _approval(request: Request, scorer: Scorer, console: Console, progress: Prog
     return approve
 
 
-def _studied(request: Request, found: Sequence[Table], extra: Sequence[Contestant], progress: Progress) -> list[Study]:
+def _studied(request: Request, found: Sequence[Table], agents: Sequence[Contestant], progress: Progress) -> list[Study]:
     names = [table.name for table in found]
     if len(set(names)) < len(names):
         raise InvalidInput(f"two tables have one name ({', '.join(names)}); rename a file")
-    contestants = chosen(request.methods, extra)
-    if extra and extra[0].name not in [contestant.name for contestant in contestants]:
-        contestants += extra
+    contestants = chosen(request.methods, agents)
+    if not {agent.name for agent in agents} & {contestant.name for contestant in contestants}:
+        contestants += agents
     for table in found:
         left_out(table, contestants)  # raises before time is spent on the first table
     return [
@@ -152,7 +160,7 @@ def _studied(request: Request, found: Sequence[Table], extra: Sequence[Contestan
             sorted(set(request.ks)),
             call_seconds=request.call_seconds,
             jobs=request.jobs,
-            ask=request.chat,
+            ask=request.chat if request.audit else None,
             watch=_watch(progress, table.name),
         )
         for table in found
@@ -168,14 +176,25 @@ def _limited(table: Table, queries: int | None) -> Table:
     return table if queries is None else table.first(queries)
 
 
-async def _closed(encoder: Encoder, scorer: Scorer) -> None:
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(encoder.close)
-        stack.push_async_callback(scorer.close)
+def _embedding(encoder: Encoder, runner: asyncio.Runner) -> Callable[[str], NDArray[np.floating]]:
+    return lambda text: runner.run(encoder.encode_query(text))
+
+
+def _check_encoder(table: Table, embed: Callable[[str], NDArray[np.floating]]) -> None:
+    """Raise InvalidInput unless the table's embeddings are of the encoder with which agents search."""
+    question = table.question(0)
+    if question.texts is None:
+        return
+    made, own = question.pool.query, embed(question.texts.query)
+    if made.shape != own.shape or float(made @ own) < SAME_ENCODER:
+        raise InvalidInput(
+            f"the embeddings of {table.name!r} are not of the encoder with which the agentic loop would search; "
+            "set BOUNDARYMORPH_ENCODER__* to the one that they were made with, or leave --chat-url out"
+        )
 
 
 def _unavailable(text: str) -> NDArray[np.floating]:
-    raise InvalidInput("the agentic loop searches with the encoder of --data; a table alone has no texts")
+    raise InvalidInput("the agentic loop needs texts; name the table's collection with --texts")
 
 
 def _watch(progress: Progress, name: str) -> Callable[[str, int, int], None]:

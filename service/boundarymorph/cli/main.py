@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from boundarymorph.retrieval.encoders import Encoder
     from boundarymorph.scoring.scorer import Scorer
 
+CallSeconds = Annotated[
+    float | None,
+    typer.Option(min=0, help="Time of one call, for the latency table.", show_default="as in the table"),
+]
+ChatUrl = Annotated[
+    str | None, typer.Option(help="OpenAI-compatible URL: adds the agentic loop; needs --data or --texts.")
+]
 ScorerUrls = Annotated[
     list[str] | None,
     typer.Option(help="URL of the scorer for --data, as --scorer-url of serve.", show_default="the embedded model"),
@@ -131,18 +138,12 @@ def evaluate(
     scorer: ScorerUrls = None,
     max_cost: MostCost = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a language model costs money.")] = False,
-    call_seconds: Annotated[
-        float | None,
-        typer.Option(min=0, help="Time of one call, for the latency table.", show_default="as in the table"),
-    ] = None,
-    jobs: Annotated[
-        int, typer.Option(min=1, help="Queries at a time, a process each; more than one disturbs the times.")
-    ] = 1,
-    chat_url: Annotated[
-        str | None, typer.Option(help="OpenAI-compatible URL: adds the agentic loop and the audit; needs --data.")
-    ] = None,
+    call_seconds: CallSeconds = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Queries at a time, a process each.")] = 1,
+    chat_url: ChatUrl = None,
     chat_model: Annotated[str, typer.Option(help="Name of the model at that URL.")] = "default",
     chat_key: Annotated[str | None, typer.Option(envvar="BOUNDARYMORPH_CHAT_KEY", help="Its API key.")] = None,
+    audit: Annotated[bool, typer.Option(help="Have that model tell groups of relevant documents apart.")] = True,
 ) -> None:
     """Compare selectors on pools with known scores. Writes a report with tables and plots, and summary.json."""
     try:
@@ -166,20 +167,25 @@ def evaluate(
         jobs=jobs,
         spend=max_cost if max_cost is not None else (math.inf if yes else None),
         chat=Chat(chat_url, chat_model, api_key=chat_key) if chat_url else None,
+        audit=audit,
     )
-    evaluate_command.evaluate(request, partial(_models, scorer, max_cost), console)
+    evaluate_command.evaluate(request, _encoder, partial(_scorer, scorer, max_cost), console)
 
 
-def _models(scorer: list[str] | None, max_cost: float | None) -> tuple[Encoder, Scorer]:
-    """Return the models that make a table of texts. scorer: URLs of a remote one; max_cost: for one that charges."""
+def _encoder() -> Encoder:
     from boundarymorph.retrieval.build import build_encoder
+
+    return build_encoder(Settings.load())
+
+
+def _scorer(urls: list[str] | None, max_cost: float | None) -> Scorer:
+    """Return what scores the pairs of a table. urls: of a remote one; max_cost: for one that charges."""
     from boundarymorph.scoring.bill import OpenLedger
     from boundarymorph.scoring.build import build_local_scorer, build_scorer
 
-    settings = Settings.load(scorer={"url": tuple(scorer)} if scorer else None)
-    if not scorer:
-        return build_encoder(settings), build_local_scorer(settings)
-    return build_encoder(settings), build_scorer(settings, ledger=lambda: OpenLedger(max_cost))
+    if not urls:
+        return build_local_scorer(Settings.load())
+    return build_scorer(Settings.load(scorer={"url": tuple(urls)}), ledger=lambda: OpenLedger(max_cost))
 
 
 def _version(wanted: bool) -> None:

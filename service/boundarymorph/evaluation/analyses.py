@@ -72,37 +72,44 @@ def _capacity_curve(
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Medians a query, in seconds; algorithm: all that is not the scorer; scorer: calls times the time of one."""
+    """Medians a query. calls: of the scorer, which take `scorer` seconds one after the other, None if nobody says how
+    long one takes; prompts: calls of a language model, which take `model` seconds; algorithm: CPU seconds of all
+    else, of which update and acquisition are parts."""
 
     method: str
     budget: int
+    calls: float
+    prompts: float
     scorer: float | None
+    model: float
     algorithm: float
     update: float
     acquisition: float
 
+    @property
+    def total(self) -> float | None:
+        """Seconds of everything."""
+        return None if self.scorer is None else self.scorer + self.model + self.algorithm
+
 
 def latencies(outcome: Outcome, k: int, call_seconds: float | None) -> list[Latency]:
-    """Paper tab. app-latency."""
+    """Of the methods that call models (paper tab. app-latency)."""
     found = []
     for contestant in outcome.contestants:
         for budget in outcome.budgets:
             rows = [
                 row
                 for row in outcome.rows
-                if row.method == contestant.name and row.budget == budget and row.k == k and row.calls
+                if row.method == contestant.name and row.budget == budget and row.k == k and (row.calls or row.prompts)
             ]
             if rows:
-                calls = float(np.median([row.calls for row in rows]))
+                calls, prompts, model, algorithm, update, acquisition = np.median(
+                    [(row.calls, row.prompts, row.waiting, row.seconds, row.update, row.acquisition) for row in rows],
+                    axis=0,
+                ).tolist()
+                scorer = calls * call_seconds if call_seconds is not None else None
                 found.append(
-                    Latency(
-                        contestant.name,
-                        budget,
-                        calls * call_seconds if call_seconds is not None else None,
-                        float(np.median([row.seconds for row in rows])),
-                        float(np.median([row.update for row in rows])),
-                        float(np.median([row.acquisition for row in rows])),
-                    )
+                    Latency(contestant.name, budget, calls, prompts, scorer, model, algorithm, update, acquisition)
                 )
     return found
 

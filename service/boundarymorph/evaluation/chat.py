@@ -30,7 +30,7 @@ class Chat:
         model: str,
         *,
         api_key: str | None = None,
-        tokens: int = 1_200,
+        tokens: int = 4_000,
         timeout: float = 120.0,
         pause: float = 1.0,
     ) -> None:

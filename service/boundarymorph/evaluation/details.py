@@ -25,6 +25,8 @@ CAPTIONS = {
     "unscored": "Share of the chosen set's cross-encoder score that was never paid for.",
     "multimodality": "Each dot is a query. To the right are queries whose relevant documents form several separate "
     "groups.",
+    "latency": "What a query's seconds buy, with the calls one after the other. Each line is a method with a growing "
+    "budget; above and to the left is better.",
     "quality": "",
 }
 
@@ -100,20 +102,30 @@ def _cross_encoder_itself(found: Study) -> str:
 
 
 def _latency_table(found: Study, titles: Mapping[str, str]) -> str:
-    measured = found.latencies[0].scorer is not None
+    timed = found.latencies[0].scorer is not None
+    asking = any(one.prompts for one in found.latencies)
     lines = [
-        "**Latency**, medians a query. Algorithm is everything but the cross-encoder, with neighbour graphs built "
-        "beforehand; its parts are update (conditioning the process), acquisition (choosing) and, the rest, setting up."
-        + ("" if measured else " The table does not say how long a call takes; --call-seconds tells."),
+        "**Latency**, medians a query. Calls are one after the other; their share is that of the models in the whole. "
+        "Algorithm is the CPU time of all else, with neighbour graphs built beforehand; its parts are update "
+        "(conditioning the process), acquisition (choosing) and, the rest, setting up."
+        + ("" if timed else " The table does not say how long a call takes; --call-seconds tells."),
         "",
-        "| method | B | cross-encoder | its share | algorithm | update | acquisition |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| method | B | calls | cross-encoder |"
+        + (" prompts | language model |" if asking else "")
+        + " their share | algorithm | update | acquisition |",
+        f"|---|{'---:|' * (9 if asking else 7)}",
     ]
     for one in found.latencies:
-        scorer = f"{1000 * one.scorer:,.0f} ms" if one.scorer is not None else ""
-        share = f"{100 * one.scorer / (one.scorer + one.algorithm):.0f} %" if one.scorer is not None else ""
-        parts = (
+        total = one.total
+        cells = [titles[one.method], str(one.budget), f"{one.calls:.0f}", _milliseconds(one.scorer)]
+        cells += [f"{one.prompts:.0f}", _milliseconds(one.model)] if asking else []
+        cells += ["" if total is None else f"{100 * (1 - one.algorithm / total):.0f} %"]
+        cells += [
             f"{1000 * seconds:,.1f} ms" if seconds else "" for seconds in (one.algorithm, one.update, one.acquisition)
-        )
-        lines.append(f"| {titles[one.method]} | {one.budget} | {scorer} | {share} | {' | '.join(parts)} |")
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _milliseconds(seconds: float | None, decimals: int = 0) -> str:
+    return f"{1000 * seconds:,.{decimals}f} ms" if seconds else ""

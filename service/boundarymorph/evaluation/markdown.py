@@ -310,6 +310,6 @@ def _notes(studies: Sequence[Study]) -> str:
     lines += [
         "- SS with B ≤ k is the retrieval order: reranking the head changes the order, not the set.",
         "- Queries on which a metric is not defined (no gain to win) are left out of its means.",
-        "- Times are of this run, on whatever else the machine was doing.",
+        "- Times of algorithms are CPU time of one process, whatever else the machine was doing.",
     ]
     return "\n".join(lines)

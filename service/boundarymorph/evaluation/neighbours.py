@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from time import perf_counter
+from time import process_time
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,15 +25,15 @@ class Neighbourhood:
         self._embeddings = np.asarray(pool.embeddings, dtype=np.float32)
         self._graphs: dict[int, Positions] = {}
         self._nearest: tuple[Positions, NDArray[np.float32]] | None = None
-        self.seconds = 0.0  # spent on graphs so far; a service would have them ready
+        self.seconds = 0.0  # CPU time spent on graphs so far; a service would have them ready
 
     def nearest(self, count: int) -> tuple[Positions, NDArray[np.float32]]:
         """((N, m) positions, (N, m) cosines) of each document's m = min(count, N - 1) nearest others, nearest first."""
         count = min(count, len(self._embeddings) - 1)
         if self._nearest is None or self._nearest[0].shape[1] < count:
-            begin = perf_counter()
+            begin = process_time()
             self._nearest = self._exact(max(count, min(CANDIDATES, len(self._embeddings) - 1)))
-            self.seconds += perf_counter() - begin
+            self.seconds += process_time() - begin
         positions, cosines = self._nearest
         return positions[:, :count], cosines[:, :count]
 
@@ -52,10 +52,10 @@ class Neighbourhood:
         """
         if degree not in self._graphs:
             candidates, cosines = self.nearest(CANDIDATES)
-            begin = perf_counter()
+            begin = process_time()
             forward = self._prune(candidates, cosines, degree)
             self._graphs[degree] = self._prune(*self._with_reverse(forward), degree)
-            self.seconds += perf_counter() - begin
+            self.seconds += process_time() - begin
         return self._graphs[degree]
 
     @cached_property

@@ -115,6 +115,47 @@ def quality_against_budget(
         panels[0].set_ylabel(f"{metric} (%)")
 
 
+def quality_against_latency(
+    path: Path,
+    lines: Mapping[str, Mapping[str, Sequence[tuple[float, float, int]]]],
+    titles: Mapping[str, str],
+    palette: Mapping[str, str],
+    ours: Sequence[str],
+    title: str,
+) -> None:
+    """lines: metric -> method -> (seconds a query, value 0..1, B), by growing B. One panel a metric."""
+    with saved_figure(path, 5.2 * len(lines) + 2.4, 4.4) as figure:
+        panels = figure.subplots(1, len(lines), squeeze=False)[0]
+        for panel, (metric, methods) in zip(panels, lines.items(), strict=True):
+            for method, points in methods.items():
+                seconds, values, budgets = zip(*points, strict=True)
+                strong = method in ours
+                panel.plot(
+                    seconds,
+                    [100 * value for value in values],
+                    color=palette[method],
+                    linewidth=2.2 if strong else 1.2,
+                    marker="o",
+                    markersize=5.5 if strong else 3.5,
+                    linestyle="-" if strong else "--",
+                    zorder=3 if strong else 2,
+                    label=titles[method],
+                )
+                panel.annotate(
+                    f"B={budgets[-1]}",
+                    (seconds[-1], 100 * values[-1]),
+                    (4, 3),
+                    textcoords="offset points",
+                    color=palette[method],
+                    fontsize=7,
+                )
+            panel.set_xscale("log")
+            panel.set_xlabel("seconds a query")
+            panel.set_ylabel(f"{metric} (%)")
+        panels[0].set_title(title)
+        panels[-1].legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=8)
+
+
 def document_map(
     path: Path, question: Question, runs: Mapping[str, tuple[Problem, Ranking]], title: str, seed: int = 0
 ) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,14 +72,15 @@ class Question:
 class Problem:
     """What a method sees of a question: the pool, B, k, and scores for what it asks, counted.
 
-    calls: positions in the order in which they were scored; seconds: where a method says its own time went
-    ("update", "acquisition").
+    calls: positions in the order in which they were scored; prompts: how often a language model was asked; seconds:
+    where time went, "model" for waiting for a language model, "update" and "acquisition" CPU time, as a method says.
     """
 
     question: Question = field(repr=False)
     budget: int
     k: int
     calls: list[int] = field(default_factory=list)
+    prompts: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -111,6 +113,14 @@ class Problem:
         self.calls += fresh
         self.scored[fresh] = True
         return self.question.scores[asked]
+
+    def asked(self, model: Callable[[str], str], prompt: str) -> str:
+        """A language model's answer, counted and timed."""
+        begin = perf_counter()
+        answer = model(prompt)
+        self.prompts += 1
+        self.seconds["model"] = self.seconds.get("model", 0.0) + perf_counter() - begin
+        return answer
 
     def banded(self) -> Ranking:
         """Scored documents by their score, then the rest in retrieval order: the ranking of every method that says

@@ -68,9 +68,11 @@ def _per_query(studies: Sequence[Study]) -> Iterable[dict[str, Any]]:
                 "budget": row.budget,
                 "k": row.k,
                 "calls": row.calls,
+                "prompts": row.prompts,
                 # Not a number means not defined: an empty field.
                 **{name: "" if value != value else f"{value:.6f}" for name, value in values.items()},
                 "seconds": f"{row.seconds:.6f}",
+                "waiting": f"{row.waiting:.6f}",
             }
 
 
@@ -153,9 +155,26 @@ def _draw_table(
         by_title = {titles[name]: share for name, share in shares.items()}
         colours = {titles[name]: palette[name] for name in shares}
         draw("unscored", lambda path: plots.unscored_share(path, by_title, colours, title))
+    lines = _against_latency(found)
+    if lines:
+        title = f"{found.name}, k = {k}"
+        ours = [name for name, contestant in contestants.items() if contestant.ours]
+        draw("latency", lambda path: plots.quality_against_latency(path, lines, titles, palette, ours, title))
     for name, modes in found.multimodality.items():
         title = f"{found.name}: Spearman's rho {modes.rho:+.2f}, p = {modes.p:.2g}"
         draw(
             f"multimodality-{name}",
             lambda path, modes=modes, title=title, name=name: plots.gain_against_mass(path, modes, title, titles[name]),  # type: ignore[misc]
         )
+
+
+def _against_latency(found: Study) -> dict[str, dict[str, list[tuple[float, float, int]]]]:
+    """Metric -> method -> (seconds, value, B); nothing where nobody says how long a call takes."""
+    _, k = found.pictured
+    lines: dict[str, dict[str, list[tuple[float, float, int]]]] = {}
+    for metric, title in METRIC_TITLES.items():
+        for one in found.latencies:
+            value = found.outcome.mean(one.method, one.budget, k, metric)
+            if one.total is not None and value is not None and not is_variant(one.method):
+                lines.setdefault(title, {}).setdefault(one.method, []).append((one.total, value, one.budget))
+    return lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from time import perf_counter
+from time import process_time
 from typing import TypeVar
 
 import numpy as np
@@ -24,16 +24,19 @@ SELECTION_K = 50  # settings are selected on CE-nCG@50, per budget, and reused a
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One method on one query at one B and k. calls: bought; seconds: the method's own time, without building graphs;
-    update, acquisition: its parts, where it has them."""
+    """One method on one query at one B and k. calls: bought; prompts: how often a language model was asked; seconds:
+    CPU time of the method's own, without building graphs; waiting: in which a language model answered; update,
+    acquisition: parts of the CPU time, where it has them."""
 
     query: str
     method: str
     budget: int
     k: int
     calls: int
+    prompts: int
     quality: Quality
     seconds: float
+    waiting: float
     update: float
     acquisition: float
 
@@ -162,9 +165,9 @@ def _runs(
         for k in ks:
             key = k if method.uses_k else 0
             if key not in done:
-                built, begin = question.neighbourhood.seconds, perf_counter()
+                built, begin = question.neighbourhood.seconds, process_time()
                 problem, ranking = run_once(method, question, budget, k)
-                seconds = perf_counter() - begin - (question.neighbourhood.seconds - built)
+                seconds = process_time() - begin - (question.neighbourhood.seconds - built)
                 done[key] = problem, ranking, seconds
             problem, ranking, seconds = done[key]
             here.append(
@@ -174,8 +177,10 @@ def _runs(
                     budget,
                     k,
                     len(problem.calls),
+                    problem.prompts,
                     quality(question, ranking, k, problem.scored),
                     seconds,
+                    problem.seconds.get("model", 0.0),
                     problem.seconds.get("update", 0.0),
                     problem.seconds.get("acquisition", 0.0),
                 )

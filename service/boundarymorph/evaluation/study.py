@@ -60,10 +60,11 @@ class Study:
     def shares(self) -> Mapping[str, float]:
         """Unscored share of the CE gain by method, over queries where it is defined, of the methods that buy scores."""
         budget, k = self.pictured
+        buying = {row.method for row in self.outcome.rows if row.calls}
         found = {}
         for contestant in self.outcome.contestants:
             share = self.outcome.mean(contestant.name, budget, k, "unscored_share")
-            if share is not None and contestant.settings[0].uses_budget:
+            if share is not None and contestant.name in buying:
                 found[contestant.name] = share
         return found
 
@@ -114,7 +115,9 @@ def study(
         reference,
         [found for metric in metrics for found in comparisons(outcome, reference, metric)],
         curves,
-        latencies(outcome, min(ks, key=lambda k: abs(k - 50)), call_seconds or table.call_seconds),
+        latencies(
+            outcome, min(ks, key=lambda k: abs(k - 50)), table.call_seconds if call_seconds is None else call_seconds
+        ),
         modes,
         audited,
     )

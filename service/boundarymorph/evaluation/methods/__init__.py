@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation.methods import (
+    agentic,
     bagel,
     bm25,
     gar,
@@ -38,14 +39,15 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 
 
-def chosen(names: Sequence[str], extra: Sequence[Contestant] = ()) -> list[Contestant]:
+def chosen(names: Sequence[str], agents: Sequence[Contestant] = ()) -> list[Contestant]:
     """Contestants by name, by group, as NAME@n for a product method in rounds of n, or NAME@auto. Raises InvalidInput.
 
-    extra: contestants beyond the registered ones, such as an agent that was given its endpoint.
+    agents: which were given their endpoint, and so are not among the registered ones.
     """
-    known = CONTESTANTS | {contestant.name: contestant for contestant in extra}
+    known = CONTESTANTS | {contestant.name: contestant for contestant in agents}
+    groups = GROUPS | ({agentic.GROUP: tuple(agent.name for agent in agents)} if agents else {})
     found: dict[str, Contestant] = {}
-    for name in (member for given in names for member in GROUPS.get(given, (given,))):
+    for name in (member for given in names for member in groups.get(given, (given,))):
         base, _, batch = name.partition("@")
         if batch:
             if base not in METHODS or (batch != "auto" and (not batch.isdecimal() or int(batch) < 1)):
@@ -56,5 +58,5 @@ def chosen(names: Sequence[str], extra: Sequence[Contestant] = ()) -> list[Conte
         elif name in known:
             found[name] = known[name]
         else:
-            raise InvalidInput(f"no method is called {name!r}; there are {', '.join([*known, *GROUPS])}")
+            raise InvalidInput(f"no method is called {name!r}; there are {', '.join([*known, *groups])}")
     return list(found.values())

@@ -1,6 +1,6 @@
 """A language model that searches, reads and takes notes, hop by hop, within the pool (paper app. D.2, "Agentic loop").
 
-It needs the texts and an endpoint, so it is not among the registered contestants; `contestant` makes it.
+It needs the texts and an endpoint, so it is not among the registered contestants; `contestants` makes them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from boundarymorph.evaluation.methods.method import Contestant
 from boundarymorph.evaluation.problem import Problem, Ranking, Texts
 from boundarymorph.remote.chat import json_in
 
+GROUP = "agentic"  # under --methods
 HOPS = (1, 2, 4)
 CHARACTERS = 1_500
 NOTES = 40  # the latest ones are kept
@@ -73,11 +74,11 @@ class Agentic:
             if room <= 0:
                 continue
             known = "\n".join(f"- {note}" for note in notes) or "(nothing yet)"
-            search = self.ask(SEARCH_PROMPT.format(need=texts.query, notes=known)).strip() or texts.query
+            search = problem.asked(self.ask, SEARCH_PROMPT.format(need=texts.query, notes=known)).strip() or texts.query
             similarity = pool.embeddings @ self.embed(search)
             similarity[list(grades)] = -np.inf
             shown = [int(document) for document in np.argsort(-similarity, kind="stable")[:room]]
-            found, learnt = self._read(texts, shown, known)
+            found, learnt = self._read(problem, texts, shown, known)
             grades |= found
             notes = (notes + learnt)[-NOTES:]
         read = sorted(grades, key=lambda document: (-grades[document], document))
@@ -85,11 +86,14 @@ class Agentic:
         rest[read] = False
         return np.concatenate([np.array(read, dtype=np.intp), np.flatnonzero(rest)])
 
-    def _read(self, texts: Texts, shown: Sequence[int], known: str) -> tuple[dict[int, float], list[str]]:
+    def _read(
+        self, problem: Problem, texts: Texts, shown: Sequence[int], known: str
+    ) -> tuple[dict[int, float], list[str]]:
         listed = "\n\n".join(
             f"[{number}] {texts.documents[document][:CHARACTERS]}" for number, document in enumerate(shown, start=1)
         )
-        reply = json_in(self.ask(READ_PROMPT.format(need=texts.query, notes=known, documents=listed))) or {}
+        prompt = READ_PROMPT.format(need=texts.query, notes=known, documents=listed)
+        reply = json_in(problem.asked(self.ask, prompt)) or {}
         given, notes = reply.get("grades"), reply.get("notes")
         grades = dict.fromkeys(shown, 0.0)
         for number, document in enumerate(shown, start=1):
@@ -99,13 +103,17 @@ class Agentic:
         return grades, [str(note) for note in notes] if isinstance(notes, list) else []
 
 
-def contestant(
+def contestants(
     ask: Callable[[str], str], embed: Callable[[str], NDArray[np.floating]], hops: Sequence[int] = HOPS
-) -> Contestant:
-    """ask: prompt to answer; embed: query text to a unit vector in the space of the pool."""
-    return Contestant(
-        "agentic",
-        "Agentic loop",
-        tuple(Agentic(count, ask, embed) for count in hops),
-        "a language model reads B documents in several searches; no cross-encoder",
-    )
+) -> list[Contestant]:
+    """One for each number of searches. ask: prompt to answer; embed: query text to a unit vector in the space of the
+    pool."""
+    return [
+        Contestant(
+            f"{GROUP}-{count}",
+            f"Agentic loop, {count} search{'es' if count > 1 else ''}",
+            (Agentic(count, ask, embed),),
+            f"a language model reads B documents, found in {count} search{'es' if count > 1 else ''}; no cross-encoder",
+        )
+        for count in hops
+    ]

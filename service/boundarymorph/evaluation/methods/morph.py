@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from time import perf_counter
+from time import process_time
 from typing import ClassVar
 
 import numpy as np
@@ -31,16 +31,16 @@ def drive(session: SelectionSession, problem: Problem, batch: int | None = 1) ->
     """Play a session to its end, in rounds of `batch` or in growing ones, and note where its time went."""
     choose = update = 0.0
     while True:
-        begin = perf_counter()
+        begin = process_time()
         left = session.budget - session.spent
         asked = session.ask(batch or max(1, growing(session.spent, left, session.budget)))
-        choose += perf_counter() - begin
+        choose += process_time() - begin
         if not asked.size:
             break
         scores = problem.score(asked)
-        begin = perf_counter()
+        begin = process_time()
         session.tell(asked, scores)
-        update += perf_counter() - begin
+        update += process_time() - begin
     problem.seconds |= {"acquisition": choose, "update": update}
 
 
