@@ -19,12 +19,12 @@ from boundarymorph.settings import AgentSettings, RateLimitSettings
 from tests import weights
 from tests.agents.conftest import LONG, SECRETS, GatedScorer, Running, Serve, Transport
 from tests.api.service import problem
+from tests.patience import PATIENCE
 from tests.scoring.fakes import score_of
 from tests.system.service import REPOSITORY, boundarymorph
 
 OVER_HTTP = (Transport.HTTP, Transport.SESSION)
 PAPERS = {"query": "what is asked", "index": "papers"}
-SECONDS = 20
 
 
 async def structured(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
@@ -130,11 +130,11 @@ async def tells_its_progress_and_can_be_cancelled(client: Client, scorer: GatedS
 
     query = {"query": "something else", "index": "papers", "budget": 20}
     scorer.rounds_left = 2
-    async with asyncio.timeout(SECONDS), anyio.create_task_group() as tasks:
+    async with asyncio.timeout(PATIENCE), anyio.create_task_group() as tasks:
         tasks.start_soon(cancel, tasks.cancel_scope)
         await client.call_tool("select_documents", query, progress_callback=heard)
     assert told == [(0.0, 20.0), (2.0, 20.0), (4.0, 20.0)]
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(PATIENCE):
         await scorer.left.wait()
     scorer.rounds_left = None
     again = await structured(client, "select_documents", **query, response_format="detailed")  # the connection works

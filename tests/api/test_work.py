@@ -24,10 +24,11 @@ from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.server.app import create_app, create_retriever_app
 from boundarymorph.settings import Limits, Settings, WorkSettings
 from tests.api.service import NDJSON, answer, client_of, fake_retrieval, fake_service, problem, ready, texts
+from tests.patience import PATIENCE
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
-SECONDS = 30.0  # after which a test has failed
+SECONDS = PATIENCE  # after which a test has failed
 
 
 class Gate:

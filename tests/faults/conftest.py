@@ -7,8 +7,9 @@ import pytest
 
 from tests.caching.servers import RedisServer
 from tests.faults import stand_in
-from tests.faults.scenario import Role, completes, fill, gateway, nothing_is_lost, until
+from tests.faults.scenario import Role, completes, fill, gateway, nothing_is_lost
 from tests.faults.table import Table
+from tests.patience import until
 from tests.scoring.remote.servers import Server, well
 from tests.system.service import Service, free_port, retriever, scorer, service
 

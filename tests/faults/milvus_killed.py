@@ -17,8 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.faults.scenario import DOCUMENTS, fill, nothing_is_lost, selection, until
+from tests.faults.scenario import DOCUMENTS, fill, nothing_is_lost, selection
 from tests.faults.table import LOAD_HEAD, load_row
+from tests.patience import until
 from tests.retrieval import milvus
 from tests.system.load import COMPLETE, load
 from tests.system.service import free_port, scorer, service

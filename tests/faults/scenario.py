@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import orjson
 
-from tests.patience import PATIENCE
+from tests.patience import until
 from tests.system.service import Service, free_port, service
 
 SUBJECTS = ("violin", "tram", "bread", "harbour", "planet", "glacier", "letter", "engine")
@@ -120,13 +120,6 @@ def ids(body: dict[str, Any]) -> list[str]:
 def spent(body: dict[str, Any]) -> tuple[int, int]:
     """Calls, and scores that were known."""
     return body["usage"]["cross_encoder_calls"], body["usage"]["reused_scores"]
-
-
-def until(holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it does not come about"
-        time.sleep(0.02)
 
 
 def completes(service: Service) -> bool:

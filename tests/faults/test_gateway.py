@@ -29,11 +29,10 @@ from tests.faults.scenario import (
     selection,
     spent,
     unheard,
-    until,
     whole,
 )
 from tests.faults.table import Table
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 from tests.scoring.remote.servers import Server, hang, slow, well
 from tests.system.load import outcome
 from tests.system.service import Service, service

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from tests.faults import stand_in
-from tests.faults.scenario import BUDGET, K, Role, Stopwatch, ask, completes, gateway, spent, unheard, until, whole
+from tests.faults.scenario import BUDGET, K, Role, Stopwatch, ask, completes, gateway, spent, unheard, whole
 from tests.faults.table import Table
+from tests.patience import until
 from tests.scoring.judge.scripted import MODEL, Chat, completion
 from tests.scoring.remote.servers import Behaviour, Server, answer, edited, hang, slow, well
 from tests.system.load import outcome

@@ -17,10 +17,10 @@ from tests.faults.scenario import (
     selection,
     spent,
     unheard,
-    until,
     whole,
 )
 from tests.faults.table import Table, load_row
+from tests.patience import until
 from tests.scoring.remote.servers import Server
 from tests.system.load import COMPLETE, Answer, load, outcome
 from tests.system.service import service

@@ -13,10 +13,10 @@ from tests.faults.scenario import (
     ids,
     spent,
     unheard,
-    until,
     whole,
 )
 from tests.faults.table import Table
+from tests.patience import until
 from tests.scoring.remote.servers import Server, slow, well
 from tests.system.load import outcome
 from tests.system.service import Service, free_port, retriever, service

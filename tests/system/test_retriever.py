@@ -3,7 +3,7 @@
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.server.composition import build_retrieval
 from boundarymorph.settings import Settings
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 from tests.retrieval.test_frame import same
 from tests.system.service import Service, free_port, retriever, scorer, service
 
@@ -54,13 +54,6 @@ def gateway(directory: Path, alone: Service) -> Iterator[Service]:
         uploaded = running.client.post("/indexes/tales/documents", content=LINES, headers=NDJSON)
         assert uploaded.json()["added"] == len(DOCUMENTS)
         yield running
-
-
-def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def select(running: Service, **options: Any) -> dict[str, Any]:

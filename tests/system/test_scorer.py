@@ -4,7 +4,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 
 from boundarymorph.scoring.onnx import OnnxCrossEncoder
 from boundarymorph.scoring.transformer.model import TransformerCrossEncoder
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 from tests.system.service import Service, free_port, scorer, service
 
 QUERY = "string instruments"
@@ -44,13 +44,6 @@ def alone(directory: Path) -> Iterator[Service]:
 def gateway(directory: Path, alone: Service) -> Iterator[Service]:
     with service(directory / "gateway", "--scorer-url", alone.url) as running:
         yield running
-
-
-def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def select(running: Service, **options: Any) -> dict[str, Any]:

@@ -3,14 +3,14 @@
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import orjson
 import pytest
 
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 from tests.system.service import Service, boundarymorph, service
 
 DOCUMENTS = [
@@ -29,13 +29,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 @pytest.fixture
 def data(running: Service) -> Path:
     return running.log_file.with_suffix("")
-
-
-def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def selected(running: Service, index: str, query: str, **options: object) -> list[str]:

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import socket
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +18,7 @@ from boundarymorph.server import process, supervisor
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings, TraceSettings
 from boundarymorph.telemetry import logs, tracing
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 from tests.system.service import Service, retriever, scorer, service
 
 POOL = [{"text": f"the number {n}"} for n in range(6)]
@@ -33,13 +32,6 @@ REQUEST = {
     "reuse": False,
 }
 SELECTED = 'boundarymorph_http_request_duration_seconds_count{method="POST",route="/select",status="200"}'
-
-
-def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def lines(running: Service) -> list[dict[str, object]]:
