@@ -101,6 +101,16 @@ def test_no_more_is_searched_than_the_effort_says(probes: int, depth: int, asked
     index.file.index = Recorded(index.file.index)
     index.search(unit(1, 8, seed=1)[0], depth)
     assert index.file.index.asked[0] == asked
+    assert 0 < index.file.loss < 1e-3
+
+
+def test_more_clusters_are_searched_step_by_step_until_there_are_enough() -> None:
+    index = untrained(8, Effort((10, 1000), (1, 1), (1.0, 1.0)))
+    index.upsert(names(1000), unit(1000, 8))
+    index.file.index = Recorded(index.file.index)
+    assert len(index.search(unit(1, 8, seed=1)[0], 250).ids) == 250
+    probes = [clusters for _, clusters in index.file.index.asked]
+    assert len(probes) > 1 and probes == [2**step for step in range(len(probes))]
 
 
 def test_training_can_be_ended() -> None:
