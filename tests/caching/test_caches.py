@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from boundarymorph.caching import memory
 from boundarymorph.caching.keys import digest
 from boundarymorph.caching.link import RedisLink
 from boundarymorph.caching.memory import MemoryEmbeddingCache, MemoryScoreCache
@@ -44,6 +45,13 @@ class TestMemoryScoreCache(ScoreCacheContract):
         await cache.write(MODEL, QUERY, {digest(str(number)): SCORES[0] for number in range(100)})
         assert await cache.recall(MODEL, QUERY) == {}
         assert cache.kept_bytes == 0
+
+    async def test_of_too_many_scores_the_last_written_are_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(memory, "FIELDS", 2)
+        cache = MemoryScoreCache()
+        for number in (0, 1, 0, 2):
+            await cache.write(MODEL, QUERY, {TEXTS[number]: SCORES[number]})
+        assert set(await cache.recall(MODEL, QUERY)) == {TEXTS[0], TEXTS[2]}
 
     async def test_a_later_write_does_not_prolong_the_life_of_scores(self) -> None:
         clock = Clock()
