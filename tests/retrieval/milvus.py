@@ -80,3 +80,4 @@ def _await(url: str, running: subprocess.Popen[bytes]) -> None:
             return connection.close()
         except RetrieverUnavailable:
             assert time.monotonic() < deadline
+            time.sleep(0.1)

@@ -230,6 +230,7 @@ def await_milvus(catalog: MilvusCatalog) -> None:
             return catalog.check()
         except RetrieverUnavailable:
             assert time.monotonic() < deadline
+            time.sleep(0.1)
 
 
 async def test_kill_9_while_a_request_is_on_its_way(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ class Service:
                     return
             except httpx.TransportError:
                 pass
-            time.sleep(0.02)
+            time.sleep(0.05)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal; the exit code."""
