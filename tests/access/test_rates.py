@@ -15,6 +15,7 @@ from pydantic import SecretStr, ValidationError
 from boundarymorph.access import keys
 from boundarymorph.access.keys import Scope
 from boundarymorph.access.rates import Decision, RateLimited, RateLimits
+from boundarymorph.caching.circuit import CircuitBreaker
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.settings import RateLimitSettings, Settings
 from boundarymorph.settings.dump import to_toml
@@ -157,6 +158,29 @@ class TestRedis:
             monkeypatch.setattr(limits._shared, "hit", counted)
             assert await admitted(limits, "rag", 9) == [True] + [False] * 8
             assert len(asked) == 5, "then it is left alone for a while"
+
+    async def test_a_caller_who_leaves_during_the_trial_leaves_it_to_the_next(
+        self, opened: AsyncExitStack, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        limits, begun = limits_of(opened, server.url, default="9/hour"), asyncio.Event()
+        monkeypatch.setattr(limits, "_circuit", CircuitBreaker(failures=1, pause=0))
+        limits._circuit.failed(limits._circuit.admit() or 0)
+        assert limits._shared is not None
+
+        async def hang(*_: Any) -> bool:
+            begun.set()
+            return await asyncio.Event().wait()
+
+        with monkeypatch.context() as hanging:
+            hanging.setattr(limits._shared, "hit", hang)
+            leaving = asyncio.create_task(limits.take("rag"))
+            await begun.wait()
+            leaving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await leaving
+        before = unshared()
+        await limits.take("rag")
+        assert unshared() == before
 
     async def test_requests_are_side_by_side_once_it_is_connected(
         self, opened: AsyncExitStack, server: RedisServer, monkeypatch: pytest.MonkeyPatch

@@ -271,11 +271,13 @@ async def test_slow_answers_do_not_keep_the_others() -> None:
 
 async def test_no_more_side_by_side_than_connections() -> None:
     most = under_way = 0
+    together = asyncio.Barrier(3)
 
     async def counted(reply: Any) -> Any:
         nonlocal most, under_way
         under_way += 1
         most = max(most, under_way)
+        await together.wait()
         await asyncio.sleep(0.01)
         under_way -= 1
         return reply
