@@ -136,9 +136,38 @@ def test_first_looks_come_to_every_document_once(count: int, k: int) -> None:
     assert gaps.max() <= max(1, -(-count // 16)), "half, quarters, eighths and sixteenths come first"
 
 
+@pytest.mark.parametrize(
+    ("scores", "alike"),
+    [
+        ([0.001, 0.002, 0.003, 0.001, 0.002], True),
+        ([0.001, 0.002, 0.003, 0.001], False),  # too few
+        ([0.001, 0.002, 0.003, 0.001, 0.006], False),  # one stands out
+        ([0.02, 0.04, 0.06, 0.03, 0.04], False),  # no longer small
+        ([0.0, 0.002, 0.003, 0.001, 0.002], False),  # nothing is less than small
+        ([0.001, 0.002] * 9 + [0.001], True),
+        ([0.001, 0.002] * 10, False),  # so many may say something after all
+    ],
+)
+def test_explore_searches_the_whole_ranking_while_small_scores_are_alike(scores: list[float], alike: bool) -> None:
+    n, k = 200, 10
+    mean, std = np.full(n, 0.2), np.full(n, 0.3)
+    scored = np.arange(n) < len(scores)
+    mean[scored], std[scored] = scores, 0.0
+    belief = Belief(mean, std, scored)
+    incumbents = top_k(mean, k)
+    choice = Explore().choose(belief, incumbents, len(scores))
+    assert (choice.value is None) is alike
+    if alike:
+        looks = Explore().shortlist(belief, incumbents, 8)
+        assert looks[0] == choice.document and [look for look in looks if look > 4 * k][:3] == [100, 50, 150]
+
+
 @pytest.mark.parametrize("seed", range(3))
-def test_a_group_far_down_the_ranking_is_found_though_all_else_scores_the_same(seed: int) -> None:
-    """80 of 2,000 documents, from rank 600 on, with 50 calls."""
+@pytest.mark.parametrize(("low", "high"), [(0.0, 0.0), (0.001, 0.003)])
+def test_a_group_far_down_the_ranking_is_found_though_all_else_scores_the_same(
+    seed: int, low: float, high: float
+) -> None:
+    """80 of 2,000 documents, from rank 600 on, with 50 calls. All else scores nothing, or next to nothing."""
     rng = np.random.default_rng(seed)
     group = np.arange(600, 680)
     cluster = rng.integers(24, size=2_000)
@@ -146,7 +175,7 @@ def test_a_group_far_down_the_ranking_is_found_though_all_else_scores_the_same(s
     vectors = rng.normal(size=(25, 24))[cluster] + 0.5 * rng.normal(size=(2_000, 24))
     ids = [str(number) for number in range(2_000)]
     pool = Pool.of(ids, vectors, rng.normal(size=24), scores=np.linspace(1.0, 0.0, 2_000))
-    scores = np.where(cluster == 24, 0.9, 0.0)
+    scores = np.where(cluster == 24, 0.9, rng.uniform(low, high, size=2_000))
     session = SelectionSession(pool, budget=50, k=80, config=TrendConfig())
     while (left := 50 - session.spent) and (asked := session.ask(growing(session.spent, left, 50))).size:
         session.tell(asked, scores[asked])

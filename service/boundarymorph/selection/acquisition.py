@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from boundarymorph.selection.belief import Belief
 
 HEAD_LOOKS = 20  # of the first documents, before the whole ranking is searched, while all scores are equal
+# Scores that say no, in odds of which the largest is less than so many times the smallest, are taken for noise while
+# there are so many of them: fewer are alike by chance, and in more there is something to learn after all.
+SMALL, ALIKE, FEWEST_ALIKE, MOST_ALIKE = 0.05, 4.0, 5, 20
 # log(phi(z) - z Phi(-z)) at steps of 1 / PER_UNIT, to be interpolated: numpy has no normal distribution function.
 LARGEST, PER_UNIT = 37, 100
 LOG_EXCESS = np.array(
@@ -185,38 +188,43 @@ class Explore:
 
     While the field is hardly known the gap explores more than a single document's value does; later the latter spends
     better. As long as all scores are equal neither has anything to go by. Then ranks around k are asked, which shows
-    the trend, and after these the head, which is where a scorer that says no to almost everything may say yes.
+    the trend, and after these the head, which is where a scorer that says no to almost everything may say yes, and the
+    whole ranking. While small scores hardly differ, the whole ranking is searched for a while.
     """
 
     gap_calls: int = 6
 
     def choose(self, belief: Belief, incumbents: NDArray[np.bool_], step: int) -> Choice:
-        if _all_equal(belief):
-            document = next(_first_looks(belief.scored, int(np.count_nonzero(incumbents))))
-            return Choice(document, None, None)
-        return self._rule(step).choose(belief, incumbents, step)
+        looks = _looks(belief, incumbents)
+        return self._rule(step).choose(belief, incumbents, step) if looks is None else Choice(next(looks), None, None)
 
     def shortlist(self, belief: Belief, incumbents: NDArray[np.bool_], n: int) -> list[int]:
-        if _all_equal(belief):
-            return list(islice(_first_looks(belief.scored, int(np.count_nonzero(incumbents))), n))
-        return self._rule(int(np.count_nonzero(belief.scored))).shortlist(belief, incumbents, n)
+        looks = _looks(belief, incumbents)
+        if looks is None:
+            return self._rule(int(np.count_nonzero(belief.scored))).shortlist(belief, incumbents, n)
+        return list(islice(looks, n))
 
     def _rule(self, step: int) -> Acquisition:
         return BoundaryGap() if step < self.gap_calls else ValueAtCutoff()
 
 
-def _all_equal(belief: Belief) -> bool:
-    scores = belief.mean[belief.scored]
-    return scores.size == 0 or bool(scores.min() == scores.max())
+def _looks(belief: Belief, incumbents: NDArray[np.bool_]) -> Iterator[int] | None:
+    """Unscored documents to ask while no score stands out; None once there is something to go by."""
+    scores, k = belief.mean[belief.scored], int(np.count_nonzero(incumbents))
+    if not scores.size or scores.min() == scores.max():
+        return _first_looks(belief.scored, k)
+    low, high = float(scores.min()), float(scores.max())
+    alike = low > 0 and high < SMALL and high * (1 - low) < ALIKE * low * (1 - high)
+    return _first_looks(belief.scored, k, head=0) if alike and FEWEST_ALIKE <= len(scores) < MOST_ALIKE else None
 
 
-def _first_looks(scored: NDArray[np.bool_], k: int) -> Iterator[int]:
-    """Unscored documents in the order in which they are asked while all scores are equal: around k, at the head, and
+def _first_looks(scored: NDArray[np.bool_], k: int, head: int = HEAD_LOOKS) -> Iterator[int]:
+    """Unscored documents in the order in which they are asked while no score stands out: around k, at the head, and
     then in ever finer steps through the whole ranking, so that no group in it is missed."""
     count = len(scored)
     around = (0, k, k // 2, 2 * k, 4 * k)
     looked: set[int] = set()
-    for position in chain(around, range(HEAD_LOOKS), _spread(count)):
+    for position in chain(around, range(head), _spread(count)):
         if position < count and position not in looked and not scored[position]:
             looked.add(position)
             yield position
