@@ -106,10 +106,10 @@ def _plain(folder: Path, texts: Sequence[str]) -> tuple[Callable[[Any], Any], Se
     return run, sorted(features, key=lambda pair: len(pair["input_ids"]))
 
 
-def _bare_row(what: str, run: Callable[[Any], Any], pairs: Sequence[Any], lanes: int, batch: int) -> dict[str, Any]:
+def _bare_row(what: str, run: Callable[[Any], Any], pairs: Sequence[Any], workers: int, batch: int) -> dict[str, Any]:
     batches = [pairs[first : first + batch] for first in range(0, len(pairs), batch)]
     seconds = []
-    with ThreadPoolExecutor(lanes) as threads:
+    with ThreadPoolExecutor(workers) as threads:
         for _ in range(REPEATS):
             start = time.perf_counter()
             list(threads.map(run, batches))

@@ -27,9 +27,8 @@ from boundarymorph.selection.rounds import growing
 from boundarymorph.selection.session import LOOK_AHEAD_FROM
 from load_tests import report
 from load_tests.processes import checkout
-from load_tests.studies import play
 from tests.selection import literal
-from tests.selection.pools import Scores, clustered
+from tests.selection.pools import Scores, clustered, play
 
 
 def select(pool: Pool, scores: Scores, budget: int, k: int, config: Config | None = None) -> SelectionSession:

@@ -24,10 +24,11 @@ from boundarymorph.evaluation.problem import Question
 from boundarymorph.evaluation.statistics import bootstrap_interval
 from boundarymorph.selection import SelectionSession
 from boundarymorph.selection.methods import METHODS
-from load_tests import report, studies
+from load_tests import report
 from load_tests.command import output_of
 from tests.faults import stand_in
 from tests.scoring.judge.scripted import MODEL, Chat
+from tests.selection.pools import play
 
 OUT = Path("build/evaluation-judge")
 SHARE, BATCH_SIZE = 0.2, 5
@@ -92,7 +93,7 @@ def _compared(table: tables.Table, budget: int) -> list[str]:
         everything = np.argsort(-question.scores, kind="stable")
         full.append(_ncg(question, {k: everything[:k] for k in KS}))
         sessions = {k: SelectionSession(question.pool, budget=budget, k=k, config=METHODS["trend"]) for k in KS}
-        played = {k: studies.play(session, question.scores, BATCH_SIZE) for k, session in sessions.items()}
+        played = {k: play(session, question.scores, BATCH_SIZE) for k, session in sessions.items()}
         share.append(_ncg(question, {k: session.selection().documents for k, session in played.items()}))
     lines = [f"Relevant documents in the set by human grades (nCG, %), {len(full)} questions:", ""]
     lines += [f"| k | every document graded ({table.depth} calls) | {budget} calls | difference | 95 % interval |"]

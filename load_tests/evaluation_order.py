@@ -20,6 +20,7 @@ from boundarymorph.evaluation.tables import Table
 from boundarymorph.selection import Pool, SelectionSession
 from boundarymorph.selection.methods import DEFAULT, METHODS
 from load_tests import report, studies
+from tests.selection.pools import play
 
 CASES = ((100, 20), (100, 50), (500, 100), (1_000, 200))
 BATCH = 5
@@ -40,7 +41,7 @@ def main() -> None:
 def order(pool: Pool, scores: Floats, budget: int) -> NDArray[np.intp]:
     """As `"spend": "order"` does where k is N."""
     session = SelectionSession(pool, budget=budget, k=len(pool), config=METHODS[DEFAULT], order=True)
-    return studies.play(session, scores, BATCH).selection().documents
+    return play(session, scores, BATCH).selection().documents
 
 
 RANKERS: Mapping[str, Ranker] = {"first": lambda pool, scores, budget: studies.by_score(scores, budget), "order": order}

@@ -28,6 +28,7 @@ from boundarymorph.selection import Pool, SelectionSession
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.settings import Settings
 from load_tests import report, studies
+from tests.selection.pools import play
 
 METRICS = ("nDCG@10", "nCG@50")
 
@@ -74,7 +75,7 @@ def _ranked(query: str, texts: list[str], scores: NDArray[np.float64], calls: in
     ids = [str(position) for position in range(len(texts))]
     pool = Pool.of(ids, vectors.documents, vectors.query, 1 / np.arange(1, len(texts) + 1), features)
     session = SelectionSession(pool, budget=calls, k=len(texts), config=METHODS["trend"], order=True)
-    return studies.play(session, scores, Settings().rerank.batch_size).ranking().documents
+    return play(session, scores, Settings().rerank.batch_size).ranking().documents
 
 
 def _quality(order: NDArray[np.intp], question: Question) -> dict[str, float]:

@@ -33,7 +33,8 @@ from boundarymorph.selection import (
 from boundarymorph.selection.features import standardised
 from boundarymorph.selection.methods import DEFAULT, METHODS
 from load_tests.speculation import SpeculativeSession
-from load_tests.studies import Row, play
+from load_tests.studies import Row
+from tests.selection.pools import play
 
 Watch = Callable[[], None]  # called once a query
 

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.evaluation import tables
-from boundarymorph.selection import SelectionSession
 
 Row = Mapping[str, Any]
 
@@ -30,13 +29,6 @@ def read_all(folder: str) -> list[tables.Table]:
     if not found:
         raise argparse.ArgumentTypeError(f"there is no .npz in {folder}")
     return found
-
-
-def play(session: SelectionSession, scores: NDArray[np.float64], batch: int = 1) -> SelectionSession:
-    """Score what the session asks for, in rounds of `batch`, until it asks for nothing more. scores: (N,)"""
-    while (asked := session.ask(batch)).size:
-        session.tell(asked, scores[asked])
-    return session
 
 
 def by_score(scores: NDArray[np.float64], scored: int) -> NDArray[np.intp]:

@@ -9,7 +9,7 @@ from prometheus_client import REGISTRY
 
 from boundarymorph.access.admission import Admission
 from boundarymorph.errors import Overloaded
-from tests.caching.servers import Clock
+from tests.clocks import Clock
 
 
 class Visitors:

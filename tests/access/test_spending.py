@@ -21,17 +21,10 @@ from tests.caching.conftest import own_server as own_server  # fixtures
 from tests.caching.conftest import server as server
 from tests.caching.conftest import shared_server as shared_server
 from tests.caching.servers import RedisServer
+from tests.clocks import Clock
 
 NOON = 20_000 * DAY + DAY / 2
 PRICED = {"input_price": 1.0}
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = NOON
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -50,7 +43,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str | None]:
 
 
 def spending(opened: AsyncExitStack, url: str | None, *, clock: Clock | None = None, **ceilings: Any) -> Spending:
-    ledger = Spending(JudgeSettings(**ceilings), url=url, timeout=5.0, clock=clock or Clock())
+    ledger = Spending(JudgeSettings(**ceilings), url=url, timeout=5.0, clock=clock or Clock(NOON))
     opened.push_async_callback(ledger.close)
     return ledger
 
@@ -118,7 +111,7 @@ async def test_whose_ceiling_it_is(opened: AsyncExitStack, url: str | None) -> N
 
 
 async def test_a_day_ends_at_midnight(opened: AsyncExitStack, url: str | None) -> None:
-    clock = Clock()
+    clock = Clock(NOON)
     ledger = spending(opened, url, clock=clock, key_day_tokens=100)
     await spend(ledger, Bill("rag"), 100)
     assert (await refused(ledger, Bill("rag"), 1)).retry_after == DAY / 2
@@ -130,7 +123,7 @@ async def test_a_day_ends_at_midnight(opened: AsyncExitStack, url: str | None) -
 async def test_an_answer_after_midnight_counts_towards_the_day_it_was_asked_on(
     opened: AsyncExitStack, url: str | None
 ) -> None:
-    clock, bill = Clock(), Bill("rag")
+    clock, bill = Clock(NOON), Bill("rag")
     ledger = spending(opened, url, clock=clock, key_day_tokens=100)
     reservation = await ledger.reserve(bill, Amount(100))
     clock.now += DAY / 2

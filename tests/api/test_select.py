@@ -32,7 +32,7 @@ def ids(body: dict[str, Any]) -> list[str]:
 def check(
     body: dict[str, Any], texts_by_id: dict[str, str], budget: int, k: int, batch_size: int = 1, spend: str = "order"
 ) -> None:
-    """Everything that holds of any answer of the fake rooms, where `retrieval_rank` goes by the encoder's vectors."""
+    """Everything that holds of any answer of the fake service, where `retrieval_rank` goes by the encoder's vectors."""
     chosen, usage = body["documents"], body["usage"]
     count = len(texts_by_id)
     assert body["status"] == "complete"

@@ -29,9 +29,9 @@ REQUEST = {"query": "q", "pool": texts(8), "k": 2, "budget": 4, "deadline_ms": 3
 @asynccontextmanager
 async def scored_by(server: Server, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
-        rooms = fake_service(settings)
+        parts = fake_service(settings)
         scorer = RemoteScorer([server.endpoint()])
-        return AllInOne(rooms.catalog, rooms.encoder, rooms.retriever, scorer, Selector(rooms.retriever, scorer))
+        return AllInOne(parts.catalog, parts.encoder, parts.retriever, scorer, Selector(parts.retriever, scorer))
 
     async with serving(Settings(data_directory=tmp_path), build) as client:
         yield client

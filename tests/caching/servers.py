@@ -21,16 +21,6 @@ SLOTS = 16_384
 CLUSTER = ("--cluster-enabled", "yes", "--cluster-node-timeout", "500", "--cluster-require-full-coverage", "no")
 
 
-class Clock:
-    """Time that passes when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class RedisServer:
     """A server process of its own; options: of its configuration, as on its command line."""
 

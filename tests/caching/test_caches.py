@@ -11,7 +11,8 @@ from boundarymorph.caching.link import RedisLink
 from boundarymorph.caching.memory import MemoryEmbeddingCache, MemoryScoreCache
 from boundarymorph.caching.redis import RedisEmbeddingCache, RedisScoreCache, score_key
 from boundarymorph.caching.scores import CachedScore
-from tests.caching.servers import Clock, RedisServer
+from tests.caching.servers import RedisServer
+from tests.clocks import Clock
 from tests.contract.embedding_cache import EMBEDDED, SPACE, EmbeddingCacheContract
 from tests.contract.embedding_cache import TEXTS as ENCODED
 from tests.contract.score_cache import MODEL, QUERY, SCORES, TEXTS, ScoreCacheContract

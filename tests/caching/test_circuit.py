@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boundarymorph.caching.circuit import CircuitBreaker, State
-from tests.caching.servers import Clock
+from tests.clocks import Clock
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from boundarymorph.caching.redis import RedisEmbeddingCache, RedisScoreCache, sc
 from boundarymorph.caching.scores import CachedScore
 from boundarymorph.errors import InvalidConfiguration
 from tests.caching.counted import Counted
-from tests.caching.servers import Clock, RedisServer, free_port, speaking
+from tests.caching.servers import RedisServer, free_port, speaking
+from tests.clocks import Clock
 from tests.contract.embedding_cache import EMBEDDED, SPACE
 from tests.contract.score_cache import MODEL, QUERY, SCORES, TEXTS
 

@@ -5,7 +5,8 @@ from prometheus_client import REGISTRY
 from boundarymorph.caching.link import RedisLink
 from boundarymorph.caching.redis import RedisScoreCache
 from tests.caching.counted import Counted, counter
-from tests.caching.servers import Clock, RedisServer, free_port
+from tests.caching.servers import RedisServer, free_port
+from tests.clocks import Clock
 from tests.contract.score_cache import MODEL, QUERY, SCORES, TEXTS
 
 

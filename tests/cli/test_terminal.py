@@ -11,18 +11,12 @@ from boundarymorph.cli import terminal
 from boundarymorph.retrieval.ingestion import IngestReport
 from boundarymorph.retrieval.pace import WINDOW_SECONDS, Pace
 from boundarymorph.retrieval.uploads import BadLine
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clocks import Clock
 
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(100.0)
 
 
 @pytest.fixture

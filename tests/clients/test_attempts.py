@@ -29,14 +29,7 @@ from boundarymorph_client.attempts import FIRST_PAUSE, LONGEST_PAUSE, Attempts, 
 from boundarymorph_client.calls import Call
 from boundarymorph_client.errors import TYPE, of_response
 from boundarymorph_client.events import Events
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clocks import Clock
 
 
 def attempts(call: Call[Any], *, clock: Clock, chance: float = 0.5, timeout: float = 60, retries: int = 3) -> Attempts:
@@ -55,19 +48,19 @@ SELECT = calls.select("q", {"index": "i"})
 
 class TestPauses:
     def test_are_what_is_asked_for_and_a_growing_chance_more(self) -> None:
-        tried = attempts(SELECT, clock=Clock())
+        tried = attempts(SELECT, clock=Clock(0.0))
         assert [tried.after_answer(refusal()) for _ in range(3)] == [2 + FIRST_PAUSE * 2**n / 2 for n in range(3)]
         with pytest.raises(Overloaded):
             tried.after_answer(refusal())
 
     def test_do_not_grow_for_ever(self) -> None:
-        tried = attempts(SELECT, clock=Clock(), chance=1, timeout=1e6, retries=50)
+        tried = attempts(SELECT, clock=Clock(0.0), chance=1, timeout=1e6, retries=50)
         pauses = [tried.after_answer(refusal(503, None, "not-ready")) for _ in range(50)]
         assert pauses[0] == FIRST_PAUSE
         assert max(pauses) == LONGEST_PAUSE
 
     def test_end_before_the_deadline(self) -> None:
-        clock = Clock()
+        clock = Clock(0.0)
         tried = attempts(SELECT, clock=clock, timeout=10)
         assert tried.after_answer(refusal()) < 10
         clock.now = 8.0
@@ -78,7 +71,7 @@ class TestPauses:
     def test_only_for_what_was_not_begun(self) -> None:
         for status in (422, 500, 502, 504):
             with pytest.raises(ProblemError):
-                attempts(SELECT, clock=Clock()).after_answer(refusal(status))
+                attempts(SELECT, clock=Clock(0.0)).after_answer(refusal(status))
 
     def test_of_failures(self) -> None:
         deletion = calls.delete_index("i")
@@ -93,17 +86,17 @@ class TestPauses:
             (httpx.UnsupportedProtocol("odd"), SELECT, ConnectionFailed),
         ):
             if kind is None:
-                assert attempts(call, clock=Clock()).after_failure(error) > 0
+                assert attempts(call, clock=Clock(0.0)).after_failure(error) > 0
                 continue
             with pytest.raises(kind) as raised:
-                attempts(call, clock=Clock()).after_failure(error)
+                attempts(call, clock=Clock(0.0)).after_failure(error)
             assert raised.value.__cause__ is error
 
     def test_what_was_read_cannot_be_sent_again(self) -> None:
         documents = [{"id": "a", "text": "t"}]
         for lines, repeatable in ((bodies.Lines(documents), True), (bodies.Lines(iter(documents)), False)):
             call = calls.upload("i", lines, strict=False, stall_seconds=60)
-            tried = attempts(call, clock=Clock())
+            tried = attempts(call, clock=Clock(0.0))
             tried.after_failure(httpx.ConnectError("refused"))
             assert b"".join(lines) == b'{"id":"a","text":"t"}\n'
             if repeatable:
@@ -115,7 +108,7 @@ class TestPauses:
 
 class TestRequests:
     def test_say_how_much_time_is_left(self) -> None:
-        clock = Clock()
+        clock = Clock(0.0)
         tried = attempts(calls.select("q", {"index": "i", "deadline_ms": 3_000}), clock=clock)
         clock.now = 1.0
         request = tried.request()
@@ -124,7 +117,7 @@ class TestRequests:
         assert request["timeout"].connect == request["timeout"].read
 
     def test_of_uploads_have_time_for_each_wait(self) -> None:
-        clock = Clock()
+        clock = Clock(0.0)
         call = calls.upload("i", bodies.Lines([]), strict=True, stall_seconds=600)
         tried = attempts(call, clock=clock)
         clock.now = 10_000.0

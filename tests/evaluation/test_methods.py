@@ -24,6 +24,7 @@ from boundarymorph.evaluation.run import run_once
 from boundarymorph.selection import Belief, SelectionSession, UpperConfidenceBound
 from boundarymorph.selection.methods import METHODS
 from tests.evaluation.tables import on_a_circle, problem, synthetic
+from tests.selection.pools import play
 
 WORDS = Texts("topic3 topic4", [f"topic{number % 7} topic{number % 5} word{number}" for number in range(80)])
 QUESTIONS = [replace(question, texts=WORDS) for question in synthetic(queries=3, n=80, seed=5).questions()]
@@ -174,8 +175,7 @@ def test_the_product_is_driven_as_the_service_drives_it() -> None:
     for config in METHODS.values():
         run, ranking = run_once(Morph(config), QUESTIONS[1], 12, 10)
         session = SelectionSession(QUESTIONS[1].pool, budget=12, k=10, config=config)
-        while (asked := session.ask(1)).size:
-            session.tell(asked, QUESTIONS[1].scores[asked])
+        play(session, QUESTIONS[1].scores, 1)
         assert ranking[:10].tolist() == session.selection().documents.tolist()
         assert run.calls == [observation.document for observation in session.history]
 

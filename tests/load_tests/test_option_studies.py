@@ -12,7 +12,7 @@ from boundarymorph.selection import SelectionSession, TokenCapacity
 from boundarymorph.selection.methods import DEFAULT, METHODS
 from load_tests import option_studies as options
 from load_tests.studies import Row
-from tests.selection.pools import clustered
+from tests.selection.pools import clustered, play
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +44,7 @@ def test_a_trajectory_says_where_a_session_with_that_threshold_stops(
     assert len(stopped) == 2 * len(table)
     for number, question in enumerate(table.questions()):
         session = SelectionSession(question.pool, budget=options.CAP, k=50, config=METHODS[DEFAULT], settle=threshold)
-        while (asked := session.ask(options.CAP_ROUND)).size:
-            session.tell(asked, question.scores[asked])
+        play(session, question.scores, options.CAP_ROUND)
         assert stopped[number, 50]["calls"] == session.spent
         assert stopped[number, 50]["ce_ncg"] == normalised_gain(session.selection().documents, question.scores)
     assert all(row["ce_ncg"] > 0.98 for row in options.at_fixed_budget(trajectories, 160))

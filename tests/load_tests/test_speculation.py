@@ -14,15 +14,9 @@ from boundarymorph.selection import (
     UpperConfidenceBound,
 )
 from load_tests.speculation import SpeculativeSession
-from tests.selection.pools import FAMILIES, Scores, clustered
+from tests.selection.pools import FAMILIES, Scores, clustered, play
 
 METHODS: tuple[Config, ...] = (SelectionConfig(), TrendConfig())
-
-
-def sequential(session: SelectionSession, scores: Scores) -> SelectionSession:
-    while (asked := session.ask()).size:
-        session.tell(asked, scores[asked])
-    return session
 
 
 def speculative(session: SelectionSession, scores: Scores, width: int) -> tuple[SpeculativeSession, list[int]]:
@@ -65,7 +59,7 @@ def test_same_picks_and_set_in_no_more_trips(
     family: str, config: Config, n: int, budget: int, k: int, width: int
 ) -> None:
     pool, scores = FAMILIES[family](n, 8, 1, np.float32)
-    plain = sequential(SelectionSession(pool, budget=budget, k=k, config=config), scores)
+    plain = play(SelectionSession(pool, budget=budget, k=k, config=config), scores)
     ahead, paid = speculative(SelectionSession(pool, budget=budget, k=k, config=config), scores, width)
     assert_same(ahead.session, plain)
     assert len(set(paid)) == len(paid) == ahead.scored >= plain.spent
@@ -99,7 +93,7 @@ def test_with_known_scores_a_token_limit_and_settling(seed: int) -> None:
             settle=0.01,
         )
 
-    plain = sequential(session(), scores)
+    plain = play(session(), scores)
     ahead, paid = speculative(session(), scores, 5)
     assert_same(ahead.session, plain)
     assert not {3, 70} & set(paid)
@@ -108,7 +102,7 @@ def test_with_known_scores_a_token_limit_and_settling(seed: int) -> None:
 def test_a_rule_that_knows_no_boundary() -> None:
     pool, scores = clustered(100, 8, 0)
     config = SelectionConfig(prior="zero", acquisition=UpperConfidenceBound(1.0))
-    plain = sequential(SelectionSession(pool, budget=30, k=20, config=config), scores)
+    plain = play(SelectionSession(pool, budget=30, k=20, config=config), scores)
     ahead, _ = speculative(SelectionSession(pool, budget=30, k=20, config=config), scores, 4)
     assert_same(ahead.session, plain)
     assert ahead.trips < 30
@@ -117,7 +111,7 @@ def test_a_rule_that_knows_no_boundary() -> None:
 def test_a_trip_that_comes_back_in_part() -> None:
     """Whatever was told counts, also if the next pick is not among it; what was not told is asked again."""
     pool, scores = clustered(120, 8, 2)
-    plain = sequential(SelectionSession(pool, budget=30, k=25, config=TrendConfig()), scores)
+    plain = play(SelectionSession(pool, budget=30, k=25, config=TrendConfig()), scores)
     ahead = SpeculativeSession(SelectionSession(pool, budget=30, k=25, config=TrendConfig()), 6)
     told: list[int] = []
     while (asked := ahead.ask()).size:

@@ -8,7 +8,7 @@ import pytest
 from boundarymorph.errors import Overloaded, ScorerFailed, ScorerUnavailable, TextTooLong
 from boundarymorph.remote.balancer import Balancer, Role
 from boundarymorph.remote.peer import Busy, Flawed, Peer, Unavailable
-from tests.remote.test_replicas import Clock
+from tests.clocks import Clock
 
 Outcomes = Mapping[int, Exception]
 ROLE = Role("scorer", ScorerUnavailable, ScorerFailed)

@@ -5,16 +5,9 @@ from collections import Counter
 import pytest
 
 from boundarymorph.remote.replicas import LONGEST_HOLD, MISSES, Replicas, Wait
+from tests.clocks import Clock
 
 DOWN = Wait(busy=False, hold=None)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

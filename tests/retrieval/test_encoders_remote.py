@@ -21,8 +21,8 @@ from boundarymorph.errors import (
 from boundarymorph.remote.urls import Endpoint
 from boundarymorph.retrieval.encoders.recipe import known_recipe
 from boundarymorph.retrieval.encoders.remote import DOCUMENTS, RemoteEncoder, parse
+from tests.clocks import Clock
 from tests.contract.encoder import TEXTS, EncoderContract
-from tests.remote.test_replicas import Clock
 from tests.retrieval.fakes import vector_of
 from tests.scoring.remote.servers import (
     MODEL,

@@ -26,8 +26,8 @@ from boundarymorph.server.app import create_retriever_app
 from boundarymorph.server.composition import build_gateway
 from boundarymorph.settings import RetrieverSettings, ScorerSettings, Settings
 from tests.api.service import fake_retrieval, on_socket
+from tests.clocks import Clock
 from tests.contract.retriever import RetrieverContract
-from tests.remote.test_replicas import Clock
 from tests.retrieval.test_remote import (
     DOCUMENT,
     RATE_LIMITED,

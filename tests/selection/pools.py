@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.selection import Pool
+from boundarymorph.selection import Pool, SelectionSession
 
 Scores = NDArray[np.float64]
 
@@ -52,3 +52,10 @@ def saturated(n: int, d: int, seed: int, dtype: type = np.float64) -> tuple[Pool
 FAMILIES: dict[str, Callable[..., tuple[Pool, Scores]]] = {
     family.__name__: family for family in (clustered, random, duplicated_and_tied, constant, saturated)
 }
+
+
+def play(session: SelectionSession, scores: Scores, batch: int = 1) -> SelectionSession:
+    """Score what the session asks for, in rounds of `batch`, until it asks for nothing more. scores: (N,)"""
+    while (asked := session.ask(batch)).size:
+        session.tell(asked, scores[asked])
+    return session

@@ -6,16 +6,13 @@ import pytest
 from boundarymorph.selection import Pool, SelectionConfig, SelectionSession
 from boundarymorph.selection.kernels import KERNELS
 from tests.selection import literal
-from tests.selection.pools import FAMILIES, Scores, clustered
+from tests.selection.pools import FAMILIES, Scores, clustered, play
 
 EXACT = SelectionConfig(bandwidth_pairs=None)
 
 
 def run(pool: Pool, scores: Scores, budget: int, k: int, config: SelectionConfig = EXACT) -> SelectionSession:
-    session = SelectionSession(pool, budget=budget, k=k, config=config)
-    while (asked := session.ask()).size:
-        session.tell(asked, scores[asked])
-    return session
+    return play(SelectionSession(pool, budget=budget, k=k, config=config), scores)
 
 
 def picks(session: SelectionSession) -> list[int]:

@@ -20,17 +20,11 @@ from boundarymorph.selection import (
     capacity_of,
 )
 from boundarymorph.selection.session import FEWEST_TO_SETTLE
-from tests.selection.pools import FAMILIES, clustered
+from tests.selection.pools import FAMILIES, clustered, play
 
 CONFIGS: list[Config] = [SelectionConfig(), TrendConfig()]
 WORTHS = arrays(np.float64, 14, elements=st.floats(0.01, 1))
 LENGTHS = arrays(np.float64, 14, elements=st.integers(1, 40).map(float))
-
-
-def finish(session: SelectionSession, scores: NDArray[np.float64], round_size: int = 1) -> SelectionSession:
-    while (asked := session.ask(round_size)).size:
-        session.tell(asked, scores[asked])
-    return session
 
 
 @settings(max_examples=100, deadline=None)
@@ -86,7 +80,7 @@ def test_equal_lengths_are_exactly_a_count(config: Config, round_size: int) -> N
     assert capacity == DocumentCapacity(25)
     by_tokens = SelectionSession(pool, budget=30, k=capacity, config=config)
     by_count = SelectionSession(pool, budget=30, k=25, config=config)
-    assert finish(by_tokens, scores, round_size).history == finish(by_count, scores, round_size).history
+    assert play(by_tokens, scores, round_size).history == play(by_count, scores, round_size).history
     np.testing.assert_array_equal(by_tokens.selection().documents, by_count.selection().documents)
 
 
@@ -97,7 +91,7 @@ def test_a_token_limit_is_kept_and_used(config: Config, family: str) -> None:
     lengths = np.random.default_rng(0).integers(5, 60, size=120).astype(float)
     for limit in (5.0, 300.0, lengths.sum() - 1):
         session = SelectionSession(pool, budget=25, k=TokenCapacity(lengths, limit), config=config)
-        chosen = finish(session, scores, 3).selection().documents
+        chosen = play(session, scores, 3).selection().documents
         assert session.spent == 25
         assert lengths[chosen].sum() <= limit
         left_out = np.setdiff1d(np.arange(120), chosen)
@@ -129,7 +123,7 @@ def test_known_scores_are_believed_and_never_asked(config: Config) -> None:
     known = {position: float(scores[position]) for position in range(0, 60, 3)}
     session = SelectionSession(pool, budget=20, k=30, config=config, known=known)
     assert session.belief.scored.sum() == 20 and session.spent == 0
-    finish(session, scores, 4)
+    play(session, scores, 4)
     assert session.spent == 20
     assert not known.keys() & {observation.document for observation in session.history}
     selection = session.selection()
@@ -148,7 +142,7 @@ def test_known_scores_are_believed_and_never_asked(config: Config) -> None:
 def test_knowing_first_is_as_good_as_asking(config: Config) -> None:
     """The same evidence gives the same belief, whether it was known or asked."""
     pool, scores = clustered(150, 12, 3)
-    asked = finish(SelectionSession(pool, budget=15, k=30, config=config), scores)
+    asked = play(SelectionSession(pool, budget=15, k=30, config=config), scores)
     known = {observation.document: observation.score for observation in asked.history}
     told = SelectionSession(pool, budget=0, k=30, config=config, known=known)
     np.testing.assert_allclose(told.belief.mean, asked.belief.mean, rtol=0, atol=1e-9)
@@ -160,7 +154,7 @@ def test_settles_when_little_is_expected_to_be_lost(config: Config) -> None:
     pool, scores = clustered(150, 12, 3)
     losses = []
     for settle in (0.2, 0.05, 0.01):
-        session = finish(SelectionSession(pool, budget=150, k=30, config=config, settle=settle), scores, 5)
+        session = play(SelectionSession(pool, budget=150, k=30, config=config, settle=settle), scores, 5)
         losses.append((session.spent, session.expected_loss()))
         assert session.stop_reason is (StopReason.SETTLED if session.spent < 150 else StopReason.BUDGET)
         assert session.expected_loss() <= settle
@@ -181,7 +175,7 @@ def test_equal_scores_settle_nothing() -> None:
     assert session.stop_reason is StopReason.SETTLED
     assert len(told) >= FEWEST_TO_SETTLE and len(set(told)) == 2
     constant = SelectionSession(pool, budget=40, k=30, config=TrendConfig(), settle=0.9)
-    finish(constant, np.zeros(150), 5)
+    play(constant, np.zeros(150), 5)
     assert constant.stop_reason is StopReason.BUDGET
 
 
@@ -195,12 +189,12 @@ def test_a_coarse_scorer_does_not_fill_the_set_with_short_worthless_documents() 
         )
         lengths = np.random.default_rng(seed).lognormal(4.5, 0.65, 300).round() + 1
         limit = TokenCapacity(lengths, 40 * float(lengths.mean()))
-        counted = finish(SelectionSession(pool, budget=40, k=40, config=TrendConfig()), scores)
+        counted = play(SelectionSession(pool, budget=40, k=40, config=TrendConfig()), scores)
         room = limit.limit
         for document in counted.selection().documents:
             if lengths[document] <= room:
                 room -= lengths[document]
                 shares["count"] += scores[document]
-        aware = finish(SelectionSession(pool, budget=40, k=limit, config=TrendConfig()), scores)
+        aware = play(SelectionSession(pool, budget=40, k=limit, config=TrendConfig()), scores)
         shares["tokens"] += scores[aware.selection().documents].sum()
     assert shares["tokens"] > shares["count"]

@@ -8,18 +8,16 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.selection import Config, Pool, SelectionConfig, SelectionSession, StopReason, TrendConfig
 from boundarymorph.selection.capacity import TokenCapacity
 from boundarymorph.selection.link import Scale
-from tests.selection.pools import Scores, clustered
+from tests.selection.pools import Scores, clustered, play
 
 CONFIGS: tuple[Config, ...] = (TrendConfig(), SelectionConfig())
 
 
-def play(
+def reaching(
     pool: Pool, scores: Scores, budget: int, least: float, k: int = 400, size: int = 4, config: Config | None = None
 ) -> SelectionSession:
     session = SelectionSession(pool, budget=budget, k=k, config=config or TrendConfig(), min_relevance=least)
-    while (asked := session.ask(size)).size:
-        session.tell(asked, scores[asked])
-    return session
+    return play(session, scores, size)
 
 
 def f1(chosen: np.ndarray, scores: Scores, least: float) -> float:
@@ -32,13 +30,10 @@ def test_it_finds_more_of_them_than_a_set_of_k_does_or_the_first_documents() -> 
     for seed in range(4):
         pool, scores = clustered(400, 12, seed)
         least = float(np.quantile(scores, 0.9))
-        session = play(pool, scores, 40, least)
+        session = reaching(pool, scores, 40, least)
         ours.append(f1(session.selection().documents, scores, least))
         first.append(f1(np.flatnonzero(scores[:40] >= least), scores, least))
-        default = SelectionSession(pool, budget=40, k=100, config=TrendConfig())
-        while (asked := default.ask(4)).size:
-            default.tell(asked, scores[asked])
-        found = default.selection()
+        found = play(SelectionSession(pool, budget=40, k=100, config=TrendConfig()), scores, 4).selection()
         thresholded.append(f1(found.documents[found.relevance >= least], scores, least))
         assert abs(session.expected_loss() - (1 - ours[-1])) < 0.3
     assert np.mean(ours) > np.mean(first) + 0.1
@@ -75,16 +70,16 @@ def test_no_more_than_k_and_these_are_the_most_relevant(config: Config) -> None:
 
 def test_nothing_is_returned_where_nothing_reaches_it() -> None:
     pool, scores = clustered(150, 8, 0)
-    session = play(pool, 0.1 * scores, 30, 0.9)
+    session = reaching(pool, 0.1 * scores, 30, 0.9)
     assert session.selection().documents.size == 0 and session.spent == 30
     assert session.expected_loss() < 0.1
-    everything = play(pool, 0.5 + 0.4 * scores, 30, 0.2, k=150)
+    everything = reaching(pool, 0.5 + 0.4 * scores, 30, 0.2, k=150)
     assert everything.selection().documents.size == 150
 
 
 def test_what_is_most_in_doubt_is_asked() -> None:
     pool, scores = clustered(300, 12, 3)
-    session = play(pool, scores, 20, 0.6)
+    session = reaching(pool, scores, 20, 0.6)
     session.budget += 1
     (asked,) = session.ask()
     shares = session._posterior.beliefs.reaching(0.6).mean

@@ -22,7 +22,7 @@ from boundarymorph.selection import (
 )
 from boundarymorph.selection.process import GaussianProcess
 from boundarymorph.selection.session import LOOK_AHEAD_FROM
-from tests.selection.pools import FAMILIES, clustered
+from tests.selection.pools import FAMILIES, clustered, play
 
 CONFIGS = (
     SelectionConfig(),
@@ -81,8 +81,7 @@ def test_ids_do_not_matter(seed: int) -> None:
     histories = []
     for variant in (pool, renamed):
         session = SelectionSession(variant, budget=30, k=25)
-        while (asked := session.ask()).size:
-            session.tell(asked, scores[asked])
+        play(session, scores)
         histories.append(session.history)
     assert histories[0] == histories[1]
 
@@ -109,8 +108,7 @@ def test_tied_retrieval_scores_keep_the_given_order() -> None:
 def test_a_round_of_one_is_the_sequential_rule_and_rounds_agree_with_relearning() -> None:
     pool, scores = clustered(200, 12, 2)
     session = SelectionSession(pool, budget=30, k=40)
-    while (asked := session.ask(5)).size:
-        session.tell(asked, scores[asked])
+    play(session, scores, 5)
     relearned = SelectionSession(pool, budget=30, k=40)
     for start in range(0, 30, 5):
         asked = relearned.ask(5)
@@ -160,8 +158,7 @@ def test_expected_loss_is_against_the_best_set_of_what_may_come(config: Config, 
     pool, scores = clustered(800, 8, 1)
     capacity = TokenCapacity(rng.integers(1, 4, 800).astype(float), 400.0) if by_tokens else DocumentCapacity(200)
     session = SelectionSession(pool, budget=25, k=capacity, config=config)
-    while (asked := session.ask(5)).size:
-        session.tell(asked, scores[asked])
+    play(session, scores, 5)
     shares, outcomes = session._posterior.beliefs.outcomes()
     best = []
     for _ in range(40):
@@ -201,8 +198,7 @@ def test_stop_reasons() -> None:
         (50, 12, StopReason.NOTHING_TO_DECIDE),
     ):
         session = SelectionSession(pool, budget=budget, k=k)
-        while (asked := session.ask()).size:
-            session.tell(asked, scores[asked])
+        play(session, scores)
         assert session.stop_reason is reason
 
 
@@ -260,8 +256,7 @@ def test_looking_ahead_changes_no_pick(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("boundarymorph.selection.session.LOOK_AHEAD_FROM", first)
         for round_size in (1, 4):
             session = SelectionSession(pool, budget=160, k=50)
-            while (asked := session.ask(round_size)).size:
-                session.tell(asked, scores[asked])
+            play(session, scores, round_size)
             runs.append((round_size, [o.document for o in session.history], session.belief.mean))
     for plain, ahead in zip(runs[:2], runs[2:], strict=True):
         assert plain[:2] == ahead[:2]
@@ -281,8 +276,7 @@ def test_looking_ahead_begins_where_it_pays_and_foresees_picks(config: Config, m
     monkeypatch.setattr(GaussianProcess, "prepare", watched)
     pool, scores = clustered(400, 16, 4)
     session = SelectionSession(pool, budget=160, k=50, config=config)
-    while (asked := session.ask()).size:
-        session.tell(asked, scores[asked])
+    play(session, scores)
     seen = {observed for observed, _ in passes}
     assert min(seen) >= LOOK_AHEAD_FROM
     assert all(ready for _, ready in passes)
@@ -301,8 +295,7 @@ def test_what_is_given_up_is_out_of_play() -> None:
     assert (session.spent, session.given_up) == (2, 2)
     session.give_up(told[:1])  # its score stays evidence
     assert session.belief.scored[told].all() and session.spent == 2
-    while (asked := session.ask(3)).size:
-        session.tell(asked, scores[asked])
+    play(session, scores, 3)
     assert session.spent == 10
     before = session.selection().documents
     for beyond in (-1, 60):

@@ -17,7 +17,7 @@ from boundarymorph.selection.geometry import median_distance
 from boundarymorph.selection.kernels import VonMisesFisher
 from boundarymorph.selection.link import Scale
 from boundarymorph.selection.trend import APART, LINEAR_WEIGHT, NOISE, Mixture, TrendPosterior
-from tests.selection.pools import FAMILIES, Scores, clustered
+from tests.selection.pools import FAMILIES, Scores, clustered, play
 
 Matrix = NDArray[np.float64]
 
@@ -307,7 +307,4 @@ def test_learns_a_trend_that_the_prior_has_wrong() -> None:
 
 
 def run(pool: Pool, scores: Scores, budget: int, k: int, round_size: int) -> SelectionSession:
-    session = SelectionSession(pool, budget=budget, k=k, config=TrendConfig())
-    while (asked := session.ask(round_size)).size:
-        session.tell(asked, scores[asked])
-    return session
+    return play(SelectionSession(pool, budget=budget, k=k, config=TrendConfig()), scores, round_size)

@@ -15,19 +15,12 @@ from boundarymorph.retrieval.retriever import Retrieved, Retriever, Search
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection import Pool
 from boundarymorph.selector.task import SelectionTask
+from tests.clocks import Clock
 from tests.retrieval.fakes import vector_of
 from tests.scoring.fakes import SeededScorer
 
 QUERY = "query"
 IDS = [f"d{number}" for number in range(30)]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class FakeRetriever:

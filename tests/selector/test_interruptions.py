@@ -24,9 +24,10 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Retrieved
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selector.selector import Selector
+from tests.clocks import Clock
 from tests.patience import PATIENCE
 from tests.scoring.fakes import SeededScorer
-from tests.selector.fakes import IDS, Clock, FakeRetriever, SlowScorer, SteadyScorer, Trouble, own_pool, task
+from tests.selector.fakes import IDS, FakeRetriever, SlowScorer, SteadyScorer, Trouble, own_pool, task
 
 
 class TestLessThanWanted:

@@ -21,8 +21,9 @@ from boundarymorph.selection.methods import METHODS
 from boundarymorph.selector.result import Progress, SelectionResult
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionTask
+from tests.clocks import Clock
 from tests.scoring.fakes import SeededScorer, score_of
-from tests.selector.fakes import IDS, QUERY, Clock, FakeRetriever, SlowScorer, Trouble, task
+from tests.selector.fakes import IDS, QUERY, FakeRetriever, SlowScorer, Trouble, task
 
 
 async def test_the_way_of_a_request(selector_of: Callable[..., Selector]) -> None:

@@ -14,19 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from boundarymorph.access.admission import FEWER, Admission
 from boundarymorph.access.memory import BytesInHand
 from boundarymorph.errors import Overloaded
+from tests.clocks import StoppedLoop
 from tests.stateful.profile import draws
 
 RUNNING, WAITING, OF_CALLER = 2, 3, 4
 IN_HAND = 10
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock stands still until `now` is set."""
-
-    now = 0.0
-
-    def time(self) -> float:
-        return self.now
 
 
 @dataclass(eq=False)
@@ -45,7 +37,7 @@ class Request:
 class AdmissionMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
-        self.loop = VirtualLoop()
+        self.loop = StoppedLoop()
         self.admission = Admission(running=RUNNING, waiting=WAITING, of_caller=OF_CALLER, clock=self.loop.time)
         self.inside: list[Request] = []
         self.last_turn: dict[str, int] = {}

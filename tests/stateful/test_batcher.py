@@ -21,6 +21,7 @@ from boundarymorph.inference.batching.batcher import Batcher
 from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory, Results
 from boundarymorph.scoring.batching import SCORER
 from boundarymorph.scoring.cross_encoder import Pair
+from tests.clocks import StoppedLoop
 from tests.stateful.profile import draws
 
 MOST_WAITING = 24  # tokens
@@ -32,15 +33,6 @@ NONSENSE: dict[str, Any] = {
     "too few": np.empty(0),
     "words": np.array(["x"]),
 }
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """Its time passes when it is told to."""
-
-    now = 1_000.0
-
-    def time(self) -> float:
-        return self.now
 
 
 @dataclass(eq=False)
@@ -103,7 +95,7 @@ class Request:
 class BatcherMachine(RuleBasedStateMachine):
     @initialize(workers=st.integers(1, 2), pads=st.booleans())
     def begin(self, workers: int, pads: bool) -> None:
-        self.loop = VirtualLoop()
+        self.loop = StoppedLoop()
         self.model = ObedientModel(workers, pads)
         self.lost = 0
         self.batcher: Batcher[Pair] = Batcher(

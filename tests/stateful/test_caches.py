@@ -20,7 +20,8 @@ from boundarymorph.caching.link import RedisLink
 from boundarymorph.caching.memory import MemoryEmbeddingCache, MemoryScoreCache
 from boundarymorph.caching.redis import RedisEmbeddingCache, RedisScoreCache, score_key
 from boundarymorph.caching.scores import CachedScore, ScoreCache
-from tests.caching.servers import Clock, RedisServer
+from tests.caching.servers import RedisServer
+from tests.clocks import Clock
 from tests.stateful.profile import draws
 
 LIVE = 10  # seconds

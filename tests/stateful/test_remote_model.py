@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import selectors
 from typing import Any
 
 import httpx
@@ -14,6 +13,7 @@ from boundarymorph.errors import DeadlineExceeded, Overloaded, ScorerFailed, Sco
 from boundarymorph.remote.model import GRACE
 from boundarymorph.scoring.remote.client import RemoteScorer
 from boundarymorph.scoring.remote.urls import parse
+from tests.clocks import VirtualLoop
 from tests.stateful.profile import draws
 
 ATTEMPT = 1.0  # seconds that a request may take by itself
@@ -21,25 +21,6 @@ LATENCY = 0.05  # seconds that a server takes
 HURRY, PATIENCE = 0.02, 8.0  # seconds that callers wait
 TEXTS = [f"text {number}" for number in range(6)]
 STATES = ["well", "dead", "hangs", "frozen", "busy", "broken"]  # one that is frozen does not describe itself either
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """Where there is nothing to do, the time of the next thing comes at once."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        loop = self
-
-        class Selector(selectors.DefaultSelector):
-            def select(self, timeout: float | None = None) -> Any:
-                assert timeout is not None, "all wait, and nothing will ever happen"
-                loop.now += timeout
-                return super().select(0)
-
-        super().__init__(Selector())
-
-    def time(self) -> float:
-        return self.now
 
 
 def score_of(model: str, text: str) -> float:

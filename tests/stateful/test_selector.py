@@ -29,6 +29,7 @@ from boundarymorph.selection.methods import METHODS
 from boundarymorph.selector.result import Interruption, Progress, SelectionResult
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import Accepted, Goal, SelectionTask
+from tests.clocks import VirtualLoop
 from tests.retrieval.fakes import vector_of
 from tests.scoring.fakes import SeededScorer, score_of
 from tests.selector.fakes import FakeRetriever, own_pool
@@ -43,18 +44,8 @@ RETRIEVER_TROUBLE = (Overloaded("busy"), RetrieverUnavailable("away"), Retriever
 SCORER_TROUBLE = (Overloaded("busy"), ScorerUnavailable("away"), ScorerFailed("broken"))
 
 
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """Time passes only when there is nothing else to do, and then at once. What is for threads is done right here."""
-
-    now = 1_000.0
-
-    def time(self) -> float:
-        return self.now
-
-    def _run_once(self) -> None:
-        if not self._ready and self._scheduled:  # type: ignore[attr-defined]
-            self.now = max(self.now, self._scheduled[0].when())  # type: ignore[attr-defined]
-        super()._run_once()  # type: ignore[misc]
+class SelectorLoop(VirtualLoop):
+    """What is for threads is done right here."""
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, function: Callable[..., Result], *args: Any
@@ -133,7 +124,7 @@ class SelectorMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.loop = VirtualLoop()
+        self.loop = SelectorLoop()
         self.retriever, self.scorer = ScriptedRetriever(), ScriptedScorer()
         self.retriever.texts = {id: f"text of {id}" for id in IDS}
         cache = MemoryScoreCache(clock=self.loop.time)

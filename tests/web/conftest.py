@@ -86,7 +86,7 @@ def opened(browser: Browser, demonstrated: Service) -> Open:
             context.add_init_script(script)
             page = context.new_page()
 
-            def heard(message: ConsoleMessage) -> None:
+            def on_message(message: ConsoleMessage) -> None:
                 if not (refusals and message.text.startswith(REFUSED)):
                     said.append(message.text)
 
@@ -94,7 +94,7 @@ def opened(browser: Browser, demonstrated: Service) -> Open:
                 if not request.url.startswith((url, "data:")):
                     said.append(request.url)
 
-            page.on("console", heard)
+            page.on("console", on_message)
             page.on("pageerror", lambda error: said.append(str(error)))
             page.on("request", asked)
             page.goto(url + path)

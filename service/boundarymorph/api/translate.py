@@ -310,9 +310,9 @@ def _of_all(believed: Selection | None, pool: Pool) -> tuple[list[float | None],
     values = np.full((2, len(pool)), np.nan)
     if believed is not None:
         values[:, believed.documents] = np.round((believed.relevance, believed.std), DECIMALS)
-    told = values.astype(object)
-    told[np.isnan(values)] = None
-    return told[0].tolist(), told[1].tolist()
+    nullable = values.astype(object)
+    nullable[np.isnan(values)] = None
+    return nullable[0].tolist(), nullable[1].tolist()
 
 
 def _rounded(values: NDArray[np.float64]) -> list[float]:

@@ -81,7 +81,7 @@ class Session(ABC):
     def ask(self, n: int = 1) -> NDArray[np.intp]:
         """Positions of the next documents to score, at most n and never more than the budget has left.
 
-        What was asked before and not told is given up: a round that failed may be asked anew.
+        What was asked before and has no score yet is forgotten: a round that failed may be asked anew.
         """
         if n < 1:
             raise InvalidInput(f"a round of {n} documents; it must be 1 or more")
@@ -91,14 +91,14 @@ class Session(ABC):
 
     def tell(self, documents: Sequence[int] | NDArray[np.intp], scores: Sequence[float] | NDArray[np.float64]) -> None:
         """Give the scores in [0, 1] of some or all documents of the last `ask`. InvalidInput changes nothing."""
-        told = scores_of_asked(documents, scores, self._asked.keys())
-        if not told:
+        given = scores_of_asked(documents, scores, self._asked.keys())
+        if not given:
             return
         self.rounds += 1
-        for document, score in told.items():
+        for document, score in given.items():
             choice = self._asked.pop(document)
             self.history.append(Observation(document, choice.rival, choice.value, self.rounds, score))
-        self._observe(told)
+        self._observe(given)
 
     def leave_unscored(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
         """Documents of the last `ask` of which the scorer made nothing: they are believed as before, may be selected,
@@ -112,7 +112,7 @@ class Session(ABC):
 
     def give_up(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
         """Leave documents out from now on, such as those that exist no more: they are not asked (again) and not
-        selected, and cost nothing. What was told of them before stays evidence. InvalidInput changes nothing."""
+        selected, and cost nothing. What was scored of them before stays evidence. InvalidInput changes nothing."""
         positions = np.asarray(documents, dtype=np.intp)
         if ((positions < 0) | (positions >= len(self.pool))).any():
             raise InvalidInput(f"the pool has {len(self.pool)} documents; give up positions from 0 to one less")
@@ -145,15 +145,15 @@ def ranked(documents: NDArray[np.intp], belief: Belief) -> Selection:
 def scores_of_asked(
     documents: Sequence[int] | NDArray[np.intp], scores: Sequence[float] | NDArray[np.float64], asked: Set[int]
 ) -> dict[int, float]:
-    """The scores by document, in the order told. Raises InvalidInput unless each is one in [0, 1] of an asked one."""
+    """The scores by document, in the given order. Raises InvalidInput unless each is one in [0, 1] of an asked one."""
     values = np.asarray(scores, dtype=np.float64)
-    told = [int(document) for document in documents]
-    if values.shape != (len(told),):
-        raise InvalidInput(f"{len(told)} documents came with scores of shape {values.shape}; give one score each")
-    if not set(told) <= asked or len(set(told)) != len(told):
-        raise InvalidInput("scores are told once, and only of documents that the last ask named")
+    positions = [int(document) for document in documents]
+    if values.shape != (len(positions),):
+        raise InvalidInput(f"{len(positions)} documents came with scores of shape {values.shape}; give one score each")
+    if not set(positions) <= asked or len(set(positions)) != len(positions):
+        raise InvalidInput("scores are given once, and only for documents that the last ask named")
     refuse_impossible(values)
-    return dict(zip(told, values.tolist(), strict=True))
+    return dict(zip(positions, values.tolist(), strict=True))
 
 
 def refuse_impossible(scores: NDArray[np.float64]) -> None:

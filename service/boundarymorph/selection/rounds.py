@@ -2,7 +2,7 @@
 
 from math import isqrt
 
-FIRST = 2  # the looks at rank 0 and k, which no score decides
+FIRST = 2  # the documents at ranks 0 and k, which no score decides
 
 
 def growing(known: int, left: int, budget: int) -> int:

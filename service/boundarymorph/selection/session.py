@@ -74,7 +74,7 @@ class SelectionSession(Session):
 
     @property
     def spent(self) -> int:
-        """Calls told so far, and those that brought no score."""
+        """Calls that brought a score so far, and those that brought no score."""
         return len(self.history) + len(self._unanswered)
 
     @property
@@ -93,7 +93,7 @@ class SelectionSession(Session):
     @property
     def covered(self) -> bool:
         """Whether the budget pays for every score that is missing, and all of them are wanted, for the order or the
-        set: what is asked first then matters only if the rest is never told."""
+        set: what is asked first then matters only if the rest is never scored."""
         settles = self._settle is not None and not self.orders
         return self._order and not settles and self.budget - self.spent >= len(self._unscored)
 
@@ -109,7 +109,7 @@ class SelectionSession(Session):
     def expected_loss(self) -> float:
         """What the set is expected to miss, as a share of its expected relevance, by not knowing every score.
 
-        Against the set of somebody who knew them all: what each document may turn out to score is taken on its own,
+        Against the set that all scores would give: what each document may turn out to score is taken on its own,
         without what all of them share, and of all that may come, as much as fits is the best. 0 once everything is
         scored, and where everything fits.
         """

@@ -19,6 +19,7 @@ from boundarymorph.errors import (
 )
 from boundarymorph.scoring.remote.client import RemoteScorer
 from boundarymorph.scoring.remote.urls import Endpoint, parse
+from tests.clocks import Clock
 from tests.contract.scorer import QUERY, TEXTS
 from tests.patience import PATIENCE
 from tests.scoring.fakes import score_of
@@ -44,16 +45,6 @@ KEY = "sk-0123456789"
 UP_TO = PATIENCE
 
 
-class Stopped:
-    """A clock that goes on when a test says so, however slow the machine."""
-
-    def __init__(self) -> None:
-        self.now = time.monotonic()
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @asynccontextmanager
 async def scoring(*servers: Server, **options: Any) -> AsyncIterator[RemoteScorer]:
     scorer = RemoteScorer([server.endpoint() for server in servers], **options)
@@ -77,7 +68,7 @@ class TestFailover:
             assert len(servers[1].asked) == 5
 
     async def test_killed_while_it_scores(self) -> None:
-        async with running(Ours(), Ours()) as servers, scoring(*servers, clock=Stopped()) as scorer:
+        async with running(Ours(), Ours()) as servers, scoring(*servers, clock=Clock(time.monotonic())) as scorer:
             await scorer.connect()
             for server in servers:
                 server.script = [hang]
@@ -95,7 +86,7 @@ class TestFailover:
 
     @pytest.mark.parametrize("status", [500, 502, 503, 504, 424])
     async def test_a_server_that_does_not_work(self, status: int) -> None:
-        async with running(Tei(), Tei()) as servers, scoring(*servers, clock=Stopped()) as scorer:
+        async with running(Tei(), Tei()) as servers, scoring(*servers, clock=Clock(time.monotonic())) as scorer:
             servers[0].behaviour = answer({"error": "CUDA error", "error_type": "Backend"}, status)
             for _ in range(5):
                 await check(scorer)
@@ -104,7 +95,7 @@ class TestFailover:
 
     async def test_a_server_whose_answers_are_unusable(self) -> None:
         """Another one could do with the same texts, so it is left alone."""
-        async with running(Ours(), Ours()) as servers, scoring(*servers, clock=Stopped()) as scorer:
+        async with running(Ours(), Ours()) as servers, scoring(*servers, clock=Clock(time.monotonic())) as scorer:
             servers[0].behaviour = answer({"scores": [], "model": MODEL})
             for _ in range(8):
                 await check(scorer)
@@ -113,7 +104,7 @@ class TestFailover:
 
     async def test_texts_that_no_server_can_do_with(self) -> None:
         """Which is no fault of the servers: other texts find them as before."""
-        async with running(Ours(), Ours()) as servers, scoring(*servers, clock=Stopped()) as scorer:
+        async with running(Ours(), Ours()) as servers, scoring(*servers, clock=Clock(time.monotonic())) as scorer:
             for server in servers:
                 server.script = [answer({"scores": "nan", "model": MODEL})]
             with pytest.raises(ScorerFailed, match="unusable scores"):
@@ -124,7 +115,7 @@ class TestFailover:
             assert all(len(server.asked) > 1 for server in servers)
 
     async def test_one_is_down_and_the_other_s_answers_are_unusable(self) -> None:
-        async with running(Ours(), Ours()) as servers, scoring(*servers, clock=Stopped()) as scorer:
+        async with running(Ours(), Ours()) as servers, scoring(*servers, clock=Clock(time.monotonic())) as scorer:
             await check(scorer)
             await servers[0].kill()
             servers[1].behaviour = answer({"scores": "nan", "model": MODEL})
@@ -133,7 +124,7 @@ class TestFailover:
                     await scorer.score(QUERY, TEXTS)
 
     async def test_a_server_that_hangs(self) -> None:
-        options = {"attempt_timeout": 0.5, "clock": Stopped()}
+        options = {"attempt_timeout": 0.5, "clock": Clock(time.monotonic())}
         async with running(Ours(), Ours()) as servers, scoring(*servers, **options) as scorer:
             servers[0].behaviour = hang
             await asyncio.gather(*(check(scorer) for _ in range(4)))
@@ -142,7 +133,7 @@ class TestFailover:
             assert 1 <= asked == len(servers[0].asked)
 
     async def test_nothing_is_attempted_while_all_are_known_to_be_down(self) -> None:
-        clock = Stopped()
+        clock = Clock(time.monotonic())
         async with running(Ours(), Ours()) as servers, scoring(*servers, clock=clock) as scorer:
             await check(scorer)
             for server in servers:
@@ -166,7 +157,7 @@ class TestFailover:
                 await scorer.connect()
 
     async def test_it_is_used_again_when_it_is_back(self) -> None:
-        clock = Stopped()
+        clock = Clock(time.monotonic())
         async with running(Ours(most=2)) as [server], scoring(server, clock=clock) as scorer:
             await check(scorer)
             await server.kill()
@@ -179,7 +170,7 @@ class TestFailover:
             await check(scorer)
 
     async def test_a_request_of_many_parts_is_whole_when_its_first_finds_the_server_back(self) -> None:
-        clock, texts = Stopped(), [f"text {index}" for index in range(100)]
+        clock, texts = Clock(time.monotonic()), [f"text {index}" for index in range(100)]
         async with running(Tei()) as [server], scoring(server, clock=clock) as scorer:
             await server.kill()
             with pytest.raises(ScorerUnavailable):
@@ -191,7 +182,7 @@ class TestFailover:
 
     async def test_who_is_told_that_it_is_away_and_that_it_is_back(self, caplog: pytest.LogCaptureFixture) -> None:
         changes: list[tuple[str, bool]] = []
-        clock = Stopped()
+        clock = Clock(time.monotonic())
         caplog.set_level("INFO", logger="boundarymorph")
         async with running(Ours(), Ours()) as servers:
             first, second = (server.endpoint().base for server in servers)
@@ -228,7 +219,7 @@ class TestFailover:
             assert changes == [(server.endpoint().base, works) for works in (True, False)]
 
     async def test_nobody_waits_to_see_whether_it_is_back(self) -> None:
-        clock = Stopped()
+        clock = Clock(time.monotonic())
         async with running(Ours(), Ours()) as [good, bad], scoring(good, bad, clock=clock) as scorer:
             await scorer.connect()
             bad.behaviour = answer("broken", 500)
@@ -246,7 +237,7 @@ class TestFailover:
             await _within(_until_asked(bad, scorer, clock))
 
     async def test_back_as_another_model(self) -> None:
-        clock = Stopped()
+        clock = Clock(time.monotonic())
         async with running(Ours("a")) as [server], scoring(server, clock=clock) as scorer:
             assert (await scorer.score(QUERY, TEXTS)).model == "a"
             await server.kill()
@@ -258,7 +249,7 @@ class TestFailover:
             assert (await scorer.score(QUERY, TEXTS)).model == scorer.name == scorer.identity == "b"
 
     async def test_it_is_tried_by_one_request_at_a_time(self) -> None:
-        clock = Stopped()
+        clock = Clock(time.monotonic())
         async with running(Ours()) as [server], scoring(server, clock=clock) as scorer:
             server.behaviour = answer("broken", 500)
             with pytest.raises(ScorerUnavailable):
@@ -307,7 +298,7 @@ class TestPaidRequests:
             assert sum(len(server.asked) for server in servers) == 1
 
     async def test_one_that_may_have_been_carried_out_is_not_repeated(self) -> None:
-        clock = Stopped()
+        clock = Clock(time.monotonic())
         async with (
             running(Cohere(), Cohere()) as servers,
             scoring(*servers, attempt_timeout=0.3, clock=clock) as scorer,
@@ -329,7 +320,7 @@ class TestPaidRequests:
             assert len(server.asked) == 2
 
     async def test_a_server_that_is_back_is_used_beside_another(self) -> None:
-        clock = Stopped()
+        clock = Clock(time.monotonic())
         async with running(Cohere(), Cohere()) as servers, scoring(*servers, clock=clock) as scorer:
             await servers[0].kill()
             for _ in range(6):
@@ -557,7 +548,7 @@ class TestDeadline:
 
     async def test_a_caller_in_a_hurry_is_no_trial_of_a_server_that_is_back(self) -> None:
         """The server is looked at again as soon as that caller has left."""
-        clock = Stopped()
+        clock = Clock(time.monotonic())
         async with running(Ours()) as [server], scoring(server, clock=clock, timeout=0.02) as scorer:
             server.behaviour = answer("broken", 500)
             with pytest.raises(ScorerUnavailable):
@@ -570,7 +561,7 @@ class TestDeadline:
 
     async def test_a_server_that_hangs_is_ejected_though_nobody_waits_for_long(self) -> None:
         changes: list[bool] = []
-        clock = Stopped()
+        clock = Clock(time.monotonic())
         options = {"attempt_timeout": 0.2, "clock": clock, "on_change": lambda _, works: changes.append(works)}
         async with running(Ours()) as [server], scoring(server, **options) as scorer:
             await scorer.connect()
@@ -583,7 +574,10 @@ class TestDeadline:
                 await scorer.score(QUERY, TEXTS)
 
     async def test_who_lets_callers_wait_is_asked_after_the_others(self) -> None:
-        async with running(Ours(), Ours()) as servers, scoring(*servers, clock=Stopped(), timeout=0.1) as scorer:
+        async with (
+            running(Ours(), Ours()) as servers,
+            scoring(*servers, clock=Clock(time.monotonic()), timeout=0.1) as scorer,
+        ):
             await scorer.connect()
             hanging = servers[0]
             hanging.behaviour = hang
@@ -654,7 +648,10 @@ class TestSeveralServers:
             assert len(used.asked) == 4 and other.asked == []
 
     async def test_the_model_of_most(self) -> None:
-        async with running(Ours("a"), Ours("b"), Ours("b")) as servers, scoring(*servers, clock=Stopped()) as scorer:
+        async with (
+            running(Ours("a"), Ours("b"), Ours("b")) as servers,
+            scoring(*servers, clock=Clock(time.monotonic())) as scorer,
+        ):
             await scorer.connect()
             for _ in range(6):
                 assert (await scorer.score(QUERY, TEXTS)).model == "b"
@@ -664,7 +661,7 @@ class TestSeveralServers:
     async def test_an_update_of_one_after_the_other_is_followed(
         self, count: int, caplog: pytest.LogCaptureFixture
     ) -> None:
-        clock = Stopped()
+        clock = Clock(time.monotonic())
         async with running(*(Tei("a") for _ in range(count))) as servers, scoring(*servers, clock=clock) as scorer:
             models = [(await scorer.score(QUERY, TEXTS)).model]
             for server in servers:
@@ -734,7 +731,7 @@ class TestSeveralServers:
             assert all(server.asked for server in servers)
 
     async def test_one_with_a_lower_limit_gets_smaller_requests(self) -> None:
-        clock = Stopped()
+        clock = Clock(time.monotonic())
         async with running(Ours(most=4), Ours(most=2)) as [large, small], scoring(large, small, clock=clock) as scorer:
             await small.kill()
             await scorer.connect()
@@ -820,7 +817,7 @@ async def _asked(*servers: Server) -> Server:
     return waits[done.pop()]
 
 
-async def _until_asked(server: Server, scorer: RemoteScorer, clock: Stopped) -> None:
+async def _until_asked(server: Server, scorer: RemoteScorer, clock: Clock) -> None:
     """Score, and let time pass, until this server has its turn."""
     server.arrived.clear()
     while not server.arrived.is_set():

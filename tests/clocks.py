@@ -1,0 +1,40 @@
+"""Clocks and event loops that tests move on."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from typing import Any
+
+
+class Clock:
+    """A clock that stands still until `now` is set."""
+
+    def __init__(self, now: float = 1_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class StoppedLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock stands still until `now` is set."""
+
+    now = 1_000.0
+
+    def time(self) -> float:
+        return self.now
+
+
+class VirtualLoop(StoppedLoop):
+    """Where there is nothing to do, the time of the next thing comes at once; without one, what a thread does."""
+
+    def __init__(self) -> None:
+        loop = self
+
+        class Selector(selectors.DefaultSelector):
+            def select(self, timeout: float | None = None) -> Any:
+                loop.now += timeout or 0.0
+                return super().select(None if timeout is None else 0)
+
+        super().__init__(Selector())
