@@ -72,6 +72,12 @@ def test_the_share_of_runs_that_are_best_where_they_were_told(second: list[float
     assert curves.best_where_told == share
 
 
+def test_the_runs_that_are_beaten_where_they_were_told_are_named() -> None:
+    curves = CapacityCurves([5, 10], [3, 5, 10], np.array([[0.5, 0.9, 0.6], [0.5, 0.93, 0.8]]))
+    ((told, (better, points)),) = curves.beaten.items()
+    assert (told, better, round(points, 9)) == (5, 10, 0.03)
+
+
 def test_latencies_count_calls() -> None:
     found = {(one.method, one.budget): one for one in latencies(OUTCOME, 5, 0.5)}
     assert ("mips", 4) not in found, "without calls there is nothing to compare"

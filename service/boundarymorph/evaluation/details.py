@@ -50,7 +50,12 @@ def details(found: Study, pictures: Sequence[str]) -> list[str]:
             f"**Capacity.** {titles[name]} at B = {budget}, told k = "
             f"{', '.join(str(told) for told in curves.optimised)}: in "
             f"{100 * curves.best_where_told:.0f} % of these no run beats the one that was told the k at which "
-            "it is judged (to 0.1 points)."
+            "it is judged (to 0.1 points)"
+            + "".join(
+                f"; at k = {told} the one that was told {better} does, by {100 * points:.1f} points"
+                for told, (better, points) in curves.beaten.items()
+            )
+            + "."
         )
     shares = found.shares()
     if shares:
