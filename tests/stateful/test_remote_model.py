@@ -166,3 +166,16 @@ def test_a_server_that_restarted_with_another_model_is_followed_while_it_is_over
     assert machine.scorer.identity == "hub/b"
     machine.ask([PATIENCE])
     machine.teardown()
+
+
+def test_two_servers_with_a_new_model_outvote_one_that_refuses_everything() -> None:
+    machine = RemoteModelMachine()
+    machine.start(count=3, seed=0)
+    machine.settle()
+    machine.servers[0].state = "busy"
+    for server in machine.servers[1:]:
+        server.model, server.connected = "hub/b", False
+    machine.settle()
+    assert machine.scorer.identity == "hub/b"
+    machine.ask([PATIENCE])
+    machine.teardown()

@@ -152,6 +152,7 @@ class Balancer(Generic[P]):
                 raise relayed.error from relayed
             except Busy as busy:
                 self._pause(index, busy)
+                self._probe_doubtful()
                 if deadline is None:
                     tried.add(index)
             except Flawed as flaw:
