@@ -105,7 +105,8 @@ class RemoteModelMachine(RuleBasedStateMachine):
             return await asyncio.gather(*(self._call(seconds) for seconds in waits))
 
         answered = self.loop.run_until_complete(all_of_them())
-        if self.settled and any(server.state == "well" for server in self.servers):
+        in_use = self.scorer.identity
+        if self.settled and any(server.state == "well" and server.model == in_use for server in self.servers):
             wanted = [done for done, seconds in zip(answered, waits, strict=True) if seconds == PATIENCE]
             assert all(wanted), "a caller with time was told that nobody works"
 
@@ -120,11 +121,10 @@ class RemoteModelMachine(RuleBasedStateMachine):
 
         self.loop.run_until_complete(some_time())
         self.settled = True
-        well = [server for server in self.servers if server.state == "well"]
-        if well:
-            votes = [server.model for server in well]
+        if any(server.state == "well" for server in self.servers):
+            votes = [server.model for server in self.servers if server.state in ("well", "busy")]
             assert votes.count(str(self.scorer.identity)) >= 1, "no server that works serves the model in use"
-            if all(server.state in ("well", "dead", "broken", "frozen") for server in self.servers):
+            if all(server.state != "hangs" for server in self.servers):
                 assert votes.count(str(self.scorer.identity)) * 2 >= len(votes), "most serve another model"
         for server, works in zip(self.servers, self.works.values(), strict=True):
             if server.state == "well" and server.model == self.scorer.identity:
