@@ -111,12 +111,13 @@ async def _filled_once() -> Path:
         folder = Path(mkdtemp(prefix="filled-"))
         atexit.register(shutil.rmtree, folder)
         async with serving(Settings(data_directory=folder)) as client:
-            await _fill(client)
+            await fill(client)
         _made.append(folder)
     return _made[0]
 
 
-async def _fill(client: httpx.AsyncClient) -> None:
+async def fill(client: httpx.AsyncClient) -> None:
+    """The indexes "texts" (d0 to d39) and "own" (e0 to e3, the unit vectors)."""
     answer(await client.put("/indexes/texts"))
     lines = b"\n".join(orjson.dumps(document | {"metadata": {"from": "index"}}) for document in texts(40))
     assert answer(await client.post("/indexes/texts/documents", content=lines, headers=NDJSON))["added"] == 40

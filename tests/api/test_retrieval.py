@@ -30,6 +30,7 @@ from tests.api.service import (
     answer,
     client_of,
     fake_retrieval,
+    fill,
     on_socket,
     problem,
     ready,
@@ -49,16 +50,6 @@ def fake_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None)
     """A real client of a retriever; the scorer is cheap and deterministic."""
     retriever, scorer = RemoteRetriever(*settings.retriever.url), SeededScorer()
     return Gateway(retriever, scorer, Selector(retriever, scorer))
-
-
-async def fill(client: httpx.AsyncClient) -> None:
-    """The indexes "texts" (d0 to d39) and "own" (e0 to e3, the unit vectors)."""
-    answer(await client.put("/indexes/texts"))
-    lines = b"\n".join(orjson.dumps(document | {"metadata": {"from": "index"}}) for document in texts(40))
-    assert answer(await client.post("/indexes/texts/documents", content=lines, headers=NDJSON))["added"] == 40
-    answer(await client.put("/indexes/own", json={"dimension": 4}))
-    units = [{"id": f"e{i}", "text": f"unit {i}", "embedding": [float(i == j) for j in range(4)]} for i in range(4)]
-    assert answer(await client.post("/indexes/own/documents", json=units))["added"] == 4
 
 
 @pytest.fixture
