@@ -33,7 +33,7 @@ from PIL import Image
 from boundarymorph.access import keys
 from tests.caching.servers import RedisServer
 from tests.faults import stand_in
-from tests.faults.scenario import DOCUMENTS, fill, unheard
+from tests.faults.scenario import DOCUMENTS, fill, new_query
 from tests.scoring.judge.scripted import MODEL, Chat, completion
 from tests.scoring.remote.servers import Reply
 from tests.system import service
@@ -164,7 +164,7 @@ def _moody() -> Callable[[Reply], Any]:
 
 
 def _select(gateway: Service, **options: Any) -> None:
-    gateway.client.post("/select", json={"query": unheard(), "index": "tales", "k": 10, "reuse": False, **options})
+    gateway.client.post("/select", json={"query": new_query(), "index": "tales", "k": 10, "reuse": False, **options})
 
 
 def _together(task: Callable[[], object], count: int) -> None:
@@ -187,7 +187,7 @@ def _crowd(scorer: Service) -> None:
     def ask(seconds: float) -> None:
         texts = [f"{number} {document['text']} " * 30 for number, document in enumerate(DOCUMENTS[:8])]
         with suppress(httpx.TimeoutException):
-            httpx.post(f"{scorer.url}/score", json={"query": unheard(), "texts": texts}, timeout=seconds)
+            httpx.post(f"{scorer.url}/score", json={"query": new_query(), "texts": texts}, timeout=seconds)
 
     threads = [threading.Thread(target=ask, args=(seconds,)) for seconds in (0.4, 30, 30, 30)]
     for thread in threads:

@@ -1,5 +1,6 @@
 """How long tests wait for what should take a moment."""
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -12,3 +13,10 @@ def until(holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
     while not holds():
         assert time.monotonic() < deadline, "it does not come about"
         time.sleep(0.02)
+
+
+async def until_async(holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
+    """Wait for what comes about in other tasks or threads, looking every ms."""
+    async with asyncio.timeout(seconds):
+        while not holds():  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.001)

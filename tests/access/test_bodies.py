@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from boundarymorph.server.app import create_app, create_retriever_app, create_sc
 from boundarymorph.server.composition import Scoring
 from boundarymorph.settings import Limits, Settings
 from tests.api.service import answer, client_of, fake_retrieval, fake_service, on_socket, problem, ready, texts
+from tests.patience import until_async
 from tests.scoring.fakes import SeededCrossEncoder
 
 SECONDS = 30.0  # after which a test has failed
@@ -48,12 +49,6 @@ def head(length: int, accept: str = "*/*") -> bytes:
     return f"POST /select HTTP/1.1\r\nHost: a\r\nAccept: {accept}\r\nContent-Length: {length}\r\n\r\n".encode()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(SECONDS):
-        while not condition():  # noqa: ASYNC110 - it tells nobody
-            await asyncio.sleep(0.005)
-
-
 class TestTime:
     async def test_a_body_that_stops_half_way_holds_no_place(self, tmp_path: Path) -> None:
         limits = Limits(sessions=1, waiting=0)
@@ -63,7 +58,7 @@ class TestTime:
             await ready(client)
             async with connected(url) as (reader, writer):
                 writer.write(head(100) + b" " * 50)
-                await until(lambda: state.bytes_in_hand.total == 50)
+                await until_async(lambda: state.bytes_in_hand.total == 50)
                 problem(await client.post("/select", json=SELECT), 429, "overloaded")
                 async with asyncio.timeout(SECONDS):
                     refused = await reader.read()
@@ -73,7 +68,7 @@ class TestTime:
                     b"urn:boundarymorph:problem:body-too-slow" in refused
                     and b"only 50 bytes of the body arrived within 0.5 s" in refused
                 )
-            await until(lambda: state.admission.inside == state.bytes_in_hand.total == 0)
+            await until_async(lambda: state.admission.inside == state.bytes_in_hand.total == 0)
             answer(await client.post("/select", json=SELECT))
 
     async def test_a_slow_body_that_is_in_time(self, tmp_path: Path) -> None:
@@ -103,8 +98,10 @@ class TestReadersWhoStop:
             logging.getLogger("uvicorn.error").addHandler(caplog.handler)
             async with connected(url, receive_buffer=4_096) as (reader, writer):
                 writer.write(head(len(body), "text/event-stream") + body)
-                await until(lambda: state.admission.running == 1)
-                await until(lambda: state.admission.inside == state.admission.running == state.bytes_in_hand.total == 0)
+                await until_async(lambda: state.admission.running == 1)
+                await until_async(
+                    lambda: state.admission.inside == state.admission.running == state.bytes_in_hand.total == 0
+                )
                 async with asyncio.timeout(SECONDS):
                     read = b"".join([part async for part in parts_of(reader)])
             assert read.startswith(b"HTTP/1.1 200 ") and b"event: round" in read
@@ -123,13 +120,13 @@ class TestReadersWhoStop:
             await ready(client)
             async with connected(url, receive_buffer=4_096) as (reader, writer):
                 writer.write(head(len(body), "text/event-stream") + body)
-                await until(lambda: state.admission.running == 1)
-                await until(lambda: state.admission.inside == state.admission.running == 0)
+                await until_async(lambda: state.admission.running == 1)
+                await until_async(lambda: state.admission.inside == state.admission.running == 0)
                 assert state.bytes_in_hand.total == len(body)
                 async with asyncio.timeout(SECONDS):
                     read = await reader.readuntil(b"event: selection")
                 assert read.startswith(b"HTTP/1.1 200 ")
-            await until(lambda: state.bytes_in_hand.total == 0)
+            await until_async(lambda: state.bytes_in_hand.total == 0)
 
 
 async def parts_of(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:

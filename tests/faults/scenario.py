@@ -82,14 +82,20 @@ def nothing_is_lost(service: Service) -> None:
     }
 
 
-def unheard() -> str:
+def new_query() -> str:
     """A query that nobody has asked before."""
     return f"tales of music, part {next(_numbers)}"
 
 
 def selection(query: str | None = None, **options: Any) -> dict[str, Any]:
     """The body of POST /select on the index `tales`."""
-    return {"query": query or unheard(), "index": "tales", "budget": BUDGET, "batch_size": BATCH_SIZE, "k": K} | options
+    return {
+        "query": query or new_query(),
+        "index": "tales",
+        "budget": BUDGET,
+        "batch_size": BATCH_SIZE,
+        "k": K,
+    } | options
 
 
 def ask(service: Service, query: str | None = None, **options: Any) -> httpx.Response:

@@ -26,9 +26,9 @@ from tests.faults.scenario import (
     asked,
     completes,
     ids,
+    new_query,
     selection,
     spent,
-    unheard,
     whole,
 )
 from tests.faults.table import Table
@@ -43,7 +43,7 @@ GRACE = 30  # seconds that what is under way has after one SIGTERM
 
 def test_kill_9(deployment: Deployment, table: Table) -> None:
     """What it had scored is in Redis: the one that follows answers the same without a call, and pays only for more."""
-    query = unheard()
+    query = new_query()
     first = asked(deployment.gateway.service, query)
     with ThreadPoolExecutor(4) as threads:
         under_way = [threads.submit(ask, deployment.gateway.service) for _ in range(4)]
@@ -168,7 +168,7 @@ def test_the_clock_jumps(tmp_path: Path, indexes: Role, rogue: Server, table: Ta
     """In the middle of a selection, by more than any deadline and any time to live."""
     options = ("--retriever-url", indexes.service.url, "--scorer-url", rogue.endpoint().base)
     with _with_a_clock_of_its_own(tmp_path, *options) as (gateway, offset), ThreadPoolExecutor(1) as thread:
-        query = unheard()
+        query = new_query()
         expected = ids(asked(gateway, query))
         for direction, days in (("forward", 30), ("back", -30)):
             rogue.behaviour = slow(1.5)

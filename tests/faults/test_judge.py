@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.faults import stand_in
-from tests.faults.scenario import BUDGET, K, Role, Stopwatch, ask, completes, gateway, spent, unheard, whole
+from tests.faults.scenario import BUDGET, K, Role, Stopwatch, ask, completes, gateway, new_query, spent, whole
 from tests.faults.table import Table
 from tests.patience import until
 from tests.scoring.judge.scripted import MODEL, Chat, completion
@@ -91,7 +91,7 @@ WRONG: dict[str, Behaviour] = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_malformed(judged: Service, model: Server, table: Table, wrong: str) -> None:
-    query = unheard()
+    query = new_query()
     model.behaviour = WRONG[wrong]
     degraded = ask(judged, query)
     whole(degraded, "retrieval_only")

@@ -13,10 +13,10 @@ from tests.faults.scenario import (
     ask,
     asked,
     ids,
+    new_query,
     remembers,
     selection,
     spent,
-    unheard,
     whole,
 )
 from tests.faults.table import Table, load_row
@@ -29,7 +29,7 @@ PAID_AGAIN = "scores are paid for again"
 
 
 def test_killed(deployment: Deployment, table: Table) -> None:
-    gateway, query = deployment.gateway.service, unheard()
+    gateway, query = deployment.gateway.service, new_query()
     expected = ids(asked(gateway, query))
     deployment.redis.kill()
     for _ in range(3):
@@ -44,7 +44,7 @@ def test_killed(deployment: Deployment, table: Table) -> None:
 
 def test_killed_under_load(deployment: Deployment, table: Table) -> None:
     """Every answer is complete; known queries cost nothing before the kill, and again once Redis is back."""
-    gateway, queries = deployment.gateway.service, [unheard() for _ in range(4)]
+    gateway, queries = deployment.gateway.service, [new_query() for _ in range(4)]
     for query in queries:
         asked(gateway, query)
 
@@ -64,7 +64,7 @@ def test_killed_under_load(deployment: Deployment, table: Table) -> None:
 
 
 def test_hangs(deployment: Deployment, table: Table) -> None:
-    gateway, query = deployment.gateway.service, unheard()
+    gateway, query = deployment.gateway.service, new_query()
     expected = ids(asked(gateway, query))
     deployment.redis.hang()
     try:
@@ -80,7 +80,7 @@ def test_hangs(deployment: Deployment, table: Table) -> None:
 
 
 def test_full(deployment: Deployment, table: Table) -> None:
-    gateway, known, new = deployment.gateway.service, unheard(), unheard()
+    gateway, known, new = deployment.gateway.service, new_query(), new_query()
     expected = ids(asked(gateway, known))
     with deployment.redis.admin() as admin:
         admin.config_set("maxmemory-policy", "noeviction")
@@ -97,7 +97,7 @@ def test_full(deployment: Deployment, table: Table) -> None:
 
 def test_a_cluster_fails_over(tmp_path: Path, indexes: Role, rogue: Server, table: Table) -> None:
     """One of three nodes is killed, and its replica takes over."""
-    queries = [unheard() for _ in range(12)]
+    queries = [new_query() for _ in range(12)]
     with ExitStack() as stack:
         primary, *others = stack.enter_context(running_cluster(tmp_path / "cluster"))
         replica = stack.enter_context(running_replica(tmp_path / "replica", primary))

@@ -11,8 +11,8 @@ from tests.faults.scenario import (
     ask,
     completes,
     ids,
+    new_query,
     spent,
-    unheard,
     whole,
 )
 from tests.faults.table import Table
@@ -51,7 +51,7 @@ def test_one_of_two_is_killed(directory: Path, indexes: Role, rogue: Server, tab
     folder.mkdir()
     options = ("--retriever-url", indexes.service.url, "--retriever-url", second.service.url)
     with service(folder / "data", *options, "--scorer-url", rogue.endpoint().base) as gateway:
-        expected = ids(whole(ask(gateway, query := unheard())))
+        expected = ids(whole(ask(gateway, query := new_query())))
         second.kill()
         for _ in range(4):
             response = ask(gateway, query, on_failure="error", reuse=False)
@@ -72,7 +72,7 @@ def test_one_of_two_hangs(directory: Path, indexes: Role, rogue: Server, table: 
     options = ("--retriever-url", indexes.service.url, "--retriever-url", second.service.url)
     works = f'boundarymorph_replica_up{{endpoint="{second.service.url}",role="retriever"}}'
     with service(folder / "data", *options, "--scorer-url", rogue.endpoint().base) as gateway:
-        expected = ids(whole(ask(gateway, query := unheard())))
+        expected = ids(whole(ask(gateway, query := new_query())))
         assert gateway.metric(works) == 1
         second.hang()
 

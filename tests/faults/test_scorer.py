@@ -7,7 +7,7 @@ import pytest
 
 from tests.faults import stand_in
 from tests.faults.conftest import Deployment
-from tests.faults.scenario import BUDGET, Stopwatch, ask, completes, ids, spent, unheard, whole
+from tests.faults.scenario import BUDGET, Stopwatch, ask, completes, ids, new_query, spent, whole
 from tests.faults.table import Table
 from tests.scoring.remote.servers import Behaviour, Server, answer, edited, hang, slow, well
 from tests.system.load import outcome
@@ -17,7 +17,7 @@ SERVED = 'boundarymorph_http_request_duration_seconds_count{method="POST",route=
 
 
 def test_one_of_two_is_killed(deployment: Deployment, table: Table) -> None:
-    query = unheard()
+    query = new_query()
     expected = ids(whole(ask(deployment.gateway.service, query)))
     deployment.redis.flush()
     deployment.second.kill()
@@ -123,7 +123,7 @@ WRONG: dict[str, Callable[[Server], Behaviour]] = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_wrong_answers(front: Service, rogue: Server, table: Table, wrong: str) -> None:
-    query = unheard()
+    query = new_query()
     rogue.behaviour = WRONG[wrong](rogue)
     degraded = ask(front, query)
     assert spent(whole(degraded, "retrieval_only")) == (0, 0)

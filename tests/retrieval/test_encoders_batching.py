@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory, Toke
 from boundarymorph.retrieval.encoders import BatchingEncoder
 from boundarymorph.retrieval.encoders.dual_encoder import unit_rows
 from tests.contract.encoder import EncoderContract
-from tests.patience import PATIENCE
+from tests.patience import until_async
 from tests.retrieval.fakes import vector_of
 
 LABELS = {"model": "seeded", "backend": "test"}
@@ -80,12 +80,6 @@ def metric(name: str, **labels: str) -> float:
     return REGISTRY.get_sample_value(f"boundarymorph_encoder_{name}", LABELS | labels) or 0.0
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - what happens in another thread
-            await asyncio.sleep(0.001)
-
-
 class Bench:
     """An encoder whose model is held while requests gather behind a first one."""
 
@@ -96,7 +90,7 @@ class Bench:
 
     async def __aenter__(self) -> Bench:
         self.first = asyncio.create_task(self.encoder.encode_documents(["first"]))
-        await until(lambda: len(self.model.batches) == 1)
+        await until_async(lambda: len(self.model.batches) == 1)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -105,12 +99,12 @@ class Bench:
         await self.encoder.close()
 
     async def queued(self, texts: int) -> None:
-        await until(lambda: self.encoder.waiting()[0] == texts)
+        await until_async(lambda: self.encoder.waiting()[0] == texts)
 
     async def large(self, documents: int) -> asyncio.Task[Any]:
         """A call of so many documents of 100 tokens, of which two slices wait."""
         call = self.documents(*["x" * 100] * documents)
-        await until(lambda: self.encoder.waiting()[0] == self.model.tokenized - 1 > 400)
+        await until_async(lambda: self.encoder.waiting()[0] == self.model.tokenized - 1 > 400)
         return call
 
     def documents(self, *texts: str) -> asyncio.Task[Any]:
@@ -202,7 +196,7 @@ class TestDoor:
     async def test_what_has_begun_is_not_refused(self) -> None:
         async with Bench(queue_tokens=6_000) as bench:
             large = bench.documents(*["x" * 100] * MANY)
-            await until(lambda: bench.encoder.waiting()[1] > 20_000)
+            await until_async(lambda: bench.encoder.waiting()[1] > 20_000)
             bench.model.open.set()
             assert len((await large).vectors) == MANY
 
@@ -212,7 +206,7 @@ class TestLeaving:
         async with Bench() as bench:
             dropped = metric("dropped_texts_total", reason="cancelled")
             leaving = bench.documents(*["leaving " * 10] * MANY)
-            await until(lambda: bench.encoder.waiting()[0] > 400)
+            await until_async(lambda: bench.encoder.waiting()[0] > 400)
             leaving.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await leaving
@@ -232,9 +226,9 @@ class TestLeaving:
         model = SeededDualEncoder(open=False, batch_tokens=1)
         encoder = BatchingEncoder(model)
         running = asyncio.create_task(encoder.encode_query("running"))
-        await until(lambda: len(model.batches) == 1)
+        await until_async(lambda: len(model.batches) == 1)
         waiting = asyncio.create_task(encoder.encode_documents(["waiting"]))
-        await until(lambda: encoder.waiting()[0] == 1)
+        await until_async(lambda: encoder.waiting()[0] == 1)
         closing = asyncio.create_task(encoder.close())
         with pytest.raises(EncoderUnavailable, match="shutting down"):
             await waiting
@@ -252,7 +246,7 @@ class TestTrouble:
     async def test_a_failure_is_the_callers_and_stops_the_rest_of_the_call(self) -> None:
         async with Bench() as bench:
             spoiled = bench.documents("poison", *["x" * 100] * 3 * MANY)
-            await until(lambda: bench.encoder.waiting()[0] > 100)
+            await until_async(lambda: bench.encoder.waiting()[0] > 100)
             other = bench.documents("other")
             await asyncio.sleep(0)  # it is let in before the long wait of the first batch is taken for the model's pace
             bench.model.open.set()

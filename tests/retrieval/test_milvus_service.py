@@ -18,7 +18,7 @@ from boundarymorph.settings.dump import masked
 from tests.api.service import problem
 from tests.patience import PATIENCE
 from tests.retrieval import milvus
-from tests.system.service import Service, free_port, service
+from tests.system.service import Service, free_port, repeatable, service
 
 SUBJECTS = ("violin", "tram", "bread", "harbour")
 DOCUMENTS = [
@@ -37,12 +37,7 @@ def upload(client: httpx.Client, documents: list[dict[str, Any]]) -> dict[str, A
 
 
 def select(running: Service, **options: Any) -> dict[str, Any]:
-    response = running.client.post("/select", json=SELECT | options)
-    assert response.is_success, response.text
-    body: dict[str, Any] = response.json()
-    del body["id"], body["timings_ms"]
-    body["usage"]["asked"] = body["usage"].pop("cross_encoder_calls") + body["usage"].pop("cached_scores")
-    return body
+    return repeatable(running.select(**SELECT | options))
 
 
 def await_milvus(client: httpx.Client) -> None:

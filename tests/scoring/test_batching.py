@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from boundarymorph.inference.batching.batcher import GROW_AFTER
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.cross_encoder import Pair
 from tests.contract.scorer import ScorerContract
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until_async
 from tests.scoring.fakes import SeededCrossEncoder, score_of
 
 LABELS = {"model": "seeded", "backend": "test"}
@@ -32,18 +32,12 @@ def metric(name: str, **labels: str) -> float:
     return REGISTRY.get_sample_value(f"boundarymorph_scorer_{name}", LABELS | labels) or 0.0
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - what happens in another thread
-            await asyncio.sleep(0.001)
-
-
 def asked(scorer: BatchingScorer, query: str, *texts: str, **options: Any) -> asyncio.Task[Any]:
     return asyncio.create_task(scorer.score(query, texts, **options))
 
 
 async def queued(scorer: BatchingScorer, pairs: int) -> None:
-    await until(lambda: scorer.waiting()[0] == pairs)
+    await until_async(lambda: scorer.waiting()[0] == pairs)
 
 
 class Bench:
@@ -58,7 +52,7 @@ class Bench:
 
     async def __aenter__(self) -> "Bench":
         self.first = asked(self.scorer, "first", "first")
-        await until(lambda: len(self.model.batches) == 1)
+        await until_async(lambda: len(self.model.batches) == 1)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -138,7 +132,7 @@ class TestBatches:
         model = SeededCrossEncoder(workers=3, batch_tokens=1, open=False)
         scorer = BatchingScorer(model)
         task = asked(scorer, "q", "a", "b", "c", "d")
-        await until(lambda: len(model.batches) == 3)
+        await until_async(lambda: len(model.batches) == 3)
         model.open.set()
         await task
         await scorer.close()
@@ -149,12 +143,12 @@ class TestBatches:
         scorer = BatchingScorer(model)
         for number in range(2 if parallel else 3):
             asked(scorer, "q", f"{number}")
-            await until(lambda number=number: len(model.batches) == number + 1)  # type: ignore[misc]
+            await until_async(lambda number=number: len(model.batches) == number + 1)  # type: ignore[misc]
         model.open.set()
-        await until(lambda: scorer.batcher.idle == 3)
+        await until_async(lambda: scorer.batcher.idle == 3)
         model.open.clear()
         task = asked(scorer, "q", *["x" * 10] * 6)
-        await until(lambda: scorer.waiting()[0] == 0 and len(model.batches) == len(batches))
+        await until_async(lambda: scorer.waiting()[0] == 0 and len(model.batches) == len(batches))
         assert sorted(map(len, model.batches)) == batches
         model.open.set()
         await task
@@ -310,11 +304,11 @@ class TestLeaving:
             await bench.first
             bench.model.open.clear()
             hold = asked(bench.scorer, "q", "hold")
-            await until(lambda: bench.model.batches[-1] == ["hold"])
+            await until_async(lambda: bench.model.batches[-1] == ["hold"])
             leaving, staying = asked(bench.scorer, "q", "leaving"), asked(bench.scorer, "q", "staying")
             await queued(bench.scorer, 2)
             bench.model.open.set()
-            await until(lambda: ["leaving", "staying"] in bench.model.batches)
+            await until_async(lambda: ["leaving", "staying"] in bench.model.batches)
             leaving.cancel()
             assert (await staying).values.tolist() == [score_of("q", "staying")]
             await hold
@@ -323,7 +317,7 @@ class TestLeaving:
         model = SeededCrossEncoder(open=False, batch_tokens=1)
         scorer = BatchingScorer(model)
         running = asked(scorer, "q", "running")
-        await until(lambda: model.batches == [["running"]])
+        await until_async(lambda: model.batches == [["running"]])
         waiting = asked(scorer, "q", "waiting")
         await queued(scorer, 1)
         closing = asyncio.create_task(scorer.close())

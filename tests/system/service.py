@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile, mkdtemp
 from types import MappingProxyType
+from typing import Any
 
 import httpx
 
@@ -36,6 +37,13 @@ def copied(data: Path, folder: Path) -> Path:
     copy = Path(mkdtemp(dir=folder)) / "data"
     shutil.copytree(data, copy)
     return copy
+
+
+def repeatable(answer: dict[str, Any]) -> dict[str, Any]:
+    """What of an answer of POST /select is the same when it is asked again, whether or not its scores are cached."""
+    usage = dict(answer["usage"])
+    usage["asked"] = usage.pop("cross_encoder_calls") + usage.pop("cached_scores")
+    return {name: value for name, value in answer.items() if name not in {"id", "timings_ms"}} | {"usage": usage}
 
 
 def boundarymorph(*arguments: str, data: Path, embedded: bool = False) -> subprocess.CompletedProcess[str]:
@@ -94,6 +102,13 @@ class Service:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    def select(self, **request: Any) -> dict[str, Any]:
+        """The answer of POST /select, which succeeds."""
+        response = self.client.post("/select", json=request)
+        assert response.is_success, response.text
+        body: dict[str, Any] = response.json()
+        return body
 
     def metric(self, sample: str) -> float:
         """The value of a sample, named with its labels in alphabetical order; 0 if it is not there."""

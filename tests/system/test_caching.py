@@ -26,10 +26,7 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 def select(running: Service, budget: int, **options: Any) -> dict[str, Any]:
-    response = running.client.post("/select", json=SELECT | {"budget": budget} | options)
-    assert response.is_success, response.text
-    body: dict[str, Any] = response.json()
-    return body
+    return running.select(**SELECT | {"budget": budget} | options)
 
 
 def spent(body: dict[str, Any]) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from boundarymorph.server.composition import build_retrieval
 from boundarymorph.settings import Settings
 from tests.patience import PATIENCE, until
 from tests.retrieval.test_frame import same
-from tests.system.service import Service, free_port, retriever, scorer, service
+from tests.system.service import Service, free_port, repeatable, retriever, scorer, service
 
 SUBJECTS = ("violin", "tram", "bread", "harbour", "planet", "glacier", "letter", "engine")
 DOCUMENTS = [
@@ -57,12 +57,7 @@ def gateway(directory: Path, alone: Service) -> Iterator[Service]:
 
 
 def select(running: Service, **options: Any) -> dict[str, Any]:
-    response = running.client.post("/select", json=SELECT | options)
-    assert response.is_success, response.text
-    body: dict[str, Any] = response.json()
-    del body["id"], body["timings_ms"]
-    body["usage"]["asked"] = body["usage"].pop("cross_encoder_calls") + body["usage"].pop("cached_scores")
-    return body
+    return repeatable(running.select(**SELECT | options))
 
 
 def test_a_gateway_answers_as_one_process_does(gateway: Service, directory: Path) -> None:

@@ -47,10 +47,7 @@ def gateway(directory: Path, alone: Service) -> Iterator[Service]:
 
 
 def select(running: Service, **options: Any) -> dict[str, Any]:
-    response = running.client.post("/select", json=SELECT | options)
-    assert response.is_success, response.text
-    body: dict[str, Any] = response.json()
-    return body
+    return running.select(**SELECT | options)
 
 
 def true_scores(texts: list[str]) -> list[float]:

@@ -32,9 +32,7 @@ def data(running: Service) -> Path:
 
 
 def selected(running: Service, index: str, query: str, **options: object) -> list[str]:
-    response = running.client.post("/select", json={"query": query, "index": index, "k": 1, **options})
-    assert response.is_success, response.text
-    return [document["id"] for document in response.json()["documents"]]
+    return [document["id"] for document in running.select(query=query, index=index, k=1, **options)["documents"]]
 
 
 def test_it_serves(running: Service) -> None:

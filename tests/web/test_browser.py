@@ -45,8 +45,7 @@ def compared(page: Page) -> None:
 def selected(running: Service, **request: Any) -> dict[str, Any]:
     """What the API answers to a request that is like the page's."""
     wanted = {"query": QUERY, "index": demo.INDEX, "reuse": False, "return_documents": True, **request}
-    answer: dict[str, Any] = running.client.post("/select", json=wanted).json()
-    return answer
+    return running.select(**wanted)
 
 
 def ids(answer: dict[str, Any]) -> list[str]:
