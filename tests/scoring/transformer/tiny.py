@@ -1,4 +1,4 @@
-"""Small models of the true architectures with random weights, and tokenizers trained on a page of text."""
+"""Small models of the true architectures with random weights, and tokenizers of a page of text."""
 
 from __future__ import annotations
 
@@ -222,10 +222,12 @@ def _save(folder: Path, model: Any, tokenizer: Any) -> Path:
 def word_pieces(*, types: bool) -> Any:
     """As the tokenizers of BERT, or of ModernBERT, which has no types."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.train_from_iterator(_CORPUS, trainers.WordPieceTrainer(vocab_size=380, special_tokens=special))
+    normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    text = normalizer.normalize_str(" ".join(_CORPUS))
+    pieces = sorted(_halves({word for word, _ in splitter.pre_tokenize_str(text)}))
+    vocabulary = {piece: number for number, piece in enumerate([*special, *pieces])}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
@@ -242,6 +244,16 @@ def word_pieces(*, types: bool) -> Any:
         sep_token="[SEP]",
         mask_token="[MASK]",
     )
+
+
+def _halves(words: set[str]) -> set[str]:
+    """Pieces of words: both halves of each, and every letter. The library's trainer chooses others in each process."""
+    letters = set("".join(words))
+    pieces = letters | {f"##{letter}" for letter in letters}
+    for word in words:
+        half = len(word) // 2
+        pieces |= {word[:half], f"##{word[half:]}"} - {""}
+    return pieces
 
 
 def _sentence_pieces() -> Any:
