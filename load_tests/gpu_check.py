@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", default=["bf16", "fp16", "int8"])
     parser.add_argument("--batch-tokens", type=int, nargs="+", default=[2_048, 8_192, 16_384, 32_768, 65_536])
     parser.add_argument("--pairs", type=int, default=1_000)
+    parser.add_argument("--repeats", type=int, default=10, help="of what is timed, after two to warm up")
     arguments = parser.parse_args()
     if arguments.device.startswith("cuda") and not torch.cuda.is_available():
         raise SystemExit("no GPU here; --device cpu --models smoke --documents 20000 tries the script")
@@ -150,13 +151,14 @@ def _latency(name: str, folder: Path, arguments: argparse.Namespace) -> None:
     rows = report.Rows(f"gpu-latency-{name}")
     for count, tokens in ((1, 128), (1, 512), (ROUND, 128), (ROUND, 512), (32, 128)):
         pairs = _pairs(count, seed=2, lengths=(tokens - QUERY_TOKENS, tokens - QUERY_TOKENS))
+        times = _times(partial(model.run, pairs), arguments.device, arguments.repeats)
         rows.append(
             {
                 "model": name,
                 "precision": arguments.precisions[0],
                 "pairs": count,
                 "tokens_each": tokens,
-                "milliseconds": 1e3 * statistics.median(_times(partial(model.run, pairs), arguments.device)),
+                "milliseconds": 1e3 * statistics.median(times),
             }
         )
     model.close()
@@ -174,7 +176,7 @@ def _throughput(name: str, folder: Path, arguments: argparse.Namespace) -> None:
         model = _load(folder, arguments.device, precision, **options)
         sizes = [1, *arguments.batch_tokens] if variant == "packed" else [common]
         for size in sizes:
-            rows.append(_rate(name, variant, model, pairs, size, arguments.device))
+            rows.append(_rate(name, variant, model, pairs, size, arguments))
         model.close()
     packed = {row["batch_tokens"]: row["pairs_per_second"] for row in rows if row["variant"] == "packed"}
     others = {row["variant"]: row["pairs_per_second"] for row in rows if row["variant"] != "packed"}
@@ -190,8 +192,14 @@ def _throughput(name: str, folder: Path, arguments: argparse.Namespace) -> None:
 
 
 def _rate(
-    name: str, variant: str, model: TransformerCrossEncoder, pairs: Sequence[Pair], batch_tokens: int, device: str
+    name: str,
+    variant: str,
+    model: TransformerCrossEncoder,
+    pairs: Sequence[Pair],
+    batch_tokens: int,
+    arguments: argparse.Namespace,
 ) -> dict[str, Any]:
+    device = arguments.device
     batches = _batches(sorted(pairs, key=len) if model.pads else pairs, batch_tokens, pads=model.pads)
     if batch_tokens == 1:
         batches = batches[:64]
@@ -200,7 +208,7 @@ def _rate(
         for batch in batches:
             model.run(batch)
 
-    seconds = min(_times(run, device, repeats=3))
+    seconds = min(_times(run, device, min(arguments.repeats, 3)))
     scored = sum(map(len, batches))
     tokens = sum(len(pair) for batch in batches for pair in batch)
     return {
@@ -231,7 +239,7 @@ def _unit(rng: np.random.Generator, count: int, dimension: int) -> NDArray[np.fl
     return rows
 
 
-def _times(run: Callable[[], object], device: str, repeats: int = 10) -> list[float]:
+def _times(run: Callable[[], object], device: str, repeats: int) -> list[float]:
     seconds = []
     for _ in range(repeats + 2):
         start = time.perf_counter()

@@ -5,10 +5,10 @@ import random
 import time
 
 import pytest
-from prometheus_client import REGISTRY
 
 from boundarymorph.access.admission import Admission
 from boundarymorph.errors import Overloaded
+from tests import metrics
 from tests.clocks import Clock
 
 
@@ -209,14 +209,14 @@ async def test_others_who_have_as_many_running_may_come_first(seconds: float, re
 
 
 async def test_so_many_of_one_caller_and_no_more() -> None:
-    before = REGISTRY.get_sample_value("boundarymorph_select_refused_total", {"reason": "key"}) or 0
+    before = metrics.counted("boundarymorph_select_refused_total", reason="key")
     visitors = Visitors(Admission(running=1, waiting=9, of_caller=2))
     tasks = [visitors.send(name, name[0]) for name in ("a1", "a2", "a3", "b1")]
     await settle()
     assert [task.done() for task in tasks] == [False, False, True, False]
     with pytest.raises(Overloaded, match=r"2 selections in progress, as many as limits\.key_sessions"):
         await tasks[2]
-    assert REGISTRY.get_sample_value("boundarymorph_select_refused_total", {"reason": "key"}) == before + 1
+    assert metrics.counted("boundarymorph_select_refused_total", reason="key") == before + 1
     await visitors.leave("a1", "b1")
     visitors.send("a4", "a")
     await settle()
@@ -229,7 +229,7 @@ async def test_a_deadline_that_came_while_threads_were_busy_is_not_too_late_for_
     """There is room: what came too late is the request itself, after it was read."""
 
     def refused(reason: str) -> float:
-        return REGISTRY.get_sample_value("boundarymorph_select_refused_total", {"reason": reason}) or 0
+        return metrics.counted("boundarymorph_select_refused_total", reason=reason)
 
     too_late, deadline = refused("too_late"), refused("deadline")
     clock = Clock()
@@ -418,10 +418,7 @@ class TestRoomForOthers:
 async def test_refusals_are_counted_by_their_reason() -> None:
     def counted() -> dict[str, float]:
         reasons = ("full", "pushed_out", "too_late", "deadline")
-        return {
-            reason: REGISTRY.get_sample_value("boundarymorph_select_refused_total", {"reason": reason}) or 0.0
-            for reason in reasons
-        }
+        return {reason: metrics.counted("boundarymorph_select_refused_total", reason=reason) for reason in reasons}
 
     before = counted()
     visitors = Visitors(Admission(running=1, waiting=2))

@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx
 import pytest
-from prometheus_client import REGISTRY
 from pydantic import SecretStr, ValidationError
 
 from boundarymorph.access import keys
@@ -19,6 +18,7 @@ from boundarymorph.caching.circuit import CircuitBreaker
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.settings import RateLimitSettings, Settings
 from boundarymorph.settings.dump import to_toml
+from tests import metrics
 from tests.api.service import answer, problem, serving
 from tests.caching.conftest import server as server  # fixtures
 from tests.caching.conftest import shared_server as shared_server
@@ -48,7 +48,7 @@ async def admitted(limits: RateLimits, caller: str, requests: int) -> list[bool]
 
 
 def unshared() -> float:
-    return REGISTRY.get_sample_value("boundarymorph_rate_limit_unshared_total") or 0.0
+    return metrics.counted("boundarymorph_rate_limit_unshared_total")
 
 
 class TestCounting:

@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from prometheus_client import REGISTRY
 from pydantic import ValidationError
 
 from boundarymorph.access.spending import DAY, Spending
@@ -17,6 +16,7 @@ from boundarymorph.errors import CostCeiling
 from boundarymorph.remote.wire import Usage
 from boundarymorph.scoring.bill import NOTHING, Amount, Bill, Prices, Reservation
 from boundarymorph.settings import JudgeSettings
+from tests import metrics
 from tests.caching.conftest import own_server as own_server  # fixtures
 from tests.caching.conftest import server as server
 from tests.caching.conftest import shared_server as shared_server
@@ -55,7 +55,7 @@ async def spend(ledger: Spending, bill: Bill, tokens: int, most: int | None = No
 
 
 def unshared() -> float:
-    return REGISTRY.get_sample_value("boundarymorph_spending_unshared_total") or 0.0
+    return metrics.counted("boundarymorph_spending_unshared_total")
 
 
 async def refused(ledger: Spending, bill: Bill, tokens: int) -> CostCeiling:

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import sqlite3
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +12,6 @@ from urllib.parse import quote
 import httpx
 import orjson
 import pytest
-from prometheus_client import REGISTRY
 
 from boundarymorph.api import indexes
 from boundarymorph.retrieval import ingestion
@@ -21,6 +19,7 @@ from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Limits, Settings
+from tests import metrics
 from tests.api.service import NDJSON, answer, client_of, fake_service, problem, ready, serving, texts
 
 JSON = {"content-type": "application/json"}
@@ -314,8 +313,8 @@ class TestMetrics:
     @pytest.fixture
     def counted(self) -> Callable[[], dict[str, float]]:
         def now() -> dict[str, float]:
-            sample = partial(REGISTRY.get_sample_value, "boundarymorph_ingested_documents_total")
-            return {outcome: sample({"outcome": outcome}) or 0.0 for outcome in ("added", "updated", "skipped")}
+            name = "boundarymorph_ingested_documents_total"
+            return {outcome: metrics.counted(name, outcome=outcome) for outcome in ("added", "updated", "skipped")}
 
         before = now()
         return lambda: {outcome: count - before[outcome] for outcome, count in now().items()}

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import pytest_asyncio
 from numpy.typing import NDArray
-from prometheus_client import REGISTRY
 
 from boundarymorph.errors import ScorerUnavailable
 from boundarymorph.retrieval.index_retriever import IndexRetriever
@@ -21,6 +20,7 @@ from boundarymorph.selector.selector import Selector
 from boundarymorph.server.composition import AllInOne
 from boundarymorph.settings import Limits, Settings
 from boundarymorph.settings.sections import RerankSettings
+from tests import metrics
 from tests.api.service import answer, fake_service, serving
 from tests.retrieval.fakes import SeededEncoder
 from tests.scoring.fakes import SeededScorer, score_of
@@ -247,7 +247,7 @@ async def test_budgets_at_their_edges(client: httpx.AsyncClient) -> None:
 async def test_documents_are_counted_by_route(client: httpx.AsyncClient) -> None:
     def counted(outcome: str) -> float:
         labels = {"route": "/v2/rerank", "outcome": outcome}
-        return REGISTRY.get_sample_value("boundarymorph_rerank_documents_total", labels) or 0.0
+        return metrics.counted("boundarymorph_rerank_documents_total", **labels)
 
     before = counted("scored"), counted("inferred")
     await post(client, "/v2/rerank", budget=5, top_n=2)

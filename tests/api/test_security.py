@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import httpx
 import orjson
 import pytest
-from prometheus_client import REGISTRY
 from starlette.types import Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
@@ -19,6 +18,7 @@ from boundarymorph.scoring.scorer import Scores
 from boundarymorph.server.middleware import Observed
 from boundarymorph.settings import Limits, Settings
 from boundarymorph.telemetry import logs
+from tests import metrics
 from tests.api.service import answer, problem, serving, texts
 from tests.scoring.fakes import SeededScorer
 
@@ -221,13 +221,13 @@ class TestAdmission(Small):
         problem(late, 429, "overloaded")
         second = await self.send(small, "second", headers=headers)
         metric = "boundarymorph_select_stage_duration_seconds_sum"
-        before = REGISTRY.get_sample_value(metric, {"stage": "wait"}) or 0.0
+        before = metrics.counted(metric, stage="wait")
         self.open.set()
         answer(await first)
         *_, last = (await second).text.strip().split("\n\n")
         waited = orjson.loads(last.removeprefix("event: selection\ndata: "))["timings_ms"]["wait"]
         assert waited > 40
-        assert (REGISTRY.get_sample_value(metric, {"stage": "wait"}) or 0.0) - before > 0.04
+        assert metrics.counted(metric, stage="wait") - before > 0.04
 
     async def test_is_seen(self, small: httpx.AsyncClient) -> None:
         async def seen() -> list[float]:

@@ -14,7 +14,6 @@ from typing import Any, TypeVar, TypeVarTuple
 import httpx
 import orjson
 import pytest
-from prometheus_client import REGISTRY
 
 from boundarymorph.errors import Overloaded
 from boundarymorph.inference.executors import BoundedExecutor
@@ -23,6 +22,7 @@ from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.server.app import create_app, create_retriever_app
 from boundarymorph.settings import Limits, Settings, WorkSettings
+from tests import metrics
 from tests.api.service import NDJSON, answer, client_of, fake_retrieval, fake_service, problem, ready, texts
 from tests.patience import PATIENCE
 
@@ -162,7 +162,7 @@ class TestRefusals:
     async def test_of_parsing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         gate = Gate()
         work = WorkSettings(parsing_threads=1, parsing_waiting=1)
-        before = REGISTRY.get_sample_value("boundarymorph_work_refused_total", {"kind": "parsing"}) or 0
+        before = metrics.counted("boundarymorph_work_refused_total", kind="parsing")
         async with filled(Settings(data_directory=tmp_path, work=work)) as client:
             monkeypatch.setattr("boundarymorph.api.select._parse", gate.before(parse_select()))
             request = {"query": "q", "index": "texts", "budget": 0, "k": 2}
@@ -172,7 +172,7 @@ class TestRefusals:
             assert "work.parsing_waiting" in problem(await client.post("/select", json=request), 429, "overloaded")
             gate.open.set()
             assert [(await selection).status_code for selection in selections] == [200, 200]
-        assert REGISTRY.get_sample_value("boundarymorph_work_refused_total", {"kind": "parsing"}) == before + 1
+        assert metrics.counted("boundarymorph_work_refused_total", kind="parsing") == before + 1
 
     async def delete(self, client: httpx.AsyncClient) -> httpx.Response:
         return await client.delete("/indexes/texts/documents/d1")

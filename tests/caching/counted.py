@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from prometheus_client import REGISTRY
+from tests import metrics
 
 
 def counter(name: str, **labels: str) -> float:
-    return REGISTRY.get_sample_value(f"boundarymorph_cache_{name}_total", labels) or 0.0
+    return metrics.counted(f"boundarymorph_cache_{name}_total", **labels)
 
 
 class Counted:

@@ -1,9 +1,8 @@
 """What an operator sees of it."""
 
-from prometheus_client import REGISTRY
-
 from boundarymorph.caching.link import RedisLink
 from boundarymorph.caching.redis import RedisScoreCache
+from tests import metrics
 from tests.caching.counted import Counted, counter
 from tests.caching.servers import RedisServer, free_port
 from tests.clocks import Clock
@@ -11,12 +10,12 @@ from tests.contract.score_cache import MODEL, QUERY, SCORES, TEXTS
 
 
 def circuit(operation: str) -> float | None:
-    return REGISTRY.get_sample_value("boundarymorph_cache_circuit_state", {"operation": operation})
+    return metrics.sample("boundarymorph_cache_circuit_state", operation=operation)
 
 
 def commands(operation: str) -> float:
     name = "boundarymorph_cache_operation_duration_seconds_count"
-    return REGISTRY.get_sample_value(name, {"cache": "scores", "operation": operation}) or 0
+    return metrics.counted(name, cache="scores", operation=operation)
 
 
 async def test_lookups_and_writes_are_counted_by_the_score(server: RedisServer) -> None:

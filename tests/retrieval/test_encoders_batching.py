@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from prometheus_client import REGISTRY
 
 from boundarymorph.errors import DeadlineExceeded, EncoderFailed, EncoderUnavailable, Overloaded
 from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory, TokenSequence
 from boundarymorph.retrieval.encoders import BatchingEncoder
 from boundarymorph.retrieval.encoders.dual_encoder import unit_rows
+from tests import metrics
 from tests.contract.encoder import EncoderContract
 from tests.patience import until_async
 from tests.retrieval.fakes import vector_of
@@ -77,7 +77,7 @@ class SeededDualEncoder:
 
 
 def metric(name: str, **labels: str) -> float:
-    return REGISTRY.get_sample_value(f"boundarymorph_encoder_{name}", LABELS | labels) or 0.0
+    return metrics.counted(f"boundarymorph_encoder_{name}", **(LABELS | labels))
 
 
 class Bench:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from prometheus_client import REGISTRY
 
 from boundarymorph.errors import (
     DeadlineExceeded,
@@ -21,6 +20,7 @@ from boundarymorph.errors import (
 from boundarymorph.inference.batching.batcher import GROW_AFTER
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.cross_encoder import Pair
+from tests import metrics
 from tests.contract.scorer import ScorerContract
 from tests.patience import PATIENCE, until_async
 from tests.scoring.fakes import SeededCrossEncoder, score_of
@@ -29,7 +29,7 @@ LABELS = {"model": "seeded", "backend": "test"}
 
 
 def metric(name: str, **labels: str) -> float:
-    return REGISTRY.get_sample_value(f"boundarymorph_scorer_{name}", LABELS | labels) or 0.0
+    return metrics.counted(f"boundarymorph_scorer_{name}", **(LABELS | labels))
 
 
 def asked(scorer: BatchingScorer, query: str, *texts: str, **options: Any) -> asyncio.Task[Any]:
