@@ -6,14 +6,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
-PROGRAM = "boundarymorph.cli"
 START_SECONDS = 300.0
 
 
@@ -58,7 +57,7 @@ def serving(command: Sequence[str], *, port: int | None = None, tree: Path | Non
     port = _free_port() if port is None else port
     options = ["--port", str(port), "--log-level", "warning"]
     source = {} if tree is None else {"PYTHONPATH": str(tree / "service")}
-    with subprocess.Popen([sys.executable, "-m", PROGRAM, *command, *options], env=os.environ | source) as process:
+    with start([*command, *options], os.environ | source) as process:
         server = Server(process, f"http://127.0.0.1:{port}")
         try:
             deadline = time.monotonic() + START_SECONDS
@@ -69,6 +68,11 @@ def serving(command: Sequence[str], *, port: int | None = None, tree: Path | Non
             yield server
         finally:
             process.terminate()
+
+
+def start(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start `boundarymorph ARGUMENTS`."""
+    return subprocess.Popen([sys.executable, "-m", "boundarymorph.cli", *arguments], env=environment)
 
 
 @contextmanager

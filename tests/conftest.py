@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -13,6 +14,7 @@ from boundarymorph.inference import models
 from load_tests import processes
 from tests import weights
 from tests.stateful import profile as profile  # registers its profile before the command line is read
+from tests.system import forked
 
 TESTS = Path(__file__).parent
 TOGETHER = ("faults",)  # packages whose files share what is slow to start
@@ -24,9 +26,12 @@ def tiny_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the place of the embedded ones; a fixture, for the cost of those shows in every test that opens them."""
     monkeypatch.setenv(weights.VARIABLE, str(weights.written()))
     monkeypatch.setattr(models, "_embedded", weights.tiny)
-    # And of the processes that benchmarks start.
-    monkeypatch.setattr(processes, "PROGRAM", "tests.weights")
-    monkeypatch.setenv("PYTHONPATH", str(TESTS.parent))
+    # And of the servers that benchmarks start, which are forked as those of other tests are.
+    monkeypatch.setattr(processes, "start", _forked)
+
+
+def _forked(arguments: Sequence[str], environment: Mapping[str, str]) -> forked.Forked:
+    return forked.start(arguments, output=2, environment=environment, directory=Path.cwd())
 
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc]
