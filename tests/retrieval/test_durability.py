@@ -2,8 +2,6 @@
 
 import os
 import random
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,21 +13,27 @@ from boundarymorph.retrieval.words.lexical import PoolWords
 from tests.retrieval.fakes import vector_of
 from tests.retrieval.writer import BATCH, DIMENSION, KNOWN, document_of
 from tests.stateful.profile import times
+from tests.system import forked
 
 ROOT = Path(__file__).parents[2]
 
 
 def killed_after(seconds: float, directory: Path, *arguments: str) -> list[list[int]]:
     """Run a writer, kill it some time after its first acknowledgement; the numbers on each line that it got out."""
-    command = [sys.executable, "-m", "tests.retrieval.writer", str(directory), *arguments]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, env=environment) as writer:
-        assert writer.stdout is not None
-        first = writer.stdout.readline()
+    told, end = os.pipe()
+    command = [str(directory), *arguments]
+    with (
+        open(told, "rb") as output,
+        forked.start(
+            command, output=end, errors=2, environment=os.environ, directory=ROOT, program="tests.retrieval.writer"
+        ) as writer,
+    ):
+        os.close(end)
+        first = output.readline()
         assert first, "the writer ended before it wrote anything"
         time.sleep(seconds)
         writer.kill()
-        lines = first + writer.stdout.read()
+        lines = first + output.read()
     assert writer.returncode == -9
     complete = lines[: lines.rfind(b"\n")].split(b"\n")
     return [[int(number) for number in line.split()] for line in complete]

@@ -26,8 +26,10 @@ def document_of(number: int, version: int) -> Document:
     return Document(str(number), f"document {number} version {version} " + "padding " * 200)
 
 
-def main(directory: Path, what: str, first: int) -> None:
-    catalog = LocalCatalog(directory)
+def main() -> None:
+    what = sys.argv[2]
+    first = int(sys.argv[3]) if what == "update" else 0
+    catalog = LocalCatalog(Path(sys.argv[1]))
     if what == "create":
         for number in itertools.count():
             catalog.create(f"index-{number}", encoder=None, dimension=DIMENSION)
@@ -45,4 +47,4 @@ def main(directory: Path, what: str, first: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 0)
+    main()
