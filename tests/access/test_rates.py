@@ -20,9 +20,11 @@ from boundarymorph.settings import RateLimitSettings, Settings
 from boundarymorph.settings.dump import to_toml
 from tests import metrics
 from tests.api.service import answer, problem, serving
-from tests.caching.conftest import server as server  # fixtures
+from tests.caching.conftest import cluster as cluster  # fixtures
+from tests.caching.conftest import server as server
+from tests.caching.conftest import shared_cluster as shared_cluster
 from tests.caching.conftest import shared_server as shared_server
-from tests.caching.servers import RedisServer, cluster_url, running_cluster, speaking
+from tests.caching.servers import RedisServer, cluster_url, speaking
 from tests.patience import PATIENCE
 
 NAMES = ("rag", "batch")
@@ -53,7 +55,7 @@ def unshared() -> float:
 
 class TestCounting:
     @pytest.fixture(params=["process", "redis", "cluster"])
-    def url(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str | None]:
+    def url(self, request: pytest.FixtureRequest) -> Iterator[str | None]:
         match request.param:
             case "process":
                 yield None
@@ -61,8 +63,8 @@ class TestCounting:
                 server: RedisServer = request.getfixturevalue("server")
                 yield server.url
             case _:
-                with running_cluster(tmp_path) as servers:
-                    yield cluster_url(servers)
+                servers: list[RedisServer] = request.getfixturevalue("cluster")
+                yield cluster_url(servers)
 
     async def test_at_the_limit_and_over_it(self, opened: AsyncExitStack, url: str | None) -> None:
         limits, before = limits_of(opened, url, default="3/hour"), unshared()

@@ -172,5 +172,6 @@ async def speaking(answer: bytes, after: float = 0) -> AsyncIterator[str]:
     finally:
         server.close()
         await server.wait_closed()
-        if conversations:
-            await asyncio.wait(conversations, timeout=10)
+        for conversation in conversations:
+            conversation.cancel()
+        await asyncio.gather(*conversations, return_exceptions=True)

@@ -24,12 +24,6 @@ from tests.contract.score_cache import MODEL, SCORES, TEXTS, ScoreCacheContract
 QUERIES = [f"query {number}" for number in range(60)]
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RedisServer]]:
-    with running_cluster(tmp_path_factory.mktemp("cluster")) as servers:
-        yield servers
-
-
 @pytest.fixture
 def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RedisServer]]:
     """A cluster that a test may do anything to."""
@@ -39,9 +33,6 @@ def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Redis
 
 @pytest.fixture
 async def link(cluster: list[RedisServer]) -> AsyncIterator[RedisLink]:
-    for server in cluster:
-        with server.admin() as admin:
-            admin.flushall()
     link = RedisLink(cluster_url(cluster[:1]), timeout=10)
     yield link
     await link.close()
