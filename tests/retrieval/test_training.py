@@ -148,7 +148,8 @@ def test_it_trains_itself_while_it_is_searched_and_written(open_index: Open) -> 
         searcher.join()
     assert not failures
     until(lambda: not EAGER.due(index.refresh()) and not EAGER.due(other.refresh()))
-    assert trained(index) and trained(other)
+    # Each may have kept a structure of its own: the last one is on disk, and what is not due takes over no other.
+    assert all(isinstance(searched.refresh(), IvfIndex) for searched in (index, other))
     assert_same(index, plain)
     assert_same(other, plain)
 
