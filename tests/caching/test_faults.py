@@ -14,7 +14,7 @@ from boundarymorph.caching.redis import RedisEmbeddingCache, RedisScoreCache, sc
 from boundarymorph.caching.scores import CachedScore
 from boundarymorph.errors import InvalidConfiguration
 from tests.caching.counted import Counted
-from tests.caching.servers import RedisServer, free_port, speaking
+from tests.caching.servers import RedisServer, node_port, speaking
 from tests.clocks import Clock
 from tests.contract.embedding_cache import EMBEDDED, SPACE
 from tests.contract.score_cache import MODEL, QUERY, SCORES, TEXTS
@@ -89,7 +89,7 @@ async def test_killed_and_restarted(bench: Bench, own_server: RedisServer, caplo
 
 
 async def test_never_there(caplog: pytest.LogCaptureFixture) -> None:
-    async with bench_at(f"redis://:secret@127.0.0.1:{free_port()}") as bench:
+    async with bench_at(f"redis://:secret@127.0.0.1:{node_port()}") as bench:
         await bench.everything_is_missed()
         assert bench.states == (State.OPEN, State.OPEN)
     assert "secret" not in caplog.text
@@ -211,7 +211,7 @@ async def test_full(bench: Bench, own_server: RedisServer) -> None:
 async def test_read_only(bench: Bench, own_server: RedisServer) -> None:
     await bench.everything_works()
     with own_server.admin() as admin:
-        admin.replicaof("127.0.0.1", free_port())
+        admin.replicaof("127.0.0.1", node_port())
         for _ in range(4):
             await bench.write()
             assert await bench.read() == SCORES
@@ -224,7 +224,7 @@ async def test_another_primary_behind_the_same_address(bench: Bench, own_server:
     """What clients see in a failover behind a name: the old one refuses writes, new connections find the new one."""
     await bench.everything_works()
     with own_server.admin() as admin:
-        admin.replicaof("127.0.0.1", free_port())
+        admin.replicaof("127.0.0.1", node_port())
         await bench.write()
         for _ in range(500):  # until the connection that wrote is gone
             if "hset" not in [client["cmd"] for client in admin.client_list()]:
