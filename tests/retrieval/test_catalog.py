@@ -130,6 +130,29 @@ def test_many_creating_one_index_get_the_same(tmp_path: Path) -> None:
         catalog.close()
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_an_index_that_is_deleted_while_it_is_opened(
+    catalog: LocalCatalog, other: LocalCatalog, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """Its folder is found empty; perhaps there is another one by then."""
+    put(catalog.create("a", encoder=None, dimension=32), "x")
+    listed = Path.iterdir
+
+    def emptied(folder: Path) -> Iterator[Path]:
+        monkeypatch.setattr(Path, "iterdir", listed)
+        catalog.delete("a")
+        if again:
+            put(catalog.create("a", encoder=None, dimension=32), "y", "z")
+        return iter(())
+
+    monkeypatch.setattr(Path, "iterdir", emptied)
+    if again:
+        assert other.get("a").count() == 2
+    else:
+        with pytest.raises(UnknownIndex):
+            other.get("a")
+
+
 def test_indexes_come_and_go_whole(catalog: LocalCatalog, other: LocalCatalog) -> None:
     done = threading.Event()
     failures: list[Exception] = []

@@ -179,12 +179,17 @@ class LocalCatalog:
     def _file(self, folder: Path) -> Path:
         with storage_errors(str(folder)):
             try:
-                files = [path for path in folder.iterdir() if path.suffix == _SUFFIX]
+                while True:
+                    before = folder.stat()
+                    files = [path for path in folder.iterdir() if path.suffix == _SUFFIX]
+                    if len(files) == 1:
+                        return files[0]
+                    after = folder.stat()
+                    if (before.st_ino, before.st_ctime_ns) == (after.st_ino, after.st_ctime_ns):
+                        break  # else the index was deleted or replaced while its files were listed
             except FileNotFoundError:
                 raise unknown(folder.name) from None
-        if len(files) != 1:
-            raise CorruptIndex(f"{folder} should hold one {_SUFFIX} file and holds {len(files)}; restore or remove it")
-        return files[0]
+        raise CorruptIndex(f"{folder} should hold one {_SUFFIX} file and holds {len(files)}; restore or remove it")
 
     def _build(self, folder: Path, encoder: str | None, dimension: int, kind: str, lexical: bool) -> bool:
         """Create the index in a temporary folder and move it into place; False if another process was faster."""
