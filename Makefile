@@ -38,7 +38,7 @@ serve: $(SERVICE)  ## run the service on 127.0.0.1:8080, with what the demo inde
 # One more than the two cores of CI, as some always waits: for a process to start, or a time-out to pass. Each imports all.
 WORKERS ?= 3
 test: setup  ## all tests, in three processes; WORKERS=8 on more cores
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(OPTIONS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --maxfail 10 $(OPTIONS)
 
 compare-answers: setup  ## a hundred requests and answers -> build/answers.json; BEFORE=file compares
 	$(BIN)/python -m load_tests.answers record build/answers.json

@@ -64,6 +64,13 @@ class RedisServer:
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGCONT)
 
+    def mend(self) -> None:
+        """It runs, whatever was done to it."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+        if self._process.poll() is not None:
+            self.start()
+
     def admin(self, password: str | None = None) -> closing[Any]:
         """A client to change it by."""
         return closing(redis.Redis(self.host, self.port, password=password))

@@ -35,9 +35,11 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("faults")
 
 
+# What a test breaks is mended after it, so that only it fails where it fails in the middle.
+
+
 @pytest.fixture(scope="package")
-def indexes(directory: Path) -> Iterator[Role]:
-    """The retriever, with the index `tales`."""
+def _indexes(directory: Path) -> Iterator[Role]:
     port = free_port()
     role = Role(lambda ready: retriever(directory / "data", port=port, ready=ready))
     fill(role.service)
@@ -45,27 +47,41 @@ def indexes(directory: Path) -> Iterator[Role]:
     role.kill()
 
 
+@pytest.fixture
+def indexes(_indexes: Role) -> Iterator[Role]:
+    """The retriever, with the index `tales`."""
+    yield _indexes
+    _indexes.mend()
+
+
 @pytest.fixture(scope="package")
-def rogue() -> Iterator[Server]:
-    """The only scorer of `front`."""
+def _rogue() -> Iterator[Server]:
     with stand_in.running() as server:
         yield server
 
 
+@pytest.fixture
+def rogue(_rogue: Server) -> Iterator[Server]:
+    """The only scorer of `front`."""
+    yield _rogue
+    _rogue.behaviour, _rogue.script = well, []
+
+
 @pytest.fixture(scope="package")
-def _front(directory: Path, indexes: Role, rogue: Server) -> Iterator[Role]:
-    options = ("--retriever-url", indexes.service.url, "--scorer-url", rogue.endpoint().base)
+def _front(directory: Path, _indexes: Role, _rogue: Server) -> Iterator[Role]:
+    options = ("--retriever-url", _indexes.service.url, "--scorer-url", _rogue.endpoint().base)
     role = gateway(directory / "front", "[scorer]\nattempt_seconds = 1", *options)
     yield role
     role.kill()
 
 
 @pytest.fixture
-def front(_front: Role, rogue: Server) -> Iterator[Service]:
-    """A gateway in front of `indexes` and of a stand-in scorer, which is well before and after each test."""
+def front(_front: Role, indexes: Role, rogue: Server) -> Iterator[Service]:
+    """A gateway in front of `indexes` and of a stand-in scorer, which works before and after each test."""
     until(lambda: completes(_front.service))
     yield _front.service
-    rogue.behaviour = well
+    rogue.behaviour, rogue.script = well, []
+    indexes.mend()
     nothing_is_lost(_front.service)
     assert "Traceback" not in _front.service.log
 
@@ -74,7 +90,6 @@ def front(_front: Role, rogue: Server) -> Iterator[Service]:
 class Deployment:
     """A gateway in front of a retriever, two scorers with the embedded model, and Redis."""
 
-    indexes: Role
     first: Role
     second: Role
     gateway: Role
@@ -86,9 +101,13 @@ class Deployment:
         sample = 'boundarymorph_http_request_duration_seconds_count{method="POST",route="/score"'
         return sum(role.service.metric(sample) for role in (self.first, self.second))
 
+    def mend(self) -> None:
+        for part in (self.first, self.second, self.gateway, self.redis):
+            part.mend()
+
 
 @pytest.fixture(scope="package")
-def _deployment(directory: Path, indexes: Role) -> Iterator[Deployment]:
+def _deployment(directory: Path, _indexes: Role) -> Iterator[Deployment]:
     folder = directory / "deployment"
     folder.mkdir()
     ports = [free_port() for _ in range(3)]
@@ -106,16 +125,17 @@ def _deployment(directory: Path, indexes: Role) -> Iterator[Deployment]:
         )
         first = role(lambda ready: scorer(folder / "first.log", port=ports[0], ready=ready))
         second = role(lambda ready: scorer(folder / "second.log", port=ports[1], ready=ready))
-        options = ["--retriever-url", indexes.service.url]
+        options = ["--retriever-url", _indexes.service.url]
         options += ["--scorer-url", first.service.url, "--scorer-url", second.service.url]
         front = role(lambda ready: service(folder / "gateway", *options, port=ports[2], ready=ready))
-        yield Deployment(indexes, first, second, front, redis)
+        yield Deployment(first, second, front, redis)
 
 
 @pytest.fixture
-def deployment(_deployment: Deployment) -> Iterator[Deployment]:
+def deployment(_deployment: Deployment, indexes: Role) -> Iterator[Deployment]:
     """The deployment, in which everything works before and after each test."""
     until(lambda: completes(_deployment.gateway.service))
     yield _deployment
+    _deployment.mend()
     nothing_is_lost(_deployment.gateway.service)
     assert "Traceback" not in _deployment.gateway.service.log

@@ -56,6 +56,12 @@ class Role:
     def go_on(self) -> None:
         self.service.process.send_signal(signal.SIGCONT)
 
+    def mend(self) -> None:
+        """It runs, whatever was done to it."""
+        self.go_on()
+        if self.service.process.poll() is not None:
+            self.start()
+
 
 def gateway(folder: Path, settings: str, *options: str) -> Role:
     """A gateway with a new folder of its own, and settings there as TOML."""

@@ -25,9 +25,9 @@ def model() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def _judged(directory: Path, indexes: Role, model: Server) -> Iterator[Role]:
+def _judged(directory: Path, _indexes: Role, model: Server) -> Iterator[Role]:
     url = f"openai+http://127.0.0.1:{model.port}/v1?model={MODEL}"
-    options = ("--retriever-url", indexes.service.url, "--scorer-url", url)
+    options = ("--retriever-url", _indexes.service.url, "--scorer-url", url)
     role = gateway(directory / "judged", f"[scorer.judge]\nrequest_tokens = {CEILING}", *options)
     yield role
     role.kill()
@@ -38,7 +38,7 @@ def judged(_judged: Role, model: Server) -> Iterator[Service]:
     """A gateway in front of `indexes` and a language model, which is well before and after each test."""
     until(lambda: completes(_judged.service))
     yield _judged.service
-    model.behaviour = well
+    model.behaviour, model.script = well, []
     assert "Traceback" not in _judged.service.log
 
 

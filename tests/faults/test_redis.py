@@ -85,12 +85,14 @@ def test_full(deployment: Deployment, table: Table) -> None:
     with deployment.redis.admin() as admin:
         admin.config_set("maxmemory-policy", "noeviction")
         admin.config_set("maxmemory", 1)
-        for _ in range(2):
-            response = ask(gateway, new)
-            assert spent(whole(response)) == (BUDGET, 0)
-        body = whole(ask(gateway, known))
-        assert (spent(body), ids(body)) == ((0, BUDGET), expected)
-        admin.config_set("maxmemory", 0)
+        try:
+            for _ in range(2):
+                response = ask(gateway, new)
+                assert spent(whole(response)) == (BUDGET, 0)
+            body = whole(ask(gateway, known))
+            assert (spent(body), ids(body)) == ((0, BUDGET), expected)
+        finally:
+            admin.config_set("maxmemory", 0)
     recovery = Stopwatch().until(lambda: remembers(gateway, new))
     table.add("Redis full", f"{outcome(response)}; what is new is paid for again, what is known is not", recovery)
 

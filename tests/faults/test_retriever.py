@@ -90,11 +90,11 @@ def test_one_of_two_hangs(directory: Path, indexes: Role, rogue: Server, table: 
 
 
 def test_killed_in_the_middle(front: Service, rogue: Server, indexes: Role, table: Table) -> None:
-    rogue.arrived.clear()
+    query = new_query()
     rogue.behaviour = slow(0.5)
     with ThreadPoolExecutor(1) as thread:
-        request = thread.submit(ask, front)
-        until(rogue.arrived.is_set)
+        request = thread.submit(ask, front, query)
+        until(lambda: any(asked["query"] == query for asked in rogue.asked))
         indexes.kill()
         response = request.result()
     assert spent(whole(response, "partial"))[0] == 5
