@@ -55,6 +55,11 @@ async def test_an_index_and_a_pool_agree(client: httpx.AsyncClient) -> None:
     assert not any("embedded" in warning for warning in indexed["warnings"])
 
 
+async def test_a_batch_has_room_for_a_pair_of_any_length(client: httpx.AsyncClient) -> None:
+    info = answer(await client.get("/info"))
+    assert info["max_batch_tokens"] == info["max_input_length"] == 512
+
+
 async def test_scores_are_the_cross_encoder_s(client: httpx.AsyncClient) -> None:
     request = {"query": QUERY, "index": "few", "k": 7, "budget": 8, "batch_size": 3, "return_documents": True}
     body = answer(await client.post("/select", json=request))

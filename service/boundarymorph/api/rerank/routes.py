@@ -88,7 +88,7 @@ async def info(access: AccessOf, caller: CallerOf, parts: SelectingOf) -> tei.Te
         model_type=tei.RERANKER,
         max_concurrent_requests=settings.sessions + settings.limits.waiting,
         max_input_length=longest,
-        max_batch_tokens=longest if model is None else model.batch_tokens,
+        max_batch_tokens=longest if model is None else max(longest, model.batch_tokens),
         max_client_batch_size=settings.limits.pool,
     )
 
