@@ -360,6 +360,17 @@ async def test_a_pool_of_one(client: httpx.AsyncClient) -> None:
     assert (body["documents"][0]["relevance"], body["usage"]["cross_encoder_calls"]) == (score_of(QUERY, "alone"), 1)
 
 
+async def test_texts_alone_are_documents(client: httpx.AsyncClient) -> None:
+    options: dict[str, Any] = {"k": 5, "budget": 8, "return_documents": True, "reuse": False}
+    documents = [{"text": document["text"]} for document in texts(20)]
+    mixed = [document["text"] if place % 3 else document for place, document in enumerate(documents)]
+    expected = (await select(client, pool=documents, **options))["documents"]
+    for pool in (mixed, {"documents": mixed}):
+        chosen = (await select(client, pool=pool, **options))["documents"]
+        assert chosen == expected
+        assert all(document["text"] == f"text {document['id']}" for document in chosen)
+
+
 async def test_it_reranks(client: httpx.AsyncClient) -> None:
     """What a client of any reranker sends: documents, and neither k nor anything else that is particular to us."""
     body = await select(client, pool=texts(20), budget=30)

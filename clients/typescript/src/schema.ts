@@ -1842,9 +1842,9 @@ export interface components {
         PoolBody: {
             /**
              * Documents
-             * @description ranked by their scores; without scores as 'ranked' says
+             * @description or just their texts; ranked by their scores, without scores as 'ranked' says
              */
-            documents: components["schemas"]["PoolDocument"][];
+            documents: (components["schemas"]["PoolDocument"] | string)[];
             /**
              * @description of all documents at once, in their order
              * @default null
@@ -2076,7 +2076,7 @@ export interface components {
              * @description or take these: an object, or just the list of documents
              * @default null
              */
-            pool?: components["schemas"]["PoolBody"] | components["schemas"]["PoolDocument"][] | null;
+            pool?: components["schemas"]["PoolBody"] | (components["schemas"]["PoolDocument"] | string)[] | null;
             /**
              * Budget
              * @description B: cross-encoder calls at most; "auto" stops when the set is expected to lose little by it

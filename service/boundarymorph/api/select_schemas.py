@@ -73,11 +73,18 @@ class PoolDocument(Message):
     metadata: dict[str, Any] = Field(default_factory=dict, description="returned with 'return_documents'")
 
 
+def _text_alone(value: object) -> object:
+    return {"text": value} if isinstance(value, str) else value
+
+
+Candidate = Annotated[PoolDocument, BeforeValidator(_text_alone, json_schema_input_type=PoolDocument | str)]
+
+
 class PoolBody(Message):
     """The candidates of one request."""
 
-    documents: list[PoolDocument] = Field(
-        min_length=1, description="ranked by their scores; without scores as 'ranked' says"
+    documents: list[Candidate] = Field(
+        min_length=1, description="or just their texts; ranked by their scores, without scores as 'ranked' says"
     )
     embeddings: VectorBlock | None = Field(None, description="of all documents at once, in their order")
     features: dict[Annotated[str, Field(min_length=1, max_length=64)], list[float | None]] = Field(
@@ -91,7 +98,7 @@ def _documents_alone(value: object) -> object:
     return {"documents": value} if isinstance(value, list) else value
 
 
-Pool = Annotated[PoolBody, BeforeValidator(_documents_alone, json_schema_input_type=PoolBody | Sequence[PoolDocument])]
+Pool = Annotated[PoolBody, BeforeValidator(_documents_alone, json_schema_input_type=PoolBody | Sequence[Candidate])]
 _NULL: JsonDict = {"type": "null"}
 ONE_SOURCE: JsonDict = {
     "oneOf": [
