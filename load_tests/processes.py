@@ -1,7 +1,6 @@
 """Starts servers for benchmarks, of this version or of another commit."""
 
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -12,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+
+from tests.system.service import free_port
 
 START_SECONDS = 300.0
 
@@ -54,7 +55,7 @@ def serving(command: Sequence[str], *, port: int | None = None, tree: Path | Non
 
     tree: a checkout whose source it runs instead of this one.
     """
-    port = _free_port() if port is None else port
+    port = free_port() if port is None else port
     options = ["--port", str(port), "--log-level", "warning"]
     source = {} if tree is None else {"PYTHONPATH": str(tree / "service")}
     with start([*command, *options], os.environ | source) as process:
@@ -85,13 +86,6 @@ def checkout(commit: str) -> Iterator[Path]:
             yield tree
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", str(tree)], check=True)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _ready(url: str) -> bool:
