@@ -109,24 +109,24 @@ async def test_a_look_for_the_indexes_that_hangs_is_the_only_one() -> None:
 
         def check(self) -> None:
             self.looks += 1
-            assert self.free.wait(30)
+            assert self.free.wait(PATIENCE)
             if self.looks == 1:
                 raise self.trouble
 
     catalog = Catalog()
-    followed = Readiness({"indexes": probe_of_indexes(cast(Any, catalog))}, interval=10, timeout=0.01)
+    probes = {"indexes": probe_of_indexes(cast(Any, catalog))}
+    hasty, patient = (Readiness(probes, interval=10, timeout=seconds) for seconds in (0.01, PATIENCE))
     for _ in range(3):
-        await followed.ask()
-        assert followed.missing == "indexes: no answer in 0.01 seconds"
+        await hasty.ask()
+        assert hasty.missing == "indexes: no answer in 0.01 seconds"
+    asking = asyncio.create_task(patient.ask())
+    await hasty.ask()  # while the other one waits, too
     assert catalog.looks == 1
     catalog.free.set()
-
-    async def left(trouble: str | None) -> bool:
-        await followed.ask()
-        return followed.missing == trouble
-
-    await until(lambda: left("indexes: not mounted"))
-    await until(lambda: left(None))
+    await asking
+    assert patient.missing == "indexes: not mounted"
+    await patient.ask()
+    assert patient.missing is None
     assert catalog.looks == 2
 
 
