@@ -179,6 +179,37 @@ def test_equal_scores_settle_nothing() -> None:
     assert constant.stop_reason is StopReason.BUDGET
 
 
+def test_a_token_limit_in_documents() -> None:
+    lengths = np.array([10.0, 20.0, 30.0, 60.0])
+    counts = [TokenCapacity(lengths, limit).in_documents() for limit in (29.0, 30.0, 89.0, 90.0, 119.9, 1e9)]
+    assert counts == [DocumentCapacity(k) for k in (1, 1, 2, 3, 3, 3)]
+
+
+@pytest.mark.parametrize("round_size", [1, 4])
+def test_of_a_coarse_scorer_is_asked_as_about_a_count(round_size: int) -> None:
+    """And what it returns is what fits of the scores that it reports to expect, which are not those it asks by."""
+    pool, liking = clustered(300, 12, 3)
+    grades = np.where(liking > np.quantile(liking, 0.95), 1.0, np.where(liking > np.quantile(liking, 0.9), 0.5, 0.0))
+    limit = TokenCapacity(np.random.default_rng(3).integers(5, 200, 300).astype(float), 4_000.0)
+    config = TrendConfig()
+    by_tokens, by_count = (
+        play(SelectionSession(pool, budget=40, k=capacity, config=config), grades, round_size)
+        for capacity in (limit, limit.in_documents())
+    )
+    assert by_tokens.history == by_count.history
+    everything = by_count.ranking()
+    expected = np.empty(300)
+    expected[everything.documents] = everything.relevance
+    worth = config.worth(expected, limit.margin(expected)[1], by_tokens.belief.scored)
+    assert set(by_tokens.selection().documents) == set(np.flatnonzero(limit.fill(worth)))
+
+    by_tokens, by_count = (
+        play(SelectionSession(pool, budget=40, k=capacity, config=config), liking, round_size)
+        for capacity in (limit, limit.in_documents())
+    )
+    assert by_tokens.history != by_count.history
+
+
 def test_a_coarse_scorer_does_not_fill_the_set_with_short_worthless_documents() -> None:
     """Scores of 0, 1/2 and 1 leave nothing on the log-odds scale below 1/4; under a token limit that must count 0."""
     shares = {"count": 0.0, "tokens": 0.0}

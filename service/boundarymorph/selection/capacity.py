@@ -105,6 +105,10 @@ class TokenCapacity:
     def best(self, shares: NDArray[np.float64], worth: NDArray[np.float64]) -> float:
         return _best(shares * self.lengths, worth / self.lengths, self.limit)
 
+    def in_documents(self) -> DocumentCapacity:
+        """As a number of documents of mean length: at least one, and not all."""
+        return DocumentCapacity(max(1, min(int(self.limit / self.lengths.mean()), len(self.lengths) - 1)))
+
     def _by_density(self, worth: NDArray[np.float64]) -> NDArray[np.intp]:
         return np.argsort(-np.maximum(worth, LEAST_WORTH) / self.lengths, kind="stable")
 

@@ -32,6 +32,10 @@ class Believed(Protocol):
 class Beliefs(Believed, Protocol):
     """What is believed of the scores of N documents."""
 
+    @property
+    def graded(self) -> bool:
+        """Whether the scorer may be one that gives a few grades, by its scores so far."""
+
     def reported(self, belief: Belief) -> Belief:
         """What an answer reports: `belief`, corrected for a scorer with a few grades. Asking and choosing take `belief`
         itself, which makes better sets. belief: as it is now."""
@@ -94,6 +98,10 @@ class Residuals:
         std = np.sqrt(np.maximum(self.variance, MINIMUM_VARIANCE))
         std *= spread if spread > MINIMUM_SCALE else 1.0
         return Belief.given(mean, std, self.observed, self.scores)
+
+    @property
+    def graded(self) -> bool:
+        return False
 
     def reported(self, belief: Belief) -> Belief:
         return belief

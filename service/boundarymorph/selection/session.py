@@ -11,7 +11,14 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.selection.acquisition import Acquisition, Choice, MostDoubtful, UpperConfidenceBound
 from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.bookkeeping import Selection, Session, StopReason, ranked, refuse_impossible
-from boundarymorph.selection.capacity import LIKELY, Capacity, DocumentCapacity, LikelyCapacity, capacity_of
+from boundarymorph.selection.capacity import (
+    LIKELY,
+    Capacity,
+    DocumentCapacity,
+    LikelyCapacity,
+    TokenCapacity,
+    capacity_of,
+)
 from boundarymorph.selection.config import Config, SelectionConfig
 from boundarymorph.selection.contest import Contest, choose_round
 from boundarymorph.selection.pool import Pool
@@ -152,7 +159,8 @@ class SelectionSession(Session):
         left = self._left if self._reaching is None else self._left[self._reaching.mean[self._left] > LIKELY]
         if not left.size:
             return left
-        belief = self.belief.of(left)
+        belief = self.belief if self._counted is None else self._posterior.beliefs.reported(self.belief)
+        belief = belief.of(left)
         inside = self.capacity.margin(belief.mean)[1]
         return left[self.capacity.fill(self._config.worth(belief.mean, inside, belief.scored))]
 
@@ -201,7 +209,14 @@ class SelectionSession(Session):
     def _contest(self) -> Contest:
         if self._doubtful is not None:
             return Contest(self._doubtful, LikelyCapacity(), self._left)
-        return Contest(self.belief, self.capacity, self._left)
+        return Contest(self.belief, self._counted or self.capacity, self._left)
+
+    @property
+    def _counted(self) -> DocumentCapacity | None:
+        """A token limit in documents of mean length, where the scorer has a few grades: `belief` orders documents well,
+        but expects too much of unlikely ones, and weighed against their lengths the short ones would win."""
+        capacity, beliefs = self.capacity, self._posterior.beliefs
+        return capacity.in_documents() if isinstance(capacity, TokenCapacity) and beliefs.graded else None
 
     @property
     def _rule(self) -> Acquisition:

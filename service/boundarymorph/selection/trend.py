@@ -32,6 +32,7 @@ UNLIKELY = 1e-9  # weight of a member that is left out of expectations
 # Of a document's own variance, what is not shared with its neighbours and can make it better than these. Chosen on the
 # losses that are real (docs/evaluation.md); for a scorer of few levels none is left out.
 APART = 0.8
+DISTINCT = 5  # scores that differ, before which a scorer may be one of a few grades
 # Before the first score nothing is known of the scorer: most say yes to few documents, and rather to the first ones.
 UNSEEN_LEVEL, UNSEEN_VARIANCE = -3.0, 9.0
 
@@ -68,6 +69,10 @@ class Mixture:
             self.weights[likely], self.means[likely], (self.variances + self.noise)[likely]
         )
         return mean, np.sqrt(np.maximum(variance, MINIMUM_VARIANCE))
+
+    @property
+    def graded(self) -> bool:
+        return len(np.unique(self.scores)) < max(DISTINCT, len(self.scores) / 2)
 
     def reported(self, belief: Belief) -> Belief:
         if not self.scale.levels:
