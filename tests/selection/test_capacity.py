@@ -186,16 +186,21 @@ def test_a_token_limit_in_documents() -> None:
 
 
 @pytest.mark.parametrize("round_size", [1, 4])
-def test_of_a_coarse_scorer_is_asked_as_about_a_count(round_size: int) -> None:
-    """And what it returns is what fits of the scores that it reports to expect, which are not those it asks by."""
+def test_a_coarse_scorer_is_asked_as_about_a_count(round_size: int) -> None:
+    """And what is returned is what fits of the scores that it reports to expect, which are not those it asks by."""
     pool, liking = clustered(300, 12, 3)
     grades = np.where(liking > np.quantile(liking, 0.95), 1.0, np.where(liking > np.quantile(liking, 0.9), 0.5, 0.0))
     limit = TokenCapacity(np.random.default_rng(3).integers(5, 200, 300).astype(float), 4_000.0)
     config = TrendConfig()
-    by_tokens, by_count = (
-        play(SelectionSession(pool, budget=40, k=capacity, config=config), grades, round_size)
-        for capacity in (limit, limit.in_documents())
-    )
+
+    def sessions(scores: NDArray[np.float64]) -> list[SelectionSession]:
+        known = {document: float(scores[document]) for document in [*range(8), int(liking.argmax())]}
+        started = (
+            SelectionSession(pool, budget=40, k=k, config=config, known=known) for k in (limit, limit.in_documents())
+        )
+        return [play(session, scores, round_size) for session in started]
+
+    by_tokens, by_count = sessions(grades)
     assert by_tokens.history == by_count.history
     everything = by_count.ranking()
     expected = np.empty(300)
@@ -203,10 +208,7 @@ def test_of_a_coarse_scorer_is_asked_as_about_a_count(round_size: int) -> None:
     worth = config.worth(expected, limit.margin(expected)[1], by_tokens.belief.scored)
     assert set(by_tokens.selection().documents) == set(np.flatnonzero(limit.fill(worth)))
 
-    by_tokens, by_count = (
-        play(SelectionSession(pool, budget=40, k=capacity, config=config), liking, round_size)
-        for capacity in (limit, limit.in_documents())
-    )
+    by_tokens, by_count = sessions(liking)
     assert by_tokens.history != by_count.history
 
 

@@ -34,7 +34,7 @@ class Beliefs(Believed, Protocol):
 
     @property
     def graded(self) -> bool:
-        """Whether the scorer may be one that gives a few grades, by its scores so far."""
+        """Whether the scorer may be one that gives a few grades: fewer than half of its scores differ, or none."""
 
     def reported(self, belief: Belief) -> Belief:
         """What an answer reports: `belief`, corrected for a scorer with a few grades. Asking and choosing take `belief`

@@ -32,7 +32,6 @@ UNLIKELY = 1e-9  # weight of a member that is left out of expectations
 # Of a document's own variance, what is not shared with its neighbours and can make it better than these. Chosen on the
 # losses that are real (docs/evaluation.md); for a scorer of few levels none is left out.
 APART = 0.8
-DISTINCT = 5  # scores that differ, before which a scorer may be one of a few grades
 # Before the first score nothing is known of the scorer: most say yes to few documents, and rather to the first ones.
 UNSEEN_LEVEL, UNSEEN_VARIANCE = -3.0, 9.0
 
@@ -72,7 +71,7 @@ class Mixture:
 
     @property
     def graded(self) -> bool:
-        return len(np.unique(self.scores)) < max(DISTINCT, len(self.scores) / 2)
+        return len(np.unique(self.scores)) < max(2, len(self.scores) / 2)
 
     def reported(self, belief: Belief) -> Belief:
         if not self.scale.levels:
