@@ -72,6 +72,7 @@ def _section(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
 TITLES = {
     "ablations": "What each part brings: change in points against the unchanged method (standard error)",
     "rounds": "Rounds of several documents: CE-nCG minus the sequential session's, in points (standard error)",
+    "paces": "Growing rounds and small sets: CE-nCG over B in {10, 25, 50}, and changes in points (standard error)",
     "settle": "Stopping when settled: at most 200 calls, rounds of 5, against a fixed budget of as many calls",
     "tokens": "Token limits: relevance gathered, in % of the linear relaxation's optimum",
     "known": "Known scores: CE-nCG of a second request after one of B = 25, k = 50",
@@ -93,9 +94,7 @@ def _ablations(rows: Sequence[Row]) -> list[dict[str, Any]]:
             changes = [{**row, "change": 100 * (row[metric] - base[_key(row)])} for row in here]
             if metric == "ce_ncg":
                 line |= _by_table(changes, lambda part: "{:+.1f} ({:.1f})".format(*_mean_error(part, "change")))
-            line[f"{title} change"] = (
-                f"{_over_tables(changes, 'change'):+.1f} ({_error_over_tables(changes, 'change'):.1f})"
-            )
+            line[f"{title} change"] = _change(changes)
         found.append(line)
     return found
 
@@ -111,6 +110,35 @@ def _rounds(rows: Sequence[Row]) -> list[dict[str, Any]]:
             changes = [{**row, "change": 100 * (row["ce_ncg"] - base[_key(row)])} for row in here]
             line |= _by_table(changes, lambda part: "{:+.2f} ({:.2f})".format(*_mean_error(part, "change")))
             line[ALL] = f"{_over_tables(changes, 'change'):+.2f} ({_error_over_tables(changes, 'change'):.2f})"
+            found.append(line)
+    return found
+
+
+def _paces(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    found = []
+    for bm25 in (True, False):
+        base = {
+            pace: {_key(row): row["ce_ncg"] for row in rows if row["bm25"] == bm25 and row["pace"] == pace}
+            for pace in ("one by one", options.FIRST_B)
+        }
+        for pace in (*options.PACES, options.FIRST_B):
+            here = [row for row in rows if row["bm25"] == bm25 and row["pace"] == pace]
+            line: dict[str, Any] = {"BM25": "yes" if bm25 else "no", "calls": pace}
+            for k in options.PACED_KS:
+                line[f"k = {k}"] = f"{100 * _over_tables([row for row in here if row['k'] == k], 'ce_ncg'):.1f}"
+            against = {
+                original: [{**row, "change": 100 * (row["ce_ncg"] - of[_key(row)])} for row in here]
+                for original, of in base.items()
+            }
+            small = [row for row in against[options.FIRST_B] if row["k"] in options.SMALL_KS]
+            cells: dict[tuple[Any, ...], list[float]] = {}
+            for row in small:
+                cells.setdefault((row["table"], row["budget"], row["k"]), []).append(row["change"])
+            means = [float(np.mean(cell)) for cell in cells.values()]
+            line["- one by one"] = _change(against["one by one"])
+            line["- first B, k <= 20"] = _change(small)
+            line["cells below the first B"] = f"{sum(mean < 0 for mean in means)} of {len(means)}"
+            line["worst cell"] = f"{min(means):+.1f}"
             found.append(line)
     return found
 
@@ -157,13 +185,13 @@ def _tokens(rows: Sequence[Row]) -> list[dict[str, Any]]:
                     line[how] = round(100 * _over_tables(part, "share"), 1)
                 base = {(row["table"], row["query"]): row["share"] for row in here if row["how"] == "count"}
                 gains = [
-                    {**row, "gain": 100 * (row["share"] - base[row["table"], row["query"]])}
+                    {**row, "change": 100 * (row["share"] - base[row["table"], row["query"]])}
                     for row in here
                     if row["how"] == "tokens"
                 ]
-                means = _by_table(gains, lambda part: f"{_mean_error(part, 'gain')[0]:+.1f}")
+                means = _by_table(gains, lambda part: f"{_mean_error(part, 'change')[0]:+.1f}")
                 line |= {f"tokens - count: {name}": mean for name, mean in means.items()}
-                line["tokens - count"] = f"{_over_tables(gains, 'gain'):+.1f} ({_error_over_tables(gains, 'gain'):.1f})"
+                line["tokens - count"] = _change(gains)
                 found.append(line)
     return found
 
@@ -206,7 +234,7 @@ def _hybrid(rows: Sequence[Row]) -> list[dict[str, Any]]:
                 line |= _by_table(here, lambda part: f"{100 * _mean_error(part, 'ce_ncg')[0]:.1f}")
                 line[ALL] = f"{100 * _over_tables(here, 'ce_ncg'):.1f}"
                 changes = [{**row, "change": 100 * (row["ce_ncg"] - base[_key(row)])} for row in here]
-                line["change"] = f"{_over_tables(changes, 'change'):+.1f} ({_error_over_tables(changes, 'change'):.1f})"
+                line["change"] = _change(changes)
                 found.append(line)
     return found
 
@@ -227,6 +255,7 @@ def _signals(rows: Sequence[Row]) -> list[dict[str, Any]]:
 SUMMARIES: Mapping[str, Callable[[Sequence[Row]], list[dict[str, Any]]]] = {
     "ablations": _ablations,
     "rounds": _rounds,
+    "paces": _paces,
     "settle": _settle,
     "tokens": _tokens,
     "known": _known,
@@ -316,6 +345,10 @@ def _over_tables(rows: Sequence[Row], key: str) -> float:
 def _error_over_tables(rows: Sequence[Row], key: str) -> float:
     errors = [error for _, error in _means(rows, key).values()]
     return float(np.sqrt(np.sum(np.square(errors))) / len(errors))
+
+
+def _change(rows: Sequence[Row]) -> str:
+    return f"{_over_tables(rows, 'change'):+.1f} ({_error_over_tables(rows, 'change'):.1f})"
 
 
 if __name__ == "__main__":

@@ -33,13 +33,16 @@ from boundarymorph.selection import (
 from boundarymorph.selection.features import standardised
 from boundarymorph.selection.methods import DEFAULT, METHODS
 from load_tests.speculation import SpeculativeSession
-from load_tests.studies import Row
+from load_tests.studies import Row, by_score
 from tests.selection.pools import play
 
 Watch = Callable[[], None]  # called once a query
 
 BUDGETS, KS = (25, 50), (50, 100, 200)
 ROUNDS = (1, 2, 5, 10, 25)
+PACES: Mapping[str, int | None] = {"one by one": 1, "growing rounds": None, "rounds of 5": 5}
+FIRST_B = "the first B, reranked"
+PACED_BUDGETS, SMALL_KS, PACED_KS = (10, 25, 50), (5, 10, 20), (5, 10, 20, 50, 100, 200)
 CAP, CAP_ROUND, SETTLED_KS = 200, 5, (50, 100)
 THRESHOLDS = (0.2, 0.1, 0.05, 0.03, 0.02, 0.01, 0.005)
 SPREADS, LIMITS, MEAN_LENGTH = (0.65, 0.25), (50, 100), 100
@@ -78,6 +81,25 @@ def rounds(table: Table, every: int, watch: Watch) -> list[Row]:
                         quality = normalised_gain(ranking[:k], question.scores)
                         setting = {"query": row, "method": name, "round": size, "budget": budget, "k": k}
                         found.append({**setting, "ce_ncg": quality})
+    return found
+
+
+def paces(table: Table, every: int, watch: Watch) -> list[Row]:
+    """CE-nCG of the default at each pace, with and without BM25, and of reranking the first B, for k from 5 to 200."""
+    found: list[Row] = []
+    for row, question in questions(table, every, watch):
+        without = replace(question, pool=replace(question.pool, features={}))
+        for budget in PACED_BUDGETS:
+            for k in (k for k in PACED_KS if k < len(question.pool)):
+                setting = {"query": row, "budget": budget, "k": k}
+                first = by_score(question.scores, budget)[:k]
+                quality = normalised_gain(first, question.scores)
+                found += [{**setting, "bm25": bm25, "pace": FIRST_B, "ce_ncg": quality} for bm25 in (True, False)]
+                for pace, size in PACES.items():
+                    for bm25, asked in ((True, question), (False, without)):
+                        _, ranking = run_once(Morph(METHODS[DEFAULT], size), asked, budget, k)
+                        quality = normalised_gain(ranking[:k], question.scores)
+                        found.append({**setting, "bm25": bm25, "pace": pace, "ce_ncg": quality})
     return found
 
 
@@ -258,6 +280,7 @@ def signals(table: Table, every: int, watch: Watch) -> list[Row]:
 STUDIES: Mapping[str, Callable[[Table, int, Watch], list[Row]]] = {
     "ablations": ablations,
     "rounds": rounds,
+    "paces": paces,
     "settle": trajectories,
     "tokens": tokens,
     "known": known,

@@ -83,3 +83,19 @@ def test_hybrid_orders_the_same_pool_by_both(table: Table) -> None:
     unspent = {row["prior"]: row["ce_ncg"] for row in rows if (row["budget"], row["k"]) == (0, 50)}
     assert unspent["similarity"] == normalised_gain(np.arange(50), question.scores)
     assert unspent["fused"] == normalised_gain(order[:50], question.scores)
+
+
+def test_a_pace_is_a_session_in_such_rounds(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "PACED_KS", (10,))
+    rows = options.paces(table, 3, lambda: None)
+    found = {(row["bm25"], row["pace"]): row["ce_ncg"] for row in rows if row["budget"] == 25}
+    assert len(found) == 8
+    question = table.question(0)
+    for bm25, pool in ((True, question.pool), (False, replace(question.pool, features={}))):
+        session = SelectionSession(pool, budget=25, k=10, config=METHODS[DEFAULT])
+        play(session, question.scores, 5)
+        assert found[bm25, "rounds of 5"] == normalised_gain(session.selection().documents, question.scores)
+        first = np.sort(question.scores[:25])[::-1][:10]
+        best = np.sort(question.scores)[::-1][:10]
+        assert found[bm25, options.FIRST_B] == pytest.approx(first.sum() / best.sum())
+    assert len(set(found.values())) > 4
