@@ -31,7 +31,7 @@ from boundarymorph.selection import (
     TrendConfig,
 )
 from boundarymorph.selection.features import standardised
-from boundarymorph.selection.methods import DEFAULT, METHODS
+from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
 from load_tests.speculation import SpeculativeSession
 from load_tests.studies import Row, by_score
 from tests.selection.pools import play
@@ -40,7 +40,12 @@ Watch = Callable[[], None]  # called once a query
 
 BUDGETS, KS = (25, 50), (50, 100, 200)
 ROUNDS = (1, 2, 5, 10, 25)
-PACES: Mapping[str, int | None] = {"one by one": 1, "growing rounds": None, "rounds of 5": 5}
+PACES = {
+    "one by one": Morph(METHODS[DEFAULT]),
+    "growing rounds": Morph(METHODS[DEFAULT], None),
+    "rounds of 5": Morph(METHODS[DEFAULT], 5),
+    "the paper's": Morph(METHODS[PAPER]),
+}
 FIRST_B = "the first B, reranked"
 PACED_BUDGETS, SMALL_KS, PACED_KS = (10, 25, 50), (5, 10, 20), (5, 10, 20, 50, 100, 200)
 CAP, CAP_ROUND, SETTLED_KS = 200, 5, (50, 100)
@@ -85,7 +90,7 @@ def rounds(table: Table, every: int, watch: Watch) -> list[Row]:
 
 
 def paces(table: Table, every: int, watch: Watch) -> list[Row]:
-    """CE-nCG of the default at each pace, with and without BM25, and of reranking the first B, for k from 5 to 200."""
+    """CE-nCG at each pace, of the paper's method and of reranking the first B, with and without BM25, down to k = 5."""
     found: list[Row] = []
     for row, question in questions(table, every, watch):
         without = replace(question, pool=replace(question.pool, features={}))
@@ -95,9 +100,9 @@ def paces(table: Table, every: int, watch: Watch) -> list[Row]:
                 first = by_score(question.scores, budget)[:k]
                 quality = normalised_gain(first, question.scores)
                 found += [{**setting, "bm25": bm25, "pace": FIRST_B, "ce_ncg": quality} for bm25 in (True, False)]
-                for pace, size in PACES.items():
+                for pace, method in PACES.items():
                     for bm25, asked in ((True, question), (False, without)):
-                        _, ranking = run_once(Morph(METHODS[DEFAULT], size), asked, budget, k)
+                        _, ranking = run_once(method, asked, budget, k)
                         quality = normalised_gain(ranking[:k], question.scores)
                         found.append({**setting, "bm25": bm25, "pace": pace, "ce_ncg": quality})
     return found

@@ -89,7 +89,7 @@ def test_a_pace_is_a_session_in_such_rounds(table: Table, monkeypatch: pytest.Mo
     monkeypatch.setattr(options, "PACED_KS", (10,))
     rows = options.paces(table, 3, lambda: None)
     found = {(row["bm25"], row["pace"]): row["ce_ncg"] for row in rows if row["budget"] == 25}
-    assert len(found) == 8
+    assert len(found) == 10
     question = table.question(0)
     for bm25, pool in ((True, question.pool), (False, replace(question.pool, features={}))):
         session = SelectionSession(pool, budget=25, k=10, config=METHODS[DEFAULT])
