@@ -119,26 +119,31 @@ def _paces(rows: Sequence[Row]) -> list[dict[str, Any]]:
     for bm25 in (True, False):
         base = {
             pace: {_key(row): row["ce_ncg"] for row in rows if row["bm25"] == bm25 and row["pace"] == pace}
-            for pace in ("one by one", options.FIRST_B)
+            for pace in (options.ONE_BY_ONE, options.PAPERS, options.FIRST_B)
         }
         for pace in (*options.PACES, options.FIRST_B):
             here = [row for row in rows if row["bm25"] == bm25 and row["pace"] == pace]
             line: dict[str, Any] = {"BM25": "yes" if bm25 else "no", "calls": pace}
             for k in options.PACED_KS:
                 line[f"k = {k}"] = f"{100 * _over_tables([row for row in here if row['k'] == k], 'ce_ncg'):.1f}"
-            against = {
+            changes = {
                 original: [{**row, "change": 100 * (row["ce_ncg"] - of[_key(row)])} for row in here]
                 for original, of in base.items()
             }
-            small = [row for row in against[options.FIRST_B] if row["k"] in options.SMALL_KS]
+            small = {name: [row for row in of if row["k"] in options.SMALL_KS] for name, of in changes.items()}
+            few = [row for row in changes[options.ONE_BY_ONE] if row["budget"] == min(options.PACED_BUDGETS)]
             cells: dict[tuple[Any, ...], list[float]] = {}
-            for row in small:
+            for row in small[options.FIRST_B]:
                 cells.setdefault((row["table"], row["budget"], row["k"]), []).append(row["change"])
-            means = [float(np.mean(cell)) for cell in cells.values()]
-            line["- one by one"] = _change(against["one by one"])
-            line["- first B, k <= 20"] = _change(small)
-            line["cells below the first B"] = f"{sum(mean < 0 for mean in means)} of {len(means)}"
-            line["worst cell"] = f"{min(means):+.1f}"
+            worst = [float(np.mean(cell)) for cell in cells.values()]
+            line["- one by one"] = _change(changes[options.ONE_BY_ONE])
+            line["at B = 10"] = _change(few)
+            line["- first B, k <= 20"] = _change(small[options.FIRST_B])
+            line["cells below"] = f"{sum(mean < 0 for mean in worst)} of {len(worst)}, by {max(0.0, -min(worst)):.1f}"
+            line["- the paper's, k <= 20"] = _change(small[options.PAPERS])
+            line |= _by_table(
+                small[options.PAPERS], lambda part: "{:+.1f} ({:.1f})".format(*_mean_error(part, "change"))
+            )
             found.append(line)
     return found
 

@@ -40,13 +40,13 @@ Watch = Callable[[], None]  # called once a query
 
 BUDGETS, KS = (25, 50), (50, 100, 200)
 ROUNDS = (1, 2, 5, 10, 25)
+ONE_BY_ONE, PAPERS, FIRST_B = "one by one", "the paper's, one by one", "the first B, reranked"
 PACES = {
-    "one by one": Morph(METHODS[DEFAULT]),
+    ONE_BY_ONE: Morph(METHODS[DEFAULT]),
     "growing rounds": Morph(METHODS[DEFAULT], None),
     "rounds of 5": Morph(METHODS[DEFAULT], 5),
-    "the paper's": Morph(METHODS[PAPER]),
+    PAPERS: Morph(METHODS[PAPER]),
 }
-FIRST_B = "the first B, reranked"
 PACED_BUDGETS, SMALL_KS, PACED_KS = (10, 25, 50), (5, 10, 20), (5, 10, 20, 50, 100, 200)
 CAP, CAP_ROUND, SETTLED_KS = 200, 5, (50, 100)
 THRESHOLDS = (0.2, 0.1, 0.05, 0.03, 0.02, 0.01, 0.005)
