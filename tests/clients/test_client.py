@@ -185,6 +185,8 @@ class TestIndexes:
         with pytest.raises(bm.UnknownDocument):
             await client.delete_document("own", "..")
         assert (await client.delete_documents("own", ["a/b", "e", "never"])).deleted == 2
+        with pytest.raises(bm.InvalidInput, match="exactly one"):
+            await client.delete_documents("own", ["ä ?#%41"], filter={"n": 1})
         assert (await client.describe_index("own")).count == 1
         assert (await client.delete_documents("own", filter={"n": {"lt": 2}})).deleted == 0
         assert (await client.delete_documents("own", filter={"n": 2})).deleted == 1
