@@ -113,7 +113,8 @@ def delete_document(index: str, id: str) -> Call[None]:
 def delete_documents(
     index: str, ids: Sequence[str] | None = None, filter: Mapping[str, Any] | None = None
 ) -> Call[DeleteReport]:
-    given = {"ids": None if ids is None else list(ids), "filter": filter}
+    listed = ids if ids is None or isinstance(ids, str) else list(ids)  # the service refuses a str
+    given = {"ids": listed, "filter": filter}
     return Call(
         method="DELETE",
         path=_path(index, "documents"),
