@@ -110,6 +110,13 @@ class TestFitting:
         shorter = fitted_document(document, most)
         assert size(shorter) <= most
         if shorter.next_offset is None:
-            assert shorter == document
+            assert shorter.text == text and (shorter == document or not shorter.metadata)
         else:
+            assert shorter.next_offset < len(text)
             assert shorter.text.removesuffix(tokens.MARK).rstrip() == text[: shorter.next_offset].rstrip()
+
+    @pytest.mark.parametrize("text", ["", "short", f"it ends so{tokens.MARK}"])
+    def test_a_text_that_fits_without_its_metadata_is_whole(self, text: str) -> None:
+        metadata = {"long": "word " * 999}
+        document = FetchedDocument(id="i/d", title="T", text=text, url="http://h/i/d", metadata=metadata)
+        assert fitted_document(document, 300) == document.model_copy(update={"metadata": {}})
