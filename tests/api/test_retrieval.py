@@ -262,6 +262,10 @@ class TestGateway:
         assert answer(await gateway.delete(f"/indexes/own/documents/{escaped}")) == {"deleted": 1}
         assert answer(await gateway.get("/indexes/own"))["count"] == 4
 
+    async def test_parts_of_the_path_are_no_query_parameters(self, gateway: httpx.AsyncClient) -> None:
+        refused = await gateway.post("/indexes/own/documents", params={"foo": 1})
+        assert problem(refused, 422, "invalid-input").endswith("there is strict")
+
     async def test_an_upload_that_is_refused_before_its_end(self, gateway: httpx.AsyncClient) -> None:
         async def content() -> AsyncIterator[bytes]:
             for _ in range(200):

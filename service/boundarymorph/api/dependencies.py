@@ -126,7 +126,8 @@ def _refuse_unknown_parameters(request: Request) -> None:
     """Raises InvalidInput for an unknown query parameter."""
     route = request.scope["route"]
     described = (route.openapi_extra or {}).get("parameters", ())
-    known = {field.alias for field in route.dependant.query_params} | {parameter["name"] for parameter in described}
+    known = {field.alias for field in route.dependant.query_params}
+    known |= {parameter["name"] for parameter in described if parameter["in"] == "query"}
     if unknown := sorted(set(request.query_params) - known):
         raise InvalidInput(
             f"there is no query parameter {unknown[0]!r} here; "
