@@ -110,6 +110,23 @@ class TestFitting:
         shorter = fitted_document(document, most)
         assert size(shorter) <= most
         if shorter.next_offset is None:
-            assert shorter == document
+            assert shorter.text == text and (shorter == document or not shorter.metadata)
         else:
+            assert shorter.next_offset < len(text)
             assert shorter.text.removesuffix(tokens.MARK).rstrip() == text[: shorter.next_offset].rstrip()
+
+    @pytest.mark.parametrize("text", ["", "short", f"it ends so{tokens.MARK}"])
+    def test_a_text_that_fits_without_its_metadata_is_whole(self, text: str) -> None:
+        metadata = {"long": "word " * 999}
+        document = FetchedDocument(id="i/d", title="T", text=text, url="http://h/i/d", metadata=metadata)
+        assert fitted_document(document, 300) == document.model_copy(update={"metadata": {}})
+
+    def test_blank_lines_are_gone_through(self) -> None:
+        text = 999 * "\n" + "end"
+        document = FetchedDocument(id="i/d", title="T", text=text, url="http://h/i/d", metadata={})
+        offset: int | None = 0
+        while offset is not None:
+            part = fitted_document(document.model_copy(update={"text": text[offset:]}), 300)
+            assert part.next_offset is None or part.next_offset > 0
+            offset = None if part.next_offset is None else offset + part.next_offset
+        assert part.text.endswith("end")

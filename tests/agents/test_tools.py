@@ -123,6 +123,12 @@ class TestCalls:
         async with serve(agents=AgentSettings(index="papers")) as service, service.api() as api:
             assert len(answer(await api.post("/tools/search", json={"query": "q"}))["results"]) == 10
 
+    async def test_texts_with_the_line_separators_of_unicode(self, api: httpx.AsyncClient) -> None:
+        text = "one\u2028two\u2029three\u0085four"
+        assert answer(await api.post("/indexes/empty/documents", json=[{"id": "a\u2028b", "text": text}]))["added"] == 1
+        found = answer(await api.post("/tools/select_documents", json={**QUERY, "index": "empty"}))["documents"]
+        assert [(document["id"], document["text"]) for document in found] == [("empty/a\u2028b", text)]
+
     async def test_max_tokens_is_of_the_whole_answer(self, api: httpx.AsyncClient) -> None:
         response = await api.post("/tools/select_documents", json={**QUERY, "max_tokens": 400})
         assert 3 <= len(answer(response)["documents"]) < 40

@@ -369,7 +369,26 @@ class TestMetrics:
 
 class TestDocuments:
     @pytest.mark.parametrize(
-        "id", ["plain", "a/b", "/", "//x", "a/", "a?b=c#d", "ü 🚋", "%2F", "...", "\t", "\0", "+", '"', "x" * 512]
+        "id",
+        [
+            "plain",
+            "a/b",
+            "/",
+            "//x",
+            "a/",
+            "a?b=c#d",
+            "ü 🚋",
+            "%2F",
+            "...",
+            "\t",
+            "\n",
+            "plain\n",
+            "a\nb",
+            "\0",
+            "+",
+            '"',
+            "x" * 512,
+        ],
     )
     async def test_any_id(self, client: httpx.AsyncClient, id: str) -> None:
         document = {"id": id, "text": "text", "title": "title", "metadata": {"a": [1]}}

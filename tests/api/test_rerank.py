@@ -147,6 +147,16 @@ async def test_rank_fields(client: httpx.AsyncClient) -> None:
     }
 
 
+async def test_values_that_are_no_text_are_read_as_json(client: httpx.AsyncClient) -> None:
+    given = '{"text": 12345678901234567890123}, {"text": [1.5, "é", null]}, {"text": {"a": true}}'
+    body = f'{{"query": "{QUERY}", "documents": [{given}]}}'.encode()
+    results = answer(await client.post("/v1/rerank", content=body))["results"]
+    read = ["12345678901234567890123", '[1.5,"é",null]', '{"a":true}']
+    assert {result["index"]: result["relevance_score"] for result in results} == {
+        index: score_of(QUERY, text) for index, text in enumerate(read)
+    }
+
+
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank"])
 async def test_max_tokens_per_doc(client: httpx.AsyncClient, path: str) -> None:
     body = await post(client, path, documents=["abcdefghijkl", "xyz"], max_tokens_per_doc=2, return_documents=True)

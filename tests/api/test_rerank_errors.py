@@ -14,6 +14,7 @@ import pytest_asyncio
 from boundarymorph.access import keys
 from boundarymorph.access.keys import Scope
 from boundarymorph.api.rerank.routes import ROUTES
+from boundarymorph.caching.memory import MemoryScoreCache
 from boundarymorph.errors import DeadlineExceeded, Overloaded, ScorerFailed, ScorerUnavailable
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.settings import Limits, Settings
@@ -165,6 +166,20 @@ async def test_texts_that_are_not_to_be_cut(client: httpx.AsyncClient) -> None:
         )
         assert (await client.post(path, json=request(field, ["a" * 100], **refuse))).is_success
         assert (await client.post(path, json=request(field, ["a" * 101], **cut))).is_success
+
+
+async def test_texts_that_are_not_to_be_cut_and_have_known_scores(tmp_path: Path) -> None:
+    def build(*given: Any) -> Any:
+        parts = fake_service(*given)
+        parts.selector._known.cache = MemoryScoreCache()
+        return parts
+
+    async with serving(Settings(data_directory=tmp_path), build) as client:
+        uncut = request("texts", ["a" * 101, "b"], truncate=False)
+        for body in (uncut, uncut, request("texts", ["a" * 101, "b"]), uncut):
+            response = await client.post("/rerank", json=body)
+            assert response.is_success or "longer than the model reads" in said(response, "texts", 422)
+            assert response.is_success == (body is not uncut)
 
 
 class Broken(SeededScorer):

@@ -253,7 +253,7 @@ class TestGateway:
         assert (gone.status_code, gone.content) == (204, b"")
         problem(await gateway.delete("/indexes/new"), 404, "unknown-index")
 
-    @pytest.mark.parametrize("id", ["..", ".", "../../own", "a/b", "a//b", "ä?#%", "%2e%2e", "x" * 512])
+    @pytest.mark.parametrize("id", ["..", ".", "../../own", "a/b", "a//b", "a\n", "ä?#%", "%2e%2e", "x" * 512])
     async def test_ids_that_look_like_paths(self, gateway: httpx.AsyncClient, id: str) -> None:
         """What is deleted is the document, never what the dots may lead to."""
         await gateway.post("/indexes/own/documents", json=[{"id": id, "text": "odd", "embedding": [1, 1, 0, 0]}])
@@ -261,6 +261,10 @@ class TestGateway:
         assert answer(await gateway.get(f"/indexes/own/documents/{escaped}"))["id"] == id
         assert answer(await gateway.delete(f"/indexes/own/documents/{escaped}")) == {"deleted": 1}
         assert answer(await gateway.get("/indexes/own"))["count"] == 4
+
+    async def test_parts_of_the_path_are_no_query_parameters(self, gateway: httpx.AsyncClient) -> None:
+        refused = await gateway.post("/indexes/own/documents", params={"foo": 1})
+        assert problem(refused, 422, "invalid-input").endswith("there is strict")
 
     async def test_an_upload_that_is_refused_before_its_end(self, gateway: httpx.AsyncClient) -> None:
         async def content() -> AsyncIterator[bytes]:

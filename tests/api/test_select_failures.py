@@ -72,8 +72,9 @@ class TestTheOrderThatTheCallerGave:
             response = await client.post("/select", json=request)
             body = answer(response)
             assert response.headers["x-boundarymorph-status"] == body["status"] == "retrieval_only"
-            assert (body["stop_reason"], body["usage"]["rounds"]) == (reason, 0)
+            assert (body["stop_reason"], body["usage"]["rounds"], body["expected_loss"]) == (reason, 0, 1)
             assert [document["id"] for document in body["documents"]] == self.IN_ORDER[:5]
+            assert answer(await client.post("/select", json=request | {"k": 12}))["expected_loss"] == 0
             assert [document["retrieval_rank"] for document in body["documents"]] == [1, 2, 3, 4, 5]
             assert [document["retrieval_score"] for document in body["documents"]] == [6, 5, 4, 4, 3]
             assert body["documents"][0]["text"] == "text 6"

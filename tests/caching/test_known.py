@@ -139,6 +139,14 @@ class TestRecalling:
         assert task.reusable(documents) == {5: score_of(QUERY, "a"), 9: score_of(QUERY, "c")}
         assert await scorer.of_task("other").recall() == set()
 
+    async def test_reused_scores_of_truncated_pairs_are_counted(self, scorer: Alone) -> None:
+        await scorer.score(QUERY, ["x" * 101, "b"])
+        await turns()
+        task = scorer.of_task(QUERY)
+        await task.recall()
+        task.reusable({0: Document("id", "x" * 101), 1: Document("other", "b")})
+        assert task.truncated == 1
+
     async def test_after_it_the_cache_is_not_asked_again(self, scorer: Alone, inner: GatedScorer) -> None:
         await scorer.score(QUERY, ["x" * 101])
         await turns()

@@ -64,6 +64,14 @@ class TestSelect:
         selection = await connect(url).select(QUERY, pool=pool, budget=2, k=2, return_documents=True)
         assert all(document.text == pool[int(document.id)] for document in selection.documents)
 
+    async def test_none_is_left_out(self, connect: Connect, url: str, recorder: Recorder) -> None:
+        names = ("pool", "embeddings", "features", "query_embedding", "ranked", "deadline_ms")
+        options: dict[str, Any] = dict.fromkeys(names)
+        await connect(url).select(QUERY, index="texts", budget=0, **options)
+        await connect(url).select(QUERY, budget=0, **{**options, "pool": ["a", "b"], "index": None})
+        sent = [request.body.keys() - {"query", "budget", "deadline_ms"} for request in recorder.seen]
+        assert sent == [{"index"}, {"pool"}]
+
     @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", ">f4"])
     async def test_arrays_are_what_lists_are(self, connect: Connect, url: str, recorder: Recorder, dtype: str) -> None:
         vectors = np.random.default_rng(1).standard_normal((20, 8)).astype(dtype)
@@ -185,6 +193,10 @@ class TestIndexes:
         with pytest.raises(bm.UnknownDocument):
             await client.delete_document("own", "..")
         assert (await client.delete_documents("own", ["a/b", "e", "never"])).deleted == 2
+        with pytest.raises(bm.InvalidInput, match="exactly one"):
+            await client.delete_documents("own", ["ä ?#%41"], filter={"n": 1})
+        with pytest.raises(bm.InvalidInput, match="array"):
+            await client.delete_documents("own", "e")
         assert (await client.describe_index("own")).count == 1
         assert (await client.delete_documents("own", filter={"n": {"lt": 2}})).deleted == 0
         assert (await client.delete_documents("own", filter={"n": 2})).deleted == 1

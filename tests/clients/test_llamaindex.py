@@ -209,6 +209,11 @@ class TestRetriever:
         ):
             found = await retrieved(flavour, BoundaryMorphRetriever("texts", filters=filters, base_url=url))
             assert {node.node_id for node in found} == expected
+        every, of_none = [
+            await retrieved(flavour, BoundaryMorphRetriever("texts", filters=filters, budget=0, base_url=url))
+            for filters in (None, of())
+        ]
+        assert [node.node_id for node in of_none] == [node.node_id for node in every]
         with pytest.raises(ValueError, match="text_match"):
             BoundaryMorphRetriever("texts", filters=of(("of", "a", FilterOperator.TEXT_MATCH)))
 

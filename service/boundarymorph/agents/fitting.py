@@ -46,7 +46,8 @@ def fitted(answer: SelectedTexts, most: int) -> SelectedTexts:
 
 
 def fitted_document(document: FetchedDocument, most: int) -> FetchedDocument:
-    """Return a single document with at most so many tokens. `next_offset` is the length of the text that was kept."""
+    """Return a single document with at most so many tokens. `next_offset` is the length of the text that was kept,
+    None if that is all of it."""
     if size(document) <= most:
         return document
     title = tokens.cut(document.title, TITLE_TOKENS)
@@ -59,7 +60,7 @@ def fitted_document(document: FetchedDocument, most: int) -> FetchedDocument:
 
 
 def _with(document: FetchedDocument, text: str, title: str, metadata: dict[str, object]) -> FetchedDocument:
-    end = len(text.removesuffix(tokens.MARK))
+    end = None if text == document.text else len(text.removesuffix(tokens.MARK))
     return document.model_copy(update={"text": text, "title": title, "metadata": metadata, "next_offset": end})
 
 

@@ -74,16 +74,16 @@ class Rest:
         headers = {**self.headers, "accept": EVENTS}
         request = self.http.build_request("POST", "/select", json=body, headers=headers)
         async with self._answer(request) as response:
-            name = ""
-            async for line in response.aiter_lines():
-                key, _, value = line.partition(": ")
-                if key == "event":
+            name = b""
+            async for line in _lines(response):
+                key, _, value = line.partition(b": ")
+                if key == b"event":
                     name = value
-                elif key == "data":
+                elif key == b"data":
                     data: dict[str, Any] = orjson.loads(value)
-                    if name == "problem":
+                    if name == b"problem":
                         raise _error(data, response.headers)
-                    yield name, data
+                    yield name.decode(), data
 
     def document_path(self, index: str, id: str) -> str:
         return f"/indexes/{_segment(index)}/documents/{_segment(id)}"
@@ -106,6 +106,16 @@ class Rest:
         except httpx.HTTPError as error:
             said = str(error) or type(error).__name__
             raise ToolError(f"the service cannot be reached, or its answer broke off: {said}. {BROKEN}") from error
+
+
+async def _lines(response: httpx.Response) -> AsyncIterator[bytes]:
+    """Yield the complete lines of a response. httpx would also end them at U+2028 and others, which JSON permits in
+    strings."""
+    begun = b""
+    async for received in response.aiter_bytes():
+        *lines, begun = (begun + received).split(b"\n")
+        for line in lines:
+            yield line
 
 
 def _segment(name: str) -> str:

@@ -18,7 +18,8 @@ def count(text: str) -> int:
 
 
 def cut(text: str, most: int) -> str:
-    """Return the text if it has at most so many tokens, else its beginning up to the end of a word, and MARK."""
+    """Return the text if it has at most so many tokens, else its beginning up to the end of a word, and MARK. Only a
+    blank beginning ends with a blank."""
     spent, end = 0, 0
     for found in _TOKEN.finditer(text):
         spent += _weight(found[0])
@@ -30,7 +31,7 @@ def cut(text: str, most: int) -> str:
     head = text[:end]
     if end < len(text) and text[end].isalnum() and (space := max(head.rfind(" "), head.rfind("\n"))) > end // 2:
         head = head[:space]
-    return head.rstrip() + MARK
+    return (head.rstrip() or head) + MARK
 
 
 def shares(lengths: Sequence[int], weights: Sequence[float], most: int) -> list[int]:

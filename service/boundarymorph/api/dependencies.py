@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 import httpx
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
+from starlette.convertors import PathConvertor, register_url_convertor
 
 from boundarymorph.access.access import Access
 from boundarymorph.access.keys import Caller, Scope
@@ -27,6 +28,15 @@ if TYPE_CHECKING:  # a gateway loads neither FAISS nor ONNX
     from boundarymorph.retrieval.encoders import Encoder
 
 Built = TypeVar("Built", covariant=True)
+
+
+class _AnyText(PathConvertor):
+    """The rest of a path, line ends included: Starlette's `path` ends there, and would find another document."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("text", _AnyText())
 
 
 class Service(Protocol[Built]):
@@ -116,7 +126,8 @@ def _refuse_unknown_parameters(request: Request) -> None:
     """Raises InvalidInput for an unknown query parameter."""
     route = request.scope["route"]
     described = (route.openapi_extra or {}).get("parameters", ())
-    known = {field.alias for field in route.dependant.query_params} | {parameter["name"] for parameter in described}
+    known = {field.alias for field in route.dependant.query_params}
+    known |= {parameter["name"] for parameter in described if parameter["in"] == "query"}
     if unknown := sorted(set(request.query_params) - known):
         raise InvalidInput(
             f"there is no query parameter {unknown[0]!r} here; "

@@ -144,5 +144,5 @@ _route(
     (404, 413, 422),
     openapi.body(DeleteDocuments),
 )
-_route("GET", "/{name}/documents/{id:path}", Scope.SELECT, "Read a document", StoredDocument, (404, 422))
-_route("DELETE", "/{name}/documents/{id:path}", Scope.WRITE, "Delete a document", DeleteReport, (404, 422))
+_route("GET", "/{name}/documents/{id:text}", Scope.SELECT, "Read a document", StoredDocument, (404, 422))
+_route("DELETE", "/{name}/documents/{id:text}", Scope.WRITE, "Delete a document", DeleteReport, (404, 422))

@@ -147,7 +147,7 @@ async def delete_documents(name: str, request: Request, access: AccessOf, indexe
 
 
 @router.get(
-    "/{name}/documents/{id:path}",
+    "/{name}/documents/{id:text}",
     dependencies=READ,
     summary="Read a document",
     responses=openapi.problems(404, 422, 503),
@@ -161,7 +161,7 @@ async def read_document(name: str, id: str, access: AccessOf, indexes: IndexesOf
 
 
 @router.delete(
-    "/{name}/documents/{id:path}",
+    "/{name}/documents/{id:text}",
     dependencies=WRITE,
     summary="Delete a document",
     responses=openapi.problems(404, 422, 503),

@@ -62,8 +62,8 @@ class TaskScores:
 
     reused: by position, scores from earlier requests, known before the first round; they replace calls.
     calls: requested scores that the cross-encoder computed for this task; cached: those that came from the cache or
-    from another task computing them. truncated: scored pairs that were truncated to fit. bill: what a scorer that costs
-    money charged to this task, None if it costs none. failure: see `Scores`; that of the last call.
+    from another task computing them. truncated: of all three, pairs that were truncated to fit. bill: what a scorer
+    that costs money charged to this task, None if it costs none. failure: see `Scores`; that of the last call.
     """
 
     def __init__(self, known: KnownScores, query: str, caller: str = "") -> None:
@@ -90,10 +90,13 @@ class TaskScores:
         return {cached.document for cached in self._recalled.values()}
 
     def reusable(self, documents: Mapping[int, Document]) -> dict[int, float]:
-        """Return the recalled scores of documents, by position, whose text has not changed since."""
+        """Return the recalled scores of documents, by position, whose text has not changed since. Those of truncated
+        pairs count towards `truncated`."""
         recalled = self._recalled or {}
         digests = {position: digest(document.content) for position, document in documents.items()}
-        return {position: recalled[text].score for position, text in digests.items() if text in recalled}
+        found = {position: recalled[text] for position, text in digests.items() if text in recalled}
+        self.truncated += sum(cached.truncated for cached in found.values())
+        return {position: cached.score for position, cached in found.items()}
 
     async def score(
         self, texts: Sequence[str], *, documents: Sequence[str] | None = None, deadline: float | None = None

@@ -165,6 +165,7 @@ class SelectionRun:
         status, stop_reason = Status.COMPLETE, None
         if self._interruption is not None and session is None:
             status, selection = Status.RETRIEVAL_ONLY, await self._as_given()
+            expected_loss = float(len(selection.documents) < len(self.pool))  # nothing is known of the scores
         if session is not None:
             selection, expected_loss = await self._selection(session)
             stop_reason = session.stop_reason

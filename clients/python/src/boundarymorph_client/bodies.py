@@ -21,7 +21,7 @@ def encoded(body: Mapping[str, Any]) -> bytes:
 
 def selection(query: str, options: SelectOptions) -> dict[str, Any]:
     """The body of POST /select. Raises ValueError if there are not as many embeddings as documents."""
-    body: dict[str, Any] = {"query": query, **options}
+    body: dict[str, Any] = {"query": query} | {name: given for name, given in options.items() if given is not None}
     if "query_embedding" in body:
         body["query_embedding"] = _vector(body["query_embedding"])
     if "pool" in body:

@@ -113,11 +113,13 @@ def delete_document(index: str, id: str) -> Call[None]:
 def delete_documents(
     index: str, ids: Sequence[str] | None = None, filter: Mapping[str, Any] | None = None
 ) -> Call[DeleteReport]:
+    listed = ids if ids is None or isinstance(ids, str) else list(ids)  # the service refuses a str
+    given = {"ids": listed, "filter": filter}
     return Call(
         method="DELETE",
         path=_path(index, "documents"),
         read=_reading(DeleteReport),
-        body={"filter": filter} if ids is None else {"ids": list(ids)},
+        body={name: value for name, value in given.items() if value is not None},
         idempotent=False,
     )
 

@@ -115,7 +115,7 @@ class BoundaryMorphRetriever(BaseRetriever):
         super().__init__(callback_manager=callback_manager, verbose=verbose)
         self.similarity_top_k = similarity_top_k
         self._index = index
-        self._filter = None if filters is None else _filter(filters)
+        self._filter = _filter(filters) if filters is not None and filters.filters else None
         self._service = Service(
             base_url=base_url,
             api_key=SecretStr(api_key) if isinstance(api_key, str) else api_key,

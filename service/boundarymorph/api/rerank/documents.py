@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Annotated, Any, ClassVar, Literal
 
-import orjson
 from pydantic import BaseModel, Field
+from pydantic_core import to_json
 
 from boundarymorph.api.rerank.common import (
     CHARACTERS_PER_TOKEN,
@@ -204,4 +204,4 @@ def _text(document: str | Mapping[str, Any], number: int, fields: Sequence[str])
 
 
 def _plain(value: object) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
+    return value if isinstance(value, str) else to_json(value).decode()
