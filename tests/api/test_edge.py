@@ -1,6 +1,7 @@
 """What every route has in common at the edge: methods, types, origins, secrets, and how it describes its refusals."""
 
 import asyncio
+import gzip
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -108,6 +109,16 @@ class TestMalformedHttp:
             assert {"content-type: application/problem+json", f"content-length: {len(body)}"} <= set(headers)
             problem = orjson.loads(body)
             assert (problem["type"], problem["status"]) == ("urn:boundarymorph:problem:malformed-http", 400)
+
+
+@pytest.mark.parametrize("path", ["/select", "/v2/rerank", "/indexes/texts/documents"])
+async def test_a_compressed_body_is_refused_by_that_name(client: httpx.AsyncClient, path: str) -> None:
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    refused = await client.post(path, content=gzip.compress(b'{"query": "q"}'), headers=headers)
+    assert refused.status_code in (400, 422)
+    assert "'gzip'" in refused.text
+    plain = await client.post(path, json={}, headers={"content-encoding": "identity"})
+    assert "encoding" not in plain.text
 
 
 class TestUnknownNames:

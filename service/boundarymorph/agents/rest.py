@@ -111,11 +111,13 @@ class Rest:
 async def _lines(response: httpx.Response) -> AsyncIterator[bytes]:
     """Yield the complete lines of a response. httpx would also end them at U+2028 and others, which JSON permits in
     strings."""
-    begun = b""
+    parts: list[bytes] = []
     async for received in response.aiter_bytes():
-        *lines, begun = (begun + received).split(b"\n")
-        for line in lines:
-            yield line
+        rest, *others = received.split(b"\n")
+        parts.append(rest)
+        for other in others:
+            yield b"".join(parts)
+            parts = [other]
 
 
 def _segment(name: str) -> str:
