@@ -118,6 +118,7 @@ def test_every_mistake_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("BOUNDARYMORPH_SCORER__URL", "[1]"),
         ("BOUNDARYMORPH_CONFIG", "missing.toml"),
         ("BOUNDARYMORPH_CONFIG", "."),
+        ("BOUNDARYMORPH_CONFIG", "/proc/self/mem"),  # a file that cannot be read
     ],
 )
 def test_bad_environment(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
