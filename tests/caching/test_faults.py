@@ -333,6 +333,16 @@ class TestGarbage:
         assert embeddings.lookups == {"corrupt": 1, "miss": 1}
         await bench.everything_works()
 
+    async def test_another_type_is_an_answer_to_a_trial(self, bench: Bench, own_server: RedisServer) -> None:
+        own_server.kill()
+        await bench.everything_is_missed()
+        own_server.start()
+        with own_server.admin() as admin:
+            admin.lpush(score_key(MODEL, QUERY), "foreign")
+        bench.clock.now += 60
+        assert await bench.read() == [None, None, None]
+        assert bench.link.state("read") is State.CLOSED
+
     @pytest.mark.parametrize(
         "spoil",
         [
