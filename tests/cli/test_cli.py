@@ -140,7 +140,8 @@ def test_mistakes_are_one_line(run: Run, arguments: list[str], named: str) -> No
 @pytest.mark.parametrize(
     "arguments",
     [["frobnicate"], ["select"], ["select", "a"], ["select", "a", "b", "-k", "x"], ["index", "build", "a"],
-     ["index", "build", "a", "--from", "missing.jsonl"], ["index", "build", "a", "--from", "."]],
+     ["index", "build", "a", "--from", "missing.jsonl"], ["index", "build", "a", "--from", "."],
+     ["demo", "-k", "0"], ["demo", "--budget", "-1"]],
 )  # fmt: skip
 def test_usage_errors(run: Run, arguments: list[str]) -> None:
     outcome = run(*arguments)
