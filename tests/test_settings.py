@@ -60,6 +60,8 @@ def test_the_file_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.M
         ("prot = 1", "prot"),
         ("[limits]\nk = 0", "limits.k"),
         ("[limits]\npools = 5", "limits.pools"),
+        ("[limits]\ndeadline_seconds = inf", "limits.deadline_seconds"),
+        ("[cache]\nseconds_to_live = inf", "cache.seconds_to_live"),
         ("[limits]\nbudget = 20", "budget is 50, over limits.budget, which is 20"),
         ("[limits]\npool = 500", "depth is 10,000, over limits.pool, which is 500"),
         ("batch_size = 300", "batch_size"),
@@ -116,6 +118,7 @@ def test_every_mistake_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("BOUNDARYMORPH_SCORER__URL", "[1]"),
         ("BOUNDARYMORPH_CONFIG", "missing.toml"),
         ("BOUNDARYMORPH_CONFIG", "."),
+        ("BOUNDARYMORPH_CONFIG", "/proc/self/mem"),  # a file that cannot be read
     ],
 )
 def test_bad_environment(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:

@@ -4,13 +4,16 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from pydantic import SecretStr
 
 from boundarymorph.caching import memory
+from boundarymorph.caching.build import build_caches
 from boundarymorph.caching.keys import digest
 from boundarymorph.caching.link import RedisLink
 from boundarymorph.caching.memory import MemoryEmbeddingCache, MemoryScoreCache
 from boundarymorph.caching.redis import RedisEmbeddingCache, RedisScoreCache, score_key
 from boundarymorph.caching.scores import CachedScore
+from boundarymorph.settings import CacheSettings
 from tests.caching.servers import RedisServer
 from tests.clocks import Clock
 from tests.contract.embedding_cache import EMBEDDED, SPACE, EmbeddingCacheContract
@@ -24,6 +27,21 @@ async def link(server: RedisServer) -> AsyncIterator[RedisLink]:
     link = RedisLink(server.url, timeout=10)
     yield link
     await link.close()
+
+
+async def test_caches_of_the_settings_are_closed_with_their_link(server: RedisServer) -> None:
+    caches = build_caches(
+        CacheSettings(url=SecretStr(server.url), timeout_seconds=10, seconds_to_live=60, namespace="blue")
+    )
+    assert caches.scores and caches.embeddings
+    await caches.scores.write(MODEL, QUERY, {TEXTS[0]: SCORES[0]})
+    await caches.embeddings.write(SPACE, {ENCODED[0]: EMBEDDED[0]})
+    with server.admin() as admin:
+        keys = admin.keys("boundarymorph:blue:*")
+        assert len(keys) == 2 and all(0 < admin.ttl(key) <= 60 for key in keys)
+    assert await caches.scores.read(MODEL, QUERY, TEXTS[:1]) == [SCORES[0]]
+    await caches.close()
+    assert await caches.scores.read(MODEL, QUERY, TEXTS[:1]) == [None]
 
 
 class TestMemoryScoreCache(ScoreCacheContract):

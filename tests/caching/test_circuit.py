@@ -39,6 +39,18 @@ def test_failures_in_a_row_open_it(circuit: CircuitBreaker) -> None:
     assert circuit.admit() is None
 
 
+def test_by_default_five_failures_open_it_for_1_to_30_seconds(clock: Clock) -> None:
+    circuit = CircuitBreaker(clock=clock)
+    fail(circuit, 4)
+    assert state(circuit) is State.CLOSED
+    for pause in (1, 2, 4, 8, 16, 30, 30):
+        fail(circuit)
+        clock.now += pause - 0.5
+        assert state(circuit) is State.OPEN
+        clock.now += 0.5
+        assert state(circuit) is State.HALF_OPEN
+
+
 def test_what_was_under_way_at_the_same_time_fails_as_one(circuit: CircuitBreaker) -> None:
     for _ in range(2):
         tickets = [circuit.admit() for _ in range(10)]

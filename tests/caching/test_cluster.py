@@ -10,6 +10,7 @@ from boundarymorph.caching.link import RedisLink
 from boundarymorph.caching.redis import RedisEmbeddingCache, RedisScoreCache, score_key
 from boundarymorph.caching.scores import CachedScore
 from tests.caching.servers import (
+    SLOTS,
     RedisServer,
     cluster_url,
     running_cluster,
@@ -153,6 +154,16 @@ async def test_one_node_is_dead_from_the_beginning(own_cluster: list[RedisServer
         kept = [kept_by(server) for number, server in enumerate(own_cluster) if number != dead]
         assert all(kept)
         assert await known(bench) == set.union(*kept)
+
+
+async def test_slots_of_no_node_cost_their_own_queries_only(own_cluster: list[RedisServer]) -> None:
+    with own_cluster[0].admin() as admin:
+        admin.execute_command("CLUSTER DELSLOTS", *range(SLOTS // 3))
+    async with bench_at(cluster_url(own_cluster[:1])) as bench:
+        await write_all(bench)
+        found = await known(bench)
+    assert found == kept_by(own_cluster[1]) | kept_by(own_cluster[2])
+    assert found and not kept_by(own_cluster[0])
 
 
 async def test_who_waits_for_the_nodes_when_it_is_closed_misses(own_cluster: list[RedisServer]) -> None:

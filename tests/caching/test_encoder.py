@@ -82,6 +82,22 @@ async def test_nothing_is_kept_before_the_name_is_known(inner: GatedEncoder) -> 
     await encoder.close()
 
 
+@pytest.mark.parametrize("other", [("encoder@2", 32), ("encoder@1", 16)])
+async def test_a_vector_of_another_model_is_not_kept(inner: GatedEncoder, other: tuple[str, int]) -> None:
+    name = ["encoder@1"]
+    encoder = CachingEncoder(inner, MemoryEmbeddingCache(), identity=lambda: name[0])
+    inner.gate.shut()
+    call = asyncio.ensure_future(encoder.encode_query("a"))
+    await turns()
+    name[0], inner.dimension = other  # its servers change their model meanwhile
+    inner.gate.open()
+    await call
+    for name[0], inner.dimension in (("encoder@1", 32), other):
+        await encoder.encode_query("a")
+    assert len(inner.queries) == 3
+    await encoder.close()
+
+
 async def test_another_process_finds_them_in_redis(server: RedisServer) -> None:
     for queries in (["trams"], []):
         link, inner = RedisLink(server.url, timeout=10), GatedEncoder()

@@ -80,7 +80,7 @@ async def test_killed_and_restarted(bench: Bench, own_server: RedisServer, caplo
     with caplog.at_level(logging.WARNING), Counted("scores") as counted:
         await bench.everything_is_missed()
     assert bench.states == (State.OPEN, State.OPEN)
-    assert counted.lookups == {"error": 12}
+    assert counted.lookups == {"error": 12 + 4}  # a recall is one lookup
     assert counted.writes == {"error": 12}
     assert len([record for record in caplog.records if "suspended for a while" in record.message]) == 2
     own_server.start()
@@ -88,8 +88,9 @@ async def test_killed_and_restarted(bench: Bench, own_server: RedisServer, caplo
     await bench.everything_works()
 
 
-async def test_never_there(caplog: pytest.LogCaptureFixture) -> None:
-    async with bench_at(f"redis://:secret@127.0.0.1:{node_port()}") as bench:
+@pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
+async def test_never_there(scheme: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with bench_at(f"{scheme}://:secret@127.0.0.1:{node_port()}") as bench:
         await bench.everything_is_missed()
         assert bench.states == (State.OPEN, State.OPEN)
     assert "secret" not in caplog.text
@@ -106,6 +107,22 @@ async def test_hung(own_server: RedisServer) -> None:
         own_server.go_on()
     async with bench_at(own_server.url) as bench:
         await bench.everything_works()
+
+
+async def test_by_default_five_failures_leave_it_alone_for_1_to_30_seconds() -> None:
+    clock = Clock()
+    link = RedisLink(f"redis://127.0.0.1:{node_port()}", timeout=5, clock=clock)
+    cache = RedisScoreCache(link)
+    for _ in range(4):
+        await cache.read(MODEL, QUERY, TEXTS)
+    assert link.state("read") is State.CLOSED
+    for pause in (1, 2, 4, 8, 16, 30, 30):
+        await cache.read(MODEL, QUERY, TEXTS)
+        clock.now += pause - 0.5
+        assert link.state("read") is State.OPEN
+        clock.now += 0.5
+        assert link.state("read") is State.HALF_OPEN
+    await link.close()
 
 
 async def test_while_it_is_open_nobody_asks(bench: Bench, own_server: RedisServer) -> None:
@@ -316,6 +333,16 @@ class TestGarbage:
         assert embeddings.lookups == {"corrupt": 1, "miss": 1}
         await bench.everything_works()
 
+    async def test_another_type_is_an_answer_to_a_trial(self, bench: Bench, own_server: RedisServer) -> None:
+        own_server.kill()
+        await bench.everything_is_missed()
+        own_server.start()
+        with own_server.admin() as admin:
+            admin.lpush(score_key(MODEL, QUERY), "foreign")
+        bench.clock.now += 60
+        assert await bench.read() == [None, None, None]
+        assert bench.link.state("read") is State.CLOSED
+
     @pytest.mark.parametrize(
         "spoil",
         [
@@ -375,6 +402,7 @@ async def test_a_closed_link_is_a_miss(own_server: RedisServer) -> None:
         "redis+cluster://:secret@host:1,b:x",
         "redis+cluster://:secret@host:1/3",
         "redis://:secret@host:6379/?socket_timeout=secret",
+        "redis+cluster://:secret@host:6379?socket_timeout=secret",
     ],
 )
 def test_urls_that_cannot_be(url: str) -> None:

@@ -13,8 +13,8 @@ def circuit(operation: str) -> float | None:
     return metrics.sample("boundarymorph_cache_circuit_state", operation=operation)
 
 
-def commands(operation: str) -> float:
-    name = "boundarymorph_cache_operation_duration_seconds_count"
+def commands(operation: str, of: str = "count") -> float:
+    name = f"boundarymorph_cache_operation_duration_seconds_{of}"
     return metrics.counted(name, cache="scores", operation=operation)
 
 
@@ -22,6 +22,7 @@ async def test_lookups_and_writes_are_counted_by_the_score(server: RedisServer) 
     link = RedisLink(server.url, timeout=10)
     cache = RedisScoreCache(link)
     reads, writes, recalled = commands("read"), commands("write"), counter("recalled_scores")
+    seconds = commands("read", "sum")
     with Counted("scores") as counted:
         await cache.write(MODEL, QUERY, dict(zip(TEXTS[:2], SCORES, strict=False)))
         await cache.read(MODEL, QUERY, TEXTS)
@@ -31,6 +32,7 @@ async def test_lookups_and_writes_are_counted_by_the_score(server: RedisServer) 
     assert counted.writes == {"ok": 2}
     assert counter("recalled_scores") - recalled == 2
     assert (commands("read") - reads, commands("write") - writes) == (2, 3)
+    assert 0 < commands("read", "sum") - seconds < 2 * 10  # the timeout of both
 
 
 async def test_the_circuits_are_shown_while_there_is_a_link() -> None:

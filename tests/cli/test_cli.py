@@ -140,7 +140,8 @@ def test_mistakes_are_one_line(run: Run, arguments: list[str], named: str) -> No
 @pytest.mark.parametrize(
     "arguments",
     [["frobnicate"], ["select"], ["select", "a"], ["select", "a", "b", "-k", "x"], ["index", "build", "a"],
-     ["index", "build", "a", "--from", "missing.jsonl"], ["index", "build", "a", "--from", "."]],
+     ["index", "build", "a", "--from", "missing.jsonl"], ["index", "build", "a", "--from", "."],
+     ["demo", "-k", "0"], ["demo", "--budget", "-1"]],
 )  # fmt: skip
 def test_usage_errors(run: Run, arguments: list[str]) -> None:
     outcome = run(*arguments)
@@ -452,6 +453,16 @@ class TestSources:
         given = BytesIO(gzip.compress(body) if packed else body)
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=BufferedReader(given)))
         assert "3 added" in run(*own, "-").out
+
+    def test_a_pipe_with_a_name(self, run: Run, source: Path, own: list[str], tmp_path: Path) -> None:
+        """As a shell's <(zcat docs.jsonl.gz) is one."""
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        with subprocess.Popen(["sh", "-c", 'exec cat "$0" > "$1"', source, pipe]) as writing:
+            try:
+                assert "3 added" in run(*own, str(pipe)).out
+            finally:
+                writing.kill()
 
     def test_beir(self, run: Run, source: Path, own: list[str]) -> None:
         record = {"_id": "MED-10", "title": "Statins", "text": "t", "metadata": {"url": "u"}, "embedding": [1, 0]}

@@ -90,6 +90,11 @@ class DocumentStoreContract:
         assert store.count() == 2
         assert store.changes(0).deleted == []
 
+    def test_lengths_are_in_characters(self, store: DocumentStore) -> None:
+        documents = [Document("a", "große", "Maße"), Document("b", "before\0after"), Document("c", "text", "a\0title")]
+        store.upsert(documents, unit(3, 8), [b""] * 3)
+        assert store.characters(["a", "b", "c", "unknown"]) == {"a": 9, "b": 12, "c": 11}
+
     def test_many_ids_at_once(self, store: DocumentStore) -> None:
         ids = [f"d{i}" for i in range(2500)]
         write(store, ids)

@@ -310,16 +310,34 @@ def test_without_permission_for_one(catalog: LocalCatalog, mode: int) -> None:
         "    try: call('bad')\n"
         "    except StorageUnavailable as error: print(error)\n"
     )
+    listed, *refused = told_without_permission(script, folder.parent, folder, mode)
+    assert listed == "['good']"
+    assert len(refused) == 3 and all("Permission denied" in line for line in refused)
+
+
+def test_without_permission_to_delete(catalog: LocalCatalog) -> None:
+    folder = catalog.create("kept", encoder=None, dimension=4).path.parent
+    script = (
+        "import sys; from pathlib import Path; from boundarymorph.errors import StorageUnavailable\n"
+        "from boundarymorph.retrieval.local.catalog import LocalCatalog\n"
+        "try: LocalCatalog(Path(sys.argv[1])).delete('kept')\n"
+        "except StorageUnavailable as error: print(error)\n"
+    )
+    told = told_without_permission(script, folder.parent, folder.parent, 0o500)
+    assert told == ["'kept' could not be deleted: Permission denied"]
+    assert catalog.exists("kept")
+
+
+def told_without_permission(script: str, directory: Path, folder: Path, mode: int) -> list[str]:
+    """What a script prints about the indexes in a directory while the folder has this mode."""
     folder.chmod(mode)
     try:
-        command = ["unshare", "--user", sys.executable, "-c", script, str(folder.parent)]
+        command = ["unshare", "--user", sys.executable, "-c", script, str(directory)]
         told = subprocess.run(command, check=False, capture_output=True, text=True)
     finally:
         folder.chmod(0o700)
     assert told.returncode == 0, told.stderr
-    listed, *refused = told.stdout.splitlines()
-    assert listed == "['good']"
-    assert len(refused) == 3 and all("Permission denied" in line for line in refused)
+    return told.stdout.splitlines()
 
 
 def test_a_directory_that_is_gone_is_named(catalog: LocalCatalog, tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ class RedisScoreCache(_RedisCache):
         # Unlike HGETALL, HRANDFIELD bounds the size of the answer.
         answer = await self._ask("HRANDFIELD", key, FIELDS, b"WITHVALUES")
         if answer is _UNANSWERED:
+            metrics.count_lookups("scores", error=1)
             return {}
         if not isinstance(answer, list) or len(answer) % 2:
             metrics.count_lookups("scores", corrupt=1)

@@ -101,8 +101,8 @@ def openapi() -> None:
 @app.command()
 def demo(
     query: Annotated[str, typer.Option(help="What to look for.")] = "work with dates, times and time zones",
-    budget: Annotated[int, typer.Option("--budget", "-B", help="Cross-encoder calls.")] = 50,
-    k: Annotated[int, typer.Option("-k", help="Documents to return.")] = 50,
+    budget: Annotated[int, typer.Option("--budget", "-B", min=0, help="Cross-encoder calls.")] = 50,
+    k: Annotated[int, typer.Option("-k", min=1, help="Documents to return.")] = 50,
     data_directory: DataDirectory = None,
 ) -> None:
     """Start a service, index the docstrings of Python's standard library, and select from them over HTTP."""

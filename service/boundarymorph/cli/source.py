@@ -21,8 +21,8 @@ GZIP = b"\x1f\x8b"  # the first bytes of a gzip file
 
 
 def checked(path: Path) -> Path:
-    """Check that a path is an existing file, or - for standard input. Raises typer.BadParameter."""
-    if str(path) != "-" and not path.is_file():
+    """Check that a path is an existing file or pipe, or - for standard input. Raises typer.BadParameter."""
+    if str(path) != "-" and (not path.exists() or path.is_dir()):
         raise typer.BadParameter(f"file {str(path)!r} does not exist, or is a directory")
     return path
 
@@ -38,7 +38,7 @@ def opened(source: Path) -> Iterator[tuple[Stream, int | None]]:
     if str(source) == "-":
         file, length = cast(BufferedReader, sys.stdin.buffer), None
     else:
-        file, length = source.open("rb"), source.stat().st_size
+        file, length = source.open("rb"), source.stat().st_size or None
     with file:
         if file.peek(len(GZIP)).startswith(GZIP):
             with gzip.open(file) as unpacked:

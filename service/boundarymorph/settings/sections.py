@@ -34,7 +34,9 @@ class Limits(BaseModel, extra="forbid"):
     key_sessions: int | None = Field(
         None, ge=1, description="selections of one key at a time, running and waiting; no separate bound if unset"
     )
-    deadline_seconds: float = Field(600.0, ge=0.001, description="longest deadline_ms of a selection")
+    deadline_seconds: float = Field(
+        600.0, ge=0.001, allow_inf_nan=False, description="longest deadline_ms of a selection"
+    )
     texts: int = Field(512, ge=1, description="texts in one call of a scorer")
     bytes_in_hand: int = Field(2**30, ge=1024, description="HTTP bodies of all running requests together")
 
@@ -197,7 +199,9 @@ class CacheSettings(BaseModel, extra="forbid"):
     enabled: bool = Field(True, description="keep scores and the embeddings of queries")
     url: SecretStr | None = Field(None, description="redis://, rediss://, unix:// or redis+cluster://")
     timeout_seconds: float = Field(0.05, gt=0, description="longest that a lookup waits for Redis")
-    seconds_to_live: float = Field(7 * 86_400.0, gt=0, description="lifetime of a query's scores, and of an embedding")
+    seconds_to_live: float = Field(
+        7 * 86_400.0, gt=0, allow_inf_nan=False, description="lifetime of a query's scores, and of an embedding"
+    )
     namespace: str | None = Field(
         None, pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="part of the keys in Redis; separates services"
     )

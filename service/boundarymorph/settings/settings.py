@@ -156,7 +156,7 @@ class Settings(BaseSettings):
             raise InvalidConfiguration(f"bad settings: {mistakes(error)}") from None
         except (TOMLDecodeError, UnicodeDecodeError) as error:
             raise InvalidConfiguration(f"bad settings: {config_file()}: {error}") from None
-        except ValueError as error:  # a variable with malformed JSON
+        except (ValueError, OSError) as error:  # a variable with malformed JSON, a file that cannot be read
             raise InvalidConfiguration(f"bad settings: {error}") from None
 
 

@@ -137,14 +137,15 @@ class LocalCatalog:
         """See `Catalog.delete`."""
         folder = self._folder(name)
         remains = self._directory / f".deleted-{uuid4().hex}"
-        with ExitStack() as forgotten, self._lock:
-            try:
-                folder.rename(remains)
-            except FileNotFoundError:
-                raise unknown(name) from None
-            finally:
-                self._forget(name, forgotten)
-        sync(self._directory)
+        with storage_errors(f"{name!r} could not be deleted"):
+            with ExitStack() as forgotten, self._lock:
+                try:
+                    folder.rename(remains)
+                except FileNotFoundError:
+                    raise unknown(name) from None
+                finally:
+                    self._forget(name, forgotten)
+            sync(self._directory)
         shutil.rmtree(remains, ignore_errors=True)
 
     def restore(self, name: str, source: Path, *, replace: bool = False) -> IndexInfo:

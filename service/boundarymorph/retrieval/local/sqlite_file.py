@@ -131,6 +131,7 @@ class SqliteFile:
         )
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
+        connection.create_function("characters", 1, len, deterministic=True)  # SQLite's own length ends at a NUL
         return connection
 
 

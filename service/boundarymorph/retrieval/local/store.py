@@ -154,7 +154,7 @@ class DocumentStore(SqliteFile):
     def characters(self, ids: Sequence[str]) -> dict[str, int]:
         """Return the length in characters of title and text together, by id, without unknown ids."""
         with self.transaction() as connection:
-            return dict(select(connection, "id, length(text) + coalesce(length(title), 0)", ids))
+            return dict(select(connection, "id, characters(text) + characters(coalesce(title, ''))", ids))
 
     def digests(self, ids: Sequence[str]) -> dict[str, bytes]:
         """Return the fingerprints of these documents, by id, without unknown ones."""
