@@ -35,9 +35,9 @@ serve: $(SERVICE)  ## run the service on 127.0.0.1:8080, with what the demo inde
 	$(BIN)/boundarymorph serve
 
 # Bytecode is kept, whatever the environment says: rewriting the assertions of all tests takes ten seconds a worker.
-# One more than the two cores of CI, as some always waits: for a process to start, or a time-out to pass. Each imports all.
-WORKERS ?= 3
-test: setup  ## all tests, in three processes; WORKERS=8 on more cores
+# Two for each of the two cores of CI, as some always wait: for a process to start, or a time-out to pass.
+WORKERS ?= 4
+test: setup  ## all tests, in four processes; WORKERS=8 on more cores
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --maxfail 10 $(OPTIONS)
 
 compare-answers: setup  ## a hundred requests and answers -> build/answers.json; BEFORE=file compares
