@@ -266,6 +266,18 @@ def test_forgotten_deletions_do_not_come_back(open_index: Open, path: Path, capl
     assert not caplog.records
 
 
+def test_what_is_emptied_before_it_is_trained_is_left_as_it_is(open_index: Open, path: Path) -> None:
+    index = open_index()
+    put(index, names(300))
+    index.delete(names(300))
+    assert index._trainer.train(0)
+    assert index.compact()
+    assert [file.name for file in path.with_suffix(".ivf").iterdir()] == ["lock"]
+    put(index, names(300))
+    assert index.compact()
+    assert trained(index) == 300
+
+
 def test_a_failure_leaves_no_trace_at_any_point(open_index: Open, path: Path) -> None:
     index = open_index()
     put(index, names(300))

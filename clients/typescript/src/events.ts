@@ -29,6 +29,7 @@ export async function* events(
         if (line.startsWith("event:")) name = line.slice(6).trim();
         else if (line.startsWith("data:")) data.push(line.slice(5));
         else if (line === "" && data.length > 0) {
+          signal?.throwIfAborted();
           const content = parsed(data.join("\n"));
           if (name === "problem") throw ofProblem(content as Problem, response.headers);
           if (name === "round") yield content as RoundEvent;

@@ -124,13 +124,20 @@ class Spending:
         )
 
     async def _add(self, key: str, amount: int) -> int:
-        """Add an amount, which may be negative; return the sum of all processes, or of this one if that is more."""
+        """Add an amount, which may be negative; return the sum of all processes, or of this one if that is more.
+
+        What this process adds at the same time is in the sum as far as Redis counted it before. Where the sum ends at a
+        ceiling, those that Redis counted first fit.
+        """
         if (day := key[:10]) > self._today:
             self._today = day
             self._own = Counter({kept: spent for kept, spent in self._own.items() if kept >= day})
-        own = self._own[key] = self._own[key] + amount
-        shared = await self._shared(key, amount)
-        return max(shared or 0, own)
+        before = self._own[key]
+        try:
+            shared = await self._shared(key, amount)
+        finally:
+            self._own[key] += amount
+        return self._own[key] if shared is None else max(shared, before + amount)
 
     async def _shared(self, key: str, amount: int) -> int | None:
         """Return None if Redis is not asked or does not answer."""

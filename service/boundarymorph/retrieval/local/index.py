@@ -189,7 +189,7 @@ class LocalIndex:
         self._store.compact()
         self.refresh()
         self._trainer.wait()
-        if not self._trains or not self._store.count():
+        if not self._trains:
             return True
         with storage_errors(f"{self.name!r} could not be trained again, and stays as it was"):
             return self._trainer.train(after=self._store.last_sequence() - 1)

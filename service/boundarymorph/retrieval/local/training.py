@@ -210,18 +210,20 @@ class Trainer:
             self._thread.start()
 
     def train(self, after: int) -> bool:
-        """Adopt a structure of a change later than `after`: another process's, or one trained now.
+        """Adopt a structure of a change later than `after`: another process's, or one trained now, unless the store is
+        empty.
 
         Returns False if another process is training. Raises OSError, StorageUnavailable, and UnknownIndex once closed.
         """
         with self.files.lock() as ours:
             index = self.files.newest(after)
-            if index is None and ours:
-                index = self._new()
+            if index is None and not ours:
+                return False
+            if index is None and (index := self._new()) is not None:
                 self.files.write(index, self._checkpoint)
         if index is not None:
             self._adopt(index)
-        return index is not None
+        return True
 
     def wait(self) -> None:
         """Wait for any training of this process to end."""
@@ -236,9 +238,11 @@ class Trainer:
             self._closed = True
         self.wait()
 
-    def _new(self, seed: int = 0) -> IvfIndex:
+    def _new(self, seed: int = 0) -> IvfIndex | None:
         count = self._store.count()
         sample = self._store.sample(sample_size(count), seed)
+        if not len(sample):
+            return None
         index = IvfIndex(InvertedFile(trained(sample, min(len(sample), clusters_of(count)), seed, self._checkpoint)))
         self._fill(index)
         index.changed = 0
