@@ -467,6 +467,17 @@ async def test_what_reads_is_passed_on_in_time() -> None:
             await server.left.wait()
 
 
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+@pytest.mark.parametrize("status", [301, 307, 401, 403])
+async def test_what_is_said_to_us_is_not_passed_on(method: str, status: int) -> None:
+    """The caller's own key is right, and no header tells it where a redirect leads."""
+    said = {"type": "urn:boundarymorph:problem:forbidden", "detail": "the API key of gateway does not have the scope"}
+    async with scripted(answer(said, status, more="location: http://elsewhere/")) as (retriever, _):
+        with pytest.raises(RetrieverFailed, match=f"answered {status}: the API key of gateway") as raised:
+            await retriever.forward(method, b"/indexes/i", {}, None)
+        assert "gateway" not in raised.value.public
+
+
 async def test_what_writes_is_passed_on_however_long_it_takes() -> None:
     async def slow(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.2)
