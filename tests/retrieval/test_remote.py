@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from boundarymorph import errors
 from boundarymorph.errors import (
+    PROBLEM_TYPE,
     BodyTooLarge,
     BoundaryMorphError,
     CostCeiling,
@@ -476,6 +477,22 @@ async def test_what_is_said_to_us_is_not_passed_on(method: str, status: int) -> 
         with pytest.raises(RetrieverFailed, match=f"answered {status}: the API key of gateway") as raised:
             await retriever.forward(method, b"/indexes/i", {}, None)
         assert "gateway" not in raised.value.public
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+async def test_what_a_proxy_says_of_the_retriever_is_not_passed_on(status: int) -> None:
+    html, busy = (
+        b"<html>no answer from 10.0.0.7</html>",
+        {"type": f"{PROBLEM_TYPE}storage-unavailable", "detail": "busy"},
+    )
+    for method in ("GET", "PUT"):
+        async with scripted(answer(html, status, "text/html")) as (retriever, _):
+            with pytest.raises(RetrieverUnavailable, match=f"answered {status}") as raised:
+                await retriever.forward(method, b"/indexes/i", {}, None)
+            assert "10.0.0.7" not in raised.value.public
+    async with scripted(answer(busy, status, "application/problem+json")) as (retriever, _):
+        passed = await retriever.forward("PUT", b"/indexes/i", {}, None)
+        assert (passed.status_code, orjson.loads(await passed.aread())) == (status, busy)
 
 
 async def test_what_writes_is_passed_on_however_long_it_takes() -> None:

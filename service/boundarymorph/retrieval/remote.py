@@ -53,6 +53,7 @@ TEXTS = 128  # per request for embeddings, so that the time of a request does no
 PROBE = encoded({"query": "probe"})
 IDENTITY = {"Accept-Encoding": "identity"}
 OWN = (InvalidConfiguration, NotReady, RetrieverFailed, RetrieverUnavailable)  # wrapped, with the URL
+AWAY = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)  # as proxies say it
 _ROLE = Role("retriever", RetrieverUnavailable, RetrieverFailed)
 
 Answer = TypeVar("Answer")
@@ -154,6 +155,9 @@ class RemoteRetriever:
             )
             if concerns_us(answer):
                 raise _refusal(peer, target.decode(errors="replace"), answer)
+            if answer.status_code in AWAY and "problem" not in answer.headers.get("content-type", ""):
+                await answer.aclose()
+                raise Unavailable(f"{peer.base} answered {answer.status_code}, and not as a retriever does")
             return answer
 
         if method == "GET" and body is None:
@@ -218,7 +222,7 @@ def _refusal(peer: Peer, path: str, response: httpx.Response) -> Exception:
         return Relayed(LimitExceeded(f"the retriever rejects requests of this size: {detail}"))
     if (kind := _kinds().get(slug)) is not None:
         return Relayed(kind(detail))
-    if slug in (NotReady.slug, RetrieverUnavailable.slug) or (not problem and status in (502, 503, 504)):
+    if slug in (NotReady.slug, RetrieverUnavailable.slug) or (not problem and status in AWAY):
         return Unavailable(said)
     if status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
         return Flawed(f"{said}; {path} does not exist there: is it a retriever of the same release?")
