@@ -1,6 +1,7 @@
 """The retriever's routes, and the gateway in front of it: indexes passed on, selections like those of one process."""
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -425,3 +426,40 @@ async def test_an_answer_is_never_whole_in_memory() -> None:
                 async for chunk in response.aiter_raw():
                     read += len(chunk)
     assert read == MANY * len(CHUNK)
+
+
+async def test_an_answer_that_breaks_off_is_no_unexpected_error(caplog: pytest.LogCaptureFixture) -> None:
+    """A retriever that is restarted during an upload, say: the caller sees that it broke off, and the log why."""
+
+    async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")
+        await writer.drain()
+        writer.close()
+
+    async with listening(half) as url:
+        app = create_app(Settings(retriever=RetrieverSettings(url=url)), build=Ready.build)
+        async with on_socket(app) as front, httpx.AsyncClient(base_url=front) as client, asyncio.timeout(PATIENCE):
+            await ready(client)
+            with pytest.raises(httpx.TransportError):
+                await client.put("/indexes/a")
+    (record,) = [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+    assert "the retriever broke off" in record.message and record.exc_info is None
+
+
+async def test_a_compressed_answer_is_passed_on_as_such() -> None:
+    packed = gzip.compress(b"{}")
+
+    async def compressing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A proxy that compresses though nobody asked it to."""
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: {len(packed)}\r\n\r\n"
+        writer.write(head.encode() + packed)
+        await writer.drain()
+        writer.close()
+
+    async with listening(compressing) as url:
+        settings = Settings(retriever=RetrieverSettings(url=url))
+        async with client_of(create_app(settings, build=Ready.build)) as client, asyncio.timeout(PATIENCE):
+            await ready(client)
+            assert answer(await client.get("/indexes/a")) == {}

@@ -97,6 +97,22 @@ def test_one_frame_of_a_real_service(running: Service) -> None:
     assert any(line.startswith("answers graded 16") for line in lines)
 
 
+def test_no_rates_are_made_up_for_several_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their metrics do not say when they started."""
+    counted = 'boundarymorph_http_request_duration_seconds_count{method="GET",route="/x",status="500"} 7\n'
+    monkeypatch.setattr(top, "scrape", lambda client: Samples.parsed(counted, 100.0))
+    once = CliRunner().invoke(app, ["top", "--once"], env={"COLUMNS": "160"})
+    assert once.exit_code == 0, once.output
+    lines = {" ".join(line.split()) for line in once.output.replace("│", "\n").splitlines()}
+    assert {"all -", "refused or failed 500 7"} <= lines
+    assert "since the start" in once.output
+
+    live = top.beginning(Samples.parsed(counted, 100.0))
+    live.append(Samples.parsed(counted, 102.0))
+    frame = shown(top.frame(Span(live[0], live[-1]), "url"))
+    assert "the last 2 s" in frame and "0.0 /s" in frame
+
+
 def test_nobody_there() -> None:
     result = CliRunner().invoke(app, ["top", "--once", "--url", "http://127.0.0.1:9"])
     assert isinstance(result.exception, top.Unreachable)

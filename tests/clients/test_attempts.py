@@ -59,6 +59,10 @@ class TestPauses:
         assert pauses[0] == FIRST_PAUSE
         assert max(pauses) == LONGEST_PAUSE
 
+    def test_follow_no_date_beyond_any_calendar(self) -> None:
+        tried = attempts(SELECT, clock=Clock(0.0), chance=1)
+        assert tried.after_answer(refusal(429, "Wed, 21 Oct 2015 12:00:30 +99999999999999")) == FIRST_PAUSE
+
     def test_end_before_the_deadline(self) -> None:
         clock = Clock(0.0)
         tried = attempts(SELECT, clock=clock, timeout=10)

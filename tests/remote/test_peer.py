@@ -28,6 +28,7 @@ NOON = 1_445_428_800.0  # Wed, 21 Oct 2015 12:00:00 GMT
         ("Wed, 21 Oct 2015 12:00:30 GMT", 30.0),
         ("Wed, 21 Oct 2015 11:00:00 GMT", 0.0),
         ("Wed, 32 Oct 2015", None),
+        ("Wed, 21 Oct 2015 12:00:30 +99999999999999", None),
     ],
 )
 def test_retry_after(header: str | None, seconds: float | None) -> None:

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from boundarymorph import errors
 from boundarymorph.errors import (
+    PROBLEM_TYPE,
     BodyTooLarge,
     BoundaryMorphError,
     CostCeiling,
@@ -465,6 +466,33 @@ async def test_what_reads_is_passed_on_in_time() -> None:
                 await retriever.forward("GET", b"/indexes/i", {}, None)
         async with asyncio.timeout(UP_TO):
             await server.left.wait()
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+@pytest.mark.parametrize("status", [301, 307, 401, 403])
+async def test_what_is_said_to_us_is_not_passed_on(method: str, status: int) -> None:
+    """The caller's own key is right, and no header tells it where a redirect leads."""
+    said = {"type": "urn:boundarymorph:problem:forbidden", "detail": "the API key of gateway does not have the scope"}
+    async with scripted(answer(said, status, more="location: http://elsewhere/")) as (retriever, _):
+        with pytest.raises(RetrieverFailed, match=f"answered {status}: the API key of gateway") as raised:
+            await retriever.forward(method, b"/indexes/i", {}, None)
+        assert "gateway" not in raised.value.public
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+async def test_what_a_proxy_says_of_the_retriever_is_not_passed_on(status: int) -> None:
+    html, busy = (
+        b"<html>no answer from 10.0.0.7</html>",
+        {"type": f"{PROBLEM_TYPE}storage-unavailable", "detail": "busy"},
+    )
+    for method in ("GET", "PUT"):
+        async with scripted(answer(html, status, "text/html")) as (retriever, _):
+            with pytest.raises(RetrieverUnavailable, match=f"answered {status}") as raised:
+                await retriever.forward(method, b"/indexes/i", {}, None)
+            assert "10.0.0.7" not in raised.value.public
+    async with scripted(answer(busy, status, "application/problem+json")) as (retriever, _):
+        passed = await retriever.forward("PUT", b"/indexes/i", {}, None)
+        assert (passed.status_code, orjson.loads(await passed.aread())) == (status, busy)
 
 
 async def test_what_writes_is_passed_on_however_long_it_takes() -> None:

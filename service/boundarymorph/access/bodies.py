@@ -130,14 +130,14 @@ def in_time(receive: Receive, send: Send, seconds: float) -> Send:
             async with asyncio.timeout(seconds):
                 await send(message)
         except TimeoutError:
-            await _hang_up(receive)
+            await hang_up(receive)
             raise ClientDisconnect from None
 
     return timed
 
 
-async def _hang_up(receive: Receive) -> None:
-    """Close the connection to a client that does not read its answer, without sending the rest."""
+async def hang_up(receive: Receive) -> None:
+    """Close the connection to a client without sending the rest of its answer."""
     # ASGI has no message for this, and an application that returns early leaves the connection open until it is read.
     transport = getattr(getattr(receive, "__self__", None), "transport", None)
     if transport is not None:

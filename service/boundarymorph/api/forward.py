@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -30,12 +31,13 @@ from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable
 
 router = APIRouter(prefix="/indexes", tags=["indexes"])
 REQUEST_HEADERS = ("accept", "content-length", "content-type", "traceparent", "tracestate")
-ANSWER_HEADERS = ("content-length", "content-type", "retry-after")
+ANSWER_HEADERS = ("content-encoding", "content-length", "content-type", "retry-after")
+log = logging.getLogger(__name__)
 STRICT = {"name": "strict", "in": "query", "schema": {"type": "boolean", "default": False}}
 
 
 class _Passed(StreamingResponse):
-    """Streams the retriever's response, and closes it however the streaming ends."""
+    """Streams the retriever's response, and closes it however the streaming ends. If it breaks off, so does ours."""
 
     def __init__(self, answer: httpx.Response) -> None:
         super().__init__(answer.aiter_raw(), answer.status_code, _of(answer.headers, ANSWER_HEADERS))
@@ -44,6 +46,9 @@ class _Passed(StreamingResponse):
     async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
         try:
             await super().__call__(scope, receive, send)
+        except httpx.TransportError as error:
+            log.warning("the retriever broke off in the middle of its answer: %s", error)
+            await bodies.hang_up(receive)
         finally:
             await self._answer.aclose()
 

@@ -14,7 +14,7 @@ Labels = frozenset[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """One scrape. at: seconds since 1970; values: by name and labels."""
+    """One scrape. at: seconds since 1970, NaN if unknown; values: by name and labels."""
 
     at: float
     values: Mapping[str, Mapping[Labels, float]] = field(default_factory=dict)
@@ -46,6 +46,7 @@ class Span:
 
     @property
     def seconds(self) -> float:
+        """The length of the span; NaN, as all rates then are, if the time of its first scrape is unknown."""
         return max(self.now.at - self.before.at, 1e-9)
 
     def grown(self, name: str, **labels: str) -> dict[Labels, float]:

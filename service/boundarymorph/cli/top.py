@@ -46,18 +46,28 @@ def top(
     """Watch a running service: requests, latencies, calls, cache, queues, scorers, degraded answers. Ctrl-C exits."""
     with httpx.Client(base_url=url.rstrip("/"), timeout=SECONDS) as client:
         first = scrape(client)
-        started = Samples(first.total("process_start_time_seconds") or first.at)
         if once:
-            console.print(frame(Span(started, first), url))
+            console.print(frame(Span(_start(first), first), url))
             return
-        kept = deque([started, first])
-        with Live(frame(Span(started, first), url), console=console, screen=True, auto_refresh=False) as live:
+        kept = beginning(first)
+        with Live(frame(Span(kept[0], first), url), console=console, screen=True, auto_refresh=False) as live:
             try:
                 while True:
                     time.sleep(interval)
                     live.update(_next(client, kept, window, url), refresh=True)
             except KeyboardInterrupt:
                 pass
+
+
+def beginning(first: Samples) -> deque[Samples]:
+    """Return the first scrapes to keep: those of all time since the start if it is known."""
+    start = _start(first)
+    return deque([first] if math.isnan(start.at) else [start, first])
+
+
+def _start(first: Samples) -> Samples:
+    """Return the scrape at the start of the process; its time is NaN if it is unknown, as it is of several workers."""
+    return Samples(first.total("process_start_time_seconds") or math.nan)
 
 
 def scrape(client: httpx.Client) -> Samples:
@@ -82,7 +92,7 @@ def _next(client: httpx.Client, kept: deque[Samples], window: float, url: str) -
 
 def frame(span: Span, url: str) -> RenderableType:
     """Return all panels for a span."""
-    title = Text.assemble(("boundarymorph ", "bold"), url, (f"   the last {_duration(span.seconds)}", "dim"))
+    title = Text.assemble(("boundarymorph ", "bold"), url, (f"   {_duration(span.seconds)}", "dim"))
     panels = [_requests(span), _selections(span), _work(span), _state(span)]
     if span.now.of("boundarymorph_judge_answers_total"):
         panels.append(_judge(span))
@@ -90,10 +100,10 @@ def frame(span: Span, url: str) -> RenderableType:
 
 
 def _requests(span: Span) -> Panel:
-    rows = [("all", f"{span.rate(f'{REQUESTS}_count'):.1f} /s", "")]
+    rows = [("all", _rate(span.rate(f"{REQUESTS}_count")), "")]
     for route in list(span.by("route", f"{REQUESTS}_count"))[:5]:
         rate = span.rate(f"{REQUESTS}_count", route=route)
-        rows.append((route, f"{rate:.1f} /s", f"p95 {_time(span.quantile(0.95, REQUESTS, route=route))}"))
+        rows.append((route, _rate(rate), f"p95 {_time(span.quantile(0.95, REQUESTS, route=route))}"))
     failed: defaultdict[str, float] = defaultdict(float)
     for labels, count in span.grown(f"{REQUESTS}_count").items():
         found = dict(labels)
@@ -116,7 +126,7 @@ def _selections(span: Span) -> Panel:
     return _panel(
         "selections",
         [
-            ("answers", f"{sum(answers.values()) / span.seconds:.1f} /s", _counts(answers)),
+            ("answers", _rate(sum(answers.values()) / span.seconds), _counts(answers)),
             ("latency", times, ""),
             (f"[{style}]degraded[/{style}]", _share(degraded, sum(answers.values())), _counts(reasons)),
             ("expected loss", f"p95 {_percent(span.quantile(0.95, 'boundarymorph_select_expected_loss_ratio'))}", ""),
@@ -130,7 +140,7 @@ def _work(span: Span) -> Panel:
     rows = [
         (
             "calls",
-            f"{span.rate('boundarymorph_cross_encoder_calls_total'):.1f} /s",
+            _rate(span.rate("boundarymorph_cross_encoder_calls_total")),
             f"{_number(calls)} a selection in {_number(rounds)} rounds",
         ),
         ("budget used", _percent(span.mean("boundarymorph_select_budget_used_ratio")), ""),
@@ -172,8 +182,8 @@ def _judge(span: Span) -> Panel:
         "language model",
         [
             ("answers", _counts(span.by("outcome", "boundarymorph_judge_answers_total")), ""),
-            ("tokens", f"{span.rate('boundarymorph_judge_tokens_total'):,.0f} /s", ""),
-            ("cost", f"{3600 * span.rate('boundarymorph_judge_cost_total'):,.2f} an hour", ""),
+            ("tokens", _rate(span.rate("boundarymorph_judge_tokens_total")), ""),
+            ("cost", _hourly(3600 * span.rate("boundarymorph_judge_cost_total")), ""),
             ("over a ceiling", _counts(span.by("ceiling", "boundarymorph_cost_ceiling_refusals_total")), ""),
         ],
     )
@@ -201,7 +211,17 @@ def _time(seconds: float) -> str:
 
 
 def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    if math.isnan(seconds):
+        return "since the start"
+    return f"the last {seconds:.0f} s" if seconds < 120 else f"the last {seconds / 60:.0f} min"
+
+
+def _rate(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:,.1f} /s"
+
+
+def _hourly(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:,.2f} an hour"
 
 
 def _number(value: float) -> str:

@@ -184,6 +184,8 @@ class Balancer(Generic[P]):
         except Unavailable as failure:
             self._eject(index, failure)
             raise self._as_error(failure) from failure
+        except Refused as refusal:
+            raise self._as_error(refusal) from refusal
 
     async def ask_all(self, ask: Callable[[P], Awaitable[bool]]) -> None:
         """Call all servers concurrently, and record what is wrong with each. ask: see `probe`."""

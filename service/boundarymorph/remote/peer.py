@@ -122,7 +122,7 @@ class Peer:
 
         path: under the base; bytes are sent unchanged, dots included. budget: None for no limit. repeatable: whether to
         send again once if the connection breaks, as an idle one may just when it is reused. stream: the caller must
-        read the body and close the answer, unless the request is repeatable and the answer `tells_of_server`.
+        read the body and close the answer, unless it `concerns_us` or, for a repeatable request, `tells_of_server`.
 
         Raises Unavailable, or DeadlineExceeded if the budget ends with the deadline. Cancelling closes the connection,
         which tells the server to stop.
@@ -142,7 +142,7 @@ class Peer:
                 response = await self._client.send(request, stream=stream)
             except AttributeError as error:  # raised by anyio if the connection is lost while it is made
                 raise httpx.ConnectError("the connection was lost at once") from error
-            if stream and repeatable and tells_of_server(response):
+            if stream and (concerns_us(response) or (repeatable and tells_of_server(response))):
                 await response.aread()
             return response
 
@@ -207,9 +207,14 @@ class Peer:
         return f"{answered}: {message[:EXCERPT]}" if message else answered
 
 
+def concerns_us(response: httpx.Response) -> bool:
+    """Whether an answer is about our key or about the address that we have for the server."""
+    return response.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN) or response.is_redirect
+
+
 def tells_of_server(response: httpx.Response) -> bool:
-    """Whether an answer is about the server rather than about the request."""
-    return response.status_code == HTTPStatus.TOO_MANY_REQUESTS or response.is_server_error
+    """Whether an answer is about the server, or about us, rather than about the request."""
+    return concerns_us(response) or response.status_code == HTTPStatus.TOO_MANY_REQUESTS or response.is_server_error
 
 
 def pause_of(response: httpx.Response) -> float | None:
@@ -229,7 +234,7 @@ def retry_after(header: str | None, now: float) -> float | None:
     except ValueError:
         try:
             seconds = parsedate_to_datetime(header).timestamp() - now
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
     return max(0.0, seconds) if seconds < float("inf") else None
 

@@ -31,7 +31,17 @@ from boundarymorph.errors import (
 from boundarymorph.remote.balancer import Balancer, OnChange, Role, ignore_change
 from boundarymorph.remote.chunks import encoded
 from boundarymorph.remote.deadline import Budget
-from boundarymorph.remote.peer import JSON, Busy, Flawed, Peer, Relayed, Unavailable, pause_of, tells_of_server
+from boundarymorph.remote.peer import (
+    JSON,
+    Busy,
+    Flawed,
+    Peer,
+    Relayed,
+    Unavailable,
+    concerns_us,
+    pause_of,
+    tells_of_server,
+)
 from boundarymorph.remote.wire import Unusable, array, is_count, mapping, parsed
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document
@@ -43,6 +53,7 @@ TEXTS = 128  # per request for embeddings, so that the time of a request does no
 PROBE = encoded({"query": "probe"})
 IDENTITY = {"Accept-Encoding": "identity"}
 OWN = (InvalidConfiguration, NotReady, RetrieverFailed, RetrieverUnavailable)  # wrapped, with the URL
+AWAY = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)  # as proxies say it
 _ROLE = Role("retriever", RetrieverUnavailable, RetrieverFailed)
 
 Answer = TypeVar("Answer")
@@ -127,15 +138,10 @@ class RemoteRetriever:
 
         target: path and query of the request, percent-encoded, and sent unchanged, dots included. A request that only
         reads has a time limit for the start of its answer, and an answer of 429 or 5xx is raised as an error. Any other
-        is sent once, to a working retriever, without a time limit. Raises RetrieverUnavailable.
+        is sent once, to a working retriever, without a time limit. Raises RetrieverUnavailable, and RetrieverFailed for
+        a redirect or if the retriever rejects our key, which the caller cannot change.
         """
         headers = {**headers, **IDENTITY}
-        if method != "GET" or body is not None:
-            return await self._balancer.call_once(
-                lambda peer: peer.send(
-                    method, target, budget=None, content=body, headers=headers, repeatable=False, stream=True
-                )
-            )
 
         async def read(peer: Peer) -> httpx.Response:
             answer = await peer.send(method, target, budget=self._budget, headers=headers, stream=True)
@@ -143,7 +149,20 @@ class RemoteRetriever:
                 raise _refusal(peer, target.decode(errors="replace"), answer)
             return answer
 
-        return await self._balancer.call(read)
+        async def write(peer: Peer) -> httpx.Response:
+            answer = await peer.send(
+                method, target, budget=None, content=body, headers=headers, repeatable=False, stream=True
+            )
+            if concerns_us(answer):
+                raise _refusal(peer, target.decode(errors="replace"), answer)
+            if answer.status_code in AWAY and "problem" not in answer.headers.get("content-type", ""):
+                await answer.aclose()
+                raise Unavailable(f"{peer.base} answered {answer.status_code}, and not as a retriever does")
+            return answer
+
+        if method == "GET" and body is None:
+            return await self._balancer.call(read)
+        return await self._balancer.call_once(write)
 
     async def check(self) -> None:
         """Have a query encoded, which also checks the key, and check the readiness of the retriever.
@@ -203,7 +222,7 @@ def _refusal(peer: Peer, path: str, response: httpx.Response) -> Exception:
         return Relayed(LimitExceeded(f"the retriever rejects requests of this size: {detail}"))
     if (kind := _kinds().get(slug)) is not None:
         return Relayed(kind(detail))
-    if slug in (NotReady.slug, RetrieverUnavailable.slug) or (not problem and status in (502, 503, 504)):
+    if slug in (NotReady.slug, RetrieverUnavailable.slug) or (not problem and status in AWAY):
         return Unavailable(said)
     if status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
         return Flawed(f"{said}; {path} does not exist there: is it a retriever of the same release?")
