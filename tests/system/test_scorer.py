@@ -196,5 +196,5 @@ def test_who_hangs_up_leaves_the_queue(gateway: Service, alone: Service) -> None
         connection.sendall(head + body)
         until(lambda: alone.metric("boundarymorph_scorer_queue_pairs") > 5)
     until(lambda: alone.metric(cancelled) > before)
-    assert alone.metric("boundarymorph_scorer_queue_pairs") == 0
+    until(lambda: alone.metric("boundarymorph_scorer_queue_pairs") == 0)
     assert "Traceback" not in gateway.log + alone.log
