@@ -8,9 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from random import SystemRandom
 from tempfile import TemporaryFile, mkdtemp
 from types import MappingProxyType
 from typing import Any
@@ -26,10 +27,12 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port below those of outgoing connections, one of which might take it before the server that it is for."""
+    while True:
+        port = SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def copied(data: Path, folder: Path) -> Path:
