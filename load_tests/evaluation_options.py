@@ -135,11 +135,11 @@ def _paces(rows: Sequence[Row]) -> list[dict[str, Any]]:
             cells: dict[tuple[Any, ...], list[float]] = {}
             for row in small[options.FIRST_B]:
                 cells.setdefault((row["table"], row["budget"], row["k"]), []).append(row["change"])
-            worst = [float(np.mean(cell)) for cell in cells.values()]
+            means = [float(np.mean(cell)) for cell in cells.values()]
             line["- one by one"] = _change(changes[options.ONE_BY_ONE])
             line["at B = 10"] = _change(few)
             line["- first B, k <= 20"] = _change(small[options.FIRST_B])
-            line["cells below"] = f"{sum(mean < 0 for mean in worst)} of {len(worst)}, by {max(0.0, -min(worst)):.1f}"
+            line["cells below"] = f"{sum(mean < 0 for mean in means)} of {len(means)}, by {max(0.0, -min(means)):.1f}"
             line["- the paper's, k <= 20"] = _change(small[options.PAPERS])
             line |= _by_table(
                 small[options.PAPERS], lambda part: "{:+.1f} ({:.1f})".format(*_mean_error(part, "change"))

@@ -126,8 +126,8 @@ class Spending:
     async def _add(self, key: str, amount: int) -> int:
         """Add an amount, which may be negative; return the sum of all processes, or of this one if that is more.
 
-        What this process adds at the same time is in the sum as far as Redis counted it before. Where the sum ends at a
-        ceiling, those that Redis counted first fit.
+        The sum contains what others add at the same time only if Redis counted it before: the first ones fit under a
+        ceiling, and the later ones do not.
         """
         if (day := key[:10]) > self._today:
             self._today = day
