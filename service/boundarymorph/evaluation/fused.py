@@ -21,4 +21,6 @@ def fused_order(pool: Pool) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
 def reordered(pool: Pool, order: NDArray[np.intp], scores: NDArray[np.float64]) -> Pool:
     """The pool in another order, with the scores by which it is ranked and the similarity as a feature."""
     features = {name: signal[order] for name, signal in {**pool.features, "similarity": pool.scores}.items()}
-    return Pool([pool.ids[position] for position in order], pool.embeddings[order], pool.query, scores, features)
+    terms = None if pool.terms is None else pool.terms[:, order]
+    ids = [pool.ids[position] for position in order]
+    return Pool(ids, pool.embeddings[order], pool.query, scores, features, terms)

@@ -22,7 +22,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation.datasets import Collection
 from boundarymorph.evaluation.problem import Question, Texts
+from boundarymorph.retrieval.words.lexical import PoolWords
 from boundarymorph.selection.pool import Pool, unit_rows
 
 REQUIRED = ("doc_emb", "query_emb", "pool", "score")
@@ -96,6 +97,7 @@ class Table:
         if self.texts is not None:
             queries, contents = self.texts
             texts = Texts(queries[identifier], [contents[document] for document in pool.ids])
+            pool = replace(pool, terms=PoolWords.of(texts.documents).terms(texts.query))
         return Question(
             identifier,
             pool,

@@ -88,7 +88,8 @@ class GivenCandidates:
     scores: (N,) retrieval scores. Without them, documents that are `ranked` are in retrieval order and get the scores
     of a fused ranking, which are more informative than the order alone (docs/evaluation.md). Others are ordered by
     BM25 with lexical vectors, and by inner product with the query with vectors of another kind.
-    features: additional (N,) signals; if `words` is set and bm25 is not among them, it is computed over the pool.
+    features: additional (N,) signals. words: whether to note which documents have which words of the query, and to
+    compute bm25 over the pool if it is not among the features.
     tokens: (N,) lengths, None where unknown. known: cross-encoder scores by id. listed: whether to make no vectors, and
     return the pool of `Pool.listed`.
     """
@@ -117,17 +118,19 @@ class GivenCandidates:
             return Retrieved(Pool.listed(ids), vectors="none")
         lexical = self.vectors == "lexical" and self.embeddings is None and self.query_embedding is None
         by_words = lexical and self.scores is None and not self.ranked
-        features, words = self._features, None
-        if lexical or (self.words and "bm25" not in features):
+        features, words, terms = self._features, None, None
+        if lexical or self.words:
             words = await run(PoolWords.of, [document.content for document in self.given])
             if (by_words or self.words) and "bm25" not in features:
                 features["bm25"] = await run(words.bm25, self.query)  # an answer if there is no time for more
+            if self.words:
+                terms = await run(words.terms, self.query)
         if lexical and words is not None:
             made = _Vectors(*await run(_lexical, words, self.query), "lexical")
         else:
             made = await self._embedded(run)
         scores = features["bm25"] if by_words else self._order
-        pool = await run(Pool.of, ids, made.documents, made.query, scores, features)
+        pool = await run(Pool.of, ids, made.documents, made.query, scores, features, terms)
         if by_words:  # the scores are BM25, so the inner products become the feature
             pool = replace(pool, features={**pool.features, "similarity": await run(_similarity, pool)})
         return Retrieved(pool, made.warnings, made.source)

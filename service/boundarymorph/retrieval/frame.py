@@ -29,7 +29,7 @@ from boundarymorph.selection.pool import Pool, row_lengths
 
 POOL_TYPE = "application/vnd.boundarymorph.pool"
 EMBEDDINGS_TYPE = "application/vnd.boundarymorph.embeddings"
-VERSION = "2"
+VERSION = "3"
 HEADER_BYTES = 2**20  # limit for names, shapes and warnings
 MOST_WORKERS = 4  # threads that convert the rows of all frames
 _BLOCK = 2**18  # numbers normalized at a time, so that they stay in the CPU's cache
@@ -40,7 +40,8 @@ Tensors = dict[str, NDArray[Any]]
 
 
 def encode_pool(retrieved: Retrieved) -> bytes:
-    """Encode a pool and its warnings. `decode_pool` restores ids, vectors, query, scores and features bit for bit.
+    """Encode a pool and its warnings. `decode_pool` restores ids, vectors, query, scores, features and terms bit for
+    bit.
 
     Raises InvalidInput for ids that are not valid Unicode.
     """
@@ -55,6 +56,7 @@ def encode_pool(retrieved: Retrieved) -> bytes:
         "ids": np.frombuffer(b"".join(ids), dtype=np.uint8),
         "offsets": offsets,
         **{_FEATURE + name: signal for name, signal in pool.features.items()},
+        **({} if pool.terms is None else {"terms": pool.terms.view(np.uint8)}),
     }
     warnings = orjson.dumps(list(retrieved.warnings)).decode()
     return _frame(tensors, POOL_TYPE, warnings=warnings, source=retrieved.vectors)
@@ -80,12 +82,18 @@ def decode_pool(frame: bytes) -> Retrieved:
         if name.startswith(_FEATURE):
             features[name.removeprefix(_FEATURE)] = signal = _taken(tensors, name, np.dtype("<f8"), (count,))
             _check_finite(signal, name)
+    terms = None
+    if "terms" in tensors:
+        terms = _taken(tensors, "terms", np.dtype("u1"), None)
+        if terms.ndim != 2 or terms.shape[1] != count or (terms > 1).any():
+            raise MalformedFrame(f"its terms are of {terms.shape} for {count} documents, or not all 0 or 1")
+        terms = terms.view(np.bool_)
     _check_used_up(tensors)
     source = metadata.get("source")
     if source not in get_args(VectorSource):
         raise MalformedFrame(f"its vectors are from {source!r}")
     return Retrieved(
-        Pool(ids, vectors, query, scores, features),
+        Pool(ids, vectors, query, scores, features, terms),
         _texts(metadata.get("warnings", "")),
         cast(VectorSource, source),
     )

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.selection.features import terms
 from boundarymorph.selection.geometry import BLOCK, CosineDistances, inner_products
 from boundarymorph.selection.kernels import Kernel
 from boundarymorph.selection.pool import Pool
@@ -49,8 +50,8 @@ class SharedRows:
     """The rows that covariances of a field with and without a reweighted query are made of, computed once for both.
 
     The reweighting is the belief that the scorer weighs the dimensions of the query differently than the inner product
-    does: a linear kernel on h_i = x_i * q (component by component), centred over the pool, of mean squared length 1.
-    In the type of the embeddings, for observations noisier than its rounding.
+    does, and its words differently than BM25 does: linear kernels on h_i = x_i * q (component by component) and on the
+    words of the query that a document has, each centred over the pool, of mean squared length 1. In the type of the embeddings, for observations noisier than its rounding.
     """
 
     def __init__(self, pool: Pool, kernel: Kernel) -> None:
@@ -65,7 +66,8 @@ class SharedRows:
             squares[start : start + BLOCK] = np.square(centred, out=centred) @ weights
         scale = float(squares.mean())
         self._weights = weights / pool.embeddings.dtype.type(scale) if scale > 0 else np.zeros_like(weights)
-        self.reweighted_diagonal = squares / scale if scale > 0 else squares
+        self._terms = terms(pool)
+        self.reweighted_diagonal = (squares / scale if scale > 0 else squares) + np.square(self._terms).sum(axis=0)
         self._last: tuple[list[int], NDArray[np.floating], NDArray[np.floating]] | None = None
 
     def rows(self, documents: Sequence[int]) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
@@ -77,6 +79,7 @@ class SharedRows:
             products = inner_products(np.concatenate([points, reweighted]), self._embeddings)
             cosines, linear = products[: len(points)], products[len(points) :]
             linear -= (reweighted @ self._centre)[:, None]
+            linear += self._terms[:, asked].T @ self._terms
             self._last = asked, self._kernel(np.subtract(1.0, cosines, out=cosines)), linear
         return self._last[1], self._last[2]
 
@@ -84,7 +87,7 @@ class SharedRows:
         """The same for these documents alone."""
         narrowed = copy(self)
         narrowed.count, narrowed._last = len(documents), None
-        narrowed._embeddings = self._embeddings[documents]
+        narrowed._embeddings, narrowed._terms = self._embeddings[documents], self._terms[:, documents]
         narrowed.reweighted_diagonal = self.reweighted_diagonal[documents]
         return narrowed
 

@@ -47,6 +47,17 @@ def signals(pool: Pool) -> NDArray[np.float64]:
     return columns
 
 
+def terms(pool: Pool) -> NDArray[np.floating]:
+    """(w, N) which words of the query each document has, centred, its columns of mean squared length 1; (0, N) for a
+    pool that does not know. Of the type of the embeddings."""
+    if pool.terms is None:
+        return np.empty((0, len(pool)), dtype=pool.embeddings.dtype)
+    centred = pool.terms.astype(pool.embeddings.dtype)
+    centred -= centred.mean(axis=1, keepdims=True)
+    length = np.sqrt(np.square(centred).sum() / len(pool))
+    return centred / length if length > 0 else centred
+
+
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """(n,) ascending; equal values share the mean of theirs."""
     _, group, counts = np.unique(values, return_inverse=True, return_counts=True)

@@ -25,6 +25,7 @@ class Pool:
     query: (d,) unit vector, of the same type.
     scores: (N,) float64 retrieval scores, non-increasing.
     features: further (N,) float64 signals by name, such as "bm25"; NaN where a document has none.
+    terms: (w, N) which words of the query each document has; None if that is not known.
     """
 
     ids: Sequence[str]
@@ -32,6 +33,7 @@ class Pool:
     query: NDArray[np.floating]
     scores: NDArray[np.float64]
     features: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    terms: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -44,10 +46,11 @@ class Pool:
         query: ArrayLike,
         scores: ArrayLike | None = None,
         features: Mapping[str, ArrayLike] | None = None,
+        terms: NDArray[np.bool_] | None = None,
     ) -> Pool:
         """Check the candidates, bring vectors to unit length and sort by score (ties keep the given order).
 
-        embeddings: (N, d); query: (d,); scores: (N,), by default the inner product of unit vectors.
+        embeddings: (N, d); query: (d,); scores: (N,), by default the inner product of unit vectors; terms: (w, N).
         float64 embeddings stay float64, any other type becomes float32.
 
         Raises InvalidEmbeddings, DuplicateIds or InvalidInput, naming the first offending document.
@@ -69,15 +72,19 @@ class Pool:
             name: _vector(signal, name, ids, missing=name not in COMPLETE) for name, signal in (features or {}).items()
         }
 
+        if terms is not None and (terms.ndim != 2 or terms.shape[1] != len(ids)):
+            raise InvalidInput(f"{len(ids)} documents need as many columns of terms, not an array of {terms.shape}")
+
         order = np.argsort(-values, kind="stable")
         if np.array_equal(order, np.arange(len(ids))):
-            return cls(ids, matrix, vector, values, signals)
+            return cls(ids, matrix, vector, values, signals, terms)
         return cls(
             [ids[i] for i in order],
             matrix[order],
             vector,
             values[order],
             {name: signal[order] for name, signal in signals.items()},
+            None if terms is None else terms[:, order],
         )
 
     @classmethod

@@ -37,7 +37,8 @@ class WordsIndex(LocalIndex):
         words = PoolWords.of(documents[id].content for id in ranked.ids)
         vectors, query = lexical_vectors(words, search.query)
         features = {"bm25": ranked.scores, "similarity": exact_scores(vectors, query)}
-        return Retrieved(Pool(ranked.ids, vectors, query, ranked.scores, features), vectors="lexical")
+        terms = words.terms(search.query)
+        return Retrieved(Pool(ranked.ids, vectors, query, ranked.scores, features, terms), vectors="lexical")
 
     def settle(self) -> None:
         """Do nothing: there is nothing to train."""

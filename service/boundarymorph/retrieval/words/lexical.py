@@ -18,6 +18,8 @@ from boundarymorph.inference.executors import check_awaited
 
 WORDS_VERSION = 1  # of `words` and `hashes`; an index cannot be read with another version than it was built with
 K1, B = 1.5, 0.75
+STEM_LETTERS = 4  # truncation stems words well enough in alphabetic languages (McNamee and Mayfield 2004)
+MOST_TERMS = 64  # of a query
 
 _SPACE = ord(" ")
 _UNSPACED = (
@@ -26,6 +28,7 @@ _UNSPACED = (
 )
 _UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
 _SHORT = 32  # characters; shorter runs are likely to recur
+_HEAD = 4  # bytes by which words are found
 _FOLDING = "boundarymorph.retrieval.words.lexical"
 
 
@@ -46,6 +49,15 @@ def hashes(text: str) -> NDArray[np.uint32]:
     """
     found = words(text)
     return np.fromiter(map(crc32, found), dtype=np.uint32, count=len(found))
+
+
+def query_terms(query: str) -> list[bytes]:
+    """Return the first MOST_TERMS distinct terms of a query: how a document's words must begin to match one of its own.
+
+    A term is the first STEM_LETTERS letters of a word. That of a shorter word ends with a space: only the word itself
+    begins so.
+    """
+    return list(dict.fromkeys(_stem(word) for word in words(query)))[:MOST_TERMS]
 
 
 def weight(documents: int, frequency: int) -> float:
@@ -69,13 +81,12 @@ def contributions(weight: float, counts: NDArray[np.integer], saturation: NDArra
 class PoolWords:
     """The words of n texts, found once for BM25 here and for `vectors.lexical_vectors`.
 
-    content: all texts, folded, as bytes with spaces between words; starts, sizes: (T,) where a word begins in it, and
-    how many bytes it has; ends: (n,) where each text ends.
+    content: all texts, folded, as bytes with spaces between words; starts: (T,) where a word begins in it; ends: (n,)
+    where each text ends.
     """
 
     content: NDArray[np.uint8]
     starts: NDArray[np.int64]
-    sizes: NDArray[np.int64]
     ends: NDArray[np.int64]
 
     @classmethod
@@ -84,10 +95,10 @@ class PoolWords:
         for text in texts:
             check_awaited()
             folded.append(_folded(text))
-        content = np.frombuffer(_spaced(b"\n".join([b"", *folded, b""])), dtype=np.uint8)
+        content = np.frombuffer(_spaced(b"\n".join([b"", *folded, _HEAD * b" "])), dtype=np.uint8)
         edges = np.flatnonzero(np.diff(content != _SPACE)) + 1
         ends = np.cumsum([len(text) + 1 for text in folded], dtype=np.int64)
-        return cls(content, edges[::2], edges[1::2] - edges[::2], ends)
+        return cls(content, edges[::2], ends)
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
@@ -105,14 +116,36 @@ class PoolWords:
         scores = np.zeros(documents)
         saturations = saturation(self.lengths, float(self.lengths.mean()) if documents else 0.0)
         for word, times in Counter(words(query)).items():
-            places = self.starts[self.sizes == len(word)]
-            for offset, letter in enumerate(word):
-                places = places[self.content[places + offset] == letter]
-            counts = np.bincount(np.searchsorted(self.ends, places), minlength=documents)
+            counts = self._counts(word + b" ")
             having = np.flatnonzero(counts)
             amount = times * weight(documents, len(having))
             scores[having] += contributions(amount, counts[having], saturations[having])
         return scores
+
+    def terms(self, query: str) -> NDArray[np.bool_]:
+        """Return (w, n) which of the w `query_terms` each text has."""
+        counts = [self._counts(term) for term in query_terms(query)]
+        return np.array(counts, dtype=np.bool_).reshape(len(counts), len(self.ends))
+
+    @cached_property
+    def _heads(self) -> NDArray[np.uint32]:
+        """(T,) the first four bytes of each word, and of what follows it."""
+        anywhere = np.ndarray(len(self.content) - _HEAD + 1, "<u4", self.content.data, strides=(1,))
+        return anywhere[self.starts]
+
+    def _counts(self, beginning: bytes) -> NDArray[np.intp]:
+        """Return (n,) how many words of each text begin so; one that ends with a space is a whole word."""
+        head = beginning[:_HEAD]
+        mask = np.uint32((1 << 8 * len(head)) - 1)
+        places = self.starts[self._heads & mask == int.from_bytes(head, "little")]
+        for offset, letter in enumerate(beginning[_HEAD:], start=_HEAD):
+            places = places[self.content[places + offset] == letter]
+        return np.bincount(np.searchsorted(self.ends, places), minlength=len(self.ends))
+
+
+def _stem(word: bytes) -> bytes:
+    letters = word.decode()
+    return letters[:STEM_LETTERS].encode() if len(letters) >= STEM_LETTERS else word + b" "
 
 
 def _folded(text: str) -> bytes:
