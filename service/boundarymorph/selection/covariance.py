@@ -50,8 +50,9 @@ class SharedRows:
     """The rows that covariances of a field with and without a reweighted query are made of, computed once for both.
 
     The reweighting is the belief that the scorer weighs the dimensions of the query differently than the inner product
-    does, and its words differently than BM25 does: linear kernels on h_i = x_i * q (component by component) and on the
-    words of the query that a document has, each centred over the pool, of mean squared length 1. In the type of the embeddings, for observations noisier than its rounding.
+    does, and its words differently than BM25 does: linear kernels on h_i = x_i * q (component by component) and on
+    which words of the query a document has, each centred over the pool, of mean squared length 1. In the type of the
+    embeddings, for observations noisier than its rounding.
     """
 
     def __init__(self, pool: Pool, kernel: Kernel) -> None:
