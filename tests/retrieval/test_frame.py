@@ -61,6 +61,10 @@ def same(one: Pool, other: Pool) -> None:
     """Bit for bit, types included."""
     assert list(one.ids) == list(other.ids)
     assert one.features.keys() == other.features.keys()
+    assert (one.terms is None) == (other.terms is None)
+    if one.terms is not None and other.terms is not None:
+        assert one.terms.dtype == other.terms.dtype == np.bool_
+        np.testing.assert_array_equal(one.terms, other.terms)
     pairs = [(one.embeddings, other.embeddings), (one.query, other.query), (one.scores, other.scores)]
     for mine, theirs in [*pairs, *((one.features[name], other.features[name]) for name in one.features)]:
         assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
@@ -85,7 +89,9 @@ def pools(draw: st.DrawFn) -> Pool:
             rows = np.concatenate([stored(rows[::2]), rows[1::2].astype(np.float32)])
     names = draw(st.lists(texts, max_size=3, unique=True))
     pool = pool_of(rows, draw(st.integers(0, 100)), **{name: rng.standard_normal(len(ids)) for name in names})
-    return Pool(ids, pool.embeddings, pool.query, pool.scores, pool.features)
+    count = draw(st.none() | st.integers(0, 70))
+    terms = None if count is None else rng.uniform(size=(len(ids), count)).T < 0.5
+    return Pool(ids, pool.embeddings, pool.query, pool.scores, pool.features, terms)
 
 
 @settings(deadline=None, max_examples=200)
@@ -149,10 +155,11 @@ def tensors() -> dict[str, NDArray[Any]]:
     rows = np.concatenate([stored(rng.standard_normal((2, 8))), np.full((1, 8), 1e-5, np.float32)])
     rows[2, 0] = np.sqrt(1 - 7e-10)
     pool = pool_of(rows, bm25=np.arange(3.0))
-    pool = Pool(["ä", "b", ""], pool.embeddings, pool.query, pool.scores, pool.features)
+    terms = np.array([[True, False, True], [False, False, True]])
+    pool = Pool(["ä", "b", ""], pool.embeddings, pool.query, pool.scores, pool.features, terms)
     found = load(encode_pool(Retrieved(pool, ["careful"])))
     assert found.keys() == {
-        "vectors", "exceptions", "exact", "query", "scores", "ids", "offsets", "feature:bm25",
+        "vectors", "exceptions", "exact", "query", "scores", "ids", "offsets", "feature:bm25", "terms",
     }  # fmt: skip
     return found
 
@@ -212,6 +219,10 @@ def test_numbers_that_are_none(tensors: dict[str, NDArray[Any]], name: str, valu
         {"offsets": np.array([0, 1, 3, 3], np.uint32)},  # within a character
         {"offsets": np.array([0, 3, 3, 3], np.uint32)},  # two empty ids
         {"ids": np.array([255, 255, 65], np.uint8)},
+        {"terms": np.full((2, 3), 2, np.uint8)},
+        {"terms": np.zeros((3, 2), np.uint8)},
+        {"terms": np.zeros(3, np.uint8)},
+        {"terms": np.zeros((2, 3), np.float32)},
         {"more": np.zeros(1)},
     ],
 )

@@ -16,7 +16,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.local.matching import MatchingReader
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.words.lexical import PoolWords, hashes, words
+from boundarymorph.retrieval.words.lexical import MOST_TERMS, PoolWords, hashes, query_terms, words
 from boundarymorph.retrieval.words.lexical_index import LexicalReader
 from boundarymorph.retrieval.words.postings import (
     SEGMENT_DOCUMENTS,
@@ -76,10 +76,33 @@ def test_a_pool(query: str, pool: list[str]) -> None:
     np.testing.assert_allclose(PoolWords.of(pool).bm25(query), literal_bm25(query, pool), rtol=1e-12)
 
 
+@given(
+    st.lists(st.sampled_from(["an", "cat", "cats", "Catalogue", "catch", "Ümläute", "umlagert", "жизнь", "жизненный",
+                              "漢字", "x2"]), max_size=8).map(" ".join),
+    st.lists(texts | st.text("catlogue ü", max_size=12), max_size=6),
+)  # fmt: skip
+def test_terms_are_words_by_their_first_four_letters(query: str, pool: list[str]) -> None:
+    asked = list(dict.fromkeys(word.decode()[:4] for word in words(query)))
+    having = [{word.decode()[:4] for word in words(text)} for text in pool]
+    expected = [[term in stems for stems in having] for term in asked]
+    found = PoolWords.of(pool).terms(query)
+    assert found.dtype == np.bool_ and found.shape == (len(asked), len(pool))
+    np.testing.assert_array_equal(found, np.array(expected).reshape(found.shape))
+
+
+def test_terms_of_many_are_the_first() -> None:
+    query = " ".join(f"{number}x" for number in range(MOST_TERMS + 5))
+    assert query_terms(query) == [f"{number}x ".encode() for number in range(MOST_TERMS)]
+    assert query_terms("Cats, catalogue and cat") == [b"cats", b"cata", b"and ", b"cat "]
+
+
 def test_a_pool_without_words() -> None:
     assert PoolWords.of([]).bm25("word").shape == (0,)
     np.testing.assert_array_equal(PoolWords.of(["", "-"]).bm25("word"), [0, 0])
     np.testing.assert_array_equal(PoolWords.of(["word"]).bm25(""), [0])
+    assert PoolWords.of([]).terms("word").shape == (1, 0)
+    assert PoolWords.of(["", "-"]).terms("word").tolist() == [[False, False]]
+    assert PoolWords.of(["word"]).terms("").shape == (0, 1)
 
 
 def segment_of(documents: list[str], first: int) -> WordSegment:

@@ -62,6 +62,8 @@ async def test_the_pool_is_that_of_the_texts(catalog: LocalCatalog, encoder: See
     theirs = [given.pool.ids.index(id) for id in found.pool.ids]
     similarity = found.pool.features["similarity"]
     np.testing.assert_allclose(similarity, given.pool.features["similarity"][theirs], atol=1e-5)
+    assert found.pool.terms is not None and given.pool.terms is not None
+    np.testing.assert_array_equal(found.pool.terms, given.pool.terms[:, theirs])
     among = found.pool.embeddings @ found.pool.embeddings.T
     np.testing.assert_allclose(
         among, (given.pool.embeddings @ given.pool.embeddings.T)[np.ix_(theirs, theirs)], atol=1e-4

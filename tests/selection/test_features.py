@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,7 +10,7 @@ from scipy.stats import rankdata
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection import Pool, SelectionSession, TrendConfig
-from boundarymorph.selection.features import lexical, rank_and_similarity, signals, standardised
+from boundarymorph.selection.features import lexical, rank_and_similarity, signals, standardised, terms
 
 
 @given(arrays(np.float64, st.integers(1, 30), elements=st.floats(allow_nan=False, allow_infinity=False)))
@@ -52,6 +54,18 @@ def test_a_fused_pool_brings_its_similarity() -> None:
     rank, told = rank_and_similarity(pool)
     assert (np.diff(rank) < 0).all()
     np.testing.assert_allclose(told, standardised(similarity))
+
+
+def test_terms_are_centred_and_of_mean_squared_length_one() -> None:
+    rng = np.random.default_rng(0)
+    pool = Pool.of(list("abcd"), rng.normal(size=(4, 3)), rng.normal(size=3))
+    assert terms(pool).shape == (0, 4)
+    for none in (np.empty((0, 4), np.bool_), np.zeros((2, 4), np.bool_), np.ones((2, 4), np.bool_)):
+        assert not terms(replace(pool, terms=none)).any()
+    found = terms(replace(pool, terms=np.array([[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1]], dtype=np.bool_)))
+    scale = np.sqrt((0.75 + 1.0) / 4)
+    expected = [[0.75, -0.25, -0.25, -0.25], [0.5, 0.5, -0.5, -0.5], [0, 0, 0, 0]]
+    np.testing.assert_allclose(found, np.array(expected) / scale)
 
 
 def test_signals_of_the_callers() -> None:

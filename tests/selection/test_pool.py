@@ -15,7 +15,8 @@ QUERY = np.arange(1.0, 7.0)
 
 
 def test_orders_by_inner_product_and_carries_everything_along() -> None:
-    pool = Pool.of(IDS, EMBEDDINGS, QUERY, features={"bm25": [1, 2, 3, 4]})
+    terms = np.array([[True, False, False, False], [False, True, True, False]])
+    pool = Pool.of(IDS, EMBEDDINGS, QUERY, features={"bm25": [1, 2, 3, 4]}, terms=terms)
     unit = EMBEDDINGS / np.linalg.norm(EMBEDDINGS, axis=1)[:, None]
     cosines = unit @ (QUERY / np.linalg.norm(QUERY))
     order = np.argsort(-cosines)
@@ -23,6 +24,8 @@ def test_orders_by_inner_product_and_carries_everything_along() -> None:
     np.testing.assert_allclose(pool.scores, cosines[order])
     np.testing.assert_allclose(pool.embeddings, unit[order])
     np.testing.assert_array_equal(pool.features["bm25"], np.array([1.0, 2, 3, 4])[order])
+    assert pool.terms is not None
+    np.testing.assert_array_equal(pool.terms, terms[:, order])
     assert len(pool) == 4
 
 
@@ -85,6 +88,9 @@ def test_ids_scores_and_features_are_checked() -> None:
         Pool.of(IDS, EMBEDDINGS, QUERY, scores=[1, 2, 3])
     with pytest.raises(InvalidInput, match="'d' is not a finite"):
         Pool.of(IDS, EMBEDDINGS, QUERY, features={"bm25": [1, 2, 3, np.nan]})
+    for shape in ((4,), (2, 3), (4, 2)):
+        with pytest.raises(InvalidInput, match="terms"):
+            Pool.of(IDS, EMBEDDINGS, QUERY, terms=np.ones(shape, dtype=np.bool_))
 
 
 @settings(max_examples=100)

@@ -1,6 +1,7 @@
 """The trend posterior against the textbook formulas, written out with whole matrices."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,6 +28,13 @@ def with_bm25(pool: Pool, seed: int = 0) -> Pool:
     return Pool.of(pool.ids, pool.embeddings, pool.query, pool.scores, {"bm25": bm25})
 
 
+def with_terms(pool: Pool, seed: int = 0) -> Pool:
+    """BM25 and three words of the query, of which every document has the last."""
+    rng = np.random.default_rng(seed)
+    terms = rng.uniform(size=(3, len(pool))) < np.array([[0.1], [0.5], [1.0]])
+    return replace(with_bm25(pool, seed), terms=terms)
+
+
 def with_signals(pool: Pool, seed: int = 0) -> Pool:
     """BM25 and three signals of the caller's."""
     rng = np.random.default_rng(seed)
@@ -45,13 +53,17 @@ def member_covariances(pool: Pool, kappa: float) -> list[Matrix]:
     products = pool.embeddings * pool.query
     products = products - products.mean(axis=0)
     products /= np.sqrt((products**2).sum(axis=1).mean())
+    reweighting = products @ products.T
+    if pool.terms is not None:
+        words = pool.terms.T - pool.terms.mean(axis=1)
+        reweighting += words @ words.T / (words**2).sum(axis=1).mean()
     sets = [signals]
     if "bm25" in pool.features:
         sets.append([*signals, standardised(np.sqrt(pool.features["bm25"]))])
     if others := [standardised(rankdata(pool.features[name])) for name in "abc" if name in pool.features]:
         sets.append([*sets[-1], *(other / len(others) for other in others)])
     return [
-        field + LINEAR_WEIGHT * (sum(np.outer(s, s) for s in chosen) + reweighted * products @ products.T)
+        field + LINEAR_WEIGHT * (sum(np.outer(s, s) for s in chosen) + reweighted * reweighting)
         for chosen in sets
         for reweighted in (0, 1)
     ]
@@ -74,7 +86,7 @@ def member(covariance: Matrix, observed: list[int], y: Matrix) -> tuple[Matrix, 
     return mean, amplitude**2 * (variance + NOISE), likelihood
 
 
-@pytest.mark.parametrize(("featured", "size"), [(None, 2), (with_bm25, 4), (with_signals, 6)])
+@pytest.mark.parametrize(("featured", "size"), [(None, 2), (with_bm25, 4), (with_terms, 4), (with_signals, 6)])
 @pytest.mark.parametrize("observations", [1, 2, 15])
 def test_mixture_matches_the_textbook(featured: Callable[[Pool], Pool] | None, size: int, observations: int) -> None:
     """The default's own configuration: a field of correlation 1/2 at half the median distance of the pool."""
@@ -253,7 +265,7 @@ def test_fantasies_leave_no_trace() -> None:
 def test_fantasies_are_observations_under_the_amplitudes_and_weights_of_before() -> None:
     pool, scores = clustered(60, 8, 0)
     scores = 0.1 + 0.8 * scores
-    posterior = TrendPosterior(with_bm25(pool), VonMisesFisher(3.0), 20)
+    posterior = TrendPosterior(with_terms(pool), VonMisesFisher(3.0), 20)
     posterior.observe(range(12), scores[:12].tolist())
     few = np.arange(0, 60, 1)
     fantasy = posterior.among(few)
