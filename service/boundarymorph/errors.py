@@ -17,7 +17,7 @@ class BoundaryMorphError(Exception):
 
     slug: ClassVar[str] = "internal-error"
     summary: ClassVar[str | None] = None
-    """Shown to callers in place of a message that names other servers."""
+    """Shown to callers in place of a message that names other servers or files."""
 
     def __init__(self, message: str = "", *, public: str | None = None) -> None:
         super().__init__(message)
@@ -76,18 +76,21 @@ class CorruptIndex(BoundaryMorphError):
     """An index's files are damaged or were written by an incompatible version."""
 
     slug = "corrupt-index"
+    summary = "the index cannot be read; the service's log says what to restore"
 
 
 class StorageUnavailable(BoundaryMorphError):
     """The disk, or a lock held by another process, prevents reading or writing an index."""
 
     slug = "storage-unavailable"
+    summary = "the indexes' files cannot be read or written now; try again, or see the service's log"
 
 
 class StorageFull(StorageUnavailable):
     """The disk is full."""
 
     slug = "storage-full"
+    summary = "the disk of the indexes is full; nothing was written"
 
 
 class ModelUnavailable(BoundaryMorphError):

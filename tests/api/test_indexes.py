@@ -472,6 +472,7 @@ class TestStorage:
         other.execute("BEGIN IMMEDIATE")
         response = await client.post("/indexes/own/documents", json=[UNIT | {"id": "n"}])
         problem(response, 503, "storage-unavailable")
+        assert str(settings.data_directory) not in response.text
         assert response.headers["retry-after"] == "1"
         request = {"query": "q", "index": "own", "query_embedding": [1, 0, 0, 0]}
         assert answer(await client.post("/select", json=request))["pool_size"] == 4
@@ -479,9 +480,10 @@ class TestStorage:
         other.close()
         assert answer(await client.post("/indexes/own/documents", json=[UNIT | {"id": "n"}]))["added"] == 1
 
-    async def test_a_full_disk(self, client: httpx.AsyncClient) -> None:
+    async def test_a_full_disk(self, settings: Settings, client: httpx.AsyncClient) -> None:
         response = await client.post("/indexes/own/documents", json=[UNIT | {"id": "n", "text": "x" * 10**6}])
         problem(response, 507, "storage-full")
+        assert str(settings.data_directory) not in response.text
         assert answer(await client.get("/indexes/own"))["count"] == 4
         assert answer(await client.post("/indexes/own/documents", json=[UNIT | {"id": "n"}]))["added"] == 1
 
@@ -489,11 +491,15 @@ class TestStorage:
         async with serving(Settings(data_directory=tmp_path)) as client:
             (tmp_path / "indexes").rmdir()
             problem(await client.put("/indexes/new"), 503, "storage-unavailable")
-            problem(await client.get("/indexes"), 503, "storage-unavailable")
+            response = await client.get("/indexes")
+            problem(response, 503, "storage-unavailable")
+            assert str(tmp_path) not in response.text
 
     async def test_a_damaged_index(self, settings: Settings, client: httpx.AsyncClient) -> None:
         folder = settings.data_directory / "indexes" / "broken"
         folder.mkdir()
         (folder / "x.sqlite3").write_bytes(b"not a database" * 1000)
-        problem(await client.get("/indexes/broken"), 500, "corrupt-index")
+        response = await client.get("/indexes/broken")
+        problem(response, 500, "corrupt-index")
+        assert str(settings.data_directory) not in response.text
         assert [index["name"] for index in answer(await client.get("/indexes"))["indexes"]] == ["own", "texts"]

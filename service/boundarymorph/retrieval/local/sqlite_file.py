@@ -59,7 +59,7 @@ class SqliteFile:
         The file must exist: through an open connection, the content of a deleted index could still be read.
         """
         if self._closed or not exists(self.path):
-            raise UnknownIndex(f"the index in {self.path} no longer exists")
+            raise UnknownIndex(f"the index in {self.path} no longer exists", public="the index no longer exists")
         if kind == "DEFERRED" and (held := self._reading()) is not None:
             yield held
             return
@@ -142,7 +142,7 @@ def storage_trouble(path: Path) -> Iterator[None]:
         yield
     except sqlite3.DatabaseError as error:
         if not path.exists():
-            raise UnknownIndex(f"the index in {path} no longer exists") from error
+            raise UnknownIndex(f"the index in {path} no longer exists", public="the index no longer exists") from error
         name = getattr(error, "sqlite_errorname", "")
         if name.startswith(_DAMAGE) or "no such table" in str(error):
             raise CorruptIndex(f"{path} is damaged: {error}; restore or rebuild the index") from error
