@@ -6,6 +6,7 @@ Reads one session per line, as JSON, and answers with its CPU seconds. The first
 import json
 import sys
 import time
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -13,15 +14,17 @@ from boundarymorph.selection import Pool, SelectionSession
 from boundarymorph.selection.methods import METHODS
 from tests.selection.pools import Scores, clustered
 
+TERMS, SHARE = 8, 0.2  # of a query, and of the documents that have each
+
 
 def pools(size: int, dimension: int, seed: int) -> tuple[dict[bool, Pool], Scores]:
-    """Return a pool with and without BM25, and the cross-encoder's scores."""
+    """Return a pool without and with BM25 and words of the query, and the cross-encoder's scores."""
     pool, scores = clustered(size, dimension, seed, np.float32)
-    words = np.maximum(np.random.default_rng(seed).normal(size=size) + 2 * scores - 1, 0.0)
-    return {
-        False: pool,
-        True: Pool.of(pool.ids, pool.embeddings, pool.query, pool.scores, {"bm25": words}),
-    }, scores
+    rng = np.random.default_rng(seed)
+    words = replace(pool, features={"bm25": np.maximum(rng.normal(size=size) + 2 * scores - 1, 0.0)})
+    if "terms" in {field.name for field in fields(Pool)}:  # not in older versions
+        words = replace(words, terms=rng.uniform(size=(TERMS, size)) < SHARE)
+    return {False: pool, True: words}, scores
 
 
 def main() -> None:
