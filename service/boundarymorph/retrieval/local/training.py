@@ -76,12 +76,10 @@ class StructureFiles:
                 continue
             try:
                 return self._read(name)
-            except FileNotFoundError:
+            except (CorruptIndex, OSError) as error:  # FAISS's own when a file is missing
                 if not (self.folder / name).exists():
                     continue  # another process has replaced it
-                reason = "a file is missing"
-            except (CorruptIndex, OSError) as error:
-                reason = str(error)
+                reason = "a file is missing" if isinstance(error, FileNotFoundError) else str(error)
             self._refused.add(name)
             _log.warning("ignoring the ivf structure %s of %s: %s", name, self._store.path, reason)
         return None
