@@ -52,6 +52,7 @@ def test_bm25_is_of_the_texts_of_the_pool(catalog: MilvusCatalog, monkeypatch: p
         assert (list(found.pool.ids), list(found.warnings)) == (ORDER[:depth], [WORDS_OF_THE_POOL])
         expected = PoolWords.of(contents(ORDER[:depth])).bm25(query)
         np.testing.assert_array_equal(found.pool.features["bm25"], expected)
+        np.testing.assert_array_equal(found.pool.terms, PoolWords.of(contents(ORDER[:depth])).terms(query))
         assert depth == 1 or expected.max() > expected.min()
     monkeypatch.setattr(indexes, "ANSWER_BYTES", 4 * 100)  # in portions
     parts = index.retrieve(Search(query, 20, QUERY)).pool
@@ -68,6 +69,9 @@ def test_hybrid_ranks_those_nearest_by_their_words(catalog: MilvusCatalog) -> No
         expected = fuse([near[:12], best[:12]]).ids[:12]
         assert list(found.pool.ids) == expected
         assert found.pool.features["bm25"].tolist() == [bm25[id] for id in expected]
+        terms = PoolWords.of(contents(expected)).terms("glockenspiel tram")
+        np.testing.assert_array_equal(found.pool.terms, terms)
+        assert len(np.unique(terms, axis=1).T) > 1
         assert list(found.warnings) == [HYBRID_OF_THE_POOL.format(len(near))]
         similarities = [float(VECTORS[ORDER.index(id)] @ QUERY) for id in expected]
         np.testing.assert_allclose(found.pool.features["similarity"], similarities, atol=1e-3)

@@ -85,13 +85,16 @@ class SearchedCollection(ABC):
         return Retrieved(pool, (*found.warnings, *said))
 
     def _with_words_here(self, near: Pool, search: Search, texts: Sequence[str]) -> tuple[Pool, list[str]]:
-        """Return the pool of a search with BM25 over the texts of the nearest, and warnings."""
-        bm25 = PoolWords.of(texts).bm25(search.query)
+        """Return the pool of a search with BM25 and terms of the texts of the nearest, and warnings."""
+        found = PoolWords.of(texts)
+        bm25, terms = found.bm25(search.query), found.terms(search.query)
         if not search.hybrid:
-            return replace(near, features={"bm25": bm25}), [WORDS_OF_THE_POOL]
+            return replace(near, features={"bm25": bm25}, terms=terms), [WORDS_OF_THE_POOL]
         best = [near.ids[row] for row in np.argsort(-bm25, kind="stable").tolist() if bm25[row] > 0]
         pool = _fused(near, best, dict(zip(near.ids, near.embeddings, strict=True)), search.depth)
         scores = dict(zip(near.ids, bm25.tolist(), strict=True))
+        rows = {id: row for row, id in enumerate(near.ids)}
+        pool = replace(pool, terms=terms[:, [rows[id] for id in pool.ids]])
         return _with_bm25(pool, scores), [HYBRID_OF_THE_POOL.format(f"{len(near):,}")]
 
     def _with_words_there(self, near: Pool, search: Search) -> tuple[Pool, list[str]]:
