@@ -1,4 +1,4 @@
-"""Indexing the words of a store that was made without, while others read and write, and after it was cut off."""
+"""Indexing the words of a store made without, or by an earlier version's rules: while others write, and interrupted."""
 
 import subprocess
 import sys
@@ -10,17 +10,23 @@ import pytest
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.local import words
+from boundarymorph.retrieval.local import schema, words
 from boundarymorph.retrieval.local.store import DocumentStore
+from boundarymorph.retrieval.words.lexical import PoolWords
+from boundarymorph.retrieval.words.lexical_index import append
 from tests.retrieval.bm25 import literal_bm25
 
 ROOT = Path(__file__).parents[2]
-WORDS = ["tram", "violin", "bread", "harbour", "the", "of", "a"]
+WORDS = ["tram", "tramway", "violin", "bread", "harbour", "the", "of", "a"]
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[DocumentStore]:
-    store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=4, lexical=False)
+@pytest.fixture(params=["none", "earlier"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DocumentStore]:
+    earlier = request.param == "earlier"
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "WORDS_VERSION", 1)
+        store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=4, lexical=earlier)
+    assert store.has_words() is earlier
     yield store
     store.close()
 
@@ -35,9 +41,11 @@ def text(seed: int) -> str:
 
 
 def agrees(store: DocumentStore, held: dict[str, str]) -> None:
-    for query in ("tram", "the bread of", "violin violin a"):
+    for query in ("tram", "the bread of", "tramp or tramway", "violin violin a"):
         ids = list(held)
         np.testing.assert_allclose(store.bm25(query, ids), literal_bm25(query, list(held.values())), rtol=1e-12)
+        terms = store.terms_of_sequences(query, store.sequences(ids))
+        np.testing.assert_array_equal(terms, PoolWords.of(held.values()).terms(query))
         best = store.best_by_words(query, len(held) + 1)
         assert sorted(best.ids) == sorted(id for id, words in held.items() if set(query.split()) & set(words.split()))
 
@@ -109,6 +117,27 @@ def test_an_empty_store(store: DocumentStore) -> None:
     assert store.index_words(lambda done, total: told.append((done, total)))
     assert told == [(0, 0)]
     assert store.best_by_words("tram", 5).ids == []
+
+
+def test_what_an_earlier_program_began_is_made_anew(store: DocumentStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It indexed some documents by its own rules before it was interrupted."""
+    monkeypatch.setattr(words, "BATCH", 10)
+    held = {f"d{number}": text(number) for number in range(35)}
+    put(store, held)
+    with store.transaction("IMMEDIATE") as connection:
+        if store.info.lexical:
+            connection.execute("UPDATE meta SET value = NULL WHERE key = 'words'")
+        else:
+            append(connection, 1, list(range(1, 21)), list(held.values())[:20])
+        connection.execute("INSERT INTO meta VALUES ('words_until', 20)")
+    put(store, {"d3": "tram", "d30": "bread"})
+    held |= {"d3": "tram", "d30": "bread"}
+    store.delete(["d7", "d32"])
+    held = {id: text for id, text in held.items() if id not in ("d7", "d32")}
+    told: list[int] = []
+    assert store.index_words(lambda done, total: told.append(done))
+    assert told == [10, 20, 30, 33]
+    agrees(store, held)
 
 
 SCRIPT = """

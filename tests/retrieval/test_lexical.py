@@ -1,9 +1,11 @@
 """Words, and BM25 over a pool and over a store, against a literal reference."""
 
+import itertools
 import sqlite3
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.local.matching import MatchingReader
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.words.lexical import MOST_TERMS, PoolWords, hashes, query_terms, words
+from boundarymorph.retrieval.words.lexical import MOST_TERMS, WORDS_VERSION, PoolWords, query_terms, stem_numbers, words
 from boundarymorph.retrieval.words.lexical_index import LexicalReader
 from boundarymorph.retrieval.words.postings import (
     SEGMENT_DOCUMENTS,
@@ -25,6 +27,7 @@ from boundarymorph.retrieval.words.postings import (
     build,
     chunks,
     find,
+    find_stem,
     merge,
     to_merge,
 )
@@ -32,7 +35,28 @@ from tests.contract.vector_index import unit
 from tests.retrieval.bm25 import literal_bm25, plain_words
 
 texts = st.lists(
-    st.sampled_from(["a", "b", "Bb", "the", "THE", "ü", "Ω", "жé", "-", "…", "x2", "\n"]), max_size=12
+    st.sampled_from(
+        [
+            "a",
+            "b",
+            "Bb",
+            "the",
+            "THE",
+            "ü",
+            "Ω",
+            "жé",
+            "-",
+            "…",
+            "x2",
+            "\n",
+            "them",
+            "Theme",
+            "themes",
+            "жизнь",
+            "жизненный",
+        ]
+    ),
+    max_size=12,
 ).map(" ".join)
 
 
@@ -105,8 +129,36 @@ def test_a_pool_without_words() -> None:
     assert PoolWords.of(["word"]).terms("").shape == (0, 1)
 
 
+@given(st.lists(st.text() | st.text("catlogüж漢字\U00010428é ", max_size=20), max_size=5))
+def test_words_are_numbered_by_their_stems(pool: list[str]) -> None:
+    every = [word for text in pool for word in words(text)]
+    stems = [word.decode()[:4].encode() if len(word.decode()) >= 4 else word + b" " for word in every]
+    found = PoolWords.of(pool)
+    numbers = found.index_terms(WORDS_VERSION)
+    np.testing.assert_array_equal(numbers >> np.uint64(32), stem_numbers(stems))
+    np.testing.assert_array_equal(numbers & np.uint64(2**32 - 1), found.hashes)
+    np.testing.assert_array_equal(found.index_terms(1), found.hashes.astype(np.uint64) << np.uint64(32))
+
+
+@pytest.mark.parametrize(
+    "letters", ["abcdefghijklmnopqrstuvwxyz", "абвгдежзийклмнопрстуфхц", "一丁七万丈三上下不与丐丑专且丕"]
+)
+def test_few_stems_share_a_number(letters: str) -> None:
+    stems = ["".join(four) for four in itertools.product(letters[:15], repeat=4)]
+    shorter = ["".join(two) + " " for two in itertools.product(letters, repeat=2)]
+    numbers = stem_numbers([stem.encode() for stem in stems + shorter])
+    assert len(np.unique(numbers)) >= len(numbers) - 4
+    assert numbers.max() < 2**32
+
+
 def segment_of(documents: list[str], first: int) -> WordSegment:
-    return build(np.arange(first, first + len(documents)), [hashes(text) for text in documents])
+    words = PoolWords.of(documents)
+    return build(np.arange(first, first + len(documents)), words.lengths, words.index_terms())
+
+
+def segment_of_numbers(first: int, documents: list[list[int]]) -> WordSegment:
+    words = np.array([number for document in documents for number in document], dtype=np.uint64)
+    return build(np.arange(first, first + len(documents)), np.array([len(each) for each in documents]), words)
 
 
 def same(one: WordSegment, other: WordSegment) -> bool:
@@ -121,40 +173,47 @@ def test_segments_merge_as_if_built_of_the_living(batches: list[list[str]], dead
         parts.append(segment_of(batch, start))
         start += len(batch)
     living = [number for number in range(1, start) if number not in dead]
-    expected = build(np.array(living, dtype=np.int64), [hashes(numbered[number - 1]) for number in living])
+    words = PoolWords.of(numbered[number - 1] for number in living)
+    expected = build(np.array(living, dtype=np.int64), words.lengths, words.index_terms())
     assert same(merge(parts, np.array(sorted(dead), dtype=np.int64)), expected)
 
 
 def test_a_full_segment() -> None:
-    one_word = np.array([7], dtype=np.uint32)
-    full = build(np.arange(SEGMENT_DOCUMENTS), [one_word] * SEGMENT_DOCUMENTS)
+    full = segment_of_numbers(0, [[7]] * SEGMENT_DOCUMENTS)
     ((_, piece),) = chunks(full)
     np.testing.assert_array_equal(find(piece, 7).rows, np.arange(SEGMENT_DOCUMENTS))
-    other = build(np.arange(SEGMENT_DOCUMENTS, SEGMENT_DOCUMENTS + 2), [one_word] * 2)
+    other = segment_of_numbers(SEGMENT_DOCUMENTS, [[7]] * 2)
     assert same(merge([full, other], other.sequences), full)
     shifted = merge([full, other], np.array([0, 5]))
     np.testing.assert_array_equal(shifted.rows, np.arange(SEGMENT_DOCUMENTS))
     assert shifted.sequences[-1] == SEGMENT_DOCUMENTS + 1
 
 
-def test_segments_come_back_from_their_chunks() -> None:
+@pytest.mark.parametrize("version", [1, WORDS_VERSION])
+def test_segments_come_back_from_their_chunks(version: int) -> None:
     rng = np.random.default_rng(0)
-    vocabulary = rng.integers(0, 2**32, 4_000, dtype=np.uint32)
-    vocabulary[:2] = 0, 2**32 - 1
+    vocabulary = rng.integers(0, 2**32, 4_000, dtype=np.uint64) << np.uint64(32)
+    vocabulary[:2] = 0, (2**32 - 1) << 32
+    if version > 1:
+        vocabulary[2:] = rng.choice(vocabulary[:1_000], 3_998)
+        vocabulary |= rng.integers(0, 2**32, 4_000, dtype=np.uint64)
     documents = [vocabulary[np.minimum(rng.zipf(1.3, 60) - 1, 3_999)] for _ in range(1_000)]
-    documents.append(np.full(70_000, 7, dtype=np.uint32))
-    documents.append(np.empty(0, dtype=np.uint32))
-    segment = build(np.arange(len(documents)), documents)
+    documents.append(np.full(70_000, 7 << 32, dtype=np.uint64))
+    documents.append(np.empty(0, dtype=np.uint64))
+    segment = build(np.arange(len(documents)), np.array([len(words) for words in documents]), np.concatenate(documents))
     pieces = list(chunks(segment))
     assert len(pieces) > 3
+    assert {int.from_bytes(piece[4:8], "little") for _, piece in pieces} <= ({1, 2} if version == 1 else {65537, 65538})
     assert same(assemble(segment.sequences, segment.lengths, [piece for _, piece in pieces]), segment)
     assert [first for first, _ in pieces] == sorted({first for first, _ in pieces})
-    for term in [*vocabulary[:200].tolist(), 7]:
-        piece = [piece for first, piece in pieces if first <= term][-1]
+    for term in [*vocabulary[:200].tolist(), 7 << 32]:
+        piece = [piece for first, piece in pieces if first <= term >> 32][-1]
+        with_stem = [row for row, words in enumerate(documents) if (words >> np.uint64(32) == term >> 32).any()]
+        assert sorted(set(find_stem(piece, term >> 32).tolist())) == with_stem
         expected = [(row, min(int((words == term).sum()), 65_535)) for row, words in enumerate(documents)]
         found = find(piece, term)
         assert list(zip(found.rows, found.counts, strict=True)) == [pair for pair in expected if pair[1]]
-    assert len(find(pieces[0][1], 12_345).rows) == 0
+    assert len(find(pieces[0][1], 12_345).rows) == len(find_stem(pieces[0][1], 12_345)) == 0
 
 
 @given(st.lists(st.tuples(st.integers(1, 3_000), st.integers(0, 3)), min_size=1, max_size=200))
@@ -197,6 +256,12 @@ def agree(store: DocumentStore, expected: dict[str, str], query: str) -> None:
     assert dict(zip(changes.ids, by_sequence, strict=True)) == pytest.approx(
         dict(zip(expected, scores, strict=True)), rel=1e-12
     )
+    having = PoolWords.of(expected[id] for id in changes.ids).terms(query)
+    np.testing.assert_array_equal(store.terms_of_sequences(query, changes.sequences), having)
+    shuffled = np.random.default_rng(0).permutation(len(changes.ids) + 2)
+    sequences = np.concatenate([changes.sequences, [0, 10**6]])[shuffled]
+    padded = np.pad(having, ((0, 0), (0, 2)))
+    np.testing.assert_array_equal(store.terms_of_sequences(query, sequences), padded[:, shuffled])
     written = {id: number for number, id in enumerate(changes.ids)}
     found = store.best_by_words(query, 1_000)
     having = [id for id, score in zip(expected, scores, strict=True) if score > 0]
@@ -260,11 +325,12 @@ def test_a_view_of_the_past_gets_its_own_answers(store: DocumentStore) -> None:
     words_reader, matching_reader, everything = LexicalReader(), MatchingReader(), Filter({})
     query = "tram x"
 
-    def answers(connection: sqlite3.Connection) -> tuple[list[int], list[float], list[float], list[int]]:
-        sequences, scores = words_reader.best(connection, query, 99)
-        by_number = words_reader.scores(connection, query, np.arange(10))
+    def answers(connection: sqlite3.Connection) -> tuple[list[int], list[float], *tuple[list[Any], ...]]:
+        sequences, scores = words_reader.best(connection, WORDS_VERSION, query, 99)
+        by_number = words_reader.scores(connection, WORDS_VERSION, query, np.arange(10))
+        terms = words_reader.terms(connection, query, np.arange(10))
         matching = matching_reader.sequences(connection, everything)
-        return sequences.tolist(), scores.tolist(), by_number.tolist(), matching.tolist()
+        return sequences.tolist(), scores.tolist(), by_number.tolist(), terms.tolist(), matching.tolist()
 
     write(store, {"a": "tram", "b": "tram x", "c": "x y"})
     with store.transaction() as past:
@@ -273,7 +339,7 @@ def test_a_view_of_the_past_gets_its_own_answers(store: DocumentStore) -> None:
             write(store, change)
             with store.transaction() as present:
                 now = answers(present)
-                alone = LexicalReader().best(present, query, 99)
+                alone = LexicalReader().best(present, WORDS_VERSION, query, 99)
             assert now[:2] == (alone[0].tolist(), alone[1].tolist())
             assert now != before
             assert answers(past) == before
@@ -283,7 +349,7 @@ def test_a_view_of_the_past_gets_its_own_answers(store: DocumentStore) -> None:
 
 def test_many_small_writes(store: DocumentStore) -> None:
     rng, expected = np.random.default_rng(0), dict[str, str]()
-    vocabulary = ["alpha", "beta", "gamma", "delta", "the", "of"]
+    vocabulary = ["alpha", "alphabet", "beta", "gamma", "delta", "the", "of"]
     for step in range(400):
         batch = {
             f"d{number}": " ".join(rng.choice(vocabulary, size=int(rng.integers(0, 9))))
@@ -315,7 +381,11 @@ def test_a_store_without_words(tmp_path: Path) -> None:
     store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=4, lexical=False)
     write(store, {"a": "one", "b": "two"})
     assert not store.info.lexical
-    for ask in (lambda: store.bm25("one", ["a"]), lambda: store.best_by_words("one", 1)):
+    for ask in (
+        lambda: store.bm25("one", ["a"]),
+        lambda: store.best_by_words("one", 1),
+        lambda: store.terms_of_sequences("one", np.array([1])),
+    ):
         with pytest.raises(InvalidInput, match="lexical"):
             ask()
     other = DocumentStore(store.path)
@@ -351,6 +421,8 @@ def test_damaged_words_are_named(store: DocumentStore, damage: str) -> None:
         connection.execute(damage)
     with pytest.raises(CorruptIndex, match="damaged"):
         DocumentStore(store.path).best_by_words("word", 5)
+    with pytest.raises(CorruptIndex, match="damaged"):
+        DocumentStore(store.path).terms_of_sequences("word", np.arange(20))
 
 
 def test_a_depth_of_nothing(store: DocumentStore) -> None:

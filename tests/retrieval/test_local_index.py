@@ -105,9 +105,13 @@ def test_words_that_another_process_indexes_are_used(tmp_path: Path) -> None:
     running.upsert([Document("a", "tram"), Document("b", "violin")], vectors)
     assert dict(running.retrieve(Search("tram", 2, vectors[1])).pool.features) == {}
     assert other.index_words()
-    pool = running.retrieve(Search("tram", 2, vectors[1])).pool
-    assert pool.ids == ["b", "a"]
-    assert pool.features["bm25"][0] == 0 < pool.features["bm25"][1]
+    for hybrid, order in ((False, ["b", "a"]), (True, ["a", "b"])):
+        pool = running.retrieve(Search("trams, tram", 2, vectors[1], hybrid=hybrid)).pool
+        assert pool.ids == order
+        bm25 = dict(zip(pool.ids, pool.features["bm25"], strict=True))
+        assert bm25["b"] == 0 < bm25["a"]
+        assert pool.terms is not None
+        assert pool.terms.tolist() == [[id == "a" for id in order]]
     running.close()
     other.close()
 

@@ -1,7 +1,8 @@
-"""A data folder and a copy of an index from when there were search snapshots, and the kinds hnsw and sq8."""
+"""A data folder and a copy of an index from when there were search snapshots, the kinds hnsw and sq8, and no stems."""
 
 import json
 import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import IndexConflict, InvalidInput
+from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.local.index import LocalIndex
-from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.local.index import WORDS_WITHOUT_STEMS, LocalIndex
+from boundarymorph.retrieval.retriever import Retrieved, Search
+from boundarymorph.retrieval.words.lexical import PoolWords
 
 DATA = Path(__file__).parent / "older_version"
 BEFORE: dict[str, Any] = json.loads((DATA / "answers.json").read_text())
@@ -46,6 +49,43 @@ def test_every_kind_opens_and_answers_as_before(folder: Path, name: str) -> None
     assert index.compact()
     assert "d1" not in index.search(BEFORE["query"], 50).ids
     assert (index.structure() is not None) is (KINDS[name] == "ivf")
+    catalog.close()
+
+
+def test_words_go_on_as_they_are_until_they_are_indexed_again(folder: Path) -> None:
+    catalog = LocalCatalog(folder)
+    index, query = catalog.get("flat"), np.array(BEFORE["query"])
+    texts = {id: document.content for id, document in index.documents([f"d{n}" for n in range(100)]).items()}
+    for number in range(20):  # are merged with those that were there
+        document = Document(f"new{number}", f"trams number {number}", "Harbour" if number % 2 else None)
+        index.upsert([document], query[None] + number)
+        texts[document.id] = document.content
+    index.delete(["d1", "new3"])
+    del texts["d1"], texts["new3"]
+
+    def found(hybrid: bool) -> Retrieved:
+        return index.retrieve(Search("tram of the harbours", 80, query, hybrid=hybrid))
+
+    before = [found(hybrid) for hybrid in (False, True)]
+    for answer in before:
+        assert answer.pool.terms is None
+        assert list(answer.warnings) == [WORDS_WITHOUT_STEMS.format(name="flat")]
+        scores = dict(zip(texts, PoolWords.of(texts.values()).bm25("tram of the harbours"), strict=True))
+        expected = [scores[id] for id in answer.pool.ids]
+        np.testing.assert_allclose(answer.pool.features["bm25"], expected, rtol=1e-12)
+    with sqlite3.connect(index.path) as connection:
+        headers = {header for (header,) in connection.execute("SELECT substr(chunk, 5, 4) FROM postings")}
+    assert headers == {b"\1\0\0\0"}  # which earlier releases read
+    assert index.index_words()
+    assert not index.index_words()
+    for hybrid, earlier in enumerate(before):
+        answer = found(bool(hybrid))
+        assert answer.pool.ids == earlier.pool.ids
+        assert not answer.warnings
+        np.testing.assert_array_equal(answer.pool.features["bm25"], earlier.pool.features["bm25"])
+        terms = PoolWords.of(texts[id] for id in answer.pool.ids).terms("tram of the harbours")
+        np.testing.assert_array_equal(answer.pool.terms, terms)
+        assert terms.any() and not terms.all()
     catalog.close()
 
 

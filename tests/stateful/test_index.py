@@ -31,6 +31,7 @@ from boundarymorph.retrieval.local.sqlite_file import _LOG_PATIENCE
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.local.training import TrainingPolicy
 from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.words.lexical import PoolWords
 from boundarymorph.selection.pool import unit_rows
 from tests.contract.vector_index import unit
 from tests.retrieval.bm25 import literal_bm25
@@ -42,7 +43,7 @@ IDS = [f"d{number}" for number in range(12)]
 GIVEN = unit(6, DIMENSION)
 VECTORS = unit_rows_of(unit_rows(GIVEN, IDS[:6]).astype("<f2"))[0]  # as they come back
 QUERIES = unit(3, DIMENSION, seed=1)
-WORDS = ["tram", "violin", "rain"]
+WORDS = ["tram", "trams", "violin", "rain"]
 POLICIES = [TrainingPolicy(least=4, share=0.2, pause=0), TrainingPolicy(least=10**9)]
 
 texts = st.lists(st.sampled_from(WORDS), max_size=3).map(" ".join)
@@ -79,7 +80,7 @@ questions = st.builds(
     st.booleans(),
 )
 
-Answer = tuple[list[str], list[list[float]], dict[str, list[float]]]
+Answer = tuple[list[str], list[list[float]], dict[str, Any]]
 NOTHING: Answer = ([], [], {})
 Model = dict[str, tuple[Document, int]]
 """Documents and the numbers of their vectors, in the order of writing."""
@@ -92,13 +93,14 @@ def expected(model: Model, question: Question, lexical: bool) -> Answer:
     by_words = dict(zip(ids, literal_bm25(question.words, [d.text for d, _ in model.values()]), strict=True))
     met = [id for id in ids if question.filter is None or question.filter.matches(model[id][0].metadata)]
     found = sorted(met, key=lambda id: -similar[id])[: question.depth]
-    features = {}
+    features: dict[str, Any] = {}
     if question.hybrid and lexical:
         best = sorted((id for id in met if by_words[id]), key=lambda id: -by_words[id])
         found = fuse([found, best[: question.depth]]).ids[: question.depth]
         features["similarity"] = [similar[id] for id in found]
     if lexical:
         features["bm25"] = [by_words[id] for id in found]
+        features["terms"] = PoolWords.of(model[id][0].text for id in found).terms(question.words).tolist()
     return (found, VECTORS[[model[id][1] for id in found]].tolist(), features) if found else NOTHING
 
 
@@ -184,7 +186,7 @@ class IndexMachine(RuleBasedStateMachine):
         ids=some_ids,
         change=st.sampled_from(["write", "delete", "write all again"]),
         compacting=st.booleans(),
-        after=st.integers(0, 11),
+        after=st.integers(0, 20),
     )
     def retrieve_while_another_writes(
         self,
@@ -294,7 +296,9 @@ class IndexMachine(RuleBasedStateMachine):
             if "passes the filter" not in str(error):
                 raise
             return NOTHING
-        features = {name: list(map(float, values)) for name, values in pool.features.items()}
+        features: dict[str, Any] = {name: list(map(float, values)) for name, values in pool.features.items()}
+        if pool.terms is not None:
+            features["terms"] = pool.terms.tolist()
         return list(pool.ids), pool.embeddings.tolist(), features
 
     def write(self, index: LocalIndex, documents: Sequence[Document], numbers: Sequence[int]) -> None:

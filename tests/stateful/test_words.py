@@ -17,15 +17,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.local import metadata_index, words
+from boundarymorph.retrieval.local import metadata_index, schema, words
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.words import lexical_index
+from boundarymorph.retrieval.words.lexical import WORDS_VERSION, PoolWords
 from tests.contract.document_store import matching
 from tests.retrieval.bm25 import literal_bm25
 from tests.stateful.profile import draws
 
 IDS = [f"d{number}" for number in range(12)]
-TERMS = ["tram", "violin", "bread", "the"]
+TERMS = ["tram", "trams", "violin", "bread", "breadth", "the"]
 
 texts = st.lists(st.sampled_from(TERMS), max_size=6).map(" ".join)
 values = st.sampled_from([0, 1, 1.0, True, None, "a", "b", ["a", 1], {"c": "a"}, [0, 1, 2, 3, 4, 5, "a"]])
@@ -55,7 +56,7 @@ class Interrupted(Exception):
 class DerivedIndexes(RuleBasedStateMachine):
     """Two processes have one store open, which has forgotten all but two deletions and indexes three documents a time.
 
-    The model: `held`, text and metadata by id, and whether the words are complete.
+    The model: `held`, text and metadata by id, and the version of the words, None until they are complete.
     """
 
     stores: list[DocumentStore]
@@ -70,10 +71,12 @@ class DerivedIndexes(RuleBasedStateMachine):
         self.patches.setattr(metadata_index, "_FIRST_LIMIT", 2)
         self.patches.setattr(lexical_index, "SEGMENT_DOCUMENTS", 8)
 
-    @initialize(lexical=st.booleans())
-    def make(self, lexical: bool) -> None:
-        DocumentStore.create(self.folder / "s", encoder=None, dimension=2, lexical=lexical).close()
-        self.words = lexical
+    @initialize(version=st.sampled_from([None, 1, WORDS_VERSION]))
+    def make(self, version: int | None) -> None:
+        with self.patches.context() as patch:
+            patch.setattr(schema, "WORDS_VERSION", version)
+            DocumentStore.create(self.folder / "s", encoder=None, dimension=2, lexical=version is not None).close()
+        self.words = version
         self.stores = [self.opened(), self.opened()]
 
     def opened(self) -> DocumentStore:
@@ -105,6 +108,12 @@ class DerivedIndexes(RuleBasedStateMachine):
             return
         expected = literal_bm25(query, [text for text, _ in self.held.values()])
         np.testing.assert_allclose(store.bm25(query, list(self.held)), expected, rtol=1e-9)
+        terms = store.terms_of_sequences(query, store.sequences([*self.held, "unknown"]))
+        if self.words == WORDS_VERSION:
+            texts = [*(text for text, _ in self.held.values()), ""]
+            np.testing.assert_array_equal(terms, PoolWords.of(texts).terms(query))
+        else:
+            assert terms is None
         wanted = None if filter is None else Filter(filter)
         found = store.best_by_words(query, 20, wanted)
         met = [
@@ -115,7 +124,7 @@ class DerivedIndexes(RuleBasedStateMachine):
         assert sorted(found.ids) == sorted(id for id, _ in met)
         np.testing.assert_allclose(found.scores, sorted((score for _, score in met), reverse=True), rtol=1e-9)
 
-    @precondition(lambda self: not self.words)
+    @precondition(lambda self: self.words != WORDS_VERSION)
     @rule(which=st.integers(0, 1), batches=st.integers(1, 5))
     def index_words(self, which: int, batches: int) -> None:
         """So many batches, and then the process dies."""
@@ -130,13 +139,13 @@ class DerivedIndexes(RuleBasedStateMachine):
 
         with suppress(Interrupted):
             self.stores[which].index_words(count)
-        self.words = self.stores[1 - which].has_words()
+        self.words = WORDS_VERSION if self.stores[1 - which].has_words() else None
         assert self.words or batches <= len(self.held) // 3 + 1
 
     @rule()
     def index_all_words(self) -> None:
-        assert self.stores[0].index_words() is not self.words
-        self.words = True
+        assert self.stores[0].index_words() is (self.words != WORDS_VERSION)
+        self.words = WORDS_VERSION
 
     @rule(which=st.integers(0, 1))
     def reopen(self, which: int) -> None:

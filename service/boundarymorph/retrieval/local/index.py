@@ -29,6 +29,11 @@ from boundarymorph.retrieval.storage import storage_errors
 from boundarymorph.retrieval.vectors import exact_scores
 from boundarymorph.selection.pool import Pool, unit_rows
 
+WORDS_WITHOUT_STEMS = (
+    "the words of this index were made by an earlier release, without the stems that help to choose documents; "
+    "run `boundarymorph index words {name}` to index them again"
+)
+
 
 class LocalIndex:
     """A named index. Its store is authoritative; before every search, the vectors catch up with its changes.
@@ -104,12 +109,17 @@ class LocalIndex:
             pool, found = self._search(vectors, search.unit, search.depth, within)
             if len(pool) == 0:  # no document matches the filter
                 return Retrieved(pool, (*self._warnings, *found.warnings))
+            sequences, said = found.sequences, list(found.warnings)
             if search.hybrid:
                 pool = self.fused(search.query, pool, search.depth, search.condition)
-                pool = replace(pool, features={**pool.features, "bm25": self.bm25_of(search.query, pool.ids)})
-            elif self._store.has_words():
-                pool = replace(pool, features={"bm25": self.bm25(search.query, found.sequences)})
-        return Retrieved(pool, (*self._warnings, *found.warnings))
+                sequences = self._store.sequences(pool.ids)
+            if self._store.has_words():
+                bm25 = self.bm25(search.query, sequences)
+                terms = self._store.terms_of_sequences(search.query, sequences)
+                pool = replace(pool, features={**pool.features, "bm25": bm25}, terms=terms)
+                if terms is None:
+                    said.append(WORDS_WITHOUT_STEMS.format(name=self.name))
+        return Retrieved(pool, (*self._warnings, *said))
 
     def check(self, document: Document) -> None:
         """Accept any document; see `Index.check`."""
@@ -199,7 +209,8 @@ class LocalIndex:
         return backups.write(self.name, self._store, target)
 
     def index_words(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> bool:
-        """Index the words of an index created without; False if they are indexed. See `DocumentStore.index_words`.
+        """Index the words of an index without them, or with those of an earlier version; see
+        `DocumentStore.index_words`. False if they are indexed.
 
         on_progress: called with the number of indexed documents and the total.
         """

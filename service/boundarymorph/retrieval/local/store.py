@@ -22,8 +22,9 @@ from boundarymorph.retrieval.local import metadata_index, schema
 from boundarymorph.retrieval.local.lookup import LIVING, embeddings_of, ids_of, last_sequence, purged, select
 from boundarymorph.retrieval.local.matching import FILTER_BYTES, MatchingReader
 from boundarymorph.retrieval.local.sqlite_file import LOG_BYTES, SqliteFile, storage_trouble
-from boundarymorph.retrieval.local.words import bury_words, has_words, index_more_words
+from boundarymorph.retrieval.local.words import bury_words, index_more_words, words_version
 from boundarymorph.retrieval.vectors import unit_embeddings
+from boundarymorph.retrieval.words.lexical import WORDS_VERSION
 from boundarymorph.retrieval.words.lexical_index import LexicalReader, append, merge_segments
 
 
@@ -77,7 +78,7 @@ class DocumentStore(SqliteFile):
         self._matched = MatchingReader(most_bytes=filter_bytes)
         schema.migrate(self)
         with self.transaction() as connection:
-            self.info = schema.configuration(connection, has_words(connection))
+            self.info = schema.configuration(connection, words_version(connection) is not None)
 
     @classmethod
     def create(
@@ -124,8 +125,8 @@ class DocumentStore(SqliteFile):
             written = [before + 1 + number for number in kept]
             metadata_index.add(connection, zip(written, (rows[number][-1] for number in kept), strict=True))
             bury_words(connection, replaced)
-            if has_words(connection):
-                append(connection, written, [documents[number].content for number in kept])
+            if version := words_version(connection):
+                append(connection, version, written, [documents[number].content for number in kept])
             merge_segments(connection)
 
     def delete(self, ids: Sequence[str]) -> int:
@@ -228,10 +229,8 @@ class DocumentStore(SqliteFile):
         Raises InvalidInput if the store has no index of its words.
         """
         with self.transaction() as connection:
-            self._require_words(connection)
-            # Includes tombstones, which saves reading the rows: their numbers belong to no living document.
-            sequences = dict(select(connection, "id, sequence", ids, where="TRUE"))
-            return self._words.scores(connection, query, np.array([sequences.get(id, 0) for id in ids], dtype=np.int64))
+            version = self._require_words(connection)
+            return self._words.scores(connection, version, query, _sequences(connection, ids))
 
     def bm25_of_sequences(self, query: str, sequences: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the same for documents by the sequence numbers of `changes`, which saves looking them up.
@@ -239,8 +238,23 @@ class DocumentStore(SqliteFile):
         0 for a document that was replaced or deleted since. Raises InvalidInput if the words are not indexed.
         """
         with self.transaction() as connection:
-            self._require_words(connection)
-            return self._words.scores(connection, query, sequences)
+            version = self._require_words(connection)
+            return self._words.scores(connection, version, query, sequences)
+
+    def terms_of_sequences(self, query: str, sequences: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+        """Return (w, n) which of the w `lexical.query_terms` n documents have, by their sequence numbers.
+
+        None if the words are those of an earlier version, until `index_words` makes them anew. False for a document
+        that was replaced or deleted since. Raises InvalidInput if the words are not indexed.
+        """
+        with self.transaction() as connection:
+            current = self._require_words(connection) == WORDS_VERSION
+            return self._words.terms(connection, query, sequences) if current else None
+
+    def sequences(self, ids: Sequence[str]) -> NDArray[np.int64]:
+        """Return (n,) the sequence numbers of n documents; that of no living document for an unknown id."""
+        with self.transaction() as connection:
+            return _sequences(connection, ids)
 
     def best_by_words(self, query: str, depth: int, filter: Filter | None = None) -> Ranked:
         """Return up to `depth` documents with the highest BM25 that contain a word of the query and match the filter.
@@ -251,9 +265,9 @@ class DocumentStore(SqliteFile):
         if depth < 1:
             raise InvalidInput(f"the depth must be at least 1, not {depth}")
         with self.transaction() as connection:
-            self._require_words(connection)
+            version = self._require_words(connection)
             among = None if filter is None else self._matched.sequences(connection, filter)
-            sequences, scores = self._words.best(connection, query, depth, among)
+            sequences, scores = self._words.best(connection, version, query, depth, among)
             ids = ids_of(connection, sequences.tolist())
         return Ranked([ids[sequence] for sequence in sequences.tolist()], scores)
 
@@ -298,7 +312,7 @@ class DocumentStore(SqliteFile):
     def has_words(self) -> bool:
         """Whether the words are indexed; another process may have done that since this store was opened."""
         with self.transaction() as connection:
-            return has_words(connection)
+            return words_version(connection) is not None
 
     def compact(self) -> None:
         """Remove replaced and deleted documents from the words, and empty SQLite's log."""
@@ -309,6 +323,7 @@ class DocumentStore(SqliteFile):
     def index_words(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> bool:
         """Index the words of the store, one batch of documents per transaction. False if they already are.
 
+        Words of an earlier version are removed first, so until the end the store has none, as when it was made without.
         Others may read and write meanwhile, or do the same work. Once the index is complete, every process that has the
         store open uses it. Interrupted work is continued at the next call. on_progress: called with the number of
         indexed documents and the total.
@@ -332,9 +347,18 @@ class DocumentStore(SqliteFile):
         with self.write() as connection:
             return index_more_words(connection)
 
-    def _require_words(self, connection: sqlite3.Connection) -> None:
-        if not has_words(connection):
+    def _require_words(self, connection: sqlite3.Connection) -> int:
+        """Return the version of the words. Raises InvalidInput if there are none."""
+        version = words_version(connection)
+        if version is None:
             raise InvalidInput(
                 "this index has no lexical part; query it without BM25 and hybrid retrieval, or create it with "
                 "`boundarymorph index words NAME`"
             )
+        return version
+
+
+def _sequences(connection: sqlite3.Connection, ids: Sequence[str]) -> NDArray[np.int64]:
+    # Includes tombstones, which saves reading the rows: their numbers belong to no living document.
+    numbers = dict(select(connection, "id, sequence", ids, where="TRUE"))
+    return np.array([numbers.get(id, 0) for id in ids], dtype=np.int64)

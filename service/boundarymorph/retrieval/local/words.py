@@ -1,4 +1,4 @@
-"""The words of a document store: whether they are indexed, and indexing them later."""
+"""The words of a document store: by which rules they are indexed, and indexing them later or anew."""
 
 from __future__ import annotations
 
@@ -9,29 +9,31 @@ from boundarymorph.errors import CorruptIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local.lookup import LIVING
 from boundarymorph.retrieval.local.schema import BATCH
-from boundarymorph.retrieval.words.lexical import WORDS_VERSION
-from boundarymorph.retrieval.words.lexical_index import append, bury, merge_segments
+from boundarymorph.retrieval.words.lexical import READABLE_VERSIONS, WORDS_VERSION
+from boundarymorph.retrieval.words.lexical_index import append, bury, clear, merge_segments
 
 _EVERY_SEQUENCE = 2**63 - 1
+_UNTIL = f"words_{WORDS_VERSION}_until"  # earlier programs called theirs words_until
 
 
-def has_words(connection: sqlite3.Connection) -> bool:
+def words_version(connection: sqlite3.Connection) -> int | None:
+    """Return the version of the rules by which the words are indexed, None if they are not, or not all yet.
+
+    Raises CorruptIndex for a version that this program cannot read.
+    """
     row = connection.execute("SELECT value FROM meta WHERE key = 'words'").fetchone()
-    version = row[0] if row else None
-    if version not in (None, WORDS_VERSION):
+    version: int | None = row[0] if row else None
+    if version not in (None, *READABLE_VERSIONS):
         raise CorruptIndex(
             f"the words of the index were made by version {version} of the rules and this program has "
             f"version {WORDS_VERSION}; rebuild the index"
         )
-    return version is not None
+    return version
 
 
 def words_until(connection: sqlite3.Connection) -> int:
     """Return the sequence number up to which the words of the documents are indexed."""
-    if has_words(connection):
-        return _EVERY_SEQUENCE
-    row = connection.execute("SELECT value FROM meta WHERE key = 'words_until'").fetchone()
-    return int(row[0]) if row else 0
+    return _EVERY_SEQUENCE if words_version(connection) else _begun_until(connection)
 
 
 def bury_words(connection: sqlite3.Connection, sequences: Sequence[int]) -> None:
@@ -43,23 +45,33 @@ def bury_words(connection: sqlite3.Connection, sequences: Sequence[int]) -> None
 def index_more_words(connection: sqlite3.Connection) -> int | None:
     """Index one batch; return the number of indexed documents, or None if the index was already complete.
 
-    Until the last batch has caught up with all writes, writers only record deletions in what it has indexed.
+    Until the last batch has caught up with all writes, writers only record deletions in what it has indexed. The first
+    batch removes the words of an earlier version.
     """
-    until = words_until(connection)
-    if until == _EVERY_SEQUENCE:
+    if words_version(connection) == WORDS_VERSION:
         return None
+    until = _begun_until(connection)
+    if until == 0:
+        clear(connection)
+        connection.execute("DELETE FROM meta WHERE key IN ('words', 'words_until')")
     rows = connection.execute(
         f"SELECT sequence, id, title, text FROM documents WHERE {LIVING} AND sequence > ? "  # noqa: S608
         "ORDER BY sequence LIMIT ?",
         (until, BATCH),
     ).fetchall()
     contents = [Document(id, text, title).content for _, id, title, text in rows]
-    append(connection, [sequence for sequence, *_ in rows], contents)
+    append(connection, WORDS_VERSION, [sequence for sequence, *_ in rows], contents)
     merge_segments(connection)
     if len(rows) < BATCH:
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('words', ?)", (WORDS_VERSION,))
-        connection.execute("DELETE FROM meta WHERE key = 'words_until'")
+        connection.execute("DELETE FROM meta WHERE key = ?", (_UNTIL,))
     else:
-        connection.execute("INSERT OR REPLACE INTO meta VALUES ('words_until', ?)", (rows[-1][0],))
+        connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_UNTIL, rows[-1][0]))
     (done,) = connection.execute("SELECT coalesce(sum(documents - dead), 0) FROM segments").fetchone()
     return int(done)
+
+
+def _begun_until(connection: sqlite3.Connection) -> int:
+    """Return the same of an index that is being made by the present rules; 0 before its first batch."""
+    row = connection.execute("SELECT value FROM meta WHERE key = ?", (_UNTIL,)).fetchone()
+    return int(row[0]) if row else 0

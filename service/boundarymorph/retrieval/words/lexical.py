@@ -6,7 +6,7 @@ import codecs
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from zlib import crc32
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from boundarymorph.inference.executors import check_awaited
 
-WORDS_VERSION = 1  # of `words` and `hashes`; an index cannot be read with another version than it was built with
+WORDS_VERSION = 2  # of the words in an index; version 1 had no stems
+READABLE_VERSIONS = (1, WORDS_VERSION)
 K1, B = 1.5, 0.75
 STEM_LETTERS = 4  # truncation stems words well enough in alphabetic languages (McNamee and Mayfield 2004)
 MOST_TERMS = 64  # of a query
@@ -29,6 +30,8 @@ _UNSPACED = (
 _UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
 _SHORT = 32  # characters; shorter runs are likely to recur
 _HEAD = 4  # bytes by which words are found
+_STEM_BYTES = 4 * STEM_LETTERS  # at most, in UTF-8
+_FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)
 _FOLDING = "boundarymorph.retrieval.words.lexical"
 
 
@@ -58,6 +61,12 @@ def query_terms(query: str) -> list[bytes]:
     begins so.
     """
     return list(dict.fromkeys(_stem(word) for word in words(query)))[:MOST_TERMS]
+
+
+def stem_numbers(terms: Sequence[bytes]) -> NDArray[np.uint64]:
+    """Return (w,) the 32-bit hashes by which an inverted index knows w `query_terms`."""
+    padded = b"".join(term.ljust(_STEM_BYTES) for term in terms)
+    return _hashed(np.frombuffer(padded, np.uint8).reshape(-1, _STEM_BYTES))
 
 
 def weight(documents: int, frequency: int) -> float:
@@ -95,7 +104,7 @@ class PoolWords:
         for text in texts:
             check_awaited()
             folded.append(_folded(text))
-        content = np.frombuffer(_spaced(b"\n".join([b"", *folded, _HEAD * b" "])), dtype=np.uint8)
+        content = np.frombuffer(_spaced(b"\n".join([b"", *folded, _STEM_BYTES * b" "])), dtype=np.uint8)
         edges = np.flatnonzero(np.diff(content != _SPACE)) + 1
         ends = np.cumsum([len(text) + 1 for text in folded], dtype=np.int64)
         return cls(content, edges[::2], ends)
@@ -109,6 +118,16 @@ class PoolWords:
     def hashes(self) -> NDArray[np.uint32]:
         """(T,) of all words, as of `hashes`."""
         return np.fromiter(map(crc32, self.content.tobytes().split()), dtype=np.uint32, count=len(self.starts))
+
+    def index_terms(self, version: int = WORDS_VERSION) -> NDArray[np.uint64]:
+        """Return (T,) all words as the numbers by which an inverted index knows them.
+
+        The upper half is that of the stem (`stem_numbers`), so that in numerical order the words of one stem are
+        neighbours; the lower half is the hash of the word. In version 1, the upper half is this hash, the lower is 0.
+        """
+        upper = np.uint64(32)
+        hashes = self.hashes.astype(np.uint64)
+        return hashes << upper if version == 1 else self._stems << upper | hashes
 
     def bm25(self, query: str) -> NDArray[np.float64]:
         """Return (n,) BM25 of each text, with the statistics of these texts; repeated words of the query count."""
@@ -133,6 +152,21 @@ class PoolWords:
         anywhere = np.ndarray(len(self.content) - _HEAD + 1, "<u4", self.content.data, strides=(1,))
         return anywhere[self.starts]
 
+    @property
+    def _stems(self) -> NDArray[np.uint64]:
+        """(T,) as of `stem_numbers`, the number of each word's term."""
+        padded = np.full((len(self.starts), _STEM_BYTES), _SPACE, np.uint8)
+        letters = np.zeros(len(self.starts), np.uint8)
+        inside = np.ones(len(self.starts), np.bool_)
+        for offset in range(_STEM_BYTES):
+            bytes_there = self.content[self.starts + offset]
+            letters += bytes_there & 0xC0 != 0x80  # the first byte of a character
+            inside &= (letters <= STEM_LETTERS) & (bytes_there != _SPACE)
+            if not inside.any():
+                break
+            padded[inside, offset] = bytes_there[inside]
+        return _hashed(padded)
+
     def _counts(self, beginning: bytes) -> NDArray[np.intp]:
         """Return (n,) how many words of each text begin so; one that ends with a space is a whole word."""
         head = beginning[:_HEAD]
@@ -146,6 +180,13 @@ class PoolWords:
 def _stem(word: bytes) -> bytes:
     letters = word.decode()
     return letters[:STEM_LETTERS].encode() if len(letters) >= STEM_LETTERS else word + b" "
+
+
+def _hashed(padded: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """Return (w,) 32-bit hashes of (w, _STEM_BYTES) bytes: two halves, each times an odd number, added."""
+    halves = padded.view("<u8")
+    sums: NDArray[np.uint64] = halves[:, 0] * _FACTORS[0] + halves[:, 1] * _FACTORS[1]
+    return sums >> np.uint64(32)
 
 
 def _folded(text: str) -> bytes:

@@ -19,7 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import CorruptIndex
-from boundarymorph.retrieval.words.lexical import contributions, hashes, saturation, weight
+from boundarymorph.retrieval.words.lexical import (
+    PoolWords,
+    contributions,
+    query_terms,
+    saturation,
+    stem_numbers,
+    weight,
+)
 from boundarymorph.retrieval.words.postings import (
     NOWHERE,
     SEGMENT_DOCUMENTS,
@@ -29,11 +36,12 @@ from boundarymorph.retrieval.words.postings import (
     build,
     chunks,
     find,
+    find_stem,
     merge,
     to_merge,
 )
 
-# The key of a chunk is its segment times 2**32 plus its first term.
+# The key of a chunk is its segment times 2**32 plus its first stem.
 SCHEMA = """
 CREATE TABLE segments (
     segment INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -46,7 +54,7 @@ CREATE TABLE segment_documents (segment INTEGER PRIMARY KEY, sequences BLOB NOT 
 CREATE TABLE postings (key INTEGER PRIMARY KEY, chunk BLOB NOT NULL);
 CREATE TABLE dead (number INTEGER PRIMARY KEY AUTOINCREMENT, sequence INTEGER NOT NULL UNIQUE);
 """
-_TERMS = 2**32
+_STEMS = 2**32
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +80,22 @@ class _Statistics:
     mean_length: float
 
 
-def append(connection: sqlite3.Connection, sequences: Sequence[int], texts: Sequence[str]) -> None:
-    """Add documents with ascending sequence numbers, greater than all before, in the caller's transaction."""
+def append(connection: sqlite3.Connection, version: int, sequences: Sequence[int], texts: Sequence[str]) -> None:
+    """Add documents with ascending sequence numbers, greater than all before, in the caller's transaction.
+
+    version: of the words in this index, the same in every call.
+    """
     for start in range(0, len(texts), SEGMENT_DOCUMENTS // 2):
         part = slice(start, start + SEGMENT_DOCUMENTS // 2)
-        _write(connection, build(np.array(sequences[part], dtype=np.int64), [hashes(text) for text in texts[part]]))
+        words = PoolWords.of(texts[part])
+        numbers = np.array(sequences[part], dtype=np.int64)
+        _write(connection, build(numbers, words.lengths, words.index_terms(version)))
+
+
+def clear(connection: sqlite3.Connection) -> None:
+    """Remove all documents, and keep counting segments and the dead, so that readers take none for an earlier one."""
+    for table in ("segments", "segment_documents", "postings", "dead"):
+        connection.execute(f"DELETE FROM {table}")  # noqa: S608
 
 
 def bury(connection: sqlite3.Connection, sequences: Sequence[int]) -> None:
@@ -113,42 +132,52 @@ def merge_segments(connection: sqlite3.Connection, dead_share: float = 0.5) -> N
 
 
 class LexicalReader:
-    """BM25 over all documents of the index, with exact statistics of the living ones.
+    """BM25 over all documents of the index, with exact statistics of the living ones, and the query's words they have.
 
     Uses 13 bytes of memory per document. Thread-safe. Every call is given a connection in a transaction, whose state of
-    the file it answers for.
+    the file it answers for, and the version of the words there.
     """
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._state = _Statistics((), 0, (), 0, 0.0)
 
-    def scores(self, connection: sqlite3.Connection, query: str, sequences: NDArray[np.int64]) -> NDArray[np.float64]:
+    def scores(
+        self, connection: sqlite3.Connection, version: int, query: str, sequences: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
         """Return (n,) BM25 by n sequence numbers; 0 for those without a living document."""
         state = self._current(connection)
-        order = np.argsort(sequences, kind="stable")
-        ascending = sequences[order]
-        found = np.zeros(len(sequences))
-        edges = np.searchsorted(ascending, [part.sequences[0] for part in state.parts] or [0])
-        chosen = []
-        for part, start, end in zip(state.parts, edges, [*edges[1:], len(ascending)], strict=False):
-            rows = np.searchsorted(part.sequences, ascending[start:end])
-            rows = np.minimum(rows, len(part.sequences) - 1)
-            there = (part.sequences[rows] == ascending[start:end]) & part.alive[rows]
-            chosen.append((rows, there, start, end, saturation(part.lengths[rows], state.mean_length)))
-        for amount, lists in self._weighted(connection, state, query):
-            for postings, (rows, there, start, end, saturations) in zip(lists, chosen, strict=True):
-                if len(postings.rows) and start < end:
-                    places = np.minimum(np.searchsorted(postings.rows, rows.astype(np.uint16)), len(postings.rows) - 1)
-                    counts = postings.counts[places] * (there & (postings.rows[places] == rows))
-                    found[start:end] += contributions(amount, counts, saturations)
-        scores = np.empty(len(sequences))
-        scores[order] = found
+        located = [
+            (places, rows, saturation(part.lengths[rows], state.mean_length))
+            for part, places, rows in _located(state, sequences)
+        ]
+        scores = np.zeros(len(sequences))
+        for amount, lists in self._weighted(connection, version, state, query):
+            for postings, (places, rows, saturations) in zip(lists, located, strict=True):
+                if len(postings.rows):
+                    near = np.minimum(np.searchsorted(postings.rows, rows.astype(np.uint16)), len(postings.rows) - 1)
+                    counts = postings.counts[near] * (postings.rows[near] == rows)
+                    scores[places] += contributions(amount, counts, saturations)
         return scores
+
+    def terms(self, connection: sqlite3.Connection, query: str, sequences: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return (w, n) which of the w `query_terms` the documents of n sequence numbers have; none if not living.
+
+        The words must not be of version 1, which has no stems.
+        """
+        stems = stem_numbers(query_terms(query)).tolist()
+        having = np.zeros((len(stems), len(sequences)), np.bool_)
+        for part, places, rows in _located(self._current(connection), sequences):
+            for stem, row in zip(stems, having, strict=True):
+                among = np.zeros(len(part.sequences), np.bool_)
+                among[_with_stem(connection, part.segment, stem)] = True
+                row[places] = among[rows]
+        return having
 
     def best(
         self,
         connection: sqlite3.Connection,
+        version: int,
         query: str,
         depth: int,
         among: NDArray[np.int64] | None = None,
@@ -161,7 +190,7 @@ class LexicalReader:
         state = self._current(connection)
         totals = [np.zeros(len(part.sequences)) for part in state.parts]
         saturations = [saturation(part.lengths, state.mean_length) for part in state.parts]
-        for amount, lists in self._weighted(connection, state, query):
+        for amount, lists in self._weighted(connection, version, state, query):
             for postings, total, part_saturations in zip(lists, totals, saturations, strict=True):
                 rows = postings.rows.astype(np.intp)
                 total[rows] += contributions(amount, postings.counts, part_saturations[rows])
@@ -179,19 +208,19 @@ class LexicalReader:
         return every[kept], values[kept]
 
     def _weighted(
-        self, connection: sqlite3.Connection, state: _Statistics, query: str
+        self, connection: sqlite3.Connection, version: int, state: _Statistics, query: str
     ) -> list[tuple[float, list[Postings]]]:
         """Return for each word of the query its weight and its postings in every part."""
-        terms, times = np.unique(hashes(query), return_counts=True)
+        times = Counter(PoolWords.of([query]).index_terms(version).tolist())
         weighted = []
-        for term, repeated in zip(terms.tolist(), times.tolist(), strict=True):
+        for term in sorted(times, key=_by_word):
             lists = [_postings(connection, part.segment, term) for part in state.parts]
             having = sum(
                 len(postings.rows) - _shared(postings.rows, part.gone)
                 for postings, part in zip(lists, state.parts, strict=True)
             )
             if having:
-                weighted.append((repeated * weight(state.documents, having), lists))
+                weighted.append((times[term] * weight(state.documents, having), lists))
         return weighted
 
     def _current(self, connection: sqlite3.Connection) -> _Statistics:
@@ -232,6 +261,26 @@ class LexicalReader:
         )
 
 
+def _located(
+    state: _Statistics, sequences: NDArray[np.int64]
+) -> list[tuple[_Part, NDArray[np.intp], NDArray[np.intp]]]:
+    """Return for every part which of n sequence numbers are of its living documents, and the rows of these."""
+    order = np.argsort(sequences, kind="stable")
+    ascending = sequences[order]
+    edges = np.searchsorted(ascending, [part.sequences[0] for part in state.parts] or [0]).tolist()
+    located = []
+    for part, start, end in zip(state.parts, edges, [*edges[1:], len(ascending)], strict=False):
+        rows = np.minimum(np.searchsorted(part.sequences, ascending[start:end]), len(part.sequences) - 1)
+        there = (part.sequences[rows] == ascending[start:end]) & part.alive[rows]
+        located.append((part, order[start:end][there], rows[there]))
+    return located
+
+
+def _by_word(term: int) -> tuple[int, int]:
+    """Order terms by the hash of the word in every version, for sums that are the same to the last bit."""
+    return term % _STEMS, term
+
+
 def _part(segment: int, sequences: NDArray[np.int64], lengths: NDArray[np.uint32]) -> _Part:
     alive, gone = np.ones(len(sequences), np.bool_), np.empty(0, np.int64)
     return _Part(segment, sequences, lengths, alive, gone, int(lengths.sum(dtype=np.int64)))
@@ -263,7 +312,7 @@ def _write(connection: sqlite3.Connection, segment: WordSegment) -> None:
         (number, segment.sequences.astype("<i8").tobytes(), segment.lengths.astype("<u4").tobytes()),
     )
     connection.executemany(
-        "INSERT INTO postings VALUES (?, ?)", ((number * _TERMS + term, chunk) for term, chunk in chunks(segment))
+        "INSERT INTO postings VALUES (?, ?)", ((number * _STEMS + stem, chunk) for stem, chunk in chunks(segment))
     )
 
 
@@ -284,12 +333,25 @@ def _documents(connection: sqlite3.Connection, number: int) -> tuple[NDArray[np.
 
 
 def _postings(connection: sqlite3.Connection, number: int, term: int) -> Postings:
+    chunk = _chunk(connection, number, term // _STEMS)
+    with _damage_named(number):
+        return NOWHERE if chunk is None else find(chunk, term)
+
+
+def _with_stem(connection: sqlite3.Connection, number: int, stem: int) -> NDArray[np.uint16]:
+    """Return the rows of the documents of a segment with a word of this stem, some repeatedly."""
+    chunk = _chunk(connection, number, stem)
+    with _damage_named(number):
+        return NOWHERE.rows if chunk is None else find_stem(chunk, stem)
+
+
+def _chunk(connection: sqlite3.Connection, number: int, stem: int) -> bytes | None:
+    """Return the chunk of a segment in which a stem would be."""
     row = connection.execute(
         "SELECT chunk FROM postings WHERE key BETWEEN ? AND ? ORDER BY key DESC LIMIT 1",
-        (number * _TERMS, number * _TERMS + term),
+        (number * _STEMS, number * _STEMS + stem),
     ).fetchone()
-    with _damage_named(number):
-        return find(row[0], term) if row else NOWHERE
+    return row[0] if row else None
 
 
 @contextmanager
@@ -304,7 +366,7 @@ def _damage_named(number: int) -> Iterator[None]:
 
 def _keys(number: int) -> tuple[int, int]:
     """Return the smallest and the greatest key that a chunk of this segment can have."""
-    return number * _TERMS, (number + 1) * _TERMS - 1
+    return number * _STEMS, (number + 1) * _STEMS - 1
 
 
 def _shared(rows: NDArray[np.uint16], gone: NDArray[np.int64]) -> int:

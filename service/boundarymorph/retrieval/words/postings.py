@@ -12,21 +12,22 @@ from numpy.typing import NDArray
 SEGMENT_DOCUMENTS = 65_536  # the range of a 16-bit row number
 _FANOUT = 8
 _CHUNK_POSTINGS = 8_192
-_HEADER = struct.Struct("<II")
+_HEADER = struct.Struct("<IHH")
+_WORD = np.uint64(2**32 - 1)  # the half of a term that is the hash of the word
 
 
 @dataclass(frozen=True, slots=True)
 class WordSegment:
     """n documents in order of sequence number, and their P (word, document) pairs.
 
-    sequences: (n,) int64; lengths: (n,) uint32, in words. terms: (T,) uint32 word hashes, ascending; ends: (T,) int64,
-    where the pairs of each term end. rows: (P,) uint16 documents, ascending within a term; counts: (P,) uint16, how
-    often, at most 65,535.
+    sequences: (n,) int64; lengths: (n,) uint32, in words. terms: (T,) uint64, as of `PoolWords.index_terms`, ascending;
+    ends: (T,) int64, where the pairs of each term end. rows: (P,) uint16 documents, ascending within a term; counts:
+    (P,) uint16, how often, at most 65,535.
     """
 
     sequences: NDArray[np.int64]
     lengths: NDArray[np.uint32]
-    terms: NDArray[np.uint32]
+    terms: NDArray[np.uint64]
     ends: NDArray[np.int64]
     rows: NDArray[np.uint16]
     counts: NDArray[np.uint16]
@@ -43,16 +44,23 @@ class Postings:
 NOWHERE = Postings(np.empty(0, np.uint16), np.empty(0, np.uint8))
 
 
-def build(sequences: NDArray[np.int64], hashes: Sequence[NDArray[np.uint32]]) -> WordSegment:
-    """Return the segment of n documents, at most SEGMENT_DOCUMENTS, from the hashes of the words of each."""
-    lengths = np.array([len(words) for words in hashes], dtype=np.uint32)
-    words = np.concatenate(hashes) if hashes else np.empty(0, np.uint32)
-    pairs = words.astype(np.uint64) << np.uint64(16)
-    pairs |= np.repeat(np.arange(len(hashes), dtype=np.uint64), lengths)
+def build(sequences: NDArray[np.int64], lengths: NDArray[np.integer], words: NDArray[np.uint64]) -> WordSegment:
+    """Return the segment of n documents, at most SEGMENT_DOCUMENTS.
+
+    lengths: (n,) how many words each document has; words: those of all, in order, as of `PoolWords.index_terms`.
+    """
+    terms, numbers = np.unique(words, return_inverse=True)
+    pairs = numbers.astype(np.uint64) << np.uint64(16)
+    pairs |= np.repeat(np.arange(len(lengths), dtype=np.uint64), lengths)
     pairs, counts = np.unique(pairs, return_counts=True)
-    terms, ends = _runs((pairs >> np.uint64(16)).astype(np.uint32))
+    _, ends = _runs(pairs >> np.uint64(16))
     return WordSegment(
-        sequences, lengths, terms, ends, pairs.astype(np.uint16), np.minimum(counts, 65_535).astype("u2")
+        sequences,
+        lengths.astype(np.uint32),
+        terms,
+        ends,
+        pairs.astype(np.uint16),
+        np.minimum(counts, 65_535).astype("u2"),
     )
 
 
@@ -79,37 +87,50 @@ def merge(segments: Sequence[WordSegment], dead: NDArray[np.int64]) -> WordSegme
 
 
 def chunks(segment: WordSegment) -> Iterator[tuple[int, bytes]]:
-    """Yield the pairs of a segment in chunks of a few pages, each with its first term. No term is in two chunks."""
-    first = 0
-    while first < len(segment.terms):
-        start = int(segment.ends[first - 1]) if first else 0
-        after = max(first + 1, int(np.searchsorted(segment.ends, start + _CHUNK_POSTINGS, side="right")))
-        end = int(segment.ends[after - 1])
-        counts = segment.counts[start:end]
+    """Yield the pairs of a segment in chunks of a few pages, each with its first stem. No stem is in two chunks.
+
+    Of terms whose lower half is 0, as in version 1, a chunk has only the upper half.
+    """
+    stems, lasts = _runs(segment.terms >> np.uint64(32))
+    ends = segment.ends[lasts - 1]
+    stem = first = start = 0
+    while stem < len(stems):
+        following = max(stem + 1, int(np.searchsorted(ends, start + _CHUNK_POSTINGS, side="right")))
+        after, end = int(lasts[following - 1]), int(ends[following - 1])
+        terms, counts = segment.terms[first:after], segment.counts[start:end]
+        halves = not (terms & _WORD).any()
         width = 1 if counts.max() < 256 else 2
         yield (
-            int(segment.terms[first]),
+            int(stems[stem]),
             b"".join(
                 (
-                    _HEADER.pack(after - first, width),
-                    segment.terms[first:after].astype("<u4").tobytes(),
+                    _HEADER.pack(after - first, width, not halves),
+                    (terms >> np.uint64(32)).astype("<u4").tobytes() if halves else terms.astype("<u8").tobytes(),
                     (segment.ends[first:after] - start).astype("<u4").tobytes(),
                     segment.rows[start:end].astype("<u2").tobytes(),
                     counts.astype(f"<u{width}").tobytes(),
                 )
             ),
         )
-        first = after
+        stem, first, start = following, after, end
 
 
 def find(chunk: bytes, term: int) -> Postings:
     """Return the postings of a term in the chunk where it would be."""
     terms, ends, rows, counts = _arrays(chunk)
-    place = int(np.searchsorted(terms, np.uint32(term)))
+    place = int(np.searchsorted(terms, np.uint64(term)))
     if place == len(terms) or terms[place] != term:
         return NOWHERE
     part = slice(int(ends[place - 1]) if place else 0, int(ends[place]))
     return Postings(rows[part], counts[part])
+
+
+def find_stem(chunk: bytes, stem: int) -> NDArray[np.uint16]:
+    """Return the rows of the documents with a word of this stem, some repeatedly, in the chunk where it would be."""
+    terms, ends, rows, _ = _arrays(chunk)
+    lowest = np.uint64(stem) << np.uint64(32)
+    first, after = int(np.searchsorted(terms, lowest)), int(np.searchsorted(terms, lowest | _WORD, side="right"))
+    return rows[ends[first - 1] if first else 0 : ends[after - 1] if after else 0]
 
 
 def assemble(sequences: NDArray[np.int64], lengths: NDArray[np.uint32], pieces: Sequence[bytes]) -> WordSegment:
@@ -123,7 +144,7 @@ def assemble(sequences: NDArray[np.int64], lengths: NDArray[np.uint32], pieces: 
         counts.append(piece_counts.astype(np.uint16))
         offset += len(piece_rows)
     if not pieces:
-        return WordSegment(sequences, lengths, *_runs(np.empty(0, np.uint32)), NOWHERE.rows, np.empty(0, np.uint16))
+        return WordSegment(sequences, lengths, *_runs(np.empty(0, np.uint64)), NOWHERE.rows, np.empty(0, np.uint16))
     return WordSegment(
         sequences, lengths, np.concatenate(terms), np.concatenate(ends), np.concatenate(rows), np.concatenate(counts)
     )
@@ -163,19 +184,24 @@ def _without(segment: WordSegment, dead: NDArray[np.int64]) -> WordSegment:
     return WordSegment(segment.sequences[keep], segment.lengths[keep], segment.terms, ends, rows, segment.counts[pairs])
 
 
-def _runs(ascending: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+def _runs(ascending: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Return the distinct values, and where the run of each ends."""
-    last = np.flatnonzero(np.diff(ascending, append=ascending[-1:] + np.uint32(1)))
+    last = np.flatnonzero(np.diff(ascending, append=ascending[-1:] + np.uint64(1)))
     return ascending[last], last + 1
 
 
 def _arrays(
     chunk: bytes,
-) -> tuple[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint16], NDArray[np.unsignedinteger]]:
+) -> tuple[NDArray[np.uint64], NDArray[np.uint32], NDArray[np.uint16], NDArray[np.unsignedinteger]]:
     """Read terms, ends, rows and counts of a chunk."""
-    number, width = _HEADER.unpack_from(chunk)
-    terms = np.frombuffer(chunk, "<u4", number, _HEADER.size)
-    ends = np.frombuffer(chunk, "<u4", number, _HEADER.size + 4 * number)
-    pairs, start = int(ends[-1]), _HEADER.size + 8 * number
+    number, width, whole = _HEADER.unpack_from(chunk)
+    start = _HEADER.size
+    if whole:
+        terms = np.frombuffer(chunk, "<u8", number, start)
+    else:
+        terms = np.frombuffer(chunk, "<u4", number, start).astype(np.uint64) << np.uint64(32)
+    start += (8 if whole else 4) * number
+    ends = np.frombuffer(chunk, "<u4", number, start)
+    pairs, start = int(ends[-1]), start + 4 * number
     rows = np.frombuffer(chunk, "<u2", pairs, start)
     return terms, ends, rows, np.frombuffer(chunk, f"<u{width}", pairs, start + 2 * pairs)
