@@ -197,6 +197,7 @@ def test_segments_come_back_from_their_chunks(version: int) -> None:
     if version > 1:
         vocabulary[2:] = rng.choice(vocabulary[:1_000], 3_998)
         vocabulary |= rng.integers(0, 2**32, 4_000, dtype=np.uint64)
+        vocabulary[1] = 2**64 - 1
     documents = [vocabulary[np.minimum(rng.zipf(1.3, 60) - 1, 3_999)] for _ in range(1_000)]
     documents.append(np.full(70_000, 7 << 32, dtype=np.uint64))
     documents.append(np.empty(0, dtype=np.uint64))
@@ -256,12 +257,14 @@ def agree(store: DocumentStore, expected: dict[str, str], query: str) -> None:
     assert dict(zip(changes.ids, by_sequence, strict=True)) == pytest.approx(
         dict(zip(expected, scores, strict=True)), rel=1e-12
     )
-    having = PoolWords.of(expected[id] for id in changes.ids).terms(query)
-    np.testing.assert_array_equal(store.terms_of_sequences(query, changes.sequences), having)
-    shuffled = np.random.default_rng(0).permutation(len(changes.ids) + 2)
-    sequences = np.concatenate([changes.sequences, [0, 10**6]])[shuffled]
-    padded = np.pad(having, ((0, 0), (0, 2)))
-    np.testing.assert_array_equal(store.terms_of_sequences(query, sequences), padded[:, shuffled])
+    terms = PoolWords.of(expected[id] for id in changes.ids).terms(query)
+    np.testing.assert_array_equal(store.terms_of_sequences(query, changes.sequences), terms)
+    every = np.random.default_rng(0).permutation(store.last_sequence() + 2)  # the dead and the unborn, too
+    padded = np.zeros((len(terms), len(every)), np.bool_)
+    padded[:, changes.sequences] = terms
+    np.testing.assert_array_equal(store.terms_of_sequences(query, every), padded[:, every])
+    dead = ~np.isin(every, changes.sequences)
+    assert not store.bm25_of_sequences(query, every)[dead].any()
     written = {id: number for number, id in enumerate(changes.ids)}
     found = store.best_by_words(query, 1_000)
     having = [id for id, score in zip(expected, scores, strict=True) if score > 0]

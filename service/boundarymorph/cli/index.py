@@ -137,8 +137,9 @@ def compact_index(
 def index_words(
     name: Annotated[str, typer.Argument(help="Name of the index.")], data_directory: DataDirectory = None
 ) -> None:
-    """Add the words for BM25 and hybrid search to an index that was made without them. Services can read and write
-    meanwhile. If interrupted, repeat the command: it continues."""
+    """Add the words for BM25 and hybrid search to an index that was made without them, or index again those of an
+    earlier release. Services can read and write meanwhile, without words. If interrupted, repeat the command: it
+    continues."""
     from boundarymorph.cli import terminal
 
     with _local_indexes(data_directory, "index words") as catalog, terminal.progress(console) as progress:

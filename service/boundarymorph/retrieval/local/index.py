@@ -115,7 +115,7 @@ class LocalIndex:
                 sequences = self._store.sequences(pool.ids)
             if self._store.has_words():
                 bm25 = self.bm25(search.query, sequences)
-                terms = self._store.terms_of_sequences(search.query, sequences)
+                terms = self.terms(search.query, sequences)
                 pool = replace(pool, features={**pool.features, "bm25": bm25}, terms=terms)
                 if terms is None:
                     said.append(WORDS_WITHOUT_STEMS.format(name=self.name))
@@ -162,6 +162,10 @@ class LocalIndex:
     def bm25_of(self, query: str, ids: Sequence[str]) -> NDArray[np.float64]:
         """Return the same by ids; 0 for unknown ones."""
         return self._store.bm25(query, ids)
+
+    def terms(self, query: str, sequences: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+        """Return (w, n) which words of the query the documents have; see `DocumentStore.terms_of_sequences`."""
+        return self._store.terms_of_sequences(query, sequences)
 
     def fused(self, query: str, near: Pool, depth: int, filter: Filter | None) -> Pool:
         """Fuse the nearest documents with the best by words by reciprocal rank; the similarity becomes a feature.
