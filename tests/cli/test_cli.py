@@ -248,10 +248,11 @@ class TestIndexes:
         assert "index words" in refused(run("select", "few", "violin", "--hybrid"))
         catalog = LocalCatalog(Path("data/indexes"))
         with pytest.raises(InvalidInput, match="index words"):
-            catalog.get("few").bm25_of("violin", ["violin"])
+            catalog.get("few").bm25("violin", np.array([1]))
         assert run("index", "words", "few").out.endswith("few has its words now\n")
-        assert catalog.get("few").bm25_of("violin", ["violin", "tram"]).tolist()[1] == 0
-        assert catalog.get("few").bm25_of("violin", ["violin"])[0] > 0
+        index = catalog.get("few")
+        scores = index.bm25("violin", index._store.sequences(["violin", "tram"]))
+        assert scores[0] > 0 == scores[1]
         assert run("index", "words", "few").out.endswith("few already had its words\n")
         assert "'none'" in run("index", "words", "none").err
         catalog.close()

@@ -66,7 +66,7 @@ def words_agree(directory: Path, stored: dict[int, int]) -> None:
     query = f"version {last} document {ids[0]} padding {last} unheard"
     texts = [document_of(number, version).content for number, version in stored.items()]
     expected = PoolWords.of(texts).bm25(query)
-    np.testing.assert_allclose(store.bm25(query, ids), expected, rtol=1e-12)
+    np.testing.assert_allclose(store.bm25(query, store.sequences(ids)), expected, rtol=1e-12)
     found = store.best_by_words(query, len(ids) + 1)
     assert sorted(found.ids) == sorted(ids)
     np.testing.assert_allclose(found.scores, -np.sort(-expected), rtol=1e-12)

@@ -43,8 +43,10 @@ def text(seed: int) -> str:
 def agrees(store: DocumentStore, held: dict[str, str]) -> None:
     for query in ("tram", "the bread of", "tramp or tramway", "violin violin a"):
         ids = list(held)
-        np.testing.assert_allclose(store.bm25(query, ids), literal_bm25(query, list(held.values())), rtol=1e-12)
-        terms = store.terms_of_sequences(query, store.sequences(ids))
+        np.testing.assert_allclose(
+            store.bm25(query, store.sequences(ids)), literal_bm25(query, list(held.values())), rtol=1e-12
+        )
+        terms = store.terms(query, store.sequences(ids))
         np.testing.assert_array_equal(terms, PoolWords.of(held.values()).terms(query))
         best = store.best_by_words(query, len(held) + 1)
         assert sorted(best.ids) == sorted(id for id, words in held.items() if set(query.split()) & set(words.split()))

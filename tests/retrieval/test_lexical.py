@@ -251,24 +251,24 @@ def vectors(number: int) -> NDArray[np.float32]:
 
 def agree(store: DocumentStore, expected: dict[str, str], query: str) -> None:
     scores = literal_bm25(query, list(expected.values()))
-    np.testing.assert_allclose(store.bm25(query, [*expected, "unknown"]), [*scores, 0], rtol=1e-12)
+    np.testing.assert_allclose(store.bm25(query, store.sequences([*expected, "unknown"])), [*scores, 0], rtol=1e-12)
     changes = store.changes(0)
-    by_sequence = store.bm25_of_sequences(query, changes.sequences)
+    by_sequence = store.bm25(query, changes.sequences)
     assert dict(zip(changes.ids, by_sequence, strict=True)) == pytest.approx(
         dict(zip(expected, scores, strict=True)), rel=1e-12
     )
     terms = PoolWords.of(expected[id] for id in changes.ids).terms(query)
-    np.testing.assert_array_equal(store.terms_of_sequences(query, changes.sequences), terms)
+    np.testing.assert_array_equal(store.terms(query, changes.sequences), terms)
     every = np.random.default_rng(0).permutation(store.last_sequence() + 2)  # the dead and the unborn, too
     padded = np.zeros((len(terms), len(every)), np.bool_)
     padded[:, changes.sequences] = terms
-    np.testing.assert_array_equal(store.terms_of_sequences(query, every), padded[:, every])
+    np.testing.assert_array_equal(store.terms(query, every), padded[:, every])
     dead = ~np.isin(every, changes.sequences)
-    assert not store.bm25_of_sequences(query, every)[dead].any()
+    assert not store.bm25(query, every)[dead].any()
     written = {id: number for number, id in enumerate(changes.ids)}
     found = store.best_by_words(query, 1_000)
     having = [id for id, score in zip(expected, scores, strict=True) if score > 0]
-    exact = store.bm25(query, having)
+    exact = store.bm25(query, store.sequences(having))
     order = sorted(range(len(having)), key=lambda place: (-exact[place], written[having[place]]))
     assert found.ids == [having[place] for place in order]
     np.testing.assert_array_equal(found.scores, exact[order])
@@ -385,9 +385,9 @@ def test_a_store_without_words(tmp_path: Path) -> None:
     write(store, {"a": "one", "b": "two"})
     assert not store.info.lexical
     for ask in (
-        lambda: store.bm25("one", ["a"]),
+        lambda: store.bm25("one", store.sequences(["a"])),
         lambda: store.best_by_words("one", 1),
-        lambda: store.terms_of_sequences("one", np.array([1])),
+        lambda: store.terms("one", np.array([1])),
     ):
         with pytest.raises(InvalidInput, match="lexical"):
             ask()
@@ -403,7 +403,11 @@ def test_a_store_without_words(tmp_path: Path) -> None:
 def test_words_of_other_rules_are_refused(store: DocumentStore) -> None:
     with store.transaction("IMMEDIATE") as connection:
         connection.execute("UPDATE meta SET value = 99 WHERE key = 'words'")
-    for ask in (lambda: write(store, {"a": "b"}), lambda: store.bm25("a", ["a"]), lambda: DocumentStore(store.path)):
+    for ask in (
+        lambda: write(store, {"a": "b"}),
+        lambda: store.bm25("a", store.sequences(["a"])),
+        lambda: DocumentStore(store.path),
+    ):
         with pytest.raises(CorruptIndex, match="99"):
             ask()
 
@@ -425,11 +429,11 @@ def test_damaged_words_are_named(store: DocumentStore, damage: str) -> None:
     with pytest.raises(CorruptIndex, match="damaged"):
         DocumentStore(store.path).best_by_words("word", 5)
     with pytest.raises(CorruptIndex, match="damaged"):
-        DocumentStore(store.path).terms_of_sequences("word", np.arange(20))
+        DocumentStore(store.path).terms("word", np.arange(20))
 
 
 def test_a_depth_of_nothing(store: DocumentStore) -> None:
     with pytest.raises(InvalidInput):
         store.best_by_words("a", 0)
     assert store.best_by_words("a", 1).ids == []
-    assert store.bm25("a", []).shape == (0,)
+    assert store.bm25("a", store.sequences([])).shape == (0,)

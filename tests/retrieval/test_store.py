@@ -106,7 +106,9 @@ def test_writers_of_many_threads_and_two_stores(store: DocumentStore, reopen: Re
     ids = store.changes(0).ids
     texts = [document.content for document in store.documents(ids).values()]
     for query in ("text shared", "5 of"):
-        np.testing.assert_allclose(stores[1].bm25(query, ids), literal_bm25(query, texts), rtol=1e-12)
+        np.testing.assert_allclose(
+            stores[1].bm25(query, stores[1].sequences(ids)), literal_bm25(query, texts), rtol=1e-12
+        )
 
 
 def test_readers_that_missed_forgotten_deletions_are_told_what_lives(tmp_path: Path) -> None:

@@ -107,8 +107,8 @@ class DerivedIndexes(RuleBasedStateMachine):
                 store.best_by_words(query, 5)
             return
         expected = literal_bm25(query, [text for text, _ in self.held.values()])
-        np.testing.assert_allclose(store.bm25(query, list(self.held)), expected, rtol=1e-9)
-        terms = store.terms_of_sequences(query, store.sequences([*self.held, "unknown"]))
+        np.testing.assert_allclose(store.bm25(query, store.sequences(list(self.held))), expected, rtol=1e-9)
+        terms = store.terms(query, store.sequences([*self.held, "unknown"]))
         if self.words == WORDS_VERSION:
             texts = [*(text for text, _ in self.held.values()), ""]
             np.testing.assert_array_equal(terms, PoolWords.of(texts).terms(query))

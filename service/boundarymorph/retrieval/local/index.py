@@ -157,15 +157,11 @@ class LocalIndex:
 
     def bm25(self, query: str, sequences: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return (n,) BM25 over the whole index, by sequence numbers. Raises InvalidInput if it has no words."""
-        return self._store.bm25_of_sequences(query, sequences)
-
-    def bm25_of(self, query: str, ids: Sequence[str]) -> NDArray[np.float64]:
-        """Return the same by ids; 0 for unknown ones."""
-        return self._store.bm25(query, ids)
+        return self._store.bm25(query, sequences)
 
     def terms(self, query: str, sequences: NDArray[np.int64]) -> NDArray[np.bool_] | None:
-        """Return (w, n) which words of the query the documents have; see `DocumentStore.terms_of_sequences`."""
-        return self._store.terms_of_sequences(query, sequences)
+        """Return (w, n) which words of the query the documents have; see `DocumentStore.terms`."""
+        return self._store.terms(query, sequences)
 
     def fused(self, query: str, near: Pool, depth: int, filter: Filter | None) -> Pool:
         """Fuse the nearest documents with the best by words by reciprocal rank; the similarity becomes a feature.

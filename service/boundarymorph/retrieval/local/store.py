@@ -223,17 +223,8 @@ class DocumentStore(SqliteFile):
         present = [id for id in dict.fromkeys(ids) if id in rows]
         return dict(zip(present, self._vectors([rows[id] for id in present]), strict=True))
 
-    def bm25(self, query: str, ids: Sequence[str]) -> NDArray[np.float64]:
-        """Return (n,) BM25 of n documents for a query, with the statistics of the whole store; 0 for unknown ids.
-
-        Raises InvalidInput if the store has no index of its words.
-        """
-        with self.transaction() as connection:
-            version = self._require_words(connection)
-            return self._words.scores(connection, version, query, _sequences(connection, ids))
-
-    def bm25_of_sequences(self, query: str, sequences: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the same for documents by the sequence numbers of `changes`, which saves looking them up.
+    def bm25(self, query: str, sequences: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return (n,) BM25 of n documents for a query, by sequence numbers, with the statistics of the whole store.
 
         0 for a document that was replaced or deleted since. Raises InvalidInput if the words are not indexed.
         """
@@ -241,7 +232,7 @@ class DocumentStore(SqliteFile):
             version = self._require_words(connection)
             return self._words.scores(connection, version, query, sequences)
 
-    def terms_of_sequences(self, query: str, sequences: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+    def terms(self, query: str, sequences: NDArray[np.int64]) -> NDArray[np.bool_] | None:
         """Return (w, n) which of the w `lexical.query_terms` n documents have, by their sequence numbers.
 
         None if the words are those of an earlier version, until `index_words` makes them anew. False for a document
@@ -254,7 +245,9 @@ class DocumentStore(SqliteFile):
     def sequences(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Return (n,) the sequence numbers of n documents; that of no living document for an unknown id."""
         with self.transaction() as connection:
-            return _sequences(connection, ids)
+            # Includes tombstones, which saves reading the rows: their numbers belong to no living document.
+            numbers = dict(select(connection, "id, sequence", ids, where="TRUE"))
+        return np.array([numbers.get(id, 0) for id in ids], dtype=np.int64)
 
     def best_by_words(self, query: str, depth: int, filter: Filter | None = None) -> Ranked:
         """Return up to `depth` documents with the highest BM25 that contain a word of the query and match the filter.
@@ -356,9 +349,3 @@ class DocumentStore(SqliteFile):
                 "`boundarymorph index words NAME`"
             )
         return version
-
-
-def _sequences(connection: sqlite3.Connection, ids: Sequence[str]) -> NDArray[np.int64]:
-    # Includes tombstones, which saves reading the rows: their numbers belong to no living document.
-    numbers = dict(select(connection, "id, sequence", ids, where="TRUE"))
-    return np.array([numbers.get(id, 0) for id in ids], dtype=np.int64)
