@@ -207,19 +207,22 @@ gpu-check: setup  ## right and fast on this GPU? OPTIONS="--device cpu --models 
 	$(BIN)/python -m load_tests.gpu_check $(OPTIONS)
 
 TABLES ?= tables
+COLLECTIONS ?= data
 BUDGETS ?= 25,50
-evaluation: setup  ## every selector on the tables in TABLES=dir, one report -> build/evaluation/report.md
-	OPENBLAS_NUM_THREADS=1 $(BIN)/boundarymorph evaluate $(addprefix --table ,$(sort $(wildcard $(TABLES)/*.npz))) --budgets $(BUDGETS) $(OPTIONS)
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_calibration $(TABLES)
+TEXTS = $(patsubst %/,%,$(sort $(dir $(wildcard $(COLLECTIONS)/*/corpus.jsonl*))))
+STUDIED = $(TABLES) $(if $(TEXTS),--collections $(COLLECTIONS))
+evaluation: setup  ## every selector on the tables in TABLES=dir, with texts of COLLECTIONS=dir if there, one report -> build/evaluation/report.md
+	OPENBLAS_NUM_THREADS=1 $(BIN)/boundarymorph evaluate $(addprefix --table ,$(sort $(wildcard $(TABLES)/*.npz))) $(addprefix --texts ,$(TEXTS)) --budgets $(BUDGETS) $(OPTIONS)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_calibration $(STUDIED)
 
 evaluation-calibration: setup  ## is what answers say true, and are small sets good, on TABLES=dir -> build/evaluation/calibration.md
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_calibration $(TABLES) $(OPTIONS)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_calibration $(STUDIED) $(OPTIONS)
 
 evaluation-options: setup  ## rounds, settling, token limits, known scores, speculation, hybrid on TABLES=dir -> build/evaluation-options/options.md
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_options $(TABLES) $(OPTIONS)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_options $(STUDIED) $(OPTIONS)
 
 evaluation-order: setup  ## calls for the order against reranking the first B on TABLES=dir -> build/bench/evaluation-order.json
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_order $(TABLES) $(OPTIONS)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_order $(STUDIED) $(OPTIONS)
 
 COLLECTION ?= data/trec_dl19_pool
 TABLE ?= tables/trec_dl19_pool.npz
@@ -229,7 +232,6 @@ evaluation-judge: setup  ## evaluate with a scripted language model that grades 
 evaluation-agents: setup  ## agents, played by a script, beside the selectors on TABLE=file and COLLECTION=dir -> build/evaluation-agents
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_agents $(COLLECTION) $(TABLE) $(OPTIONS)
 
-COLLECTIONS ?= data
 evaluation-rerank: setup  ## lists of TABLES=dir and COLLECTIONS=dir, scored whole and by a fifth -> build/bench/evaluation-rerank.json
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_rerank $(TABLES) $(COLLECTIONS) $(OPTIONS)
 

@@ -5,7 +5,6 @@ and the reliability diagram to plots/reliability.png.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ Line = dict[str, Any]
 def main() -> None:
     parser = studies.parser(__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/evaluation"))
-    given = parser.parse_args()
+    given = studies.parsed(parser)
 
     def measured(study: Callable[..., list[Row]]) -> dict[str, list[Row]]:
         return {table.name: study(table, given.every) for table in given.tables}
@@ -97,7 +96,7 @@ def small(table: Table, every: int) -> list[Row]:
     found: list[Row] = []
     for row, question, budget in _settings(table, every):
         first = np.concatenate([np.argsort(-question.scores[:budget], kind="stable"), np.arange(budget, budget + 20)])
-        pools = {"default": question.pool, "default, no BM25": replace(question.pool, features={})}
+        pools = {"default": question.pool, "default, no BM25": studies.without_words(question.pool)}
         for k in (k for k in SMALL_KS if k < len(question.pool)):
             played = {how: _played(pool, question.scores, budget, k) for how, pool in pools.items()}
             ranked = {how: session.selection().documents for how, session in played.items()}
@@ -179,7 +178,7 @@ def _loss(found: dict[str, list[Row]]) -> list[Line]:
             here = [row for row in rows if row["budget"] == budget]
             expected, real = (float(np.nanmean([row[key] for row in here])) for key in ("expected_loss", "real_loss"))
             line = {"table": name, "B": budget, "expected loss": f"{expected:.3f}", "real loss": f"{real:.3f}"}
-            lines.append({**line, "ratio": f"{expected / real:.2f}"})
+            lines.append({**line, "ratio": f"{expected / real:.2f}" if real else "-"})
     return lines
 
 

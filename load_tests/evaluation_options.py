@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument(
         "--studies", default=",".join(options.STUDIES), help="those not named are kept from the last run"
     )
-    given = parser.parse_args()
+    given = studies.parsed(parser)
     given.out.mkdir(parents=True, exist_ok=True)
     raw = given.out / "options-rows.json"
     found: dict[str, list[Row]] = orjson.loads(raw.read_bytes()) if raw.exists() else {}

@@ -29,7 +29,7 @@ Ranker = Callable[[Pool, Floats, int], NDArray[np.intp]]
 
 
 def main() -> None:
-    given = studies.parser(__doc__).parse_args()
+    given = studies.parsed(studies.parser(__doc__))
     rows = report.Rows("evaluation-order")
     for table in given.tables:
         for count, budget in CASES:
@@ -58,6 +58,7 @@ def _row(table: Table, every: int, count: int, budget: int) -> dict[str, float]:
             whole.query,
             whole.scores[:count],
             {name: signal[:count] for name, signal in whole.features.items()},
+            None if whole.terms is None else whole.terms[:, :count],
         )
         grades = np.zeros(count) if question.grades is None else question.grades[:count]
         for name, ranker in RANKERS.items():

@@ -73,7 +73,8 @@ def _ranked(query: str, texts: list[str], scores: NDArray[np.float64], calls: in
     vectors = lexical_vectors(words, query)
     features = {"bm25": words.bm25(query), "similarity": vectors.documents @ vectors.query}
     ids = [str(position) for position in range(len(texts))]
-    pool = Pool.of(ids, vectors.documents, vectors.query, 1 / np.arange(1, len(texts) + 1), features)
+    given = 1 / np.arange(1, len(texts) + 1)
+    pool = Pool.of(ids, vectors.documents, vectors.query, given, features, words.terms(query))
     session = SelectionSession(pool, budget=calls, k=len(texts), config=METHODS["trend"], order=True)
     return play(session, scores, Settings().rerank.batch_size).ranking().documents
 

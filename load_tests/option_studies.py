@@ -33,7 +33,7 @@ from boundarymorph.selection import (
 from boundarymorph.selection.features import standardised
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
 from load_tests.speculation import SpeculativeSession
-from load_tests.studies import Row, by_score
+from load_tests.studies import Row, by_score, without_terms, without_words
 from tests.selection.pools import play
 
 Watch = Callable[[], None]  # called once a query
@@ -55,12 +55,17 @@ WIDTHS = (2, 4, 8)
 VARIANTS: Mapping[str, Config] = {
     "default": TrendConfig(),
     "default, without BM25": TrendConfig(),
+    "default, without the query's words": TrendConfig(),
     "default, without a trend": TrendConfig(weight=0.0),
     "default, boundary gap throughout": TrendConfig(acquisition=Explore(gap_calls=1_000_000)),
     "default, value at the cutoff throughout": TrendConfig(acquisition=Explore(gap_calls=0)),
     "default, without the retrieval bonus": TrendConfig(bonus=0.0),
     "paper": SelectionConfig(),
     "paper, told log-odds": SelectionConfig(),
+}
+CHANGED: Mapping[str, Callable[[Pool], Pool]] = {  # pools of variants
+    "default, without BM25": without_words,
+    "default, without the query's words": without_terms,
 }
 SIGNALS = ("none", "1 noise", "4 noise", "16 noise", "useful", "useful, half missing", "useful and 15 noise")
 USEFUL = 0.5  # correlation of a useful signal with the log-odds of the scores
@@ -93,7 +98,7 @@ def paces(table: Table, every: int, watch: Watch) -> list[Row]:
     """CE-nCG at each pace, of the paper's method and of reranking the first B, with and without BM25, down to k = 5."""
     found: list[Row] = []
     for row, question in questions(table, every, watch):
-        without = replace(question, pool=replace(question.pool, features={}))
+        without = replace(question, pool=without_words(question.pool))
         for budget in PACED_BUDGETS:
             for k in (k for k in PACED_KS if k < len(question.pool)):
                 setting = {"query": row, "budget": budget, "k": k}
@@ -120,7 +125,7 @@ def ablations(table: Table, every: int, watch: Watch) -> list[Row]:
         linear = np.clip(0.5 + odds / (2 * LOG_ODDS), 0.0, 1.0)
         relevant = None if question.grades is None else (question.grades > 0).astype(np.float64)
         for name, config in VARIANTS.items():
-            pool = replace(question.pool, features={}) if "without BM25" in name else question.pool
+            pool = CHANGED[name](question.pool) if name in CHANGED else question.pool
             told = linear if "log-odds" in name else question.scores
             for k in (k for k in KS if k < len(pool)):
                 session = SelectionSession(pool, budget=max(BUDGETS), k=k, config=config)
@@ -248,8 +253,7 @@ def hybrid(table: Table, every: int, watch: Watch) -> list[Row]:
         }
         for prior, (pool, told) in orders.items():
             for feature in (True, False):
-                without = {name: signal for name, signal in pool.features.items() if name != "bm25"}
-                seen = pool if feature else replace(pool, features=without)
+                seen = pool if feature else without_words(pool)
                 for k in (k for k in KS if k < len(pool)):
                     session = SelectionSession(seen, budget=max(BUDGETS), k=k, config=METHODS[DEFAULT])
                     for budget in _at_budgets(session, told, (0, *BUDGETS)):

@@ -26,7 +26,9 @@ def synthetic(
         "doc_emb": documents.astype(np.float16),
         "query_ids": np.array([f"q{number}" for number in range(queries)]),
     }
-    rows: dict[str, list[NDArray[Any]]] = {key: [] for key in ("query_emb", "pool", "mips", "score", "bm25", "grade")}
+    rows: dict[str, list[NDArray[Any]]] = {
+        key: [] for key in ("query_emb", "pool", "mips", "score", "bm25", "terms", "grade")
+    }
     for _ in range(queries):
         query, taste = documents[rng.integers(n, size=2)] + 0.1 * rng.normal(size=(2, 16))
         products = documents @ query
@@ -37,6 +39,7 @@ def synthetic(
         rows["mips"].append(products[order].astype(np.float32))
         rows["score"].append(scores[order].astype(np.float32))
         rows["bm25"].append(rng.uniform(size=n).astype(np.float32))
+        rows["terms"].append(np.arange(n, dtype=np.uint64) * np.uint64(7) % np.uint64(8))
         rows["grade"].append((scores[order] > 0.5).astype(np.uint8) * 2)
     arrays |= {key: np.array(values) for key, values in rows.items()}
     arrays["n_relevant"] = (arrays["grade"] > 0).sum(axis=1) + 3

@@ -70,6 +70,9 @@ def test_the_table_of_a_collection(tmp_path: Path) -> None:
     }
     texts = [COLLECTION.documents[name] for name in question.pool.ids]
     assert np.array_equal(question.scores, asyncio.run(Lengths().score("text 0", texts)).values)
+    assert question.pool.terms is not None
+    having = [[True, text.endswith(" 0")] for text in texts]
+    np.testing.assert_array_equal(question.pool.terms.T, having)
     assert stages[0] == ("encoding documents", 0, 100) and stages[-1] == ("scoring pairs", 120, 120)
     assert table.call_seconds is not None and table.call_seconds > 0
     assert [one.name for one in tmp_path.iterdir()] == ["numbers.npz"]
@@ -96,13 +99,18 @@ def test_a_finished_table_has_the_judgments_and_the_queries_that_are_asked_for(t
         return asyncio.run(TableBuilder(SeededEncoder(), scorer, 40).build(collection, path))
 
     unjudged = made(replace(COLLECTION, judgments=None))
+    without_terms = {key: values for key, values in np.load(path).items() if key != "terms"}
+    np.savez(path, **without_terms)  # as an earlier version wrote it
     assert "grade" not in unjudged.arrays
     some = made(replace(COLLECTION, queries={"q2": "text 2", "q0": "text 0"}))
     assert [question.id for question in some.questions()] == ["q2", "q0"]
     assert some.arrays["n_relevant"].tolist() == [0, 2]
     assert np.array_equal(some.arrays["score"], unjudged.arrays["score"][[2, 0]])
-    assert "grade" not in tables.read(path).arrays, "the file holds more queries than these judgments speak of"
+    np.testing.assert_array_equal(some.arrays["terms"], unjudged.arrays["terms"][[2, 0]])
+    assert not {"grade", "terms"} & tables.read(path).arrays.keys(), "the file holds more queries than these"
 
+    np.testing.assert_array_equal(made(replace(COLLECTION, judgments=None)).arrays["terms"], unjudged.arrays["terms"])
+    assert "terms" in tables.read(path).arrays
     made(COLLECTION)
     assert tables.read(path).arrays["n_relevant"].tolist() == [2, 1, 0]
     (best, *_) = unjudged.question(0).pool.ids

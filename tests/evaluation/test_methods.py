@@ -227,6 +227,17 @@ def test_lexical_methods_learn_from_words() -> None:
     """Scores that follow a word which no vector tells of."""
     scores = np.where(np.arange(80) % 7 == 2, 0.9, 0.1)
     for question in QUESTIONS:
-        known = replace(question, scores=scores)
+        known = replace(question, pool=replace(question.pool, terms=None), scores=scores)
         blind = scores[run_once(Morph(METHODS["trend"], 5), known, 20, 11)[1][:11]].sum()
         assert scores[run_once(Lexical("ranked"), known, 20, 11)[1][:11]].sum() > blind + 1
+
+
+def test_pools_in_another_order_know_the_same_words() -> None:
+    terms = np.random.default_rng(7).random((3, 80)) < 0.5
+    question = replace(QUESTIONS[0], pool=replace(QUESTIONS[0].pool, terms=terms))
+    whole = dict(zip(question.pool.ids, terms.T.tolist(), strict=True))
+    fused = question.fused[0].pool
+    by_words = Lexical("bm25")._pool(question)
+    for pool in (fused, by_words):
+        assert pool.ids != question.pool.ids and pool.terms is not None
+        assert dict(zip(pool.ids, pool.terms.T.tolist(), strict=True)) == whole

@@ -24,7 +24,7 @@ def test_a_question_is_aligned_and_in_retrieval_order() -> None:
     table = synthetic()
     shuffled = dict(table.arrays)
     order = np.random.default_rng(1).permutation(table.depth)
-    for key in ("pool", "mips", "score", "bm25", "grade"):
+    for key in ("pool", "mips", "score", "bm25", "terms", "grade"):
         shuffled[key] = shuffled[key][:, order]
     mixed, straight = Table("mixed", shuffled).question(1), table.question(1)
     assert list(mixed.pool.ids) == list(straight.pool.ids)
@@ -32,6 +32,8 @@ def test_a_question_is_aligned_and_in_retrieval_order() -> None:
     assert mixed.grades is not None and straight.grades is not None
     assert np.array_equal(mixed.grades, straight.grades)
     assert np.array_equal(mixed.pool.features["bm25"], straight.pool.features["bm25"])
+    assert straight.pool.terms is not None and straight.pool.terms.any(axis=1).all()
+    np.testing.assert_array_equal(mixed.pool.terms, straight.pool.terms)
     assert np.all(np.diff(straight.pool.scores) <= 0)
 
 
@@ -44,11 +46,11 @@ def test_short_pools_are_padded_with_minus_one() -> None:
 
 
 def test_optional_keys_have_their_stand_ins() -> None:
-    table = synthetic(without=["doc_ids", "query_ids", "mips", "bm25", "grade", "n_relevant"])
+    table = synthetic(without=["doc_ids", "query_ids", "mips", "bm25", "terms", "grade", "n_relevant"])
     question = table.question(0)
     assert question.id == "0" and question.grades is None and question.relevant is None
     assert np.all(np.diff(question.pool.scores) <= 0) and question.pool.scores[0] > 0.5
-    assert dict(question.pool.features) == {}
+    assert dict(question.pool.features) == {} and question.pool.terms is None
 
 
 @pytest.mark.parametrize(
@@ -70,6 +72,8 @@ def test_optional_keys_have_their_stand_ins() -> None:
         ({"call_seconds": np.zeros(2)}, "call_seconds has the shape"),
         ({"call_seconds": np.array("soon")}, "call_seconds is of"),
         ({"n_relevant": np.array(["1", "2", "3", "4"])}, "n_relevant is of <U1; it takes whole numbers"),
+        ({"terms": np.zeros((4, 59), dtype=np.uint64)}, "terms has the shape"),
+        ({"terms": np.zeros((4, 60), dtype=np.int64)}, "terms is of int64; it takes uint64"),
         ({"grade": np.full((4, 60), "good")}, "grade is of <U4; it takes numbers"),
     ],
 )
@@ -105,3 +109,31 @@ def test_texts_are_those_of_a_collection_that_has_them_all() -> None:
     assert list(question.texts.documents) == [f"text {id}" for id in question.pool.ids]
     assert tables.with_texts(table, Collection("c", dict(list(documents.items())[1:]), queries)) is None
     assert tables.with_texts(table, Collection("c", documents, {})) is None
+    lacking, having = Collection("c", documents, {}), Collection("c", documents, queries)
+    assert tables.with_texts_of(table, [lacking, having]).texts == (queries, documents)
+    assert tables.with_texts_of(table, [lacking]) is table
+
+
+def test_texts_say_which_terms_of_its_query_each_document_has() -> None:
+    table = synthetic(queries=2, n=5)
+    queries = {"q0": "deep winter", "q1": " ".join(f"w{number}" for number in range(70))}
+    documents = {"d0": "winters", "d1": "deeply wintry", "d2": "w0 w63", "d3": "w63 w64", "d4": "w5"}
+    table.arrays["pool"][1] = [2, 3, 4, -1, -1]
+    whole = tables.with_texts(table, Collection("c", documents, queries))
+    assert whole is not None and table.arrays["terms"].any()
+    found = {
+        question.id: dict(zip(question.pool.ids, question.pool.terms.T.tolist(), strict=True))
+        for question in whole.questions()
+        if question.pool.terms is not None
+    }
+    assert found["q0"] == {
+        "d0": [False, True],
+        "d1": [True, True],
+        "d2": [False, False],
+        "d3": [False, False],
+        "d4": [False, False],
+    }
+    there = {id: np.flatnonzero(having).tolist() for id, having in found["q1"].items()}
+    assert there == {"d2": [0, 63], "d3": [63], "d4": [5]}
+    assert (whole.arrays["terms"][1, 3:] == 0).all()
+    assert np.array_equal(whole.only([1]).question(0).pool.terms, whole.question(1).pool.terms)  # type: ignore[arg-type]

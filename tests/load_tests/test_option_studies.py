@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from boundarymorph.evaluation.fused import fused_order
+from boundarymorph.evaluation.fused import fused_order, reordered
 from boundarymorph.evaluation.metrics import normalised_gain
 from boundarymorph.evaluation.tables import Table
 from boundarymorph.selection import SelectionSession, TokenCapacity
 from boundarymorph.selection.methods import DEFAULT, METHODS
 from load_tests import option_studies as options
-from load_tests.studies import Row
+from load_tests.studies import Row, without_words
 from tests.selection.pools import clustered, play
 
 
@@ -27,6 +27,7 @@ def table() -> Table:
             "pool": np.arange(480).reshape(3, 160),
             "score": np.array([scores for _, scores in pools]),
             "bm25": np.maximum(0, np.random.default_rng(3).standard_normal((3, 160))),
+            "terms": np.random.default_rng(4).integers(16, size=(3, 160), dtype=np.uint64),
         },
     )
 
@@ -91,7 +92,7 @@ def test_a_pace_is_a_session_in_such_rounds(table: Table, monkeypatch: pytest.Mo
     found = {(row["bm25"], row["pace"]): row["ce_ncg"] for row in rows if row["budget"] == 25}
     assert len(found) == 10
     question = table.question(0)
-    for bm25, pool in ((True, question.pool), (False, replace(question.pool, features={}))):
+    for bm25, pool in ((True, question.pool), (False, replace(question.pool, features={}, terms=None))):
         session = SelectionSession(pool, budget=25, k=10, config=METHODS[DEFAULT])
         play(session, question.scores, 5)
         assert found[bm25, "rounds of 5"] == normalised_gain(session.selection().documents, question.scores)
@@ -99,3 +100,28 @@ def test_a_pace_is_a_session_in_such_rounds(table: Table, monkeypatch: pytest.Mo
         best = np.sort(question.scores)[::-1][:10]
         assert found[bm25, options.FIRST_B] == pytest.approx(first.sum() / best.sum())
     assert len(set(found.values())) > 4
+
+
+def test_ablations_take_the_words_of_the_query_away_alone_and_with_bm25(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "KS", (50,))
+    rows = {row["variant"]: row["ce_ncg"] for row in options.ablations(table, 3, lambda: None) if row["budget"] == 25}
+    question = table.question(0)
+    pools = {
+        "default": question.pool,
+        "default, without the query's words": replace(question.pool, terms=None),
+        "default, without BM25": replace(question.pool, features={}, terms=None),
+    }
+    for variant, pool in pools.items():
+        session = play(SelectionSession(pool, budget=25, k=50, config=METHODS[DEFAULT]), question.scores)
+        assert rows[variant] == normalised_gain(session.selection().documents, question.scores)
+    assert len({rows[variant] for variant in pools}) == 3
+
+
+def test_without_words_the_similarity_of_a_fused_pool_is_kept(table: Table) -> None:
+    whole = table.question(0).pool
+    pool = reordered(whole, *fused_order(whole))
+    bare = without_words(pool)
+    assert pool.terms is not None and bare.terms is None
+    assert set(pool.features) == {"bm25", "similarity"} and set(bare.features) == {"similarity"}

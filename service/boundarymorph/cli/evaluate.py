@@ -22,7 +22,6 @@ from boundarymorph.evaluation import datasets, report, tables
 from boundarymorph.evaluation.builder import Approve, TableBuilder
 from boundarymorph.evaluation.cells import METRIC_TITLES, cells
 from boundarymorph.evaluation.chat import Chat
-from boundarymorph.evaluation.datasets import Collection
 from boundarymorph.evaluation.methods import agentic, chosen
 from boundarymorph.evaluation.methods.method import Contestant
 from boundarymorph.evaluation.run import left_out
@@ -82,7 +81,7 @@ def evaluate(
     with terminal.progress(console) as progress, asyncio.Runner() as runner:
         found = [_limited(tables.read(path), request.queries) for path in request.tables]
         collections = [datasets.load(source) for source in request.texts]
-        found = [_with_texts(table, collections) for table in found]
+        found = [tables.with_texts_of(table, collections) for table in found]
         searching = request.chat is not None and any(table.texts is not None for table in found)
         encoder = load_encoder() if request.data is not None or searching else None
         if encoder is not None and request.data is not None:
@@ -165,11 +164,6 @@ def _studied(request: Request, found: Sequence[Table], agents: Sequence[Contesta
         )
         for table in found
     ]
-
-
-def _with_texts(table: Table, collections: Sequence[Collection]) -> Table:
-    found = (tables.with_texts(table, collection) for collection in collections)
-    return next((whole for whole in found if whole is not None), table)
 
 
 def _limited(table: Table, queries: int | None) -> Table:

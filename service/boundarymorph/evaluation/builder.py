@@ -49,8 +49,9 @@ class TableBuilder:
     async def build(self, collection: Collection, path: Path, watch: Watch = lambda *_: None) -> Table:
         """The table at `path`, built unless it is there already. Raises InvalidInput if another file is there.
 
-        Scores of a finished table are kept, also where only some of its queries are asked for; its judgments are those
-        that the collection has now. A document that the scorer gave no score for is left out of its query's pool.
+        Scores of a finished table are kept, also where only some of its queries are asked for; its judgments and terms
+        are those that the collection has now. A document that the scorer gave no score for is left out of its query's
+        pool.
         """
         await self.encoder.check()
         if getattr(self.scorer, "identity", "known") is None:
@@ -65,8 +66,8 @@ class TableBuilder:
         texts = collection.queries, collection.documents
         if (done := _finished(path, recipe)) is not None:
             found, rows = Table(path.stem, done[0], texts), done[1]
-            table = replace(found, arrays=_judged(found.only(rows).arrays, collection))
-            if rows == list(range(len(found))) and _judged_otherwise(found, table):
+            table = replace(found, arrays=_judged(_with_terms(found.only(rows).arrays, collection), collection))
+            if rows == list(range(len(found))) and _differ(found, table):
                 tables.write(table, path)
             return table
         work = _workplace(path, recipe)
@@ -81,7 +82,7 @@ class TableBuilder:
             "call_seconds": np.array(seconds),
             "recipe": np.array(orjson.dumps(recipe).decode()),
         }
-        table = Table(path.stem, _judged(arrays, collection), texts)
+        table = Table(path.stem, _judged(_with_terms(arrays, collection), collection), texts)
         tables.write(table, path)
         shutil.rmtree(work)
         return table
@@ -223,7 +224,7 @@ def _assembled(
     pools: NDArray[np.intp],
     similarities: NDArray[np.float32],
 ) -> dict[str, NDArray[Any]]:
-    """Everything but scores and judgments; of the documents, those that are in some pool."""
+    """Everything but scores, terms and judgments; of the documents, those that are in some pool."""
     names = list(collection.documents)
     used, rows = np.unique(pools, return_inverse=True)
     lexical = Bm25Index(list(collection.documents.values()), list(collection.queries.values()))
@@ -256,6 +257,12 @@ def _judged(arrays: Mapping[str, NDArray[Any]], collection: Collection) -> dict[
     return arrays
 
 
-def _judged_otherwise(one: Table, other: Table) -> bool:
-    absent = np.empty(0)
-    return any(not np.array_equal(one.arrays.get(key, absent), other.arrays.get(key, absent)) for key in JUDGMENTS)
+def _with_terms(arrays: Mapping[str, NDArray[Any]], collection: Collection) -> dict[str, NDArray[Any]]:
+    documents = [collection.documents[id] for id in arrays["doc_ids"].tolist()]
+    return {**arrays, "terms": tables.packed_terms(documents, list(collection.queries.values()), arrays["pool"])}
+
+
+def _differ(one: Table, other: Table) -> bool:
+    """Whether in what a finished table takes from the collection anew."""
+    absent, renewed = np.empty(0), (*JUDGMENTS, "terms")
+    return any(not np.array_equal(one.arrays.get(key, absent), other.arrays.get(key, absent)) for key in renewed)

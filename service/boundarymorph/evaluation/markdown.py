@@ -12,7 +12,7 @@ from boundarymorph.evaluation.cells import AVERAGE, METRIC_TITLES, Cells, cells,
 from boundarymorph.evaluation.details import details, images
 from boundarymorph.evaluation.methods.method import Contestant
 from boundarymorph.evaluation.study import Study
-from boundarymorph.selection.methods import METHODS, PAPER
+from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
 
 CLOSE = 0.005
 
@@ -297,6 +297,12 @@ def _notes(studies: Sequence[Study]) -> str:
         f"- {found.name}: `{method}` was left out, because {reason}."
         for found in studies
         for method, reason in found.outcome.left_out.items()
+    ]
+    lines += [
+        f"- {found.name}: its texts were not at hand (`--texts`), so `{DEFAULT}` did not know which words of a query a "
+        "document has."
+        for found in studies
+        if "terms" not in found.outcome.table.provides
     ]
     judged = [found for found in studies if found.outcome.judged]
     if len(judged) < len(studies):

@@ -8,12 +8,14 @@
 | `score` | (Q, N) floating | the scorer's answer in [0, 1]: what a method buys, one call each |
 | `doc_ids`, `query_ids` | (D,), (Q,) str | optional, by default the row numbers |
 | `mips` | (Q, N) floating | optional retrieval scores, by default inner products of unit vectors |
-| `bm25` | (Q, N) floating | optional; without it, `bm25` is left out and nothing else sees word overlap |
+| `bm25` | (Q, N) floating | optional; without it, the method `bm25` is left out |
+| `terms` | (Q, N) uint64 | optional; bit w is set where the document has term w of its query (`query_terms`) |
 | `grade` | (Q, N) number | optional human grades, 0 = not relevant or not judged; without them nCG is null |
 | `n_relevant` | (Q,) integer | optional, relevant documents in the whole collection |
 | `call_seconds` | () floating | optional, mean time of one scorer call when the table was made |
 
-Other keys are ignored. No text is stored, so a table can be handed on where its collection cannot.
+Other keys are ignored. No text is stored, so a table can be handed on where its collection cannot. Where its texts are
+at hand, `terms` are found in them, whatever the table says.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ from boundarymorph.retrieval.words.lexical import PoolWords
 from boundarymorph.selection.pool import Pool, unit_rows
 
 REQUIRED = ("doc_emb", "query_emb", "pool", "score")
-PER_PAIR = ("score", "mips", "bm25", "grade")
+PER_PAIR = ("score", "mips", "bm25", "terms", "grade")
 FEATURES = ("bm25",)
 UNREADABLE = (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error)
 WHOLE, NUMBER = "iu", "biuf"  # kinds of numpy types
@@ -44,7 +46,8 @@ KINDS = {
     **dict.fromkeys(("doc_emb", "query_emb", "call_seconds", *PER_PAIR), NUMBER),
     **dict.fromkeys(("pool", "n_relevant"), WHOLE),
 }
-KNOWN = (*REQUIRED, "doc_ids", "query_ids", "mips", "bm25", "grade", "n_relevant", "call_seconds")
+TERMS = np.dtype(np.uint64)
+KNOWN = (*REQUIRED, "doc_ids", "query_ids", "mips", "bm25", "terms", "grade", "n_relevant", "call_seconds")
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,13 +94,13 @@ class Table:
             query,
             retrieval[order],
             {name: arrays[name][row][there] for name in FEATURES if name in arrays},
+            _unpacked(arrays["terms"][row][there]) if "terms" in arrays else None,
         )
         identifier = str(arrays["query_ids"][row]) if "query_ids" in arrays else str(row)
         texts = None
         if self.texts is not None:
             queries, contents = self.texts
             texts = Texts(queries[identifier], [contents[document] for document in pool.ids])
-            pool = replace(pool, terms=PoolWords.of(texts.documents).terms(texts.query))
         return Question(
             identifier,
             pool,
@@ -132,12 +135,32 @@ def read(path: Path) -> Table:
 
 
 def with_texts(table: Table, collection: Collection) -> Table | None:
-    """The table and the texts of its documents and queries; None if the collection lacks one of them."""
+    """The table with the texts of its documents and queries, and `terms` by them; None if the collection lacks one."""
     arrays = table.arrays
     for ids, texts in (("doc_ids", collection.documents), ("query_ids", collection.queries)):
         if ids not in arrays or not texts.keys() >= set(arrays[ids].astype(str).tolist()):
             return None
-    return Table(table.name, arrays, (collection.queries, collection.documents))
+    documents = [collection.documents[id] for id in arrays["doc_ids"].astype(str).tolist()]
+    queries = [collection.queries[id] for id in arrays["query_ids"].astype(str).tolist()]
+    terms = packed_terms(documents, queries, arrays["pool"])
+    return Table(table.name, {**arrays, "terms": terms}, (collection.queries, collection.documents))
+
+
+def with_texts_of(table: Table, collections: Sequence[Collection]) -> Table:
+    """The table with the texts of the first of these collections that has all of them; as it is if none has."""
+    found = (with_texts(table, collection) for collection in collections)
+    return next((whole for whole in found if whole is not None), table)
+
+
+def packed_terms(documents: Sequence[str], queries: Sequence[str], pools: NDArray[np.integer]) -> NDArray[np.uint64]:
+    """(Q, N) `terms` of a table, from D texts, Q texts and (Q, N) rows of the former."""
+    words = PoolWords.of(documents)
+    packed = np.zeros(pools.shape, dtype=TERMS)
+    for row, query in enumerate(queries):
+        for number, having in enumerate(words.terms(query)):
+            packed[row] |= having[pools[row]].astype(TERMS) << TERMS.type(number)
+    packed[pools < 0] = 0
+    return packed
 
 
 def write(table: Table, path: Path) -> None:
@@ -157,6 +180,8 @@ def _check(name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
         if key in arrays and arrays[key].dtype.kind not in kinds:
             wanted = "whole numbers" if kinds == WHOLE else "numbers"
             raise InvalidInput(f"in the table {name!r}, {key} is of {arrays[key].dtype}; it takes {wanted}")
+    if "terms" in arrays and arrays["terms"].dtype != TERMS:
+        raise InvalidInput(f"in the table {name!r}, terms is of {arrays['terms'].dtype}; it takes {TERMS}")
     pool, documents = arrays["pool"], arrays["doc_emb"]
     if pool.ndim != 2 or not pool.size:
         raise InvalidInput(f"the table {name!r} holds no query with candidates: pool has the shape {pool.shape}")
@@ -189,6 +214,13 @@ def _check(name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
     scores = arrays["score"][pool >= 0]
     if not ((scores >= 0) & (scores <= 1)).all():
         raise InvalidInput(f"in the table {name!r}, a score lies outside [0, 1]; apply a sigmoid to logits first")
+
+
+def _unpacked(terms: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """(w, n) of (n,) numbers with a bit for each of w terms."""
+    count = int(np.bitwise_or.reduce(terms)).bit_length()
+    bits: NDArray[np.uint64] = (terms >> np.arange(count, dtype=TERMS)[:, None]) & TERMS.type(1)
+    return bits.astype(np.bool_)
 
 
 def _numbers(documents: Sequence[int] | NDArray[Any]) -> list[str]:

@@ -48,7 +48,7 @@ class Lexical:
         elif self.order == "bm25":
             scores = features["bm25"]
             features["similarity"] = (vectors.documents @ vectors.query).astype(np.float64)
-        return Pool.of(given.ids, vectors.documents, vectors.query, scores, features)
+        return Pool.of(given.ids, vectors.documents, vectors.query, scores, features, given.terms)
 
 
 def _contestant(order: Order, title: str, about: str) -> Contestant:

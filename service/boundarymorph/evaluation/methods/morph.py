@@ -95,7 +95,7 @@ class MaximumSeeking(Morph):
 def _product() -> tuple[Contestant, ...]:
     titles = {DEFAULT: f"{DEFAULT} (default)", PAPER: "MORPH (paper)"}
     abouts = {
-        DEFAULT: "the same idea on log-odds; level, slopes (BM25 too, if there) and scale of the scores are learned",
+        DEFAULT: "the same idea on log-odds; learns level and scale, and how far scores follow BM25 and each word",
         PAPER: "Gaussian process on the retriever's order, asking where membership in the k is in doubt",
     }
     return tuple(
