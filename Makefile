@@ -9,7 +9,7 @@ with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $
 
 .PHONY: help setup demo serve test compare-answers test-faults test-faults-milvus compatibility fuzz check check-deploy dashboard images compose test-ray test-milvus wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-sessions bench-select bench-scorer bench-rerank \
 	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-ray bench-overload load load-open capacity soak-scorer soak-index soak-models soak-tests gpu-check \
-	evaluation evaluation-calibration evaluation-options evaluation-order evaluation-rerank evaluation-judge evaluation-agents clean
+	evaluation evaluation-held-out evaluation-calibration evaluation-options evaluation-order evaluation-rerank evaluation-judge evaluation-agents clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -214,6 +214,14 @@ STUDIED = $(TABLES) $(if $(TEXTS),--collections $(COLLECTIONS))
 evaluation: setup  ## every selector on the tables in TABLES=dir, with texts of COLLECTIONS=dir if there, one report -> build/evaluation/report.md
 	OPENBLAS_NUM_THREADS=1 $(BIN)/boundarymorph evaluate $(addprefix --table ,$(sort $(wildcard $(TABLES)/*.npz))) $(addprefix --texts ,$(TEXTS)) --budgets $(BUDGETS) $(OPTIONS)
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_calibration $(STUDIED)
+
+HELD_OUT = build/held-out
+evaluation-held-out: setup  ## on a collection that nothing was chosen on, Debian's packages by apt's lists -> build/held-out/report.md
+	$(BIN)/python -m load_tests.debian_packages $(HELD_OUT)/debian_packages
+	OPENBLAS_NUM_THREADS=1 $(BIN)/boundarymorph evaluate --data $(HELD_OUT)/debian_packages --depth 1000 --budgets 10,25,50,100 \
+	    --methods baselines,product,hybrid,trend@auto,boundarymorph@5 --out $(HELD_OUT) $(OPTIONS)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_options $(HELD_OUT) --collections $(HELD_OUT) --out $(HELD_OUT) --studies ablations,paces
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_calibration $(HELD_OUT) --collections $(HELD_OUT) --out $(HELD_OUT)
 
 evaluation-calibration: setup  ## is what answers say true, and are small sets good, on TABLES=dir -> build/evaluation/calibration.md
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_calibration $(STUDIED) $(OPTIONS)
