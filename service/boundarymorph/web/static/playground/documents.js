@@ -49,7 +49,7 @@ export function row(id, relevance, facts, explanation, texts) {
 }
 
 async function open(details, id, explanation, texts) {
-  const text = element("p", { className: "text" }, "…");
+  const text = element("p", { className: "text", tabIndex: 0 }, "…");
   details.append(element("p", { className: "why" }, explanation), element("p", { className: "id" }, id), text);
   try {
     text.textContent = await texts.text(id);
