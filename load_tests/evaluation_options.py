@@ -89,7 +89,13 @@ def _ablations(rows: Sequence[Row]) -> list[dict[str, Any]]:
         line: dict[str, Any] = {"variant": variant}
         for metric, title in (("ce_ncg", "CE-nCG"), ("ncg", "nCG")):
             base = {_key(row): row[metric] for row in rows if row["variant"] == original}
-            here = [row for row in rows if row["variant"] == variant and row[metric] is not None]
+            here = [
+                row
+                for row in rows
+                if row["variant"] == variant and row[metric] is not None and np.isfinite(row[metric])
+            ]
+            if not here:  # of tables without human labels
+                continue
             line[title] = f"{100 * _over_tables(here, metric):.1f}"
             changes = [{**row, "change": 100 * (row[metric] - base[_key(row)])} for row in here]
             if metric == "ce_ncg":

@@ -10,6 +10,7 @@ from boundarymorph.evaluation.metrics import normalised_gain
 from boundarymorph.evaluation.tables import Table
 from boundarymorph.selection import SelectionSession, TokenCapacity
 from boundarymorph.selection.methods import DEFAULT, METHODS
+from load_tests import evaluation_options
 from load_tests import option_studies as options
 from load_tests.studies import Row, without_words
 from tests.selection.pools import clustered, play
@@ -125,3 +126,12 @@ def test_without_words_the_similarity_of_a_fused_pool_is_kept(table: Table) -> N
     bare = without_words(pool)
     assert pool.terms is not None and bare.terms is None
     assert set(pool.features) == {"bm25", "similarity"} and set(bare.features) == {"similarity"}
+
+
+def test_tables_without_labels_have_no_ncg_of_ablations(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "KS", (50,))
+    unlabelled = {key: values for key, values in table.arrays.items() if key not in ("grade", "n_relevant")}
+    rows = [{"table": "t", **row} for row in options.ablations(Table("t", unlabelled), 3, lambda: None)]
+    lines = evaluation_options._ablations(rows)
+    assert {line["variant"] for line in lines} == set(options.VARIANTS)
+    assert all("nCG" not in line and "nCG change" not in line and line["CE-nCG change"] for line in lines)
