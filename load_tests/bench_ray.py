@@ -29,8 +29,8 @@ from boundarymorph.server.composition import Scoring
 from boundarymorph.settings import Settings
 from load_tests import report
 from load_tests.workload import REFUSALS, quantile
+from tests.ports import free_port
 from tests.scoring.fakes import SeededCrossEncoder
-from tests.system.service import free_port
 
 TEXTS = ["t" * 100] * 5  # one batch of the model below
 CLIENTS = 4  # per replica

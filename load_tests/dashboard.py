@@ -34,10 +34,11 @@ from boundarymorph.access import keys
 from tests.caching.servers import RedisServer
 from tests.faults import stand_in
 from tests.faults.scenario import DOCUMENTS, fill, new_query
+from tests.ports import free_port
 from tests.scoring.judge.scripted import MODEL, Chat, completion
 from tests.scoring.remote.servers import Reply
 from tests.system import service
-from tests.system.service import Service, free_port
+from tests.system.service import Service
 
 DASHBOARD = Path("deploy/grafana/boundarymorph.json")
 STEP, RATE_INTERVAL = 2, "20s"  # seconds between two points; what Grafana puts for $__rate_interval

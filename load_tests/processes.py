@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.system.service import free_port
+from tests.ports import free_port
 
 START_SECONDS = 300.0
 

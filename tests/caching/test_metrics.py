@@ -4,9 +4,10 @@ from boundarymorph.caching.link import RedisLink
 from boundarymorph.caching.redis import RedisScoreCache
 from tests import metrics
 from tests.caching.counted import Counted, counter
-from tests.caching.servers import RedisServer, node_port
+from tests.caching.servers import RedisServer
 from tests.clocks import Clock
 from tests.contract.score_cache import MODEL, QUERY, SCORES, TEXTS
+from tests.ports import free_port
 
 
 def circuit(operation: str) -> float | None:
@@ -37,7 +38,7 @@ async def test_lookups_and_writes_are_counted_by_the_score(server: RedisServer) 
 
 async def test_the_circuits_are_shown_while_there_is_a_link() -> None:
     clock = Clock()
-    link = RedisLink(f"redis://127.0.0.1:{node_port()}", timeout=5, failures=2, clock=clock)
+    link = RedisLink(f"redis://127.0.0.1:{free_port()}", timeout=5, failures=2, clock=clock)
     cache = RedisScoreCache(link)
     assert (circuit("read"), circuit("write")) == (0, 0)
     for _ in range(2):
@@ -52,7 +53,7 @@ async def test_the_circuits_are_shown_while_there_is_a_link() -> None:
 
 
 async def test_nobody_times_what_is_not_asked() -> None:
-    link = RedisLink(f"redis://127.0.0.1:{node_port()}", timeout=5, failures=1, clock=Clock())
+    link = RedisLink(f"redis://127.0.0.1:{free_port()}", timeout=5, failures=1, clock=Clock())
     cache = RedisScoreCache(link)
     before = commands("read")
     for _ in range(5):

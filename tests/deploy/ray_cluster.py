@@ -27,8 +27,9 @@ from boundarymorph.cli.ray import DOCUMENTS, configuration
 from boundarymorph.settings import Settings
 from load_tests import answers
 from tests.faults.table import LOAD_HEAD, load_row
+from tests.ports import free_port
 from tests.system.load import Load, load
-from tests.system.service import copied, free_port
+from tests.system.service import copied
 
 RESULT = Path("build/ray.md")
 FAULT = Path("build/faults-ray.md")

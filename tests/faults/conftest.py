@@ -10,8 +10,9 @@ from tests.faults import stand_in
 from tests.faults.scenario import Role, completes, fill, gateway, nothing_is_lost
 from tests.faults.table import Table
 from tests.patience import until
+from tests.ports import free_port
 from tests.scoring.remote.servers import Server, well
-from tests.system.service import Service, free_port, retriever, scorer, service
+from tests.system.service import Service, retriever, scorer, service
 
 
 @pytest.fixture(scope="session")

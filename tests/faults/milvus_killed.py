@@ -20,9 +20,10 @@ from typing import Any
 from tests.faults.scenario import DOCUMENTS, fill, nothing_is_lost, selection
 from tests.faults.table import LOAD_HEAD, load_row
 from tests.patience import until
+from tests.ports import free_port
 from tests.retrieval import milvus
 from tests.system.load import COMPLETE, load
-from tests.system.service import free_port, scorer, service
+from tests.system.service import scorer, service
 
 RESULT = Path("build/faults-milvus.md")
 RECOVERY_SECONDS = 240.0

@@ -15,7 +15,8 @@ import httpx
 import orjson
 
 from tests.patience import until
-from tests.system.service import Service, free_port, service
+from tests.ports import free_port
+from tests.system.service import Service, service
 
 SUBJECTS = ("violin", "tram", "bread", "harbour", "planet", "glacier", "letter", "engine")
 DOCUMENTS = [

@@ -17,9 +17,10 @@ from tests.faults.scenario import (
 )
 from tests.faults.table import Table
 from tests.patience import until
+from tests.ports import free_port
 from tests.scoring.remote.servers import Server, slow, well
 from tests.system.load import outcome
-from tests.system.service import Service, free_port, retriever, service
+from tests.system.service import Service, retriever, service
 
 RETRIEVED = 'boundarymorph_http_request_duration_seconds_count{method="POST",route="/retrieve"'
 POOL = [document | {"embedding": [1.0, number / 120]} for number, document in enumerate(DOCUMENTS)]

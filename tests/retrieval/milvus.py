@@ -16,7 +16,7 @@ from boundarymorph.errors import RetrieverUnavailable
 from boundarymorph.retrieval.milvus.connection import Connection
 from boundarymorph.settings import MilvusSettings
 from tests.patience import PATIENCE
-from tests.system.service import free_port
+from tests.ports import free_port
 
 PREFIX = MilvusSettings().prefix
 _PROGRAM = Path(__file__).with_name("milvus_server.py")

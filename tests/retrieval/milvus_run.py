@@ -26,8 +26,8 @@ from boundarymorph.retrieval.milvus.collection import Consistency
 from boundarymorph.retrieval.milvus.connection import Connection
 from boundarymorph.retrieval.retriever import Search
 from tests.contract.vector_index import unit
+from tests.ports import free_port
 from tests.retrieval import milvus
-from tests.system.service import free_port
 
 FILES = (
     "test_milvus.py",

@@ -34,10 +34,10 @@ from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionTask
 from tests.contract.vector_index import names, unit
 from tests.patience import PATIENCE
+from tests.ports import free_port
 from tests.retrieval import milvus
 from tests.retrieval.fakes import SeededEncoder
 from tests.scoring.fakes import SeededScorer
-from tests.system.service import free_port
 
 
 @contextmanager

@@ -17,8 +17,9 @@ from boundarymorph.settings import MilvusSettings, Settings
 from boundarymorph.settings.dump import masked
 from tests.api.service import problem
 from tests.patience import PATIENCE
+from tests.ports import free_port
 from tests.retrieval import milvus
-from tests.system.service import Service, free_port, repeatable, service
+from tests.system.service import Service, repeatable, service
 
 SUBJECTS = ("violin", "tram", "bread", "harbour")
 DOCUMENTS = [

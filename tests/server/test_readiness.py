@@ -19,7 +19,8 @@ from boundarymorph.server.readiness import Readiness
 from boundarymorph.settings import CacheSettings, RetrieverSettings, ScorerSettings, Settings
 from tests.api.service import answer, client_of, fake_retrieval, on_socket, ready, texts
 from tests.patience import PATIENCE
-from tests.system.service import free_port, retriever, scorer, service
+from tests.ports import free_port
+from tests.system.service import retriever, scorer, service
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 

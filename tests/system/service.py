@@ -3,15 +3,13 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from random import SystemRandom
 from tempfile import TemporaryFile, mkdtemp
 from types import MappingProxyType
 from typing import Any
@@ -20,19 +18,11 @@ import httpx
 
 from tests import weights
 from tests.patience import PATIENCE
+from tests.ports import free_port
 from tests.system.forked import Forked, start
 
 REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("BOUNDARYMORPH_")}
-
-
-def free_port() -> int:
-    """A port below those of outgoing connections, one of which might take it before the server that it is for."""
-    while True:
-        port = SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 def copied(data: Path, folder: Path) -> Path:

@@ -12,8 +12,9 @@ import httpx
 import pytest
 
 from tests.patience import PATIENCE
+from tests.ports import free_port
 from tests.system.forked import Forked, start
-from tests.system.service import ENVIRONMENT, free_port
+from tests.system.service import ENVIRONMENT
 
 
 @contextmanager

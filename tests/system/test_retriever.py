@@ -17,8 +17,9 @@ from boundarymorph.retrieval.retriever import Search
 from boundarymorph.server.composition import build_retrieval
 from boundarymorph.settings import Settings
 from tests.patience import PATIENCE, until
+from tests.ports import free_port
 from tests.retrieval.test_frame import same
-from tests.system.service import Service, free_port, repeatable, retriever, scorer, service
+from tests.system.service import Service, repeatable, retriever, scorer, service
 
 SUBJECTS = ("violin", "tram", "bread", "harbour", "planet", "glacier", "letter", "engine")
 DOCUMENTS = [

@@ -17,7 +17,8 @@ import pytest
 from boundarymorph.scoring.onnx import OnnxCrossEncoder
 from boundarymorph.scoring.transformer.model import TransformerCrossEncoder
 from tests.patience import PATIENCE, until
-from tests.system.service import Service, free_port, scorer, service
+from tests.ports import free_port
+from tests.system.service import Service, scorer, service
 
 QUERY = "string instruments"
 PASSAGE = "A violin has four strings, tuned in fifths, and is played with a bow; there are {} of them. "

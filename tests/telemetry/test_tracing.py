@@ -7,7 +7,8 @@ from pathlib import Path
 import orjson
 
 from tests.patience import PATIENCE
-from tests.system.service import ENVIRONMENT, Service, free_port, retriever, scorer, service
+from tests.ports import free_port
+from tests.system.service import ENVIRONMENT, Service, retriever, scorer, service
 from tests.telemetry.collector import Collector, collecting
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
