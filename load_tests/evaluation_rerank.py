@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from boundarymorph.evaluation import tables
 from boundarymorph.evaluation.metrics import normalised_discounted_gain, normalised_gain
 from boundarymorph.evaluation.problem import Question
+from boundarymorph.retrieval.fusion import scores_by_rank
 from boundarymorph.retrieval.words.lexical import PoolWords
 from boundarymorph.retrieval.words.vectors import lexical_vectors
 from boundarymorph.selection import Pool, SelectionSession
@@ -71,10 +72,9 @@ def _ranked(query: str, texts: list[str], scores: NDArray[np.float64], calls: in
     """Positions, best first, as the rerank routes have them after so many calls."""
     words = PoolWords.of(texts)
     vectors = lexical_vectors(words, query)
-    features = {"bm25": words.bm25(query), "similarity": vectors.documents @ vectors.query}
     ids = [str(position) for position in range(len(texts))]
-    given = 1 / np.arange(1, len(texts) + 1)
-    pool = Pool.of(ids, vectors.documents, vectors.query, given, features, words.terms(query))
+    features = {"bm25": words.bm25(query)}
+    pool = Pool.of(ids, *vectors, scores_by_rank(len(texts)), features, words.terms(query))
     session = SelectionSession(pool, budget=calls, k=len(texts), config=METHODS["trend"], order=True)
     return play(session, scores, Settings().rerank.batch_size).ranking().documents
 
