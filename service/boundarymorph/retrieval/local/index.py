@@ -30,8 +30,8 @@ from boundarymorph.retrieval.vectors import exact_scores
 from boundarymorph.selection.pool import Pool, unit_rows
 
 WORDS_WITHOUT_STEMS = (
-    "the words of this index were made by an earlier release, without the stems that help to choose documents; "
-    "run `boundarymorph index words {name}` to index them again"
+    "the words of this index are those of an earlier release; for better selections, index them again with "
+    "`boundarymorph index words {name}`"
 )
 
 
