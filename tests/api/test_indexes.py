@@ -65,6 +65,19 @@ class TestIndexes:
         assert "unit length" in detail
         problem(await client.get("/indexes/other"), 404, "unknown-index")
 
+    async def test_one_that_cannot_be_read_is_listed(self, tmp_path: Path) -> None:
+        async with serving(Settings(data_directory=tmp_path)) as client:
+            for name in ("damaged", "whole"):
+                assert (await client.put(f"/indexes/{name}")).status_code == 201
+        (file,) = (tmp_path / "indexes" / "damaged").glob("*.sqlite3")
+        file.write_bytes(b"this is no database" * 1000)
+        async with serving(Settings(data_directory=tmp_path)) as client:
+            listed = answer(await client.get("/indexes"))
+            detail = problem(await client.get("/indexes/damaged"), 500, "corrupt-index")
+            type = "urn:boundarymorph:problem:corrupt-index"
+            assert listed["unreadable"] == [{"name": "damaged", "type": type, "detail": detail}]
+            assert [index["name"] for index in listed["indexes"]] == ["whole"]
+
     async def test_own_vectors(self, client: httpx.AsyncClient) -> None:
         assert answer(await client.get("/indexes/own"))["encoder"] is None
         assert (await client.put("/indexes/own", json={"dimension": 4})).status_code == 200

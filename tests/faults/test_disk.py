@@ -1,11 +1,17 @@
-"""The disk fills up while documents are uploaded."""
+"""The disk fills up while documents are uploaded, or is full or read-only when a process starts over its indexes."""
 
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
+import httpx
 import orjson
+import pytest
 
-from tests.faults.scenario import NDJSON, Stopwatch, ask, ids, whole
+from tests.disks import IN_A_NAMESPACE
+from tests.faults.scenario import NDJSON, Stopwatch, ask, completes, fill, ids, nothing_is_lost, whole
 from tests.faults.table import Table
+from tests.patience import until
 from tests.scoring.remote.servers import Server
 from tests.system.load import outcome
 from tests.system.service import Service, retriever, service
@@ -22,6 +28,106 @@ def _upload(batch: int) -> bytes:
     return b"\n".join(map(orjson.dumps, records))
 
 
+def through(mount: str) -> Sequence[str]:
+    """The beginning of a command that runs another where this one has mounted a disk."""
+    return (*IN_A_NAMESPACE, "sh", "-c", f'{mount} && exec "$@"', "sh")
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    """A data directory with the index `tales`, of a process that has ended as it should."""
+    disk = tmp_path / "disk"
+    with retriever(disk) as indexes:
+        fill(indexes)
+        assert indexes.stop() == 0
+    assert not list(disk.rglob("*-wal"))
+    return disk
+
+
+def write(gateway: Service) -> httpx.Response:
+    line = orjson.dumps({"id": "new", "text": "Of the moon there is one tale more."})
+    return gateway.client.post("/indexes/tales/documents?strict=true", content=line, headers=NDJSON)
+
+
+def names(gateway: Service) -> list[str]:
+    listed = gateway.client.get("/indexes").json()
+    assert listed["unreadable"] == []
+    return [index["name"] for index in listed["indexes"]]
+
+
+def test_full_at_the_start(disk: Path, tmp_path: Path, rogue: Server, table: Table) -> None:
+    copied = f"cp -a {disk} {disk}.kept && mount -t tmpfs -o size=4m tmpfs {disk} && cp -a {disk}.kept/* {disk}"
+    filled = f"{copied} && (head -c 4m /dev/zero > {disk}/ballast || true)"
+    with (
+        retriever(disk, through=through(filled)) as indexes,
+        service(tmp_path / "data", "--retriever-url", indexes.url, "--scorer-url", rogue.endpoint().base) as gateway,
+    ):
+        assert names(gateway) == ["tales"]
+        answer = ask(gateway)
+        whole(answer)
+        nothing_is_lost(gateway)
+        refused = write(gateway)
+        assert names(gateway) == ["tales"]
+        Path(f"/proc/{indexes.process.pid}/root{disk}/ballast").unlink()
+        recovery = Stopwatch().until(lambda: write(gateway).is_success)
+        assert completes(gateway)
+        assert "Traceback" not in indexes.log + gateway.log
+    table.add("disk full at a start", f"{outcome(answer)}; {outcome(refused)} to an upload", recovery)
+
+
+def test_read_only_at_the_start(disk: Path, tmp_path: Path, rogue: Server, table: Table) -> None:
+    with (
+        retriever(disk, through=through(read_only(disk))) as indexes,
+        service(tmp_path / "data", "--retriever-url", indexes.url, "--scorer-url", rogue.endpoint().base) as gateway,
+    ):
+        assert names(gateway) == ["tales"]
+        answer = ask(gateway)
+        whole(answer)
+        nothing_is_lost(gateway)
+        refused = write(gateway)
+        make_writable(indexes, disk)
+        recovery = Stopwatch().until(lambda: write(gateway).is_success)
+        assert completes(gateway)
+        assert "Traceback" not in indexes.log + gateway.log
+    table.add("disk read-only at a start", f"{outcome(answer)}; {outcome(refused)} to an upload", recovery)
+
+
+def test_read_only_without_what_was_written_last(disk: Path, table: Table) -> None:
+    """As after a power failure: the log is there, its shared memory is not."""
+    with retriever(disk) as indexes:
+        assert write(indexes).is_success
+        indexes.process.kill()
+        indexes.process.wait()
+    for memory in disk.rglob("*-shm"):
+        memory.unlink()
+    (log,) = disk.rglob("*-wal")
+    assert log.stat().st_size
+    with retriever(disk, through=through(read_only(disk)), ready=False) as indexes:
+        indexes.await_answer("/livez")
+        until(lambda: log.name in indexes.log)
+        refused = indexes.client.get("/readyz")
+        assert (refused.status_code, refused.json()["status"]) == (503, "starting")
+        assert log.name in refused.json()["detail"]
+        listed = indexes.client.get("/indexes")
+        make_writable(indexes, disk)
+        watch = Stopwatch()
+        indexes.await_answer()
+        recovery = watch.seconds
+        nothing_is_missing = indexes.client.get("/indexes").json()
+        assert [index["name"] for index in nothing_is_missing["indexes"]] == ["tales"]
+    saw = f"{outcome(listed)} until it is writable; `/readyz` says why"
+    table.add("disk read-only after a power failure, with writes left in SQLite's log", saw, recovery)
+
+
+def read_only(disk: Path) -> str:
+    return f"mount --bind {disk} {disk} && mount -o remount,ro,bind {disk}"
+
+
+def make_writable(indexes: Service, disk: Path) -> None:
+    within = ["nsenter", "--target", str(indexes.process.pid), "--user", "--preserve-credentials", "--mount"]
+    subprocess.run([*within, "mount", "-o", "remount,rw,bind", disk], check=True)
+
+
 def _stored(gateway: Service) -> set[str]:
     found = set(ids(ask(gateway, k=10_000, budget=0, query_embedding=[1.0, 0.3]).json()))
     assert len(found) == gateway.client.get("/indexes/tales").json()["count"]
@@ -33,7 +139,7 @@ def test_disk_full(tmp_path: Path, rogue: Server, table: Table) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = f"mount -t tmpfs -o size={MEGABYTES}m tmpfs {disk} && head -c {BALLAST}m /dev/zero > {disk}/ballast"
-    small = ("unshare", "--map-root-user", "--mount", "sh", "-c", f'{mount} && exec "$@"', "sh")
+    small = through(mount)
     acknowledged: set[str] = set()
     with (
         retriever(disk, through=small) as indexes,

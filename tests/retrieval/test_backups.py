@@ -291,4 +291,4 @@ def test_a_full_disk(catalog: LocalCatalog, index: LocalIndex, copy: Path, tmp_p
     told = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True)
     assert told.returncode == 0, told.stderr
     copied, restored, count = (int(line) for line in told.stdout.split())
-    assert copied > 128 and restored > 128 and count == COUNT + 19
+    assert copied > 128 and restored >= 128 and count == COUNT + 19

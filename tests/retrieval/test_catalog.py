@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import (
+    BoundaryMorphError,
     CorruptIndex,
     EmptyIndex,
     IndexConflict,
@@ -20,6 +21,7 @@ from boundarymorph.errors import (
     StorageUnavailable,
     UnknownIndex,
 )
+from boundarymorph.retrieval.catalog import IndexInfo, UnreadableIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.index import LocalIndex
@@ -255,11 +257,19 @@ def test_names_that_are_taken(catalog: LocalCatalog, name: str) -> None:
 def test_the_list(catalog: LocalCatalog) -> None:
     put(catalog.create("b", encoder="e", dimension=32), "x", "y")
     catalog.create("a", encoder=None, dimension=4)
-    first, second = catalog.list()
+    assert [index.name for index in catalog.list()] == ["a", "b"]
+    first, second = catalog.describe("a"), catalog.describe("b")
     assert (first.name, first.count, first.dimension, first.encoder) == ("a", 0, 4, None)
     assert (second.name, second.count, second.dimension, second.encoder) == ("b", 2, 32, "e")
     assert second.bytes > 4096
     assert first.created.endswith("+00:00")
+
+
+def by_readability(catalog: LocalCatalog) -> tuple[list[str], dict[str, type[BoundaryMorphError]]]:
+    """The names of the listed indexes that can be read, and the errors of the others."""
+    listed = catalog.list()
+    unreadable = {index.name: type(index.error) for index in listed if isinstance(index, UnreadableIndex)}
+    return [index.name for index in listed if isinstance(index, IndexInfo)], unreadable
 
 
 def test_a_damaged_index_is_named_and_hides_no_other(catalog: LocalCatalog, caplog: pytest.LogCaptureFixture) -> None:
@@ -269,7 +279,7 @@ def test_a_damaged_index_is_named_and_hides_no_other(catalog: LocalCatalog, capl
     path.write_bytes(b"this is no database" * 1000)
     with pytest.raises(CorruptIndex, match=path.name):
         catalog.get("bad")
-    assert [info.name for info in catalog.list()] == ["good"]
+    assert by_readability(catalog) == (["good"], {"bad": CorruptIndex})
     assert path.name in caplog.text
     path.unlink()
     with pytest.raises(CorruptIndex, match="bad"):
@@ -291,8 +301,12 @@ def test_one_that_cannot_be_read_hides_no_other(catalog: LocalCatalog, caplog: p
     (path.parents[1] / "file").write_text("")
     with pytest.raises(StorageUnavailable, match="file"):
         catalog.get("file")
-    assert [info.name for info in catalog.list()] == ["good"]
+    assert by_readability(catalog) == (["good"], {"bad": StorageUnavailable})
     assert path.name in caplog.text
+    catalog.check()  # the other can be read
+    catalog.delete("good")
+    with pytest.raises(StorageUnavailable, match=path.name):
+        catalog.check()
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o400, 0o200])
@@ -305,7 +319,7 @@ def test_without_permission_for_one(catalog: LocalCatalog, mode: int) -> None:
         "import sys; from pathlib import Path; from boundarymorph.errors import StorageUnavailable\n"
         "from boundarymorph.retrieval.local.catalog import LocalCatalog\n"
         "catalog = LocalCatalog(Path(sys.argv[1]))\n"
-        "print([info.name for info in catalog.list()])\n"
+        "print([index.name for index in catalog.list() if not hasattr(index, 'error')])\n"
         "for call in (catalog.get, catalog.describe, lambda name: catalog.create(name, encoder=None, dimension=4)):\n"
         "    try: call('bad')\n"
         "    except StorageUnavailable as error: print(error)\n"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pymilvus import DataType, MilvusClient
 
 from boundarymorph.errors import InvalidInput, RetrieverFailed
+from boundarymorph.retrieval.catalog import UnreadableIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.index_retriever import IndexRetriever
@@ -77,7 +78,9 @@ async def test_a_collection_of_one_s_own(url: str, numbers: bool, monkeypatch: p
             change()
     with pytest.raises(InvalidInput, match="of your own"):
         catalog.delete("papers")
-    assert [(info.name, info.count, info.encoder) for info in catalog.list()] == [("papers", 50, "seeded-8")]
+    (listed,) = catalog.list()
+    assert listed == (info := catalog.describe("papers"))
+    assert (info.name, info.count, info.encoder) == ("papers", 50, "seeded-8")
     assert catalog.exists("papers")
     wrong = MilvusCatalog(
         Connection(url),
@@ -86,7 +89,8 @@ async def test_a_collection_of_one_s_own(url: str, numbers: bool, monkeypatch: p
     )
     with pytest.raises(RetrieverFailed, match="'words'"):
         wrong.get("papers")
-    assert wrong.list() == []
+    (unreadable,) = wrong.list()
+    assert isinstance(unreadable, UnreadableIndex) and "'words'" in str(unreadable.error)
     for part in (catalog, wrong, client):
         part.close()
     await retriever.close()

@@ -58,7 +58,7 @@ def test_a_service_over_milvus(tmp_path: Path, vectors: str) -> None:
     options = ("--milvus-url", f"http://127.0.0.1:{port}")
     with milvus.process(tmp_path / "milvus", port) as server, service(tmp_path / "data", *options) as running:
         client = running.client
-        assert client.get("/indexes").json() == {"indexes": []}
+        assert client.get("/indexes").json() == {"indexes": [], "unreadable": []}
         assert [client.put("/indexes/tales").status_code for _ in range(2)] == [201, 200]
         problem(client.put("/indexes/tales", json={"dimension": 8}), 409, "index-conflict")
         assert upload(client, DOCUMENTS)["added"] == 40
@@ -109,7 +109,7 @@ def test_a_service_waits_for_milvus(tmp_path: Path) -> None:
         assert running.client.get("/readyz").status_code == 503
         with milvus.process(tmp_path / "milvus", port):
             running.await_answer()
-            assert running.client.get("/indexes").json() == {"indexes": []}
+            assert running.client.get("/indexes").json() == {"indexes": [], "unreadable": []}
     assert "Traceback" not in running.log
 
 

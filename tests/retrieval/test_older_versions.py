@@ -96,7 +96,7 @@ def test_search_snapshots_are_removed(folder: Path) -> None:
     assert len(list(folder.glob("*/*.snapshots"))) == 2
     catalog = LocalCatalog(folder)
     assert not list(folder.glob("*/*.snapshots"))
-    assert [info.count for info in catalog.list()] == [39, 39, 29]
+    assert [catalog.describe(index.name).count for index in catalog.list()] == [39, 39, 29]
     catalog.close()
 
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boundarymorph.errors import CorruptIndex, InvalidInput, UnknownIndex
+from boundarymorph.errors import CorruptIndex, InvalidInput, StorageUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.filters import Filter
+from boundarymorph.retrieval.local import settled
 from boundarymorph.retrieval.local.sqlite_file import _IDLE_CONNECTIONS, _LOG_PATIENCE
 from boundarymorph.retrieval.local.store import DocumentStore
 from tests.contract.document_store import DocumentStoreContract, Reopen, matching, write
@@ -340,6 +341,32 @@ def test_a_missing_file(store: DocumentStore, tmp_path: Path) -> None:
         write(store, ["a"])
     with pytest.raises(UnknownIndex):
         store.documents(["a"])
+
+
+def test_a_file_that_changes_while_it_is_read_alone(store: DocumentStore) -> None:
+    """Whoever writes begins with a log, and changes the time of the file."""
+    write(store, ["a"])
+    store.close()
+    trouble = sqlite3.OperationalError("no place")
+    with settled.reading(store.path, trouble) as connection:
+        assert connection.execute("SELECT count(*) FROM documents").fetchone() == (1,)
+
+    def read_beside_a_writer(closing_it: bool) -> None:
+        with settled.reading(store.path, trouble), closing(DocumentStore(store.path)) as writer:
+            write(writer, ["b"])
+            if not closing_it:
+                stack.enter_context(closing(DocumentStore(store.path))).count()  # keeps the log
+
+    for closing_it in (False, True):
+        with ExitStack() as stack, pytest.raises(StorageUnavailable, match="written while"):
+            read_beside_a_writer(closing_it)
+    with closing(DocumentStore(store.path)) as writer:
+        write(writer, ["c"])
+        with pytest.raises(StorageUnavailable, match="-wal"), settled.reading(store.path, trouble):
+            pass
+    store.path.unlink()
+    with pytest.raises(sqlite3.OperationalError, match="no place"), settled.reading(store.path, trouble):
+        pass
 
 
 def test_a_closed_store(store: DocumentStore) -> None:

@@ -171,7 +171,7 @@ def test_a_gateway_waits_for_its_retriever(directory: Path) -> None:
         assert front.client.get("/indexes").status_code == 503
         with retriever(directory / "late", port=port):
             front.await_answer()
-            assert front.client.get("/indexes").json() == {"indexes": []}
+            assert front.client.get("/indexes").json() == {"indexes": [], "unreadable": []}
 
 
 def test_a_gateway_in_front_of_something_else(directory: Path) -> None:

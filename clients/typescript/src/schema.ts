@@ -160,7 +160,7 @@ export interface paths {
         };
         /**
          * List the indexes
-         * @description List the indexes that the key may use, by name.
+         * @description List the indexes that the key may use, by name, and those of them that cannot be read.
          */
         get: operations["list_indexes_indexes_get"];
         put?: never;
@@ -702,6 +702,12 @@ export interface components {
              * @description by name
              */
             indexes: components["schemas"]["IndexDescription"][];
+            /**
+             * Unreadable
+             * @description indexes that exist and cannot be read now; no other index is missing
+             * @default []
+             */
+            unreadable?: components["schemas"]["UnreadableIndex"][];
         };
         /**
          * LanguageModelUsage
@@ -1311,6 +1317,27 @@ export interface components {
              * @description none
              */
             output_tokens: number;
+        };
+        /**
+         * UnreadableIndex
+         * @description An index that exists and cannot be read.
+         */
+        UnreadableIndex: {
+            /**
+             * Name
+             * @description as in the URLs of its routes
+             */
+            name: string;
+            /**
+             * Type
+             * @description of the problem that its routes answer with
+             */
+            type: string;
+            /**
+             * Detail
+             * @description what is wrong
+             */
+            detail: string;
         };
         /**
          * UploadProblem
@@ -2418,6 +2445,7 @@ export type TeiInfo = components['schemas']['TeiInfo'];
 export type TeiRank = components['schemas']['TeiRank'];
 export type TokenUsage = components['schemas']['TokenUsage'];
 export type Tokens = components['schemas']['Tokens'];
+export type UnreadableIndex = components['schemas']['UnreadableIndex'];
 export type UploadProblem = components['schemas']['UploadProblem'];
 export type UploadReport = components['schemas']['UploadReport'];
 export type Usage = components['schemas']['Usage'];

@@ -57,11 +57,13 @@ async def select_documents(call: Call, asked: schemas.SelectDocuments) -> schema
 
 
 async def list_indexes(call: Call, asked: schemas.ListIndexes) -> schemas.Indexes:
-    names = await _indexes(call)
-    answer = schemas.Indexes(indexes=names, notes=[])
+    indexes, unreadable = await _indexes(call)
+    notes = [tokens.cut(f"cannot be read now: {', '.join(unreadable)}", 100)] if unreadable else []
+    answer = schemas.Indexes(indexes=indexes, notes=notes)
     while tokens.count(answer.model_dump_json()) > call.settings.answer_tokens:
         fewer = answer.indexes[: len(answer.indexes) * 3 // 4]
-        answer = schemas.Indexes(indexes=fewer, notes=[f"{len(names) - len(fewer)} more are not listed here"])
+        left_out = f"{len(indexes) - len(fewer)} more are not listed here"
+        answer = schemas.Indexes(indexes=fewer, notes=[*notes, left_out])
     return answer
 
 
@@ -117,13 +119,16 @@ async def _select(call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
     raise ToolError("the service broke off its answer. Call again.")
 
 
-async def _indexes(call: Call) -> list[schemas.Index]:
-    found = (await call.rest.get("/indexes"))["indexes"]
-    return [schemas.Index(name=index["name"], documents=index["count"]) for index in found]
+async def _indexes(call: Call) -> tuple[list[schemas.Index], list[str]]:
+    """Return the indexes, and the names of those that cannot be read."""
+    found = await call.rest.get("/indexes")
+    indexes = [schemas.Index(name=index["name"], documents=index["count"]) for index in found["indexes"]]
+    return indexes, [index["name"] for index in found["unreadable"]]
 
 
 async def _only_index(call: Call) -> str:
-    names = [index.name for index in await _indexes(call)]
+    indexes, unreadable = await _indexes(call)
+    names = [*(index.name for index in indexes), *unreadable]
     if len(names) == 1:
         return names[0]
     if not names:

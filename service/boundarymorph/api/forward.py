@@ -71,7 +71,10 @@ async def _list(request: Request, retriever: ForwarderOf) -> Response:
         raise RetrieverFailed("the retriever's list of indexes cannot be read") from error
     finally:
         await answer.aclose()
-    seen = IndexList(indexes=[index for index in found.indexes if caller.sees(index.name)])
+    seen = IndexList(
+        indexes=[index for index in found.indexes if caller.sees(index.name)],
+        unreadable=[index for index in found.unreadable if caller.sees(index.name)],
+    )
     return Response(seen.model_dump_json(), media_type="application/json")
 
 

@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
 from boundarymorph.access.keys import Scope
-from boundarymorph.api import openapi, problems
+from boundarymorph.api import openapi, problems, schemas
 from boundarymorph.api.dependencies import AccessOf, IndexesOf, allowed, permitted
 from boundarymorph.api.problems import UnknownDocument, UnsupportedMediaType
 from boundarymorph.api.schemas import (
@@ -31,9 +31,9 @@ from boundarymorph.api.schemas import (
     UploadProgress,
     UploadReport,
 )
-from boundarymorph.errors import BoundaryMorphError, InvalidInput, LimitExceeded
+from boundarymorph.errors import PROBLEM_TYPE, BoundaryMorphError, InvalidInput, LimitExceeded
 from boundarymorph.inference.executors import Run
-from boundarymorph.retrieval.catalog import WORDS, Catalog, IndexInfo
+from boundarymorph.retrieval.catalog import WORDS, Catalog, IndexInfo, UnreadableIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.ingestion import BATCH_BYTES, IngestReport, ingesting
@@ -49,9 +49,12 @@ PROGRESS_SECONDS, PROGRESS_SHARE = 1.0, 0.01
 
 @router.get("", dependencies=READ, summary="List the indexes", responses=openapi.problems(503))
 async def list_indexes(request: Request, access: AccessOf, indexes: IndexesOf) -> IndexList:
-    """List the indexes that the key may use, by name."""
-    found = await access.work.read.run(indexes.catalog.list)
-    return IndexList(indexes=[_description(info) for info in found if permitted(request).sees(info.name)])
+    """List the indexes that the key may use, by name, and those of them that cannot be read."""
+    found = [index for index in await access.work.read.run(indexes.catalog.list) if permitted(request).sees(index.name)]
+    return IndexList(
+        indexes=[_description(index) for index in found if isinstance(index, IndexInfo)],
+        unreadable=[_unreadable(index) for index in found if isinstance(index, UnreadableIndex)],
+    )
 
 
 @router.put(
@@ -264,3 +267,8 @@ async def _entries(
 
 def _description(info: IndexInfo) -> IndexDescription:
     return IndexDescription.model_validate(info, from_attributes=True)
+
+
+def _unreadable(index: UnreadableIndex) -> schemas.UnreadableIndex:
+    error = index.error
+    return schemas.UnreadableIndex(name=index.name, type=PROBLEM_TYPE + error.slug, detail=error.public)

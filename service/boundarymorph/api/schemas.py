@@ -113,10 +113,21 @@ class IndexDescription(BaseModel):
     structure: StructureDescription | None = Field(None, description="null if it is searched exactly")
 
 
+class UnreadableIndex(BaseModel):
+    """An index that exists and cannot be read."""
+
+    name: str = Field(description="as in the URLs of its routes")
+    type: str = Field(description="of the problem that its routes answer with")
+    detail: str = Field(description="what is wrong")
+
+
 class IndexList(BaseModel):
     """The indexes by name."""
 
     indexes: list[IndexDescription] = Field(description="by name")
+    unreadable: list[UnreadableIndex] = Field(
+        default=[], description="indexes that exist and cannot be read now; no other index is missing"
+    )
 
 
 class UploadedDocument(BaseModel):

@@ -86,17 +86,20 @@ def build_index(
 
 @app.command("list")
 def list_indexes(data_directory: DataDirectory = None) -> None:
-    """List the indexes by name."""
+    """List the indexes by name. Exits with 1 if one cannot be read."""
     from boundarymorph.cli import terminal
+    from boundarymorph.retrieval.catalog import IndexInfo, UnreadableIndex
 
     with _indexes(Settings.load(data_directory=data_directory)) as catalog:
-        infos = catalog.list()
+        listed = catalog.list()
     columns = ("name", "documents", "dimension", "kind", "encoder", "bytes", "created")
     table = Table(*columns, box=None, pad_edge=False)
-    for info in infos:
+    for info in (index for index in listed if isinstance(index, IndexInfo)):
         size = (f"{info.count:,}", str(info.dimension), info.kind)
         table.add_row(info.name, *size, _encoder_of(info), f"{info.bytes:,}", info.created)
     terminal.print_whole(console, table)
+    if unreadable := [index for index in listed if isinstance(index, UnreadableIndex)]:
+        fail("; ".join(f"the index {index.name!r} cannot be read: {index.error}" for index in unreadable))
 
 
 @app.command("info")

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.errors import IndexConflict, InvalidIndexName, UnknownIndex
+from boundarymorph.errors import BoundaryMorphError, IndexConflict, InvalidIndexName, UnknownIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.retriever import Retrieved, Search
@@ -98,6 +98,14 @@ class IndexInfo:
     metric: str = "cosine"
 
 
+@dataclass(frozen=True, slots=True)
+class UnreadableIndex:
+    """An index that exists and cannot be described. error: why."""
+
+    name: str
+    error: BoundaryMorphError
+
+
 class Index(Protocol):
     """One index. All methods block, are thread-safe, and raise UnknownIndex once the index is deleted."""
 
@@ -148,7 +156,7 @@ class Catalog(Protocol):
     """Indexes by name. All methods block and are thread-safe."""
 
     def check(self) -> None:
-        """Raise an error if no index can be reached."""
+        """Raise an error if there are indexes and none can be read."""
 
     def exists(self, name: str) -> bool:
         """Whether an index of this name exists. Raises InvalidIndexName."""
@@ -176,8 +184,8 @@ class Catalog(Protocol):
     def describe(self, name: str) -> IndexInfo:
         """Return a summary of an index. Raises InvalidIndexName or UnknownIndex."""
 
-    def list(self) -> Sequence[IndexInfo]:
-        """Return summaries of all indexes by name. One that cannot be read is left out, and a warning logged."""
+    def list(self) -> Sequence[IndexInfo | UnreadableIndex]:
+        """Return summaries of all indexes by name. For one that cannot be read, a warning is logged too."""
 
     def delete(self, name: str) -> None:
         """Remove an index with its documents. Raises InvalidIndexName or UnknownIndex."""

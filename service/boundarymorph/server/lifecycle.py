@@ -17,13 +17,15 @@ from boundarymorph.errors import (
     Overloaded,
     RetrieverUnavailable,
     ScorerUnavailable,
+    StorageUnavailable,
 )
 from boundarymorph.server.composition import Probe
 from boundarymorph.server.readiness import RETRY_SECONDS, Readiness
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import tracing
 
-NOT_YET = (ScorerUnavailable, EncoderUnavailable, RetrieverUnavailable, Overloaded)  # another process is not ready yet
+# What another process, or the disk, may still become ready for.
+NOT_YET = (ScorerUnavailable, EncoderUnavailable, RetrieverUnavailable, StorageUnavailable, Overloaded)
 TICK = 0.1  # seconds between checks for a signal before the server runs
 log = logging.getLogger(__name__)
 

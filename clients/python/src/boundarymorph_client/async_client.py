@@ -73,7 +73,7 @@ class AsyncClient:
         events.end()
 
     async def list_indexes(self) -> list[IndexDescription]:
-        """Those that the key is for."""
+        """Those that the key is for. A warning names each that cannot be read, and is missing from the list."""
         return await self._result(calls.list_indexes())
 
     async def create_index(

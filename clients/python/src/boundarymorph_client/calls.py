@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -69,7 +70,14 @@ def select(query: str, options: SelectOptions, *, accept: str = "application/jso
 
 
 def list_indexes() -> Call[list[IndexDescription]]:
-    return Call(method="GET", path="/indexes", read=lambda response: _reading(IndexList)(response).indexes)
+    return Call(method="GET", path="/indexes", read=_listed)
+
+
+def _listed(response: httpx.Response) -> list[IndexDescription]:
+    found = _reading(IndexList)(response)
+    for index in found.unreadable:
+        warnings.warn(f"the index {index.name!r} is not in the list: {index.detail}", stacklevel=2)
+    return found.indexes
 
 
 def create_index(

@@ -71,7 +71,7 @@ class Client:
         events.end()
 
     def list_indexes(self) -> list[IndexDescription]:
-        """Those that the key is for."""
+        """Those that the key is for. A warning names each that cannot be read, and is missing from the list."""
         return self._result(calls.list_indexes())
 
     def create_index(

@@ -231,8 +231,17 @@ class IndexDescription(Answer):
     structure: StructureDescription | None = None
 
 
+class UnreadableIndex(Answer):
+    """An index that exists and cannot be read; type: of the problem that its routes answer with."""
+
+    name: str
+    type: str
+    detail: str
+
+
 class IndexList(Answer):
     indexes: list[IndexDescription]
+    unreadable: list[UnreadableIndex] = []
 
 
 class StoredDocument(Answer):

@@ -13,8 +13,15 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
-from boundarymorph.errors import CorruptIndex, IndexConflict, InvalidInput, StorageUnavailable, UnknownIndex
-from boundarymorph.retrieval.catalog import NAME, WORDS, IndexInfo, check_name, check_same, unknown
+from boundarymorph.errors import (
+    BoundaryMorphError,
+    CorruptIndex,
+    IndexConflict,
+    InvalidInput,
+    StorageUnavailable,
+    UnknownIndex,
+)
+from boundarymorph.retrieval.catalog import NAME, WORDS, IndexInfo, UnreadableIndex, check_name, check_same, unknown
 from boundarymorph.retrieval.local import backups
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.local.matching import FILTER_BYTES
@@ -63,8 +70,19 @@ class LocalCatalog:
         self._tidy()
 
     def check(self) -> None:
-        with storage_errors("the directory of the indexes cannot be accessed"):
-            self._directory.stat()
+        """See `Catalog.check`. Reads one index, an open one if possible; a damaged one says nothing about others."""
+        with self._lock:
+            opened = list(self._open)
+        trouble: StorageUnavailable | None = None
+        for name in (*opened, *self._names()):
+            try:
+                return self.get(name).check_file()
+            except (UnknownIndex, CorruptIndex):
+                continue
+            except StorageUnavailable as error:
+                trouble = error
+        if trouble is not None:
+            raise trouble
 
     def exists(self, name: str) -> bool:
         """See `Catalog.exists`. Also raises StorageUnavailable."""
@@ -118,19 +136,18 @@ class LocalCatalog:
             index.structure(),
         )
 
-    def list(self) -> list[IndexInfo]:
+    def list(self) -> Sequence[IndexInfo | UnreadableIndex]:
         """See `Catalog.list`. Raises StorageUnavailable if the directory cannot be read."""
-        with storage_errors(f"the indexes in {self._directory} cannot be listed"):
-            folders = sorted(self._directory.iterdir())
-        listed = []
-        for folder in folders:
-            if NAME.fullmatch(folder.name) and folder.is_dir():
-                try:
-                    listed.append(self.describe(folder.name))
-                except (UnknownIndex, FileNotFoundError):
-                    continue
-                except (CorruptIndex, StorageUnavailable, OSError) as error:
-                    _log.warning("index left out of the list: %s", error)
+        listed: list[IndexInfo | UnreadableIndex] = []
+        for name in self._names():
+            try:
+                listed.append(self.describe(name))
+            except (UnknownIndex, FileNotFoundError):
+                continue
+            except (CorruptIndex, StorageUnavailable, OSError) as error:
+                _log.warning("the index %r cannot be read: %s", name, error)
+                known = error if isinstance(error, BoundaryMorphError) else StorageUnavailable(str(error))
+                listed.append(UnreadableIndex(name, known))
         return listed
 
     def delete(self, name: str) -> None:
@@ -172,6 +189,13 @@ class LocalCatalog:
         with ExitStack() as forgotten, self._lock:
             for name in tuple(self._open):
                 self._forget(name, forgotten)
+
+    def _names(self) -> Sequence[str]:
+        """Return the names of all indexes, sorted. Raises StorageUnavailable if the directory cannot be read."""
+        with storage_errors(f"the indexes in {self._directory} cannot be listed"):
+            return [
+                path.name for path in sorted(self._directory.iterdir()) if NAME.fullmatch(path.name) and path.is_dir()
+            ]
 
     def _folder(self, name: str) -> Path:
         check_name(name)

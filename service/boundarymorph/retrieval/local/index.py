@@ -79,6 +79,10 @@ class LocalIndex:
         """Return a description of the structure trained last, with its recall; None if there is none."""
         return self._trainer.files.info()
 
+    def check_file(self) -> None:
+        """Raise an error if the index cannot be read from its disk."""
+        self._store.check()
+
     def count(self) -> int:
         """Number of documents in the index."""
         return self._store.count()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 from collections import deque
@@ -10,6 +11,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from boundarymorph.errors import CorruptIndex, StorageFull, StorageUnavailable, UnknownIndex
+from boundarymorph.retrieval.local import settled
 from boundarymorph.retrieval.storage import exists
 
 LOG_BYTES = 4 * 2**20
@@ -20,13 +22,15 @@ _CACHE_KIB = 2_000  # of pages, per connection
 _DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _FULL = ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")  # the latter for the shared-memory file of WAL mode
 _TROUBLE = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
+_log = logging.getLogger(__name__)
 
 
 class SqliteFile:
     """Transactions on one file. Thread-safe; readers never wait for writers.
 
-    A write is on disk when its transaction ends. Every call raises UnknownIndex once the file is deleted, CorruptIndex
-    if it cannot be read, StorageUnavailable if the disk fails or a lock is held too long, StorageFull if it is full.
+    A write is on disk when its transaction ends. A full or read-only disk can be read; see `settled` for the exception.
+    Every call raises UnknownIndex once the file is deleted, CorruptIndex if it cannot be read, StorageUnavailable if
+    the disk fails or a lock is held too long, StorageFull if it is full.
     """
 
     def __init__(self, path: Path, *, log_bytes: int = LOG_BYTES) -> None:
@@ -38,6 +42,12 @@ class SqliteFile:
         self._held = threading.local()
         self._idle: deque[sqlite3.Connection] = deque()
         self._closed = False
+        self._settled = False  # whether the last read was of the file alone, on a full or read-only disk
+
+    def check(self) -> None:
+        """Raise an error if the file cannot be read."""
+        with self.transaction() as connection:
+            connection.execute("PRAGMA schema_version").fetchone()
 
     @contextmanager
     def one_state(self) -> Iterator[None]:
@@ -64,7 +74,14 @@ class SqliteFile:
             yield held
             return
         with storage_trouble(self.path):
-            connection = self._connection()
+            try:
+                connection = self._connection()
+            except sqlite3.OperationalError as error:
+                if kind != "DEFERRED" or not error.sqlite_errorname.startswith(settled.NO_PLACE):
+                    raise
+                with self._reading_settled(error) as connection:
+                    yield connection
+                return
             try:
                 connection.execute(f"BEGIN {kind}")
                 yield connection
@@ -117,22 +134,43 @@ class SqliteFile:
             return
         self._log_due = self._log_bytes if self.empty_log() else size + self._log_bytes
 
+    @contextmanager
+    def _reading_settled(self, trouble: sqlite3.OperationalError) -> Iterator[sqlite3.Connection]:
+        """Yield a connection to the file alone; see `settled`."""
+        with settled.reading(self.path, trouble) as connection:
+            if not self._settled:
+                _log.warning("%s can be read but not written: %s; is the disk full or read-only?", self.path, trouble)
+            self._settled = True
+            _prepare(connection)
+            yield connection
+
     def _connection(self) -> sqlite3.Connection:
         try:
             return self._idle.pop()
         except IndexError:
-            return self._connect(_PATIENCE)
+            connection = self._connect(_PATIENCE)
+            self._settled = False
+            return connection
 
     def _connect(self, patience: float) -> sqlite3.Connection:
-        """Return a new connection that waits this many seconds for locks."""
+        """Return a new connection that waits this many seconds for locks, and can be read."""
         location = f"{self.path.absolute().as_uri()}?mode=rw"
         connection = sqlite3.connect(
             location, uri=True, timeout=patience, isolation_level=None, check_same_thread=False
         )
-        connection.execute("PRAGMA synchronous=FULL")
-        connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
-        connection.create_function("characters", 1, len, deterministic=True)  # SQLite's own length ends at a NUL
+        try:
+            connection.execute("PRAGMA synchronous=FULL")
+            _prepare(connection)
+            connection.execute("PRAGMA schema_version").fetchone()  # opens the log
+        except BaseException:
+            connection.close()
+            raise
         return connection
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
+    connection.create_function("characters", 1, len, deterministic=True)  # SQLite's own length ends at a NUL
 
 
 @contextmanager

@@ -20,7 +20,16 @@ from boundarymorph.errors import (
     RetrieverUnavailable,
     UnknownIndex,
 )
-from boundarymorph.retrieval.catalog import NAME, Index, IndexConfiguration, IndexInfo, check_name, check_same, unknown
+from boundarymorph.retrieval.catalog import (
+    NAME,
+    Index,
+    IndexConfiguration,
+    IndexInfo,
+    UnreadableIndex,
+    check_name,
+    check_same,
+    unknown,
+)
 from boundarymorph.retrieval.milvus.collection import Collection, Consistency
 from boundarymorph.retrieval.milvus.connection import Connection
 from boundarymorph.retrieval.milvus.existing import Existing, ExistingIndex
@@ -125,15 +134,17 @@ class MilvusCatalog:
         info = index.info
         return IndexInfo(name, index.count(), info.dimension, info.encoder, info.created, 0, info.kind)
 
-    def list(self) -> Sequence[IndexInfo]:
-        listed = []
+    def list(self) -> Sequence[IndexInfo | UnreadableIndex]:
+        """See `Catalog.list`."""
+        listed: list[IndexInfo | UnreadableIndex] = []
         for name in sorted({*self._names(), *self._existing}):
             try:
                 listed.append(self.describe(name))
             except UnknownIndex:
                 continue
             except (CorruptIndex, RetrieverFailed) as error:
-                _log.warning("index left out of the list: %s", error)
+                _log.warning("the index %r cannot be read: %s", name, error)
+                listed.append(UnreadableIndex(name, error))
         return listed
 
     def delete(self, name: str) -> None:

@@ -133,8 +133,9 @@ function say(words, shownToo = true) {
 
 async function listIndexes() {
   try {
-    const { indexes } = await service.read("indexes");
-    form.offer(indexes.filter(({ encoder, dimension }) => encoder !== null || !dimension)); // other indexes need query embeddings
+    const { indexes, unreadable } = await service.read("indexes");
+    const searchable = indexes.filter(({ encoder, dimension }) => encoder !== null || !dimension); // others need query embeddings
+    form.offer(searchable, unreadable.map(({ name }) => name));
     showProblem(null);
   } catch (error) {
     if (error.status === 503) setTimeout(listIndexes, RETRY); // the models are loading

@@ -58,13 +58,14 @@ export class RequestForm {
     return request;
   }
 
-  offer(indexes) {
+  offer(indexes, unreadable) {
     const select = find("index");
     const chosen = select.value;
     select.replaceChildren(...indexes.map(({ name, count }) => new Option(`${name} (${count.toLocaleString("en-US")})`, name)));
     if (indexes.some(({ name }) => name === chosen)) select.value = chosen;
     select.hidden = !indexes.length;
-    this.#say(indexes.length ? "" : "There is no index yet. `make demo` makes one; or use documents of your own.");
+    if (unreadable.length) this.#say(`Cannot be read now: ${unreadable.join(", ")}.`);
+    else this.#say(indexes.length ? "" : "There is no index yet. `make demo` makes one; or use documents of your own.");
   }
 
   withoutIndexes(why) {

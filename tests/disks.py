@@ -1,0 +1,50 @@
+"""A small disk that a test fills, empties, and makes read-only."""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+IN_A_NAMESPACE = ("unshare", "--map-root-user", "--mount")  # begins the command of a process that may mount
+MEGABYTES, FILES = 4, 60
+
+
+class SmallDisk:
+    """A file system in memory, mounted at a folder. For a process in a mount namespace of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._mount(f"size={MEGABYTES}m,nr_inodes={FILES}")
+
+    def fill(self) -> None:
+        """Leave no room for another byte."""
+        with (self.folder / "ballast").open("ab", buffering=0) as ballast:
+            for size in (2**16, 2**12):
+                with suppress(OSError):
+                    while ballast.write(bytes(size)):
+                        pass
+
+    def fill_with_files(self) -> None:
+        """Leave no room for another file."""
+        with suppress(OSError):
+            for number in range(FILES):
+                (self.folder / f"file-{number}").touch()
+
+    def empty(self) -> None:
+        """Make room again."""
+        for path in (self.folder / "ballast", *self.folder.glob("file-*")):
+            path.unlink(missing_ok=True)
+
+    def make_read_only(self) -> None:
+        """No file may be open for writing."""
+        self._mount("remount,ro")
+
+    def make_writable(self) -> None:
+        self._mount("remount,rw")
+
+    def close(self) -> None:
+        subprocess.run(["umount", "--lazy", self.folder], check=True)
+
+    def _mount(self, options: str) -> None:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", self.folder], check=True)
