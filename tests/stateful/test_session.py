@@ -39,7 +39,8 @@ def pools(draw: st.DrawFn) -> tuple[Pool, NDArray[np.float64]]:
 
 
 class SessionMachine(RuleBasedStateMachine):
-    """Ask, tell in any order, give up. The model is what is known, what was paid for, and what is left."""
+    """Ask, tell in any order, give up, learn which texts are the same. The model is what is known, what was paid
+    for, what is left, and which texts are known to be the same."""
 
     @initialize(case=pools(), config=st.sampled_from(CONFIGS), by_tokens=st.booleans(), data=st.data())
     def begin(
@@ -54,6 +55,9 @@ class SessionMachine(RuleBasedStateMachine):
         else:
             self.lengths, self.limit = np.ones(count), float(data.draw(st.integers(1, count + 1)))
             self.capacity = DocumentCapacity(int(self.limit))
+        drawn = data.draw(st.just(range(count)) | st.lists(st.integers(0, 5), min_size=count, max_size=count))
+        self.same = np.array([list(drawn).index(number) for number in drawn], dtype=np.intp)
+        self.scores = self.scores[self.same]
         known = data.draw(st.sets(st.integers(0, count - 1), max_size=4))
         self.options: dict[str, Any] = {
             "budget": data.draw(st.integers(0, count + 3)),
@@ -64,10 +68,34 @@ class SessionMachine(RuleBasedStateMachine):
             "order": data.draw(st.booleans()),
         }
         self.session = SelectionSession(self.pool, **self.options)
-        self.known, self.paid, self.left = set(known), 0, set(range(count))
-        self.unanswered: set[int] = set()
+        self.told, self.paid, self.left = set(known), 0, set(range(count))
+        self.tried: set[int] = set()
+        self.texts = np.arange(count)
         self.asked: list[int] = []
         self.log: list[tuple[str, Any, list[int]]] = []
+
+    def of_text(self, documents: set[int]) -> set[int]:
+        """These and their copies, as far as that was said."""
+        return set(np.flatnonzero(np.isin(self.texts, self.texts[sorted(documents)])).tolist())
+
+    @property
+    def known(self) -> set[int]:
+        return self.of_text(self.told)
+
+    @property
+    def unanswered(self) -> set[int]:
+        return self.of_text(self.tried) - self.known
+
+    @rule(data=st.data())
+    def learn_which_texts_are_the_same(self, data: st.DataObject) -> None:
+        more = data.draw(st.sets(st.sampled_from(self.same.tolist())))
+        self.texts = np.where(np.isin(self.same, list(more)), self.same, self.texts)
+        self.session.same_texts(self.texts.copy())
+        self.log.append(("same_texts", None, self.texts.tolist()))
+        asked = [document for document in self.asked if document not in self.known]
+        firsts = dict(reversed([(int(self.texts[document]), document) for document in asked]))
+        self.asked = [document for document in asked if document in firsts.values()]
+        assert self.session.asked.tolist() == self.asked
 
     @rule(n=st.integers(1, 7))
     def ask(self, n: int) -> None:
@@ -89,7 +117,10 @@ class SessionMachine(RuleBasedStateMachine):
         else:
             assert reason in ({None} if orders or self.options["settle"] is None else {None, StopReason.SETTLED})
         if reason is None:
-            assert len(self.asked) == min(n, budget - self.paid, len(self.left - self.known - self.unanswered))
+            open = len({int(self.texts[document]) for document in self.left - self.known - self.unanswered})
+            most = min(n, budget - self.paid, open)
+            assert len(self.asked) == most or (len(set(self.texts.tolist())) < len(self.pool) and self.asked)
+        assert len({int(self.texts[document]) for document in self.asked}) == len(self.asked)
 
     @precondition(lambda self: self.asked)
     @rule(data=st.data())
@@ -99,7 +130,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.session.tell(told, self.scores[told])
         self.log.append(("tell", None, told))
         self.asked = [document for document in self.asked if document not in told]
-        self.known |= set(told)
+        self.told |= set(told)
         self.paid += len(told)
 
     @precondition(lambda self: self.asked)
@@ -109,7 +140,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.session.leave_unscored(sorted(left))
         self.log.append(("leave_unscored", None, sorted(left)))
         self.asked = [document for document in self.asked if document not in left]
-        self.unanswered |= left
+        self.tried |= left
         self.paid += len(left)
 
     @rule(data=st.data())
@@ -140,7 +171,7 @@ class SessionMachine(RuleBasedStateMachine):
         assert (np.diff(selection.relevance) <= 0).all()
         assert np.isfinite(self.session.expected_loss()) and self.session.expected_loss() >= 0
         assert (self.session.spent, self.session.given_up) == (self.paid, len(self.pool) - len(self.left))
-        assert {seen.document for seen in self.session.history} | self.options["known"].keys() == self.known
+        assert {seen.document for seen in self.session.history} | self.options["known"].keys() == self.told
 
     def teardown(self) -> None:
         if hasattr(self, "session"):
@@ -154,6 +185,8 @@ class SessionMachine(RuleBasedStateMachine):
                 assert again.ask(n).tolist() == documents
             elif operation == "tell":
                 again.tell(documents, self.scores[documents])
+            elif operation == "same_texts":
+                again.same_texts(np.array(documents))
             elif operation == "leave_unscored":
                 again.leave_unscored(documents)
             else:
@@ -163,10 +196,12 @@ class SessionMachine(RuleBasedStateMachine):
 
     def what_is_believed_depends_on_the_scores_alone(self) -> None:
         """Not on the order in which they came, on what was asked and not told, or on what was given up."""
-        belief, known = self.session.belief, sorted(self.known, reverse=True)
-        at_once = SelectionSession(
+        belief, known = self.session.belief, sorted(self.told, reverse=True)
+        at_once_told = SelectionSession(
             self.pool, **self.options | {"budget": 0, "known": {d: float(self.scores[d]) for d in known}}
-        ).belief
+        )
+        at_once_told.same_texts(self.texts)
+        at_once = at_once_told.belief
         np.testing.assert_allclose(belief.mean, at_once.mean, rtol=0, atol=1e-6)
         np.testing.assert_allclose(belief.std, at_once.std, rtol=0, atol=1e-6)
         if self.options["config"] is PAPER:

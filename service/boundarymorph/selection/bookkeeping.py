@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection.acquisition import Choice
 from boundarymorph.selection.belief import Belief
+from boundarymorph.selection.copies import first_of_each, shared
 from boundarymorph.selection.pool import Pool
 
 
@@ -62,6 +63,7 @@ class Session(ABC):
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
+        self.texts: NDArray[np.intp] | None = None
         self.history: list[Observation] = []
         self.rounds = 0
         self._asked: dict[int, Choice] = {}
@@ -87,7 +89,7 @@ class Session(ABC):
             raise InvalidInput(f"a round of {n} documents; it must be 1 or more")
         choices = self._choices(n) if self.stop_reason is None else []
         self._asked = {choice.document: choice for choice in choices}
-        return np.array(list(self._asked), dtype=np.intp)
+        return self.asked
 
     def tell(self, documents: Sequence[int] | NDArray[np.intp], scores: Sequence[float] | NDArray[np.float64]) -> None:
         """Give the scores in [0, 1] of some or all documents of the last `ask`. InvalidInput changes nothing."""
@@ -120,6 +122,20 @@ class Session(ABC):
         for position in positions.tolist():
             self._asked.pop(position, None)
 
+    def same_texts(self, texts: NDArray[np.intp]) -> None:
+        """Say which documents have the same text, by (N,) numbers from 0 to N - 1, equal for these: the score of one is
+        the score of all, and at most one of them is asked. Those that were asked for nothing then are forgotten."""
+        self.texts = texts
+        self._refresh()
+        asked = first_of_each(self.asked, texts)
+        asked = asked[~self.belief.scored[asked]].tolist()
+        self._asked = {document: choice for document, choice in self._asked.items() if document in asked}
+
+    @property
+    def asked(self) -> NDArray[np.intp]:
+        """Positions of what was asked and has no score yet."""
+        return np.array(list(self._asked), dtype=np.intp)
+
     @abstractmethod
     def _choices(self, n: int) -> list[Choice]:
         """At most n documents to score next; there is something to ask."""
@@ -128,11 +144,31 @@ class Session(ABC):
     def _observe(self, scores: Mapping[int, float]) -> None:
         """Believe these scores by document."""
 
+    @abstractmethod
+    def _refresh(self) -> None:
+        """Set `belief` anew."""
+
     @property
     def _unscored(self) -> NDArray[np.intp]:
-        """Positions of what may still be asked: neither scored, nor left unscored, nor given up."""
+        """Positions of what may still get a score: neither scored, nor left unscored, nor given up."""
         unscored = self._left[~self.belief.scored[self._left]]
-        return unscored[~np.isin(unscored, list(self._unanswered))] if self._unanswered else unscored
+        return unscored[~self._hopeless(unscored)] if self._unanswered else unscored
+
+    @property
+    def _open(self) -> NDArray[np.intp]:
+        """Positions of what may still be asked: of `_unscored`, one of each text."""
+        return self._unscored if self.texts is None else first_of_each(self._unscored, self.texts)
+
+    def _hopeless(self, documents: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Mask of the documents of whose text the scorer made nothing."""
+        unanswered = np.array(list(self._unanswered), dtype=np.intp)
+        if self.texts is None:
+            return np.isin(documents, unanswered)
+        return np.isin(self.texts[documents], self.texts[unanswered])
+
+    def _shared(self, belief: Belief, documents: NDArray[np.intp] | slice = slice(None)) -> Belief:
+        """The belief about these documents, with the scores of their copies."""
+        return belief if self.texts is None else shared(belief, self.texts[documents])
 
 
 def ranked(documents: NDArray[np.intp], belief: Belief) -> Selection:

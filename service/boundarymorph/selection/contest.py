@@ -64,12 +64,13 @@ def choose_round(
     posterior: Posterior,
     rule: Acquisition,
     n: int,
-    view: Callable[[Believed], Belief] = lambda beliefs: beliefs.belief(),
+    view: Callable[[Believed, NDArray[np.intp]], Belief] = lambda beliefs, documents: beliefs.belief(),
 ) -> list[Choice]:
     """The next n documents; n > 1 by kriging believer, each as if the ones before it had come out at their mean.
 
     A round is chosen among the documents most contested at its start. The many others hardly come into question, and
-    what the fantasies make of them would take most of the time. view: what the contest's belief is of a posterior's.
+    what the fantasies make of them would take most of the time. view: what the contest's belief is of a posterior's
+    about these documents. Fewer than n are chosen where nothing else is left unscored among those.
     """
     if n == 1:
         return [contest.choice(rule)]
@@ -88,4 +89,6 @@ def choose_round(
         if len(chosen) == n:
             return chosen
         fantasy.fantasise(choice.document)
-        narrowed = replace(narrowed, belief=view(fantasy))
+        narrowed = replace(narrowed, belief=view(fantasy, documents))
+        if narrowed.margins[0].scored.all():
+            return chosen

@@ -42,10 +42,13 @@ class ExhaustiveSession(Session):
     selection = ranking
 
     def _choices(self, n: int) -> list[Choice]:
-        return [Choice(document, None, None) for document in self._unscored[:n].tolist()]
+        return [Choice(document, None, None) for document in self._open[:n].tolist()]
 
     def _observe(self, scores: Mapping[int, float]) -> None:
         self._scores |= scores
+        self._refresh()
+
+    def _refresh(self) -> None:
         documents, values = np.array(list(self._scores), dtype=np.intp), np.array(list(self._scores.values()))
         count = len(self.pool)
-        self.belief = Belief.given(np.full(count, UNKNOWN), np.ones(count), documents, values)
+        self.belief = self._shared(Belief.given(np.full(count, UNKNOWN), np.ones(count), documents, values))

@@ -21,6 +21,7 @@ from boundarymorph.selection.capacity import (
 )
 from boundarymorph.selection.config import Config, SelectionConfig
 from boundarymorph.selection.contest import Contest, choose_round
+from boundarymorph.selection.copies import first_of_each
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.posterior import Believed
 
@@ -66,6 +67,7 @@ class SelectionSession(Session):
         refuse_impossible(np.fromiter(known.values(), dtype=np.float64))
         super().__init__(pool)
         self.budget = budget
+        self.given = len(known)
         self.capacity = capacity_of(k=k) if isinstance(k, int) else k
         if min_relevance is not None and not (
             0.0 <= min_relevance <= 1.0 and isinstance(self.capacity, DocumentCapacity)
@@ -85,6 +87,11 @@ class SelectionSession(Session):
         return len(self.history) + len(self._unanswered)
 
     @property
+    def known(self) -> int:
+        """Scores known so far; that of a text counts once."""
+        return self.given + len(self.history)
+
+    @property
     def stop_reason(self) -> StopReason | None:
         if self._decided:
             return StopReason.NOTHING_TO_DECIDE
@@ -102,7 +109,7 @@ class SelectionSession(Session):
         """Whether the budget pays for every score that is missing, and all of them are wanted, for the order or the
         set: what is asked first then matters only if the rest is never scored."""
         settles = self._settle is not None and not self.orders
-        return self._order and not settles and self.budget - self.spent >= len(self._unscored)
+        return self._order and not settles and self.budget - self.spent >= len(self._open)
 
     @property
     def informed(self) -> bool:
@@ -111,7 +118,7 @@ class SelectionSession(Session):
         A scorer that says no to most documents gives equal scores for a while. Nothing would then seem to be lost.
         """
         scores = self.belief.mean[self.belief.scored]
-        return len(scores) >= FEWEST_TO_SETTLE and bool(scores.min() < scores.max())
+        return self.known >= FEWEST_TO_SETTLE and bool(scores.min() < scores.max())
 
     def expected_loss(self) -> float:
         """What the set is expected to miss, as a share of its expected relevance, by not knowing every score.
@@ -125,6 +132,8 @@ class SelectionSession(Session):
         if self._doubtful is not None:
             return 1.0 - _expected_f1(self._doubtful.mean[self._left])
         shares, scores = self._posterior.beliefs.outcomes()
+        if self.texts is not None:
+            scores = np.where(self.belief.scored, self.belief.mean, scores)
         left = slice(None) if len(self._left) == len(self.pool) else self._left
         best = self.capacity.best(shares[:, left], scores[:, left])
         inside = self._set()
@@ -159,16 +168,16 @@ class SelectionSession(Session):
         left = self._left if self._reaching is None else self._left[self._reaching.mean[self._left] > LIKELY]
         if not left.size:
             return left
-        belief = self.belief if self._counted is None else self._posterior.beliefs.reported(self.belief)
+        belief = self.belief if self._counted is None else self._shared(self._posterior.beliefs.reported(self.belief))
         belief = belief.of(left)
         inside = self.capacity.margin(belief.mean)[1]
         return left[self.capacity.fill(self._config.worth(belief.mean, inside, belief.scored))]
 
     def _ranked(self, chosen: NDArray[np.intp]) -> Selection:
-        return ranked(chosen, self._posterior.beliefs.reported(self.belief))
+        return ranked(chosen, self._shared(self._posterior.beliefs.reported(self.belief)))
 
     def _choices(self, n: int) -> list[Choice]:
-        unscored = self._unscored
+        unscored = self._open
         n = min(n, self.budget - self.spent, len(unscored))
         if self.covered:
             best_first = unscored[np.argsort(-self.belief.mean[unscored], kind="stable")][:n].tolist()
@@ -177,10 +186,22 @@ class SelectionSession(Session):
             # What has no score counts in a round as it is believed, and its place in it is another's.
             spare = len(self._unanswered.intersection(self._left.tolist())) if self._unanswered else 0
             choices = choose_round(self._contest, self._posterior, self._rule, n + spare, self._view)
-            choices = [choice for choice in choices if choice.document not in self._unanswered][:n]
+            choices = self._askable(choices)[:n]
         if n == 1:
             self._look_ahead(choices[0].document)
         return choices
+
+    def _askable(self, choices: Sequence[Choice]) -> list[Choice]:
+        """Of these, one of each text, without those that the scorer made nothing of; if none is left, some other."""
+        places = {choice.document: choice for choice in reversed(choices)}
+        named = np.array([choice.document for choice in choices], dtype=np.intp)
+        named = named[np.isin(named, self._unscored)]
+        if self.texts is not None:
+            named = first_of_each(named, self.texts)
+        if named.size:
+            return [places[document] for document in named.tolist()]
+        open = self._open
+        return [Choice(int(open[np.argmax(self.belief.mean[open])]), None, None)]
 
     def _look_ahead(self, document: int) -> None:
         """Have the rows of likely next picks computed with that of this one."""
@@ -191,9 +212,12 @@ class SelectionSession(Session):
 
     def _observe(self, scores: Mapping[int, float]) -> None:
         self._posterior.observe(list(scores), list(scores.values()))
+        self._refresh()
+
+    def _refresh(self) -> None:
         beliefs = self._posterior.beliefs
-        self.belief = beliefs.belief()
-        self._reaching = None if self._least is None else beliefs.reaching(self._least)
+        self.belief = self._shared(beliefs.belief())
+        self._reaching = None if self._least is None else self._shared(beliefs.reaching(self._least))
         self._doubt()
 
     def _doubt(self) -> None:
@@ -201,9 +225,10 @@ class SelectionSession(Session):
         likely = 0 if self._reaching is None else np.count_nonzero(self._reaching.mean[self._left] > LIKELY)
         self._doubtful = self._reaching if self.capacity.holds_all(int(likely)) else None
 
-    def _view(self, beliefs: Believed) -> Belief:
-        """The belief by which is asked."""
-        return beliefs.belief() if self._least is None or self._doubtful is None else beliefs.reaching(self._least)
+    def _view(self, beliefs: Believed, documents: NDArray[np.intp]) -> Belief:
+        """The belief about these documents by which is asked."""
+        least = None if self._doubtful is None else self._least
+        return self._shared(beliefs.belief() if least is None else beliefs.reaching(least), documents)
 
     @property
     def _contest(self) -> Contest:

@@ -28,12 +28,13 @@ from boundarymorph.selection import (
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.selection.plane import plane
 from boundarymorph.selection.rounds import growing
-from boundarymorph.selector.departures import departure
 from boundarymorph.selector.observer import Observer
 from boundarymorph.selector.pace import Pace
 from boundarymorph.selector.refusal import refusal
+from boundarymorph.selector.remarks import departure, no_call
 from boundarymorph.selector.result import INTERRUPTING, Interruption, Progress, SelectionResult, Status
 from boundarymorph.selector.task import SelectionTask
+from boundarymorph.selector.texts import Texts
 
 log = logging.getLogger(__name__)
 Arguments = TypeVarTuple("Arguments")
@@ -54,6 +55,7 @@ class SelectionRun:
     batch: NDArray[np.intp] = NOTHING
     _vectors: VectorSource = "none"
     _session: Session | None = None
+    _texts: Texts
     _interruption: Interruption | None = None
     _ungraded = 0
 
@@ -101,6 +103,7 @@ class SelectionRun:
         """
         if not len(self.pool) or self._interruption is not None:
             return
+        self._texts = Texts(self.pool)
         lengths: NDArray[np.float64] | None = None
         deleted: Sequence[int] = ()
         with self._observer.stage("fetch"):
@@ -109,7 +112,7 @@ class SelectionRun:
                     lengths = await self._candidates.lengths(self.pool.ids)
             try:
                 async with self._task.deadline.enforced():
-                    deleted = await self._reuse() if self._task.reuse else ()
+                    deleted = await self._read_ahead()
             except INTERRUPTING as error:
                 self._warn("scores known from earlier requests were not used", error)
         with self._observer.stage("select"):
@@ -125,9 +128,9 @@ class SelectionRun:
         try:
             with self._observer.stage("fetch"):
                 async with self._task.deadline.enforced():
-                    asked = await self._read(session, self.batch)
+                    await self._read_for(session, self.batch)
             with self._observer.stage("score"):
-                asked, scores = await self._score(asked)
+                asked, scores = await self._score(session.asked)
         except INTERRUPTING as error:
             self.batch = NOTHING
             scored = session.belief.scored.any()
@@ -177,7 +180,7 @@ class SelectionRun:
             if self._interruption is not None:
                 status = Status.PARTIAL if session.belief.scored.any() else Status.RETRIEVAL_ONLY
             elif self._task.budget and not (session.history or self._ungraded):
-                self._warnings.append(self._no_call(session, len(selection.documents)))
+                self._warnings.append(no_call(session.stop_reason, len(scores.reused), len(selection.documents)))
         if self._ungraded:
             self._warnings.append(
                 f"{self._ungraded} documents got no score of the language model, only an expected one"
@@ -214,40 +217,25 @@ class SelectionRun:
             return None
         return await self._in_thread(self._session.ranking)
 
-    def _no_call(self, session: Session, returned: int) -> str:
-        """Describe why no call was made although some were allowed."""
-        match session.stop_reason:
-            case StopReason.BUDGET:
-                why = f"{len(self._scores.reused)} scores known from earlier requests took the place of the budget"
-            case StopReason.POOL_EXHAUSTED:
-                why = "all scores were known already"
-            case StopReason.SETTLED:
-                why = "by the scores known already, little is expected to be lost"
-            case _ if returned:
-                why = 'every document fits, and none can change that; with "spend": "order" calls go to the order'
-            case _:
-                why = "no document is left that fits"
-        return f"no call was made: {why}"
-
-    async def _reuse(self) -> Sequence[int]:
-        """Reuse the scores of earlier tasks for documents that have none and whose text is unchanged. Returns the
-        positions of documents that turned out to be deleted."""
-        hinted = await self._scores.recall()
-        if not hinted:
-            return ()
-        ids = self.pool.ids
-        positions: Sequence[int] = range(len(ids))
+    async def _read_ahead(self) -> list[int]:
+        """Read what came with the request, and what was scored for earlier tasks, whose scores of unchanged texts are
+        reused. Returns the positions of documents that turned out to be deleted."""
+        hinted = await self._scores.recall() if self._task.reuse else set()
+        everything = np.arange(len(self.pool))
         if not self._candidates.texts_at_hand:  # read only what had one of these texts when it was scored
-            positions = [position for position in positions if ids[position] in hinted]
-        await self._fetch([ids[position] for position in positions])
+            everything = everything[[id in hinted for id in self.pool.ids]]
+        positions = await self._read(everything)
         brought = self._candidates.known_scores().keys()
-        there = {
-            position: self._documents[ids[position]]
-            for position in positions
-            if ids[position] in self._documents and ids[position] not in brought
-        }
-        self._scores.reused = await self._in_thread(self._scores.reusable, there)
-        return [position for position in positions if ids[position] not in self._documents]
+        settled = {int(number) for number, id in zip(self._texts.numbers, self.pool.ids, strict=True) if id in brought}
+        there: dict[int, Document] = {}
+        for position in positions.tolist():
+            document, number = self._documents.get(self.pool.ids[position]), int(self._texts.numbers[position])
+            if document is not None and number not in settled:
+                settled.add(number)
+                there[position] = document
+        if hinted:
+            self._scores.reused = await self._in_thread(self._scores.reusable, there)
+        return [position for position in positions.tolist() if self.pool.ids[position] not in self._documents]
 
     def _begin(self, lengths: NDArray[np.float64] | None, deleted: Sequence[int]) -> tuple[Session, NDArray[np.intp]]:
         task, reused, brought = self._task, self._scores.reused, self._candidates.known_scores()
@@ -269,6 +257,8 @@ class SelectionRun:
                 order=task.goal != "set",
                 min_relevance=task.min_relevance,
             )
+        if self._texts.found:
+            session.same_texts(self._texts.numbers.copy())
         session.give_up(deleted)
         return session, self._ask(session)
 
@@ -286,8 +276,7 @@ class SelectionRun:
         if session.covered:
             most = len(self.pool)
         elif self._task.growing and isinstance(session, SelectionSession):
-            known = int(np.count_nonzero(session.belief.scored))
-            most = min(most, growing(known, session.budget - session.spent, session.budget))
+            most = min(most, growing(session.known, session.budget - session.spent, session.budget))
         return session.ask(self._pace.at_most(most, self._seconds))
 
     @property
@@ -296,13 +285,24 @@ class SelectionRun:
         deadline = self._task.deadline.of_scores
         return deadline.at - deadline.clock() if self._task.accepts != "complete" else math.inf
 
-    async def _read(self, session: Session, positions: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Fetch the documents at these positions and give up deleted ones. Returns the positions of the others."""
-        ids = [self.pool.ids[position] for position in positions]
-        await self._fetch(ids)
-        there = np.array([id in self._documents for id in ids], dtype=np.bool_)
-        session.give_up(positions[~there])
-        return positions[there]
+    async def _read(self, positions: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Read the documents at these positions, and those whose text may be the same. Returns the positions of all."""
+        if positions.size and not self._candidates.texts_at_hand:
+            suspects = await self._in_thread(self._texts.suspects, positions)
+            positions = np.concatenate([positions, np.setdiff1d(suspects, positions)])
+        await self._fetch([self.pool.ids[position] for position in positions])
+        self._texts.read(self._documents, positions.tolist())
+        return positions
+
+    async def _read_for(self, session: Session, positions: NDArray[np.intp]) -> bool:
+        """Read these documents, and have the session give up deleted ones and share the scores of copies. Returns
+        whether there were any of either."""
+        before = session.given_up, self._texts.found
+        read = await self._read(positions)
+        session.give_up(read[[self.pool.ids[position] not in self._documents for position in read]])
+        if self._texts.found > before[1]:
+            await self._in_thread(session.same_texts, self._texts.numbers.copy())
+        return before != (session.given_up, self._texts.found)
 
     async def _fetch(self, ids: Sequence[str]) -> None:
         missing = [id for id in ids if id not in self._documents]
@@ -340,11 +340,11 @@ class SelectionRun:
             try:
                 with self._observer.stage("fetch"):
                     async with deadline.enforced():
-                        there = await self._read(session, selection.documents)
+                        changed = await self._read_for(session, selection.documents)
             except INTERRUPTING as error:
                 self._interrupt("not all texts could be read", error)
                 return selection, expected_loss
-            if len(there) == len(selection.documents):
+            if not changed:
                 return selection, expected_loss
 
     async def _as_given(self) -> Selection:

@@ -1,12 +1,10 @@
-"""Where a selection by the paper's method departed from the paper's algorithm."""
+"""What an answer says in words: why no call was made, and where the paper's method departed from its algorithm."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
-
-from boundarymorph.selection import SelectionSession
+from boundarymorph.selection import SelectionSession, StopReason
 from boundarymorph.selection.methods import PAPER
 from boundarymorph.selector.task import SelectionTask
 
@@ -16,7 +14,7 @@ def departure(task: SelectionTask, session: SelectionSession, reused: int) -> st
     the task uses another method. reused: the number of scores known from earlier tasks."""
     if task.method != PAPER:
         return None
-    brought = int(np.count_nonzero(session.belief.scored)) - len(session.history) - reused
+    brought = session.given - reused
     largest = max(Counter(observation.round for observation in session.history).values(), default=0)
     found = []
     if largest > 1:
@@ -30,3 +28,19 @@ def departure(task: SelectionTask, session: SelectionSession, reused: int) -> st
     if session.orders and session.history:
         found.append('calls went to the order, as every document fits ("spend": "set" makes none)')
     return f"{PAPER!r} departed from the paper's algorithm: {'; '.join(found)}" if found else None
+
+
+def no_call(stop_reason: StopReason | None, reused: int, returned: int) -> str:
+    """Describe why no call was made although some were allowed. returned: the number of documents in the answer."""
+    match stop_reason:
+        case StopReason.BUDGET:
+            why = f"{reused} scores known from earlier requests took the place of the budget"
+        case StopReason.POOL_EXHAUSTED:
+            why = "all scores were known already"
+        case StopReason.SETTLED:
+            why = "by the scores known already, little is expected to be lost"
+        case _ if returned:
+            why = 'every document fits, and none can change that; with "spend": "order" calls go to the order'
+        case _:
+            why = "no document is left that fits"
+    return f"no call was made: {why}"

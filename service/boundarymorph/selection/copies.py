@@ -1,0 +1,54 @@
+"""Documents of one text, which have one score."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.selection.belief import Belief
+
+PROJECTIONS = 4
+CLOSE = 1e-3  # between vectors of unit length: rounding to float16 moves one by 3e-4
+NEXT = 8  # of the documents in the order of a projection, with which each is compared
+
+
+def shared(belief: Belief, texts: NDArray[np.intp]) -> Belief:
+    """The belief, with the scores of scored documents at all others of the same text. texts: (N,), a number each."""
+    scores = np.full(int(texts.max(initial=0)) + 1, np.nan)
+    scores[texts[belief.scored]] = belief.mean[belief.scored]
+    of_text = scores[texts]
+    copies = ~belief.scored & ~np.isnan(of_text)
+    if not copies.any():
+        return belief
+    return Belief(np.where(copies, of_text, belief.mean), np.where(copies, 0.0, belief.std), belief.scored | copies)
+
+
+def first_of_each(documents: NDArray[np.intp], texts: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Of these documents, in their order, the first of each text."""
+    return documents[np.sort(np.unique(texts[documents], return_index=True)[1])]
+
+
+def alike(vectors: NDArray[np.floating], seed: int = 0) -> NDArray[np.intp]:
+    """(N,) numbers, equal for documents whose (N, d) unit vectors are so close that their texts may be the same.
+
+    A pair may be missed where many others lie between the two on a random line.
+    """
+    count, dimension = vectors.shape
+    groups = np.arange(count)
+    if not dimension:
+        return groups
+    directions = np.random.default_rng(seed).normal(size=(dimension, PROJECTIONS)).astype(vectors.dtype)
+    places = vectors @ directions  # two vectors' differ by their distance times a standard normal number
+    order = np.argsort(places[:, 0], kind="stable")
+    places = places[order]
+    pairs = []
+    for step in range(1, min(NEXT, count - 1) + 1):
+        near = np.flatnonzero((np.abs(places[step:] - places[:-step]) < 4 * CLOSE).all(axis=1))
+        pairs.append(np.stack([order[near], order[near + step]]))
+    left, right = np.concatenate(pairs, axis=1) if pairs else np.empty((2, 0), dtype=np.intp)
+    while (groups[left] != groups[right]).any():
+        lowest = np.minimum(groups[left], groups[right])
+        np.minimum.at(groups, left, lowest)
+        np.minimum.at(groups, right, lowest)
+        groups = groups[groups]
+    return groups

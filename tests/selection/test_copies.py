@@ -1,0 +1,114 @@
+"""Documents of one text."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from boundarymorph.selection import (
+    Config,
+    ExhaustiveSession,
+    SelectionConfig,
+    SelectionSession,
+    StopReason,
+    TrendConfig,
+)
+from boundarymorph.selection.belief import Belief
+from boundarymorph.selection.copies import alike, first_of_each, shared
+from tests.selection.pools import clustered
+
+CONFIGS: tuple[Config, ...] = (TrendConfig(), SelectionConfig())
+
+
+def test_a_score_is_that_of_every_document_of_the_text() -> None:
+    belief = Belief(
+        np.array([0.1, 0.9, 0.3, 0.4]), np.array([0.2, 0.0, 0.2, 0.2]), np.array([False, True, False, False])
+    )
+    found = shared(belief, np.array([1, 1, 2, 1]))
+    assert found.mean.tolist() == [0.9, 0.9, 0.3, 0.9]
+    assert found.std.tolist() == [0.0, 0.0, 0.2, 0.0]
+    assert found.scored.tolist() == [True, True, False, True]
+    assert belief.mean.tolist() == [0.1, 0.9, 0.3, 0.4]
+    assert shared(belief, np.arange(4)) is belief
+
+
+def test_scores_that_were_given_for_two_of_a_text_stay_as_they_are() -> None:
+    belief = Belief(np.array([0.1, 0.9, 0.3]), np.array([0.0, 0.0, 0.2]), np.array([True, True, False]))
+    assert shared(belief, np.zeros(3, dtype=np.intp)).mean.tolist() == [0.1, 0.9, 0.9]
+
+
+def test_the_first_of_each_in_the_given_order() -> None:
+    assert first_of_each(np.array([3, 1, 2, 0]), np.array([7, 5, 7, 5])).tolist() == [3, 2]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("noise", [0.0, 3e-4])
+def test_vectors_that_are_the_same_but_for_rounding_are_found(dtype: type, noise: float) -> None:
+    rng = np.random.default_rng(1)
+    vectors: NDArray[np.floating] = rng.normal(size=(2_000, 64)).astype(dtype)
+    vectors /= np.linalg.norm(vectors, axis=1)[:, None]
+    owners = np.arange(2_000)
+    owners[rng.permutation(2_000)[:300]] = rng.integers(0, 50, size=300)
+    owners = owners[owners]
+    vectors = vectors[owners] + noise * rng.normal(size=vectors.shape).astype(dtype) / 8
+    groups = alike(vectors)
+    pairs = owners[:, None] == owners[None]
+    assert ((groups[:, None] == groups[None]) == pairs).all()
+
+
+def test_any_number_may_be_the_same() -> None:
+    assert (alike(np.full((3_000, 8), 8**-0.5)) == 0).all()
+    assert alike(np.ones((1, 4))).tolist() == [0] and alike(np.empty((3, 0))).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("n", [1, 4])
+def test_a_text_is_asked_once(config: Config, n: int) -> None:
+    """Twenty copies of each text, so that a round would be full of them: a call brings the scores of all."""
+    pool, scores = clustered(200, 8, 3)
+    texts = np.repeat(np.arange(0, 200, 20), 20)
+    session = SelectionSession(pool, budget=30, k=30, config=config)
+    session.same_texts(texts)
+    while (asked := session.ask(n)).size:
+        assert len(set(texts[asked])) == len(asked)
+        session.tell(asked, scores[texts[asked]])
+        assert session.belief.scored.sum() == 20 * session.spent
+    assert session.stop_reason is StopReason.POOL_EXHAUSTED and session.spent == session.known == 10
+    assert session.expected_loss() == 0
+    found = session.selection()
+    assert sorted(found.relevance.tolist()) == sorted(np.sort(scores[texts])[-30:].tolist()) and found.scored.all()
+
+
+def test_what_is_learned_between_asking_and_telling() -> None:
+    pool, scores = clustered(50, 8, 3)
+    session = SelectionSession(pool, budget=20, k=10, config=TrendConfig())
+    first = session.ask(3)
+    session.tell(first[:1], scores[first[:1]])
+    texts = np.arange(50)
+    texts[first[1]] = first[0]  # of the two that wait, one has the text of what was told
+    session.same_texts(texts)
+    assert session.asked.tolist() == first[2:].tolist()
+    assert session.spent == 1 and session.belief.mean[first[1]] == scores[first[0]]
+
+
+def test_a_text_without_a_score_is_asked_once_too() -> None:
+    pool, scores = clustered(30, 8, 3)
+    session = SelectionSession(pool, budget=30, k=5, config=TrendConfig())
+    session.same_texts(np.repeat(np.arange(0, 30, 3), 3))
+    tried = session.ask(2)
+    session.leave_unscored(tried)
+    while (asked := session.ask(4)).size:
+        assert not np.isin(asked // 3, tried // 3).any()
+        session.tell(asked, scores[asked])
+    assert session.spent == 10 and session.belief.scored.sum() == 24
+
+
+def test_where_everything_is_scored() -> None:
+    pool, scores = clustered(12, 8, 3)
+    session = ExhaustiveSession(pool)
+    session.same_texts(np.repeat(np.arange(0, 12, 3), 3))
+    asked = session.ask(12)
+    assert asked.tolist() == [0, 3, 6, 9]
+    session.tell(asked[:2], scores[asked[:2]])
+    assert sorted(session.ranking().documents.tolist()) == list(range(6))
+    session.tell(asked[2:], scores[asked[2:]])
+    assert session.stop_reason is StopReason.POOL_EXHAUSTED and len(session.ranking().documents) == 12

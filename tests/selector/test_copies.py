@@ -1,0 +1,150 @@
+"""Documents of one text within a task: one call, one score."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.retriever import Retrieved, Search
+from boundarymorph.selection import Pool
+from boundarymorph.selector.result import SelectionResult
+from boundarymorph.selector.selector import Selector
+from tests.retrieval.fakes import vector_of
+from tests.scoring.fakes import SeededScorer, score_of
+from tests.selector.fakes import IDS, QUERY, FakeRetriever, own_pool, task
+
+
+class Copying(FakeRetriever):
+    """30 documents with these texts; of `strange` ones the vectors are not those of their texts."""
+
+    def __init__(self, texts: Sequence[str], strange: bool = False) -> None:
+        super().__init__()
+        self.texts = dict(zip(IDS, texts, strict=True))
+        self.strange = strange
+
+    async def retrieve(self, index: str, search: Search) -> Retrieved:
+        vectors = [vector_of(id if self.strange else self.texts[id]) for id in IDS]
+        return Retrieved(Pool.of(IDS, np.array(vectors), vector_of(search.query)))
+
+    async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
+        self.fetched += ids
+        return {id: Document(id, self.texts[id]) for id in ids if id not in self.gone}
+
+
+def scored(result: SelectionResult) -> dict[str, float]:
+    """The scored documents of the set."""
+    found = result.selection
+    rows = zip(found.documents.tolist(), found.relevance.tolist(), found.scored.tolist(), strict=True)
+    return {result.pool.ids[position]: relevance for position, relevance, by_model in rows if by_model}
+
+
+TWENTY = ["the same"] * 20 + [f"text {number}" for number in range(10)]
+
+
+@pytest.mark.parametrize("cache", [None, MemoryScoreCache])
+@pytest.mark.parametrize("reuse", [True, False])
+@pytest.mark.parametrize("where", ["index", "own vectors", "request", "everything"])
+async def test_twenty_copies_are_one_call(
+    selector_of: Callable[..., Selector], where: str, reuse: bool, cache: Callable[[], MemoryScoreCache] | None
+) -> None:
+    scorer = SeededScorer()
+    selector = selector_of(Copying(TWENTY, strange=where == "own vectors"), scorer, cache and cache())
+    wanted = replace(task(budget=12, k=21, batch_size=4), reuse=reuse)
+    if where in ("request", "everything"):
+        documents = [Document(id, text) for id, text in zip(IDS, TWENTY, strict=True)]
+        wanted = replace(wanted, candidates=own_pool(documents), goal="scores" if where == "everything" else "set")
+    for again in (False, True):
+        result = await selector.select(wanted)
+        paid = [text for texts in scorer.rounds for text in texts]
+        assert max(Counter(paid).values()) == (1 if cache or not again else 2)
+        assert sorted(set(paid)) == sorted(set(TWENTY)), "the budget is enough for all eleven texts"
+        of_request = (result.calls, result.cached, result.reused)
+        if not (again and cache):
+            assert of_request == (11, 0, 0)
+        else:
+            assert of_request == ((0, 0, 11) if reuse else (0, 11, 0))
+        assert len(result.history) + result.reused == 11
+        texts = dict(zip(IDS, TWENTY, strict=True))
+        assert scored(result) == {id: score_of(QUERY, texts[id]) for id in scored(result)}
+        assert len(scored(result)) == (30 if where == "everything" else 21)
+        assert result.stop_reason == "pool_exhausted" and result.status == "complete"
+
+
+async def test_a_copy_of_a_reused_score_costs_nothing(selector_of: Callable[..., Selector]) -> None:
+    """What was scored for an earlier request is known of documents that came later, and counts once."""
+    retriever, scorer = Copying([f"text {number}" for number in range(30)]), SeededScorer()
+    selector = selector_of(retriever, scorer, MemoryScoreCache())
+    first = await selector.select(task(budget=1, k=1))
+    (asked,) = (IDS[int(first.pool.ids[observation.document][1:])] for observation in first.history)
+    retriever.texts.update({id: retriever.texts[asked] for id in IDS if int(id[1:]) % 3 == 0})
+    result = await selector.select(task(budget=1, k=30, batch_size=4))
+    assert (result.reused, result.calls) == (1, 0)
+    assert len(scored(result)) == len([id for id in IDS if retriever.texts[id] == retriever.texts[asked]]) >= 10
+
+
+async def test_a_score_that_came_with_one_is_that_of_the_others(selector_of: Callable[..., Selector]) -> None:
+    documents = [Document(id, text) for id, text in zip(IDS, TWENTY, strict=True)]
+    scorer = SeededScorer()
+    wanted = replace(task(budget=30, k=25), candidates=own_pool(documents, known={IDS[7]: 0.99}))
+    result = await selector_of(Copying(TWENTY), scorer).select(wanted)
+    assert result.calls == 10 and "the same" not in {text for texts in scorer.rounds for text in texts}
+    assert list(scored(result).values()).count(0.99) == 20
+
+
+async def test_deleted_copies_are_left_out(selector_of: Callable[..., Selector]) -> None:
+    retriever = Copying(TWENTY)
+    retriever.gone = set(IDS[:19:2])
+    result = await selector_of(retriever, SeededScorer()).select(task(budget=11, k=20))
+    assert not retriever.gone & {result.pool.ids[position] for position in result.selection.documents.tolist()}
+    assert result.calls == 11 and len(scored(result)) == 20
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(
+    numbers=st.lists(st.integers(0, 12), min_size=30, max_size=30),
+    gone=st.sets(st.sampled_from(IDS), max_size=8),
+    budget=st.integers(0, 30),
+    options=st.fixed_dictionaries(
+        {
+            "k": st.integers(1, 30),
+            "batch_size": st.integers(1, 8),
+            "reuse": st.booleans(),
+            "return_documents": st.booleans(),
+            "goal": st.sampled_from(["set", "order"]),
+            "method": st.sampled_from(["trend", "boundarymorph"]),
+        }
+    ),
+    strange=st.booleans(),
+    cached=st.booleans(),
+)
+async def test_no_text_is_paid_for_twice(
+    numbers: list[int], gone: set[str], budget: int, options: dict[str, Any], strange: bool, cached: bool
+) -> None:
+    scorer, retriever = SeededScorer(), Copying([f"text {number}" for number in numbers], strange)
+    selector = Selector(retriever, scorer, MemoryScoreCache() if cached else None)
+    try:
+        for _ in range(2):
+            scorer.rounds.clear()
+            retriever.gone = gone
+            result = await selector.select(replace(task(budget), **options))
+            paid = [text for texts in scorer.rounds for text in texts]
+            assert len(paid) == len(set(paid)) == result.calls
+            assert len(result.history) == result.calls + result.cached
+            assert len(result.history) + result.reused <= max(budget, result.reused)
+            known = {retriever.texts[result.pool.ids[seen.document]] for seen in result.history}
+            assert len(known) == len(result.history)
+            for id, relevance in scored(result).items():
+                assert relevance == score_of(QUERY, retriever.texts[id])
+            assert not (options["return_documents"] and gone & {result.pool.ids[p] for p in result.selection.documents})
+            if not strange:
+                of_set = {result.pool.ids[position] for position in result.selection.documents.tolist()}
+                assert {id for id in of_set if retriever.texts[id] in known} <= scored(result).keys()
+    finally:
+        await selector.close()
