@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import AsyncIterator, Callable, Coroutine
-from functools import cache
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -13,12 +11,12 @@ from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Send
 
+from boundarymorph import parsing
 from boundarymorph.access.access import Access
 from boundarymorph.errors import BodyTooLarge, BodyTooSlow, LimitExceeded
 from boundarymorph.settings import Limits
 
-LARGE = 2**17  # bytes from which a body is parsed in a thread instead of on the event loop
-_STRING_OR_NUMBERS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|\[[-+0-9.eE, \t\r\n]*+', re.DOTALL)
+LARGE = 2**15  # bytes from which a body is parsed in a thread instead of on the event loop
 Result = TypeVar("Result")
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -51,15 +49,21 @@ async def read(request: Request, access: Access, most: int | None = None) -> byt
     return b"".join(chunks)
 
 
-async def parsed(request: Request, access: Access, model: type[Model]) -> Model:
-    """Return the body as a model. Raises as `read` does, LimitExceeded, and pydantic's ValidationError."""
-    body = await read(request, access)
+async def parsed(request: Request, access: Access, model: type[Model], *, default: bytes = b"") -> Model:
+    """Return the body as a model. default: in place of an empty body. Raises as `read` and `decoded` do, and pydantic's
+    ValidationError."""
+    body = (await read(request, access)).strip() or default
+    return await off_loop(access, body, lambda: model.model_validate(decoded(body, access.settings.limits)))
 
-    def parse() -> Model:
-        check_lists(body, access.settings.limits)
-        return model.model_validate_json(body)
 
-    return await off_loop(access, body, parse)
+def decoded(body: bytes, limits: Limits) -> Any:
+    """Return the value of a JSON body. Raises InvalidInput and LimitExceeded for what is not JSON, takes far more
+    memory than the body, or has a list that is longer than any list of a request may be."""
+    most = max(limits.dimension, limits.pool)
+    value = parsing.parse(body, most)
+    for name, count in _lists(value):
+        bound(name, count, most, "elements of a list (limits.dimension, limits.pool)")
+    return value
 
 
 async def off_loop(access: Access, body: bytes, parse: Callable[[], Result]) -> Result:
@@ -73,20 +77,13 @@ def bound(field: str, value: int, limit: int, unit: str) -> None:
         raise LimitExceeded(f"{field}: over this service's limit of {limit:,} {unit}: {value:,}")
 
 
-def check_lists(body: bytes, limits: Limits) -> None:
-    """Raises LimitExceeded for a JSON body with a list of more numbers than an embedding, or a feature of a pool, may
-    have. Parsed, such a list would take ten times the memory.
-
-    Small bodies pass, as the parser has better messages for their errors.
-    """
-    limit, setting = max((limits.dimension, "limits.dimension"), (limits.pool, "limits.pool"))
-    if len(body) < LARGE or not any(
-        body.count(b",", *found.span()) >= limit for found in _numbers(2 * limit + 1).finditer(body)
-    ):
-        return
-    for found in _STRING_OR_NUMBERS.finditer(body):  # the match may lie within a text
-        if body[found.start()] == ord("[") and body.count(b",", *found.span()) >= limit:
-            raise LimitExceeded(f"the body has a list of more than {limit:,} numbers ({setting})")
+def _lists(value: Any, within: str = "") -> Iterator[tuple[str, int]]:
+    """Yield name and length of each list in an object, and in the objects in it."""
+    for name, member in value.items() if isinstance(value, dict) else ():
+        if isinstance(member, list):
+            yield within + name, len(member)
+        elif not within:
+            yield from _lists(member, f"{name}.")
 
 
 async def chunks(request: Request) -> AsyncIterator[bytes]:
@@ -148,12 +145,6 @@ async def hang_up(receive: Receive) -> None:
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-@cache
-def _numbers(characters: int) -> re.Pattern[bytes]:
-    """Return a pattern for the beginning of a JSON list of at least so many characters of numbers."""
-    return re.compile(rb"\[[-+0-9.eE, \t\r\n]{%d,}+" % characters)
 
 
 def _too_large(limit: int) -> BodyTooLarge:

@@ -68,8 +68,7 @@ async def create_index(
     name: str, request: Request, response: Response, access: AccessOf, indexes: IndexesOf
 ) -> IndexDescription:
     """Idempotent: 201 if the index is new, 200 if it exists with the same configuration, 409 with another."""
-    body = await bodies.read(request, access)
-    wanted = CreateIndex.model_validate_json(body) if body.strip() else CreateIndex()
+    wanted = await bodies.parsed(request, access, CreateIndex, default=b"{}")
     if wanted.dimension is not None and wanted.dimension > access.settings.limits.dimension:
         raise LimitExceeded(f"dimension: this service takes up to {access.settings.limits.dimension:,}")
     encoder, dimension, kind = None, wanted.dimension or 0, wanted.kind

@@ -25,6 +25,11 @@ MEDIA_TYPE = "application/problem+json"
 MAX_DETAILS = 20
 TAGS = ("numbers", "block")  # with which pydantic distinguishes the forms of a vector
 MAX_CHARACTERS = 1_000  # of a message, which may quote the caller's input
+_IN_JSON = {  # pydantic's names for Python's types, in JSON's
+    "model_type": "Input should be an object",
+    "dict_type": "Input should be an object",
+    "list_type": "Input should be an array",
+}
 REFUSAL = "refusal"  # attribute of a request's state: a function from a Problem to status and body
 log = logging.getLogger(__name__)
 
@@ -150,7 +155,11 @@ def _log(error: errors.BoundaryMorphError) -> None:
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ValidationError | RequestValidationError)
-    details: Sequence[ErrorDetails] = error.errors()
+    details: Sequence[ErrorDetails] = (
+        error.errors(include_url=False, include_context=False, include_input=False)
+        if isinstance(error, ValidationError)
+        else error.errors()
+    )
     where = [
         {
             "field": _short(".".join(str(part) for part in detail["loc"] if part not in TAGS)) or "body",
@@ -164,7 +173,7 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 
 
 def _message(detail: ErrorDetails) -> str:
-    return _short(detail["msg"].removeprefix("Value error, "))
+    return _IN_JSON.get(detail["type"]) or _short(detail["msg"].removeprefix("Value error, "))
 
 
 def _short(text: str) -> str:

@@ -16,7 +16,7 @@ from boundarymorph.access.access import Access
 from boundarymorph.access.keys import Scope
 from boundarymorph.api import openapi
 from boundarymorph.api.dependencies import AccessOf, IndexesOf, RetrieverOf, allowed, permitted
-from boundarymorph.api.schemas import Message
+from boundarymorph.api.schemas import Array, Message
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.retriever import Search
@@ -32,7 +32,7 @@ class Retrieve(Message):
     index: str
     query: str
     depth: Annotated[int, Field(ge=1)]
-    query_embedding: list[float] | None = Field(None, description="used instead of encoding the query")
+    query_embedding: Array[float] | None = Field(None, description="used instead of encoding the query")
     filter: dict[str, Any] | None = Field(None, description="only documents whose metadata match it")
     hybrid: bool = Field(False, description="rank candidates by vectors and by words together")
     query_precision: Literal["float32", "float64"] = Field("float64", description="in which the query is normalised")
@@ -42,7 +42,7 @@ class Ids(Message):
     """Documents of an index."""
 
     index: str
-    ids: list[str]
+    ids: Array[str]
 
 
 class Query(Message):
@@ -54,7 +54,7 @@ class Query(Message):
 class Texts(Message):
     """Documents to encode, each with its title."""
 
-    texts: list[str]
+    texts: Array[str]
 
 
 def _post(path: str, summary: str, model: type[Message], media_type: str, *statuses: int) -> Callable[[Route], Route]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -16,12 +16,24 @@ from pydantic import (
 
 from boundarymorph.scoring.bill import Bill
 
+Element = TypeVar("Element")
+Array = Annotated[list[Element], Field(fail_fast=True)]
+"""A list of a request, checked up to its first mistake: errors take more memory than the body that has them."""
+MOST_FIELDS = 100  # of a request's object: more than any has
+
 
 class Message(BaseModel):
     """The base of request bodies. Unknown fields are refused by name, so that a misspelt option does not silently
     become a default; so are values of another type, such as "5" or true for a number."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _countable(cls, value: object) -> object:
+        if isinstance(value, dict) and len(value) > MOST_FIELDS:
+            raise ValueError(f"it has {len(value):,} fields, most of them unknown")
+        return value
 
 
 def _decimal(id: object) -> object:
@@ -195,7 +207,7 @@ class DeleteDocuments(Message):
         }
     )
 
-    ids: list[Id] | None = Field(None, description="of the documents to delete; unknown ids are ignored")
+    ids: Array[Id] | None = Field(None, description="of the documents to delete; unknown ids are ignored")
     filter: dict[str, Any] | None = Field(None, description="as in a selection; {} matches all documents")
 
     @model_validator(mode="after")
@@ -215,7 +227,7 @@ class ScoreRequest(Message):
     """Texts to score against one query."""
 
     query: str = Field(description="the query that the texts are scored against")
-    texts: list[str] = Field(description="to be scored")
+    texts: Array[str] = Field(description="to be scored")
     deadline_ms: float | None = Field(None, gt=0, le=86_400_000, description="from now; late texts are not scored")
     truncate: bool = Field(True, description="cut texts that are too long for the model; false refuses them")
 

@@ -134,6 +134,5 @@ def _event(name: str, content: BaseModel) -> bytes:
 
 
 def _parse(body: bytes, settings: Settings, arrival: float) -> tuple[SelectRequest, SelectionTask]:
-    bodies.check_lists(body, settings.limits)
-    wanted = SelectRequest.model_validate_json(body)
+    wanted = SelectRequest.model_validate(bodies.decoded(body, settings.limits))
     return wanted, task_of(wanted, settings, arrival)

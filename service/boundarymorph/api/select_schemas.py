@@ -17,7 +17,7 @@ from pydantic import (
 )
 from pydantic.config import JsonDict
 
-from boundarymorph.api.schemas import Id, LanguageModelUsage, Message
+from boundarymorph.api.schemas import Array, Id, LanguageModelUsage, Message
 from boundarymorph.retrieval.retriever import VectorSource
 from boundarymorph.selection import StopReason
 from boundarymorph.selection.methods import METHODS
@@ -28,7 +28,7 @@ class VectorBlock(Message):
     """Vectors as one base64 string of little-endian numbers in C order, as 10,000 x 1,024 is impractical in JSON."""
 
     data: str = Field(description="base64 of the bytes")
-    shape: list[Annotated[int, Field(ge=1)]] = Field(min_length=1, max_length=2, description="[N, d], or [d]")
+    shape: Array[Annotated[int, Field(ge=1)]] = Field(min_length=1, max_length=2, description="[N, d], or [d]")
     dtype: Literal["float16", "float32"] = Field("float16", description="type of the numbers in 'data'")
 
 
@@ -37,7 +37,7 @@ def _form(vector: object) -> Literal["numbers", "block"]:
 
 
 Vector = Annotated[
-    Annotated[list[float], Tag("numbers")] | Annotated[VectorBlock, Tag("block")],
+    Annotated[Array[float], Tag("numbers")] | Annotated[VectorBlock, Tag("block")],
     Discriminator(_form),
 ]
 
@@ -61,7 +61,7 @@ class PoolDocument(Message):
     id: Id | None = Field(None, description="unique in the pool; the position, from 0, if absent")
     text: str = Field(description="what the models read, after the title")
     title: str | None = Field(None, description="read by the models before the text")
-    embedding: list[float] | None = Field(None, description="made by the service if absent, see 'vectors'")
+    embedding: Array[float] | None = Field(None, description="made by the service if absent, see 'vectors'")
     score: float | None = Field(None, description="retrieval score: the pool is ranked by it if all have one")
     bm25: float | None = Field(None, ge=0, description="lexical match with the query, if you have it: improves the set")
     cross_encoder_score: float | None = Field(
@@ -83,12 +83,13 @@ Candidate = Annotated[PoolDocument, BeforeValidator(_text_alone, json_schema_inp
 class PoolBody(Message):
     """The candidates of one request."""
 
-    documents: list[Candidate] = Field(
+    documents: Array[Candidate] = Field(
         min_length=1, description="or just their texts; ranked by their scores, without scores as 'ranked' says"
     )
     embeddings: VectorBlock | None = Field(None, description="of all documents at once, in their order")
-    features: dict[Annotated[str, Field(min_length=1, max_length=64)], list[float | None]] = Field(
+    features: dict[Annotated[str, Field(min_length=1, max_length=64)], Array[float | None]] = Field(
         default_factory=dict,
+        fail_fast=True,
         description="your own signals by name, a number per document in their order, null for a missing one: the "
         "method 'trend' learns which of them the scores follow",
     )

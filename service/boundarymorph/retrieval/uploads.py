@@ -13,7 +13,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from boundarymorph.errors import InvalidInput
+from boundarymorph import parsing
+from boundarymorph.errors import InvalidInput, LimitExceeded
 from boundarymorph.inference.executors import Run, in_default_thread
 from boundarymorph.retrieval.document import Document
 
@@ -130,9 +131,12 @@ def _parse(line: bytes, number: int, dimension: int, limit: int, end: int = 0) -
     if len(line) > limit:
         return BadLine(number, f"longer than {limit} bytes")
     try:
+        parsing.check(line)
         return parse_record(orjson.loads(line), number, dimension, end)
     except orjson.JSONDecodeError as error:
         return BadLine(number, f"not JSON: {error}")
+    except InvalidInput as error:
+        return BadLine(number, str(error))
 
 
 def _elements(body: bytes) -> Iterator[bytes]:
@@ -174,7 +178,10 @@ def _check_some(elements: Iterator[bytes], limit: int) -> bool:
         more = True
         try:
             if len(element) <= limit:
+                parsing.check(element)
                 orjson.loads(element)
+        except LimitExceeded:
+            continue  # becomes a bad line
         except orjson.JSONDecodeError as error:
             raise InvalidInput(f"the documents are not JSON: {error}") from error
     return more

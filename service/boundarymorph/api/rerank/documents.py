@@ -21,7 +21,7 @@ from boundarymorph.api.rerank.common import (
     TokenUsage,
     Wanted,
 )
-from boundarymorph.api.schemas import Problem
+from boundarymorph.api.schemas import Array, Problem
 from boundarymorph.errors import InvalidInput
 
 TEXT = "text"  # the field to read by default if a document is an object
@@ -33,14 +33,14 @@ class DocumentsRequest(RerankRequest):
     """A request in the format of Cohere (v1 and v2), Jina, Infinity or vLLM."""
 
     query: str = Field(min_length=1, pattern=r"\S", description="the information need, in plain words")
-    documents: list[str | dict[str, Any]] = Field(
+    documents: Array[str | dict[str, Any]] = Field(
         description="one or more texts, or objects with a 'text' or with the rank_fields"
     )
     model: str | None = Field(None, description="ignored: the service has one model, which the answer names")
     top_n: int | None = Field(None, ge=0, description="how many results to return; null and 0: all")
     return_documents: LaxBool | None = Field(None, description="return each document with its result")
-    rank_fields: list[str] | None = Field(
-        None, description="for documents that are objects: the fields to read, in this order"
+    rank_fields: Array[str] | None = Field(
+        None, max_length=64, description="for documents that are objects: the fields to read, in this order"
     )
     max_tokens_per_doc: int | None = Field(
         None, ge=1, description="the most tokens to read of a document, at four characters a token"
@@ -56,7 +56,7 @@ class DocumentsRequest(RerankRequest):
 
     def wanted(self) -> Wanted:
         longest = None if self.max_tokens_per_doc is None else CHARACTERS_PER_TOKEN * self.max_tokens_per_doc
-        fields = self.rank_fields or [TEXT]
+        fields = list(dict.fromkeys(self.rank_fields or [TEXT]))
         return Wanted(
             self.query,
             [_text(document, number, fields)[:longest] for number, document in enumerate(self.documents)],

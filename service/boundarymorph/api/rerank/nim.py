@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from boundarymorph.api.rerank.common import Diagnostics, Dialect, Ranking, RerankRequest, TokenUsage, Wanted
-from boundarymorph.api.schemas import Problem
+from boundarymorph.api.schemas import Array, Problem
 
 
 class NimText(BaseModel):
@@ -30,7 +30,7 @@ class NimRequest(RerankRequest):
     """A request in the format of a reranking NIM."""
 
     query: NimQuery = Field(description="the query")
-    passages: list[NimText] = Field(description="one or more to rank")
+    passages: Array[NimText] = Field(description="one or more to rank")
     model: str | None = Field(None, description="ignored: the service has one model")
     truncate: Literal["NONE", "END"] | None = Field(
         None, description="NONE: passages that are too long for the model are an error; they are cut by default"

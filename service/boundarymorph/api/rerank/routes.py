@@ -10,7 +10,6 @@ from operator import or_
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
-from pydantic_core import from_json
 
 from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
@@ -99,11 +98,7 @@ async def _read(
     """Read a request in any of the dialects. Raises InvalidInput and pydantic's ValidationError."""
 
     def load() -> tuple[Dialect, Any]:
-        bodies.check_lists(body, access.settings.limits)
-        try:
-            data = from_json(body)
-        except ValueError as error:
-            raise InvalidInput(f"the body is not JSON: {error}") from None
+        data = bodies.decoded(body, access.settings.limits)
         return _dialect(data, dialects), data
 
     def read() -> tuple[Wanted, SelectionTask, RerankRequest]:

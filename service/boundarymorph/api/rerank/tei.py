@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, RootModel
 
 from boundarymorph import __version__, errors
 from boundarymorph.api.rerank.common import Dialect, NoDocuments, Ranking, RerankRequest, Wanted
-from boundarymorph.api.schemas import Problem
+from boundarymorph.api.schemas import Array, Problem
 
 ErrorType = Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"]
 ERROR_TYPES: dict[int, ErrorType] = {
@@ -30,7 +30,7 @@ class TeiRequest(RerankRequest):
     """A request in TEI's format."""
 
     query: str = Field(min_length=1, pattern=r"\S", description="the information need, in plain words")
-    texts: list[str] = Field(description="one or more to rank")
+    texts: Array[str] = Field(description="one or more to rank")
     raw_scores: bool = Field(False, description="return log-odds instead of scores in [0, 1]")
     return_text: bool = Field(False, description="return each text with its score")
     truncate: bool | None = Field(None, description="false: texts that are too long for the model are an error")
