@@ -8,10 +8,10 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import httpx
-import orjson
 from fastapi import APIRouter, Depends, FastAPI, Request, Response, Security
 from pydantic import BaseModel
 
+from boundarymorph import parsing
 from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
 from boundarymorph.access.keys import Forbidden, Scope
@@ -57,6 +57,7 @@ async def _mcp(request: Request, access: AccessOf, caller: CallerOf) -> Response
     """Answer a request of the Model Context Protocol."""
     _check_origin(request, access)
     body = await bodies.read(request, access, access.settings.agents.body_bytes)
+    await bodies.off_loop(access, body, lambda: parsing.check(body))
     request.state.rest = _rest(request)
     endpoint: Endpoint = request.app.state.endpoint
     return await endpoint.exchange(body, caller)
@@ -79,7 +80,10 @@ def _calling(tool: tools.Tool) -> Callable[..., Awaitable[Response]]:
 
     async def call(request: Request, access: AccessOf, caller: CallerOf) -> Response:
         settings = access.settings.agents
-        arguments = _arguments(await bodies.read(request, access, settings.body_bytes))
+        body = await bodies.read(request, access, settings.body_bytes)
+        arguments = await bodies.off_loop(access, body, lambda: bodies.decoded(body, access.settings.limits))
+        if not isinstance(arguments, dict):
+            raise InvalidInput("the body must be a JSON object with the tool's arguments")
         try:
             working = tool.run(tools.Call(_rest(request), settings, _ignored), arguments)
             answer = await bodies.while_connected(request, working)
@@ -93,16 +97,6 @@ def _calling(tool: tools.Tool) -> Callable[..., Awaitable[Response]]:
 def _json(model: type[BaseModel]) -> dict[str, Any]:
     """Return the OpenAPI content of a body of this model."""
     return {"application/json": {"schema": json_schema(model)}}
-
-
-def _arguments(body: bytes) -> dict[str, Any]:
-    try:
-        arguments = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"the body is not JSON: {error}") from None
-    if not isinstance(arguments, dict):
-        raise InvalidInput("the body must be a JSON object with the tool's arguments")
-    return arguments
 
 
 def _refused(request: Request, error: ToolError) -> Response:
