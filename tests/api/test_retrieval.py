@@ -2,8 +2,9 @@
 
 import asyncio
 import gzip
+import http.client
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ import numpy as np
 import orjson
 import pytest
 from openapi_spec_validator import validate
+from starlette.types import Receive, Scope, Send
 
 from boundarymorph.errors import (
     BoundaryMorphError,
@@ -84,6 +86,15 @@ async def gateway(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
         await ready(client)
         await fill(client)
         yield client
+
+
+def _sent_as_it_is(url: str, method: str, path: str) -> tuple[int, bytes]:
+    """Status and body for a path that other clients would normalise."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=PATIENCE)
+    with closing(connection):
+        connection.request(method, path)
+        response = connection.getresponse()
+        return response.status, response.read()
 
 
 class TestRetriever:
@@ -254,14 +265,58 @@ class TestGateway:
         assert (gone.status_code, gone.content) == (204, b"")
         problem(await gateway.delete("/indexes/new"), 404, "unknown-index")
 
-    @pytest.mark.parametrize("id", ["..", ".", "../../own", "a/b", "a//b", "a\n", "ä?#%", "%2e%2e", "x" * 512])
+    @pytest.mark.parametrize(
+        "id", ["...", "..a/.b", "a/b", "a//b", "/", "a\n", "ä?#%", "a%2fb", "https://a.b/c?d=e#f", "x" * 512]
+    )
     async def test_ids_that_look_like_paths(self, gateway: httpx.AsyncClient, id: str) -> None:
-        """What is deleted is the document, never what the dots may lead to."""
+        """What is deleted is the document, never what another reading of the path may lead to."""
         await gateway.post("/indexes/own/documents", json=[{"id": id, "text": "odd", "embedding": [1, 1, 0, 0]}])
         escaped = "".join(f"%{byte:02X}" for byte in id.encode())
         assert answer(await gateway.get(f"/indexes/own/documents/{escaped}"))["id"] == id
         assert answer(await gateway.delete(f"/indexes/own/documents/{escaped}")) == {"deleted": 1}
         assert answer(await gateway.get("/indexes/own"))["count"] == 4
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "own/documents/../../texts/documents/d0",
+            "own/documents/..%2f..%2Ftexts%2Fdocuments%2Fd0",
+            "own/documents/..%5c..%5Ctexts",
+            "own/documents/..\\..\\texts",
+            "own/documents/%252e%252E%252f%252e%252e/texts",
+            "own/documents/%25252e%25252e/texts",
+            "own/documents/%2525252525252e%2525252525252e/texts",
+            "own/documents/a/./b",
+            "own/documents/a/..;v=1/b",
+            "own/documents/..",
+            "own/documents/%2e%2e",
+            "own/documents/.",
+            "..",
+            ".",
+            "%2e%2e",
+            "%252e%252e/documents/d0",
+            "%252e%252e%252fretrieve/documents",
+        ],
+    )
+    async def test_paths_that_a_proxy_may_read_otherwise(self, tmp_path: Path, path: str) -> None:
+        """A proxy between gateway and retriever would lead past the check of the key for an index."""
+        retriever = create_retriever_app(Settings(data_directory=tmp_path), build=fake_retrieval)
+        reached = list[bytes]()
+
+        async def noted(scope: Scope, receive: Receive, send: Send) -> None:
+            reached.append(scope.get("raw_path", b""))
+            await retriever(scope, receive, send)
+
+        async with on_socket(noted) as url:
+            gateway = create_app(Settings(retriever=RetrieverSettings(url=url)), build=fake_gateway)
+            async with on_socket(gateway) as front, httpx.AsyncClient(base_url=front) as client:
+                await ready(client)
+                before = len(reached)
+                for method in ("GET", "DELETE"):
+                    status, answered = await asyncio.to_thread(_sent_as_it_is, front, method, f"/indexes/{path}")
+                    assert status in (404, 405, 422), answered
+                    assert status != 422 or b"invalid-input" in answered
+                assert not [path for path in reached[before:] if path.startswith(b"/indexes")]
 
     async def test_parts_of_the_path_are_no_query_parameters(self, gateway: httpx.AsyncClient) -> None:
         refused = await gateway.post("/indexes/own/documents", params={"foo": 1})

@@ -459,11 +459,11 @@ async def test_what_reads_is_passed_on_in_time() -> None:
         retriever,
         server,
     ):
-        passed = await retriever.forward("GET", b"/indexes/i", {}, None)
+        passed = await retriever.forward("GET", "/indexes/i", {}, None)
         assert (passed.status_code, await passed.aread()) == (404, b'{"detail":"none"}')
         for reason in ("answered 503: away", r"within 0\.05 s"):
             with pytest.raises(RetrieverUnavailable, match=reason):
-                await retriever.forward("GET", b"/indexes/i", {}, None)
+                await retriever.forward("GET", "/indexes/i", {}, None)
         async with asyncio.timeout(UP_TO):
             await server.left.wait()
 
@@ -475,7 +475,7 @@ async def test_what_is_said_to_us_is_not_passed_on(method: str, status: int) -> 
     said = {"type": "urn:boundarymorph:problem:forbidden", "detail": "the API key of gateway does not have the scope"}
     async with scripted(answer(said, status, more="location: http://elsewhere/")) as (retriever, _):
         with pytest.raises(RetrieverFailed, match=f"answered {status}: the API key of gateway") as raised:
-            await retriever.forward(method, b"/indexes/i", {}, None)
+            await retriever.forward(method, "/indexes/i", {}, None)
         assert "gateway" not in raised.value.public
 
 
@@ -488,10 +488,10 @@ async def test_what_a_proxy_says_of_the_retriever_is_not_passed_on(status: int) 
     for method in ("GET", "PUT"):
         async with scripted(answer(html, status, "text/html")) as (retriever, _):
             with pytest.raises(RetrieverUnavailable, match=f"answered {status}") as raised:
-                await retriever.forward(method, b"/indexes/i", {}, None)
+                await retriever.forward(method, "/indexes/i", {}, None)
             assert "10.0.0.7" not in raised.value.public
     async with scripted(answer(busy, status, "application/problem+json")) as (retriever, _):
-        passed = await retriever.forward("PUT", b"/indexes/i", {}, None)
+        passed = await retriever.forward("PUT", "/indexes/i", {}, None)
         assert (passed.status_code, orjson.loads(await passed.aread())) == (status, busy)
 
 
@@ -504,7 +504,7 @@ async def test_what_writes_is_passed_on_however_long_it_takes() -> None:
         yield b"{}"
 
     async with scripted(slow, timeout=0.05) as (retriever, _):
-        passed = await retriever.forward("POST", b"/indexes/i/documents", {"content-length": "2"}, body())
+        passed = await retriever.forward("POST", "/indexes/i/documents", {"content-length": "2"}, body())
         assert (passed.status_code, await passed.aread()) == (507, b'{"detail":"full"}')
 
 

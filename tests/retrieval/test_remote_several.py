@@ -244,9 +244,7 @@ async def test_an_upload_is_nobody_s_trial() -> None:
         clock.now += BACKOFF
         for server in stood:
             server.behaviour = hang
-        upload = asyncio.create_task(
-            retriever.forward("POST", b"/indexes/i/documents", {"content-length": "2"}, body())
-        )
+        upload = asyncio.create_task(retriever.forward("POST", "/indexes/i/documents", {"content-length": "2"}, body()))
         async with asyncio.timeout(UP_TO):
             while not sum(server.asked["/indexes/i/documents"] for server in stood):  # noqa: ASYNC110 - behind a socket
                 await asyncio.sleep(0.005)
@@ -266,13 +264,13 @@ async def test_an_upload_that_breaks_off_tells_why_itself() -> None:
         for server in stood:
             server.behaviour = reset
         with pytest.raises(RetrieverUnavailable, match=r"the request to .* failed") as raised:
-            await retriever.forward("POST", b"/indexes/i/documents", {"content-length": "2"}, body())
+            await retriever.forward("POST", "/indexes/i/documents", {"content-length": "2"}, body())
         assert "away" not in str(raised.value)
     well = answer(DOCUMENT, more="connection: close")
     async with several(reset, well, clock=clock) as (retriever, (first, _)):
         with pytest.raises(RetrieverUnavailable):  # noqa: PT012 - which is asked first goes by chance
             for _ in range(20):
-                passed = await retriever.forward("POST", b"/indexes/i/documents", {"content-length": "2"}, body())
+                passed = await retriever.forward("POST", "/indexes/i/documents", {"content-length": "2"}, body())
                 await passed.aread()
         for _ in range(10):  # it is left alone for now
             assert await retriever.documents("i", ["a"]) == FOUND
@@ -282,7 +280,7 @@ async def test_an_upload_that_breaks_off_tells_why_itself() -> None:
 async def test_writing_is_not_tried_twice() -> None:
     async with several(reset, reset, clock=Clock()) as (retriever, stood):
         with pytest.raises(RetrieverUnavailable):
-            await retriever.forward("POST", b"/indexes/i/documents", {"content-length": "2"}, body())
+            await retriever.forward("POST", "/indexes/i/documents", {"content-length": "2"}, body())
         assert sum(server.asked["/indexes/i/documents"] for server in stood) == 1
 
 
@@ -290,7 +288,7 @@ async def test_writing_is_not_tried_twice() -> None:
 async def test_reading_is_tried_elsewhere(broken: Behaviour) -> None:
     async with several(broken, answer(b"[]"), clock=Clock(), seconds=a_try(broken)) as (retriever, (first, _)):
         for _ in range(20):
-            passed = await retriever.forward("GET", b"/indexes", {}, None)
+            passed = await retriever.forward("GET", "/indexes", {}, None)
             assert (passed.status_code, await passed.aread()) == (200, b"[]")
         again = 2 if broken is reset else 1  # and left alone then
         assert first.asked["/indexes"] == again

@@ -77,7 +77,7 @@ class Forwarder(Protocol):
     """A remote retriever that takes forwarded requests, such as `RemoteRetriever`."""
 
     async def forward(
-        self, method: str, target: bytes, headers: Mapping[str, str], body: AsyncIterator[bytes] | None
+        self, method: str, target: str, headers: Mapping[str, str], body: AsyncIterator[bytes] | None
     ) -> httpx.Response: ...
 
 

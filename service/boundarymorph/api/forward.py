@@ -28,10 +28,12 @@ from boundarymorph.api.schemas import (
     UploadReport,
 )
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable
+from boundarymorph.remote.urls import segment
 
 router = APIRouter(prefix="/indexes", tags=["indexes"])
 REQUEST_HEADERS = ("accept", "content-length", "content-type", "traceparent", "tracestate")
 ANSWER_HEADERS = ("content-encoding", "content-length", "content-type", "retry-after")
+_PARAMETER = re.compile(r"{(\w+)[^}]*}")  # of the path of a route
 log = logging.getLogger(__name__)
 STRICT = {"name": "strict", "in": "query", "schema": {"type": "boolean", "default": False}}
 
@@ -79,9 +81,10 @@ async def _list(request: Request, retriever: ForwarderOf) -> Response:
 
 
 async def _answer(request: Request, retriever: Forwarder) -> httpx.Response:
-    target: bytes = request.scope["raw_path"]
+    """Forward a request, to the path of its checked index and document, written anew."""
+    target = _PARAMETER.sub(lambda found: segment(request.path_params[found[1]]), request.scope["route"].path)
     if request.scope["query_string"]:
-        target += b"?" + request.scope["query_string"]
+        target += f"?{request.scope['query_string'].decode('ascii')}"
     has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
     body = bodies.chunks(request) if has_body else None
     return await retriever.forward(request.method, target, _of(request.headers, REQUEST_HEADERS), body)

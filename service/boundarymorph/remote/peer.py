@@ -110,7 +110,7 @@ class Peer:
     async def send(
         self,
         method: str,
-        path: str | bytes,
+        path: str,
         *,
         budget: Budget | None,
         content: bytes | AsyncIterator[bytes] | None = None,
@@ -120,7 +120,7 @@ class Peer:
     ) -> httpx.Response:
         """Send a request and return the answer, whatever its status.
 
-        path: under the base; bytes are sent unchanged, dots included. budget: None for no limit. repeatable: whether to
+        path: under the base. budget: None for no limit. repeatable: whether to
         send again once if the connection breaks, as an idle one may just when it is reused. stream: the caller must
         read the body and close the answer, unless it `concerns_us` or, for a repeatable request, `tells_of_server`.
 
@@ -128,12 +128,9 @@ class Peer:
         which tells the server to stop.
         """
         extensions: dict[str, Any] = {"trace": self._trace}
-        url = httpx.URL(self.base)
-        if isinstance(path, bytes):
-            extensions["target"] = url.raw_path.rstrip(b"/") + path
-        else:
-            url = httpx.URL(self.base + path)
-        request = self._client.build_request(method, url, content=content, headers=headers, extensions=extensions)
+        request = self._client.build_request(
+            method, self.base + path, content=content, headers=headers, extensions=extensions
+        )
         if (request_id := logs.request_id.get()) is not None:
             request.headers[logs.REQUEST_ID] = request_id
 

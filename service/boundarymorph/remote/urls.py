@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 import httpx
 
-from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.errors import InvalidConfiguration, InvalidInput
 from boundarymorph.remote.wire import Dialect
+
+_SEPARATOR = re.compile(r"[/\\]")
+_DECODINGS = 4  # of a path, by a chain of proxies
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,22 @@ def own_url(host: str, port: int) -> str:
     """The address at which a server of this machine is reached that listens there."""
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - listening is not done here
     return f"http://{f'[{reachable}]' if ':' in reachable else reachable}:{port}"
+
+
+def segment(text: str) -> str:
+    """Return a name as one segment of a path.
+
+    Raises InvalidInput for a name that a proxy may read as another path: one that has a part `.` or `..`, however often
+    it is percent-encoded.
+    """
+    read = text
+    for _ in range(_DECODINGS):
+        if any(part.partition(";")[0] in (".", "..") for part in _SEPARATOR.split(read)):
+            raise InvalidInput(f"the path cannot be passed on, as proxies may read it as another one: {text[:100]!r}")
+        read = unquote(before := read)
+        if read == before:
+            return quote(text, safe="")
+    raise InvalidInput(f"the path is percent-encoded too often: {text[:100]!r}")
 
 
 @dataclass(frozen=True, slots=True)

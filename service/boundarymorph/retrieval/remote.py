@@ -132,21 +132,21 @@ class RemoteRetriever:
         return await self._balancer.call(embed)
 
     async def forward(
-        self, method: str, target: bytes, headers: Mapping[str, str], body: AsyncIterator[bytes] | None
+        self, method: str, target: str, headers: Mapping[str, str], body: AsyncIterator[bytes] | None
     ) -> httpx.Response:
         """Forward a request. Returns the retriever's answer unchanged; the caller must read and close it.
 
-        target: path and query of the request, percent-encoded, and sent unchanged, dots included. A request that only
-        reads has a time limit for the start of its answer, and an answer of 429 or 5xx is raised as an error. Any other
-        is sent once, to a working retriever, without a time limit. Raises RetrieverUnavailable, and RetrieverFailed for
-        a redirect or if the retriever rejects our key, which the caller cannot change.
+        target: path, made of `remote.urls.segment`s, and query of the request. A request that only reads has a time
+        limit for the start of its answer, and an answer of 429 or 5xx is raised as an error. Any other is sent once, to
+        a working retriever, without a time limit. Raises RetrieverUnavailable, and RetrieverFailed for a redirect or if
+        the retriever rejects our key, which the caller cannot change.
         """
         headers = {**headers, **IDENTITY}
 
         async def read(peer: Peer) -> httpx.Response:
             answer = await peer.send(method, target, budget=self._budget, headers=headers, stream=True)
             if tells_of_server(answer):
-                raise _refusal(peer, target.decode(errors="replace"), answer)
+                raise _refusal(peer, target, answer)
             return answer
 
         async def write(peer: Peer) -> httpx.Response:
@@ -154,7 +154,7 @@ class RemoteRetriever:
                 method, target, budget=None, content=body, headers=headers, repeatable=False, stream=True
             )
             if concerns_us(answer):
-                raise _refusal(peer, target.decode(errors="replace"), answer)
+                raise _refusal(peer, target, answer)
             if answer.status_code in AWAY and "problem" not in answer.headers.get("content-type", ""):
                 await answer.aclose()
                 raise Unavailable(f"{peer.base} answered {answer.status_code}, and not as a retriever does")
