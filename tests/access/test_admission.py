@@ -26,8 +26,8 @@ class Visitors:
         self.done[name] = asyncio.Event()
 
         async def visit() -> None:
-            with self.admission.enter(caller) as inside:
-                async with self.admission.turn(inside, priority=priority, deadline=deadline):
+            with self.admission.enter(caller):
+                async with self.admission.turn(caller, priority=priority, deadline=deadline):
                     self.order.append(name)
                     await self.done[name].wait()
 
@@ -127,17 +127,6 @@ async def test_who_has_fewer_running_is_next_even_if_its_last_turn_was_later() -
     assert visitors.order == ["a1", "c1", "b1", "b2"]
     await visitors.leave("a1", "b2", "a2")
     assert visitors.order[-1] == "a2"
-
-
-async def test_room_is_not_passed_back_and_forth_between_two() -> None:
-    """With two of one caller inside and one of the other, nobody makes room."""
-    visitors = Visitors(Admission(running=1, waiting=2))
-    tasks = [visitors.send(name, name[0]) for name in ("b1", "a1", "a2", "b2")]
-    await settle()
-    assert [task.done() for task in tasks] == [False, False, False, True]
-    with pytest.raises(Overloaded, match="in progress already"):
-        await tasks[3]
-    await visitors.leave("b1", "a1", "a2")
 
 
 async def test_what_turns_took_lately_is_what_the_next_is_expected_to_take() -> None:
@@ -262,8 +251,8 @@ async def test_a_deadline_that_comes_before_the_turn() -> None:
     """Turns were short lately, and then one is not."""
     admission = Admission(running=1, waiting=9)
     for _ in range(100):
-        with admission.enter("a") as inside:
-            async with admission.turn(inside):
+        with admission.enter("a"):
+            async with admission.turn("a"):
                 pass
     visitors = Visitors(admission)
     visitors.send("endless")
@@ -338,98 +327,60 @@ async def test_a_turn_that_comes_as_its_owner_leaves_goes_to_the_next() -> None:
     assert (visitors.admission.inside, visitors.admission.running) == (0, 0)
 
 
-class TestRoomForOthers:
-    """One caller has all places: one running, three waiting."""
-
-    @pytest.fixture
-    async def full(self) -> tuple[Visitors, dict[str, asyncio.Task[None]]]:
-        visitors = Visitors(Admission(running=1, waiting=3))
-        tasks = {name: visitors.send(name, "a") for name in ("a1", "a2", "a3", "a4")}
+class TestShares:
+    async def test_one_caller_alone_has_its_share_of_turns_and_places(self) -> None:
+        """Three of four turns, and nine of twelve places; another caller has the fourth turn at once."""
+        visitors = Visitors(Admission(running=4, waiting=8, share=0.75))
+        tasks = [visitors.send(f"a{number}", "a") for number in range(10)]
         await settle()
-        return visitors, tasks
-
-    async def test_the_newest_of_the_busiest_makes_it(
-        self, full: tuple[Visitors, dict[str, asyncio.Task[None]]]
-    ) -> None:
-        visitors, tasks = full
-        visitors.send("b1", "b")
-        await settle()
-        with pytest.raises(Overloaded, match="most requests in progress") as error:
-            await tasks["a4"]
+        assert visitors.order == ["a0", "a1", "a2"]
+        with pytest.raises(Overloaded, match="9 requests are in progress already, 9 of them of this caller") as error:
+            await tasks[9]
         assert error.value.retry_after >= 1
-        assert (visitors.admission.inside, visitors.admission.running, visitors.admission.waiting) == (4, 1, 3)
-        await visitors.leave("a1", "b1", "a2", "a3")
-        assert visitors.order == ["a1", "b1", "a2", "a3"]
-        assert (visitors.admission.inside, visitors.admission.running) == (0, 0)
-
-    async def test_one_that_its_client_leaves_in_the_same_moment_is_cancelled(
-        self, full: tuple[Visitors, dict[str, asyncio.Task[None]]]
-    ) -> None:
-        visitors, tasks = full
-        visitors.send("b1", "b")
-        await asyncio.sleep(0)
-        assert tasks["a4"].cancelling() == 1
-        tasks["a4"].cancel()
+        visitors.send("b0", "b")
         await settle()
-        assert tasks["a4"].cancelled()
-        await visitors.leave("a1", "b1", "a2", "a3")
-        assert visitors.admission.inside == 0
+        assert visitors.order == ["a0", "a1", "a2", "b0"]
+        await visitors.leave("a0")
+        assert "a3" not in visitors.order, "two callers have two turns each, or one is left"
+        await visitors.leave("b0")
+        assert visitors.order[-1] == "a3"
 
-    async def test_until_the_difference_is_less_than_two(
-        self, full: tuple[Visitors, dict[str, asyncio.Task[None]]]
-    ) -> None:
-        visitors, tasks = full
-        others = [visitors.send(f"b{number}", "b") for number in range(3)]
+    @pytest.mark.parametrize(("seconds", "refused"), [(1.99, True), (2.0, False)])
+    async def test_the_wait_of_a_caller_alone_is_that_for_its_share(self, seconds: float, refused: bool) -> None:
+        """Three of four turns are its own, of a second each, and two wait: the next is the last of three."""
+        clock = Clock()
+        visitors = Visitors(Admission(running=4, waiting=16, share=0.75, clock=clock))
+        for number in range(5):
+            visitors.send(str(number))
         await settle()
-        assert [task.done() for task in tasks.values()] == [False, False, True, True]
-        assert [task.done() for task in others] == [False, False, True]
-        for refused in (tasks["a3"], tasks["a4"], others[2]):
-            with pytest.raises(Overloaded):
-                await refused
-        assert visitors.admission.inside == 4
-
-    async def test_its_own_caller_gets_none(self, full: tuple[Visitors, dict[str, asyncio.Task[None]]]) -> None:
-        visitors, tasks = full
-        with pytest.raises(Overloaded, match="in progress already"):
-            await visitors.send("a5", "a")
-        assert not any(task.done() for task in tasks.values())
-
-    async def test_not_of_those_who_run(self) -> None:
-        visitors = Visitors(Admission(running=2, waiting=0))
-        tasks = [visitors.send(name, "a") for name in ("a1", "a2")]
+        task = visitors.send("last", deadline=clock.now + seconds)
         await settle()
-        with pytest.raises(Overloaded, match="in progress already"):
-            await visitors.send("b1", "b")
-        assert not any(task.done() for task in tasks)
-
-    async def test_who_makes_it_and_leaves_at_once_is_counted_once(
-        self, full: tuple[Visitors, dict[str, asyncio.Task[None]]]
-    ) -> None:
-        visitors, tasks = full
-        with visitors.admission.enter("b"):
-            tasks["a4"].cancel()
-            await settle()
-            assert (visitors.admission.inside, visitors.admission.running) == (4, 1)
-        await visitors.leave("a1", "a2", "a3")
-        assert visitors.order == ["a1", "a2", "a3"]
-        assert (visitors.admission.inside, visitors.admission.running) == (0, 0)
+        assert task.done() == refused
+        if refused:
+            with pytest.raises(Overloaded, match=r"in about 1\.0 s, too late"):
+                await task
 
 
 async def test_refusals_are_counted_by_their_reason() -> None:
     def counted() -> dict[str, float]:
-        reasons = ("full", "pushed_out", "too_late", "deadline")
+        reasons = ("full", "share", "too_late", "deadline")
         return {reason: metrics.counted("boundarymorph_select_refused_total", reason=reason) for reason in reasons}
 
     before = counted()
-    visitors = Visitors(Admission(running=1, waiting=2))
-    tasks = [visitors.send(name, "a") for name in ("a1", "a2", "a3", "a4")]
+    visitors = Visitors(Admission(running=2, waiting=2, share=0.75))
+    tasks = [visitors.send(name, name[0]) for name in ("a1", "a2", "a3", "a4")]
     await settle()
-    tasks.append(visitors.send("b1", "b", deadline=time.monotonic() + 1))
+    tasks.append(visitors.send("b1", "b"))
     await settle()
-    await visitors.leave("a1", "a2")
+    tasks.append(visitors.send("c1", "c"))
+    await settle()
+    await visitors.leave("a1", "a2", "a3", "b1")
+    tasks += [visitors.send("d1", "d"), visitors.send("d2", "d", deadline=time.monotonic() + 1)]
+    await settle()
+    await visitors.leave("d1")
     await asyncio.gather(*tasks, return_exceptions=True)
     grown = {reason: count - before[reason] for reason, count in counted().items()}
-    assert grown == {"full": 1, "pushed_out": 1, "too_late": 1, "deadline": 0}
+    assert grown == {"full": 1, "share": 1, "too_late": 1, "deadline": 0}
 
 
 @pytest.mark.parametrize("waiting", [1_000, 20])
@@ -442,8 +393,9 @@ async def test_nothing_is_lost_in_a_crowd(waiting: int) -> None:
         nonlocal most
         deadline = time.monotonic() + rng.uniform(0, 0.05) if rng.random() < 0.3 else None
         await asyncio.sleep(rng.uniform(0, 0.02))
-        with admission.enter(str(number % 5)) as inside:
-            async with admission.turn(inside, priority=number % 3, deadline=deadline):
+        caller = str(number % 5)
+        with admission.enter(caller):
+            async with admission.turn(caller, priority=number % 3, deadline=deadline):
                 most = max(most, admission.running)
                 await asyncio.sleep(rng.uniform(0, 0.002))
 

@@ -5,6 +5,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,8 +16,8 @@ import pytest
 from fastapi import FastAPI
 from pydantic import ValidationError
 
-from boundarymorph.access.memory import BytesInHand
 from boundarymorph.errors import Overloaded
+from boundarymorph.inference.shares import Shares
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.server.composition import Scoring
@@ -140,13 +141,13 @@ async def parts_of(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 class TestBytesInHand:
     def test_at_the_bound_and_over_it(self) -> None:
-        hand = BytesInHand(10)
-        with hand.of_request() as take:
+        hand = Shares(10, what="bytes")
+        with hand.holding("a") as take:
             take(4)
-            with hand.of_request() as other:
+            with hand.holding("b") as other:
                 other(6)
-                for refused in (take, other, hand.check):
-                    with pytest.raises(Overloaded, match="10 bytes"):
+                for refused in (take, other, partial(hand.check, "c")):
+                    with pytest.raises(Overloaded, match="10 of 10 bytes"):
                         refused(1)
                 take(0)
             assert hand.total == 4
@@ -154,9 +155,11 @@ class TestBytesInHand:
         assert hand.total == 0
 
     def test_a_body_may_always_have_room(self) -> None:
-        assert Limits(body_bytes=2_048, bytes_in_hand=2_048).bytes_in_hand == 2_048
-        with pytest.raises(ValidationError, match="under body_bytes"):
-            Limits(body_bytes=2_049, bytes_in_hand=2_048)
+        """The largest body fits into the share of one key."""
+        for share, bytes_in_hand in ((0.75, 4_096), (1.0, 3_072)):
+            Limits(body_bytes=3_072, bytes_in_hand=bytes_in_hand, key_share=share)
+            with pytest.raises(ValidationError, match=r"leave 3,07\d bytes to a key, under body_bytes"):
+                Limits(body_bytes=3_073, bytes_in_hand=bytes_in_hand, key_share=share)
 
     @pytest.mark.parametrize("declared", [True, False])
     @pytest.mark.parametrize(
@@ -174,8 +177,10 @@ class TestBytesInHand:
     async def test_of_every_route_that_reads_one(
         self, tmp_path: Path, role: str, method: str, path: str, wanted: object, declared: bool
     ) -> None:
-        app = application(role, Settings(data_directory=tmp_path, limits=Limits(body_bytes=4_096, bytes_in_hand=8_192)))
-        hand: BytesInHand = app.state.access.bytes_in_hand
+        app = application(
+            role, Settings(data_directory=tmp_path, limits=Limits(body_bytes=4_096, bytes_in_hand=8_192, key_share=1))
+        )
+        hand: Shares = app.state.access.bytes_in_hand
         body = orjson.dumps(wanted)
 
         async def in_pieces() -> AsyncIterator[bytes]:
@@ -190,13 +195,13 @@ class TestBytesInHand:
             await ready(client)
             if role != "scorer":
                 await client.put("/indexes/texts")
-            with hand.of_request() as others:
+            with hand.holding("others") as others:
                 others(8_192 - len(body) + 1)
                 refused = await send(client)
                 assert "8,192" in problem(refused, 429, "overloaded")
                 assert int(refused.headers["retry-after"]) >= 1
                 assert hand.total == 8_192 - len(body) + 1
-            with hand.of_request() as others:
+            with hand.holding("others") as others:
                 others(8_192 - len(body))
                 accepted = await send(client)
                 assert accepted.is_success, accepted.text
@@ -204,7 +209,7 @@ class TestBytesInHand:
 
     async def test_are_counted_before_they_are_read_where_their_number_is_declared(self, tmp_path: Path) -> None:
         app = create_app(Settings(data_directory=tmp_path), build=fake_service)
-        hand: BytesInHand = app.state.access.bytes_in_hand
+        hand: Shares = app.state.access.bytes_in_hand
         read = False
 
         async def body() -> AsyncIterator[bytes]:
@@ -214,7 +219,7 @@ class TestBytesInHand:
 
         async with client_of(app) as client:
             await ready(client)
-            with hand.of_request() as others:
+            with hand.holding("others") as others:
                 others(2**30 - 99)
                 refused = await client.post("/select", content=body(), headers={"content-length": "100"})
                 problem(refused, 429, "overloaded")
@@ -222,7 +227,7 @@ class TestBytesInHand:
 
     async def test_are_given_back_whatever_becomes_of_the_request(self, tmp_path: Path) -> None:
         app = create_app(Settings(data_directory=tmp_path), build=fake_service)
-        hand: BytesInHand = app.state.access.bytes_in_hand
+        hand: Shares = app.state.access.bytes_in_hand
         async with client_of(app) as client:
             await ready(client)
             problem(await client.post("/select", content=b"{"), 422, "invalid-input")

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from boundarymorph.access.admission import Admission
-from boundarymorph.access.memory import BytesInHand
+from boundarymorph.inference.shares import Shares
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selector.selector import Selector
@@ -43,7 +43,7 @@ async def whole_body(client: httpx.AsyncClient, size: int) -> httpx.Response:
 
 async def bodies_at_a_time(client: httpx.AsyncClient, size: int) -> httpx.Response:
     """So many bytes, of which another request has 1,024."""
-    with Held.bytes_in_hand.of_request() as take:
+    with Held.bytes_in_hand.holding("others") as take:
         take(1_024)
         return await whole_body(client, size - 1_024)
 
@@ -73,7 +73,7 @@ class Held(SeededScorer):
 
     open: asyncio.Event
     admission: Admission
-    bytes_in_hand: BytesInHand
+    bytes_in_hand: Shares
 
     async def score(self, *given: Any, **options: Any) -> Scores:
         await self.open.wait()
@@ -84,11 +84,11 @@ class Held(SeededScorer):
 class Case:
     """A limit's value, with others that it needs; what is sent of a size; how one over it is refused."""
 
-    value: int
+    value: float
     send: Send
     status: int = 422
     slug: str = "limit-exceeded"
-    others: tuple[tuple[str, int], ...] = ()
+    others: tuple[tuple[str, float], ...] = ()
     total: int = 0  # the size that is just within it, where that is not the value
 
 
@@ -119,12 +119,13 @@ CASES = {
             query_embedding=lambda size: [1.0] * size,
         ),
     ),
-    "sessions": Case(2, at_a_time, 429, "overloaded", others=(("waiting", 0),)),
-    "waiting": Case(1, at_a_time, 429, "overloaded", others=(("sessions", 2),), total=3),
+    "sessions": Case(2, at_a_time, 429, "overloaded", others=(("waiting", 0), ("key_share", 1))),
+    "waiting": Case(1, at_a_time, 429, "overloaded", others=(("sessions", 2), ("key_share", 1)), total=3),
     "key_sessions": Case(2, at_a_time, 429, "overloaded", others=(("sessions", 4),)),
+    "key_share": Case(0.75, at_a_time, 429, "overloaded", others=(("sessions", 4), ("waiting", 0)), total=3),
     "deadline_seconds": Case(3, select(deadline_ms=lambda size: 1_000 * size)),
     "texts": Case(3, to_score),
-    "bytes_in_hand": Case(2_048, bodies_at_a_time, 429, "overloaded", others=(("body_bytes", 1_536),)),
+    "bytes_in_hand": Case(2_048, bodies_at_a_time, 429, "overloaded", others=(("body_bytes", 1_536), ("key_share", 1))),
 }
 
 
@@ -141,7 +142,7 @@ async def test_at_it_and_over_it(name: str, tmp_path: Path) -> None:
     )
     if case.send is at_a_time:
         settings = settings.model_copy(update={"budget": 1})
-    most = case.total or case.value
+    most = case.total or int(case.value)
     async with client_under(settings, scorer=case.send is to_score) as client:
         answer(await case.send(client, most))
     async with client_under(settings, scorer=case.send is to_score) as client:

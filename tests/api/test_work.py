@@ -77,7 +77,7 @@ class TestKinds:
             monkeypatch.setattr(LocalIndex, kind, gate.before(getattr(LocalIndex, kind)))
             uploads = [upload(client) for _ in range(40)]
             try:
-                await gate.reached(4)
+                await gate.reached(3)
                 async with asyncio.timeout(SECONDS / 2):
                     request = {"query": "q", "index": "texts", "budget": 2, "k": 2, "deadline_ms": 10_000}
                     assert answer(await client.post("/select", json=request))["status"] == "complete"
@@ -95,7 +95,7 @@ class TestKinds:
             monkeypatch.setattr(LocalCatalog, "describe", gate.before(LocalCatalog.describe))
             looks = [asyncio.create_task(client.get("/indexes/texts")) for _ in range(40)]
             try:
-                await gate.reached(4)
+                await gate.reached(3)
                 async with asyncio.timeout(SECONDS / 2):
                     request = {"query": "q", "index": "texts", "budget": 2, "k": 2, "deadline_ms": 10_000}
                     assert answer(await client.post("/select", json=request))["status"] == "complete"
@@ -111,7 +111,7 @@ class TestRefusals:
     async def test_of_uploads(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         gate = Gate()
         work = WorkSettings(write_threads=1, write_waiting=1)
-        async with filled(Settings(data_directory=tmp_path, work=work)) as client:
+        async with filled(Settings(data_directory=tmp_path, work=work, limits=Limits(key_share=1))) as client:
             monkeypatch.setattr(LocalIndex, "upsert", gate.before(LocalIndex.upsert))
             first = upload(client)
             await gate.reached(1)
@@ -127,7 +127,7 @@ class TestRefusals:
     async def test_of_reads(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         gate = Gate()
         work = WorkSettings(read_threads=1, read_waiting=1)
-        async with filled(Settings(data_directory=tmp_path, work=work)) as client:
+        async with filled(Settings(data_directory=tmp_path, work=work, limits=Limits(key_share=1))) as client:
             monkeypatch.setattr(LocalCatalog, "list", gate.before(LocalCatalog.list))
             looks = [asyncio.create_task(client.get("/indexes")) for _ in range(2)]
             await gate.reached(1)
@@ -163,7 +163,7 @@ class TestRefusals:
         gate = Gate()
         work = WorkSettings(parsing_threads=1, parsing_waiting=1)
         before = metrics.counted("boundarymorph_work_refused_total", kind="parsing")
-        async with filled(Settings(data_directory=tmp_path, work=work)) as client:
+        async with filled(Settings(data_directory=tmp_path, work=work, limits=Limits(key_share=1))) as client:
             monkeypatch.setattr("boundarymorph.api.select._parse", gate.before(parse_select()))
             request = {"query": "q", "index": "texts", "budget": 0, "k": 2}
             selections = [asyncio.create_task(client.post("/select", json=request)) for _ in range(2)]
@@ -338,7 +338,7 @@ class TestBytesOfStreamedUploads:
     """So many bytes as an upload keeps at a time are in hand from its beginning to its end."""
 
     async def test_are_in_hand(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        limits = Limits(line_bytes=2_048, body_bytes=4_096, bytes_in_hand=20 * 2**20)
+        limits = Limits(line_bytes=2_048, body_bytes=4_096, bytes_in_hand=20 * 2**20, key_share=1)
         held = ingestion.BATCH_BYTES + 2_048
         settings = Settings(data_directory=tmp_path, limits=limits)
         app = create_app(settings, build=fake_service)

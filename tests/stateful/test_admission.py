@@ -1,24 +1,26 @@
-"""Admission against a model of a few lines: two turns, three places to wait, at most four requests per caller, and a
-clock that only the test moves."""
+"""Admission against a model of a few lines: four turns, five places to wait, a share of three quarters, at most six
+requests per caller, and a clock that only the test moves. Shares against a dictionary."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from boundarymorph.access.admission import FEWER, Admission
-from boundarymorph.access.memory import BytesInHand
+from boundarymorph.access.admission import Admission
 from boundarymorph.errors import Overloaded
+from boundarymorph.inference.shares import Shares
 from tests.clocks import StoppedLoop
 from tests.stateful.profile import draws
 
-RUNNING, WAITING, OF_CALLER = 2, 3, 4
-IN_HAND = 10
+RUNNING, WAITING, OF_CALLER = 4, 5, 6
+SHARE, TIMES_WHAT_IS_LEFT = 0.75, 3
+MOST = 12
 
 
 @dataclass(eq=False)
@@ -38,7 +40,9 @@ class AdmissionMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.loop = StoppedLoop()
-        self.admission = Admission(running=RUNNING, waiting=WAITING, of_caller=OF_CALLER, clock=self.loop.time)
+        self.admission = Admission(
+            running=RUNNING, waiting=WAITING, share=SHARE, of_caller=OF_CALLER, clock=self.loop.time
+        )
         self.inside: list[Request] = []
         self.last_turn: dict[str, int] = {}
         self.turns = 0
@@ -52,24 +56,19 @@ class AdmissionMachine(RuleBasedStateMachine):
     def send(self, caller: str, priority: int, seconds: float | None) -> None:
         deadline = None if seconds is None else self.loop.now + seconds
         inside = Counter(request.caller for request in self.inside)
-        full, busy = len(self.inside) == RUNNING + WAITING, self.running() == RUNNING
+        room = allowed(inside, RUNNING + WAITING, caller)
+        turn = allowed(self.turns_of(), RUNNING, caller)
         request = Request(caller, priority, deadline, asyncio.Event())
         request.task = self.loop.create_task(self.visit(request))
-        crowd = max((inside[waiting.caller] for waiting in self.inside if not waiting.running), default=0)
         self.step(request)
-        made_room = [other for other in self.before if other.refusal and "most requests in progress" in other.refusal]
         if inside[caller] == OF_CALLER:
             assert request.refusal is not None and "limits.key_sessions" in request.refusal
-            assert not made_room
-        elif full:
-            fair = crowd >= inside[caller] + FEWER
-            assert len(made_room) == fair
-            assert all(inside[other.caller] == crowd for other in made_room)
-            assert fair or (request.refusal is not None and "in progress already" in request.refusal)
+        elif not room:
+            assert request.refusal is not None and "in progress already" in request.refusal
         elif seconds is not None and seconds < 0:
             assert request.refusal is not None and "the deadline came" in request.refusal
         elif request.refusal is not None:
-            assert busy and seconds is not None and "too late" in request.refusal
+            assert not turn and seconds is not None and "too late" in request.refusal
 
     @precondition(lambda self: self.running())
     @rule(choice=st.integers(0, 99), seconds=st.sampled_from([0.0, 0.5, 2.0]))
@@ -109,7 +108,10 @@ class AdmissionMachine(RuleBasedStateMachine):
     @invariant()
     def bounds_hold_and_nobody_is_lost(self) -> None:
         assert self.admission.inside == len(self.inside) <= RUNNING + WAITING
-        assert self.admission.running == self.running() == min(RUNNING, len(self.inside))
+        assert self.admission.running == self.running() <= RUNNING
+        turns = self.turns_of()
+        for request in self.inside:
+            assert request.running or not allowed(turns, RUNNING, request.caller), "it could have its turn"
         assert max(Counter(request.caller for request in self.inside).values(), default=0) <= OF_CALLER
 
     def teardown(self) -> None:
@@ -120,7 +122,10 @@ class AdmissionMachine(RuleBasedStateMachine):
         self.loop.close()
 
     def running(self) -> int:
-        return sum(request.running for request in self.inside)
+        return self.turns_of().total()
+
+    def turns_of(self) -> Counter[str]:
+        return Counter(request.caller for request in self.inside if request.running)
 
     def step(self, arrived: Request | None = None, *, fair: bool = True) -> None:
         """Let everything happen that can, and check that whoever got a turn was the one to get it."""
@@ -142,7 +147,9 @@ class AdmissionMachine(RuleBasedStateMachine):
     def check_fair(self, granted: Request, waited: list[Request], running: Counter[str]) -> None:
         rivals = [request for request in waited if request in self.inside]
         claims = {
-            request.caller: (running[request.caller], self.last_turn.get(request.caller, 0)) for request in rivals
+            request.caller: (running[request.caller], self.last_turn.get(request.caller, 0))
+            for request in rivals
+            if allowed(running, RUNNING, request.caller)
         }
         if granted.caller in claims:  # it may have come and gone in one step
             assert claims[granted.caller] == min(claims.values())
@@ -151,8 +158,8 @@ class AdmissionMachine(RuleBasedStateMachine):
 
     async def visit(self, request: Request) -> None:
         try:
-            with self.admission.enter(request.caller) as inside:
-                async with self.admission.turn(inside, priority=request.priority, deadline=request.deadline):
+            with self.admission.enter(request.caller):
+                async with self.admission.turn(request.caller, priority=request.priority, deadline=request.deadline):
                     request.running = True
                     await request.done.wait()
         except Overloaded as refusal:
@@ -164,40 +171,68 @@ async def _settle() -> None:
         await asyncio.sleep(0)
 
 
-class BytesMachine(RuleBasedStateMachine):
-    """Bytes in hand against a dictionary of what each request has taken."""
+def allowed(held: Counter[str], most: int, caller: str, amount: int = 1) -> bool:
+    """What `Shares` is to allow: some of what is left, up to three times what would be left, or any of it to who has
+    none."""
+    left = most - held.total() - amount
+    fair = not held[caller] or held[caller] + amount <= TIMES_WHAT_IS_LEFT * left
+    return not amount or (left >= 0 and fair)
+
+
+class SharesMachine(RuleBasedStateMachine):
+    """Shares against a dictionary of what each caller has taken."""
 
     @initialize()
     def begin(self) -> None:
-        self.hand = BytesInHand(IN_HAND)
-        self.taken: dict[int, int] = {}
-        self.open: dict[int, tuple[contextlib.ExitStack, object]] = {}
+        self.shares = Shares(MOST, SHARE)
+        self.taken: Counter[str] = Counter()
+        self.open: dict[int, tuple[contextlib.ExitStack, Callable[[int], None], str]] = {}
+        self.of_request: Counter[int] = Counter()
 
-    @rule(name=st.integers(0, 3), size=st.integers(0, IN_HAND + 1))
-    def take(self, name: int, size: int) -> None:
+    @rule(name=st.integers(0, 5), amount=st.integers(0, MOST + 1))
+    def take(self, name: int, amount: int) -> None:
+        caller = "abc"[name % 3]
         if name not in self.open:
             stack = contextlib.ExitStack()
-            self.open[name] = stack, stack.enter_context(self.hand.of_request())
+            self.open[name] = stack, stack.enter_context(self.shares.holding(caller)), caller
+        fits = allowed(self.taken, MOST, caller, amount)
         try:
-            self.open[name][1](size)  # type: ignore[operator]
+            self.open[name][1](amount)
         except Overloaded:
-            assert sum(self.taken.values()) + size > IN_HAND
+            assert not fits
         else:
-            self.taken[name] = self.taken.get(name, 0) + size
+            assert fits
+            self.taken[caller] += amount
+            self.of_request[name] += amount
 
     @precondition(lambda self: self.open)
-    @rule(choice=st.integers(0, 3))
+    @rule(choice=st.integers(0, 5))
     def end(self, choice: int) -> None:
         name = list(self.open)[choice % len(self.open)]
-        self.open.pop(name)[0].close()
-        self.taken.pop(name, None)
+        stack, _, caller = self.open.pop(name)
+        stack.close()
+        self.taken[caller] -= self.of_request.pop(name, 0)
+
+    @rule(amount=st.integers(1, MOST))
+    def a_newcomer(self, amount: int) -> None:
+        """Whoever comes finds room for what is left."""
+        assert self.shares.allows("new", amount) == (amount <= MOST - self.taken.total())
 
     @invariant()
     def as_the_model(self) -> None:
-        assert self.hand.total == sum(self.taken.values()) <= IN_HAND
+        assert self.shares.total == self.taken.total() <= MOST
+        assert all(self.shares.held(caller) == self.taken[caller] for caller in "abc")
+
+    @invariant()
+    def who_is_alone_takes_no_more_than_its_share_bit_by_bit(self) -> None:
+        if not self.taken.total():
+            shares = Shares(MOST, SHARE)
+            while shares.allows("a"):
+                shares.take("a")
+            assert shares.total == shares.alone == SHARE * MOST
 
 
 TestAdmission = AdmissionMachine.TestCase
 TestAdmission.settings = draws(40, 30)
-TestBytesInHand = BytesMachine.TestCase
-TestBytesInHand.settings = draws(20, 20)
+TestShares = SharesMachine.TestCase
+TestShares.settings = draws(20, 20)

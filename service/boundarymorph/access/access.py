@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from boundarymorph.access.admission import Admission
 from boundarymorph.access.keys import KeyRing
-from boundarymorph.access.memory import BytesInHand
 from boundarymorph.access.rates import RateLimits
 from boundarymorph.inference.executors import BoundedExecutor
+from boundarymorph.inference.shares import Shares
 from boundarymorph.settings import Settings, WorkSettings
 
 
@@ -25,11 +25,14 @@ class Work:
     write: BoundedExecutor
 
     @classmethod
-    def of(cls, settings: WorkSettings) -> Work:
+    def of(cls, settings: WorkSettings, share: float) -> Work:
+        def executor(kind: str, threads: int, waiting: int) -> BoundedExecutor:
+            return BoundedExecutor(kind, threads=threads, waiting=waiting, share=share)
+
         return cls(
-            BoundedExecutor("parsing", threads=settings.parsing_threads, waiting=settings.parsing_waiting),
-            BoundedExecutor("read", threads=settings.read_threads, waiting=settings.read_waiting),
-            BoundedExecutor("write", threads=settings.write_threads, waiting=settings.write_waiting),
+            executor("parsing", settings.parsing_threads, settings.parsing_waiting),
+            executor("read", settings.read_threads, settings.read_waiting),
+            executor("write", settings.write_threads, settings.write_waiting),
         )
 
     async def close(self) -> None:
@@ -50,9 +53,11 @@ class Access:
         self.rates = RateLimits(
             settings.rate_limits, self.keys.callers, url=None if redis is None else redis.get_secret_value()
         )
-        self.admission = Admission(running=settings.sessions, waiting=limits.waiting, of_caller=limits.key_sessions)
-        self.bytes_in_hand = BytesInHand(limits.bytes_in_hand)
-        self.work = Work.of(settings.work)
+        self.admission = Admission(
+            running=settings.sessions, waiting=limits.waiting, share=limits.key_share, of_caller=limits.key_sessions
+        )
+        self.bytes_in_hand = Shares(limits.bytes_in_hand, limits.key_share, what="bytes (limits.bytes_in_hand)")
+        self.work = Work.of(settings.work, limits.key_share)
 
     async def close(self) -> None:
         """Release threads and connections."""

@@ -14,6 +14,7 @@ from starlette.types import Message, Receive, Send
 from boundarymorph import parsing
 from boundarymorph.access.access import Access
 from boundarymorph.errors import BodyTooLarge, BodyTooSlow, LimitExceeded
+from boundarymorph.inference.shares import CALLER
 from boundarymorph.settings import Limits
 
 LARGE = 2**15  # bytes from which a body is parsed in a thread instead of on the event loop
@@ -33,8 +34,8 @@ async def read(request: Request, access: Access, most: int | None = None) -> byt
     if declared.isdecimal():
         if int(declared) > limit:
             raise _too_large(limit)
-        access.bytes_in_hand.check(int(declared))
-    take = request.state.until_end.enter_context(access.bytes_in_hand.of_request())
+        access.bytes_in_hand.check(CALLER.get(), int(declared))
+    take = request.state.until_end.enter_context(access.bytes_in_hand.holding(CALLER.get()))
     chunks, size = [], 0
     try:
         async with asyncio.timeout(seconds):
@@ -97,8 +98,8 @@ def streamed(request: Request, access: Access, held: int) -> AsyncIterator[bytes
     declared length if it is less, count towards limits.bytes_in_hand until the request ends. Raises Overloaded."""
     declared = request.headers.get("content-length", "")
     size = min(held, int(declared)) if declared.isdecimal() else held
-    take = request.state.until_end.enter_context(access.bytes_in_hand.of_request())
-    take(min(size, access.settings.limits.bytes_in_hand))
+    take = request.state.until_end.enter_context(access.bytes_in_hand.holding(CALLER.get()))
+    take(min(size, access.bytes_in_hand.alone))
     return chunks(request)
 
 

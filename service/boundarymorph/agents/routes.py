@@ -21,7 +21,7 @@ from boundarymorph.agents.loopback import Loopback
 from boundarymorph.agents.rest import Rest, ToolError
 from boundarymorph.agents.schemas import json_schema
 from boundarymorph.api import openapi, problems
-from boundarymorph.api.dependencies import BEARER, AccessOf
+from boundarymorph.api.dependencies import BEARER, AccessOf, identify
 from boundarymorph.errors import PROBLEM_TYPE, InvalidInput
 from boundarymorph.telemetry import logs, tracing
 
@@ -31,9 +31,7 @@ HERE = ("localhost", "127.0.0.1", "::1")
 
 async def _identified(request: Request, access: AccessOf, _: Annotated[object, Security(BEARER)]) -> str:
     """Return the name of a caller with scope `select`. Its rate limit applies when the tools call the API."""
-    caller = access.keys.caller(request.headers.get("authorization"))
-    request.state.caller = caller.name
-    return caller.within(Scope.SELECT).name
+    return identify(request, access).within(Scope.SELECT).name
 
 
 CallerOf = Annotated[str, Depends(_identified)]

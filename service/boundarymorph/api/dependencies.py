@@ -6,6 +6,7 @@ They are coroutines because FastAPI calls plain functions in threads, which take
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import httpx
@@ -17,6 +18,7 @@ from boundarymorph.access.access import Access
 from boundarymorph.access.keys import Caller, Scope
 from boundarymorph.api.schemas import Ready
 from boundarymorph.errors import InvalidInput
+from boundarymorph.inference.shares import CALLER
 from boundarymorph.retrieval.observed import ObservedRetriever
 from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.scoring.batching import BatchingScorer
@@ -109,8 +111,7 @@ def allowed(scope: Scope) -> Callable[..., Awaitable[str]]:
 
     async def caller(request: Request, _: Annotated[object, Security(BEARER)]) -> str:
         found = await access(request)
-        identified = found.keys.caller(request.headers.get("authorization"))
-        request.state.caller = identified.name  # for the access log, even if the request is refused
+        identified = identify(request, found)
         request.state.permitted = permitted = identified.within(scope)
         request.state.decision = decision = await found.rates.take(permitted.name)
         decision.check()
@@ -121,6 +122,27 @@ def allowed(scope: Scope) -> Callable[..., Awaitable[str]]:
         return permitted.name
 
     return caller
+
+
+def identify(request: Request, access: Access) -> Caller:
+    """Return who sends a request, for the access log too, and note on whose behalf its work is done: a key or, if there
+    are none, the address that the request comes from. Raises Unauthenticated."""
+    caller = access.keys.caller(request.headers.get("authorization"))
+    request.state.caller = caller.name
+    if caller.keys:
+        CALLER.set(caller.name)
+    elif request.client is not None:  # within the process, a tool has the address of its own caller
+        CALLER.set(_network(request.client.host))
+    return caller
+
+
+def _network(host: str) -> str:
+    """Return an address; of IPv6 the first half, since one machine has all of the second."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host
+    return host if address.version == 4 else str(ip_network((int(address) >> 64 << 64, 64)))
 
 
 def _refuse_unknown_parameters(request: Request) -> None:

@@ -20,6 +20,7 @@ from boundarymorph.api.dependencies import AccessOf, CallerOf, SelectorOf, permi
 from boundarymorph.api.select_schemas import RoundEvent, SelectRequest, SelectResponse
 from boundarymorph.api.translate import event_of, response_of, task_of
 from boundarymorph.errors import BoundaryMorphError
+from boundarymorph.inference.shares import CALLER
 from boundarymorph.selector.result import Progress, SelectionResult
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionTask
@@ -46,7 +47,7 @@ async def select(
     `Accept: text/event-stream`, sends an event before each round, and finally the set."""
     watch, arrival = Stopwatch(), time.monotonic()
     async with AsyncExitStack() as held:
-        visit = held.enter_context(access.admission.enter(caller))
+        held.enter_context(access.admission.enter(CALLER.get()))
         with watch.stage("receive"):
             body = await bodies.read(request, access)
         with watch.stage("parse"):
@@ -54,7 +55,7 @@ async def select(
             task = replace(task, caller=caller)
         if wanted.index is not None:
             permitted(request).require(wanted.index)
-        turn = access.admission.turn(visit, priority=wanted.priority, deadline=task.deadline.moment)
+        turn = access.admission.turn(CALLER.get(), priority=wanted.priority, deadline=task.deadline.moment)
         explain = bool(wanted.explain)
         answer = partial(response_of, task=task, explain=explain)
         if EVENTS in request.headers.get("accept", ""):

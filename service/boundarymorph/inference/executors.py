@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 from boundarymorph.errors import Overloaded
+from boundarymorph.inference.shares import CALLER, Shares, Turns
 from boundarymorph.telemetry import metrics
 
+UNBOUNDED = 2**31
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 
@@ -48,12 +50,6 @@ def awaited() -> Iterator[Context]:
         abandoned.set()
 
 
-async def in_thread(executor: Executor, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
-    """Call the function in a thread of the executor."""
-    with awaited() as context:
-        return await asyncio.wrap_future(executor.submit(lambda: context.run(function, *args)))
-
-
 async def in_default_thread(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
     """A `Run` in the event loop's own threads, without a bound, for programs that do one thing at a time."""
     return await asyncio.to_thread(function, *args)
@@ -62,61 +58,68 @@ async def in_default_thread(function: Callable[[*Arguments], Result], *args: *Ar
 class BoundedExecutor:
     """Runs at most `threads` calls at a time while `waiting` more may wait; rejects any beyond that.
 
-    kind: of work; its name in messages, metrics and in the settings `work.{kind}_threads` and `work.{kind}_waiting`. A
-    cancelled call keeps its place until its thread is free again.
+    A caller has a share of threads and places (`Shares`), and callers take turns (`Turns`). kind: of work; its name in
+    messages, metrics and in the settings `work.{kind}_threads` and `work.{kind}_waiting`. A cancelled call keeps its
+    place until its thread is free again. All calls are made on one event loop.
     """
 
-    def __init__(self, kind: str, *, threads: int, waiting: int) -> None:
+    def __init__(self, kind: str, *, threads: int, waiting: int = UNBOUNDED, share: float = 1.0) -> None:
+        """waiting: unbounded if something else bounds the calls. share: of one caller, as in `Shares`."""
         self._kind = kind
-        self._most = threads + waiting
+        what = f"places for work of the kind '{kind}' (work.{kind}_threads and work.{kind}_waiting)"
+        self._places = Shares(threads + waiting, share, what=what)
+        self._turns = Turns(threads, share)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=kind)
-        self._lock = threading.Lock()
-        self._taken = 0
 
     @property
     def taken(self) -> int:
         """Number of places taken by calls that run or wait, and by `place`."""
-        return self._taken
+        return self._places.total
 
     async def run(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
-        """Call the function in a thread. Raises Overloaded if all places are taken, and what the function raises."""
+        """Call the function in a thread. Raises Overloaded if there is no place, and what the function raises."""
         with self.place() as run:
             return await run(function, *args)
 
     @contextmanager
     def place(self) -> Iterator[Run]:
         """Reserve one place for several calls in sequence, none of which is rejected. Raises Overloaded."""
-        self._take()
+        caller = CALLER.get()
+        try:
+            self._places.take(caller)
+        except Overloaded:
+            metrics.work_refused.labels(self._kind).inc()
+            raise
         latest: Future[Any] | None = None
 
         async def run(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
             nonlocal latest
+            await self._turns.take(caller)
             with awaited() as context:
                 latest = future = self._threads.submit(lambda: context.run(function, *args))
+                _when_done(future, self._turns.give_back, caller)
                 return await asyncio.wrap_future(future)
 
         try:
             yield run
         finally:
-            if latest is None:
-                self._give_back()
+            if latest is None or latest.done():
+                self._places.give_back(caller)
             else:
-                latest.add_done_callback(self._give_back)
+                _when_done(latest, self._places.give_back, caller)
 
     async def close(self) -> None:
         """Wait for running calls, and cancel waiting ones."""
+        self._turns.close()
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 
-    def _take(self) -> None:
-        with self._lock:
-            if self._taken >= self._most:
-                metrics.work_refused.labels(self._kind).inc()
-                raise Overloaded(
-                    f"{self._taken} calls of the kind '{self._kind}' are running or waiting, as many as "
-                    f"work.{self._kind}_threads and work.{self._kind}_waiting allow; try again later"
-                )
-            self._taken += 1
 
-    def _give_back(self, _: object = None) -> None:
-        with self._lock:
-            self._taken -= 1
+def _when_done(future: Future[Any], function: Callable[[str], None], caller: str) -> None:
+    """Call the function on this event loop once a thread is done with its call."""
+    loop = asyncio.get_running_loop()
+
+    def done(_: Future[Any]) -> None:
+        with suppress(RuntimeError):  # the loop is closed, and everything on it has ended
+            loop.call_soon_threadsafe(function, caller)
+
+    future.add_done_callback(done)

@@ -24,10 +24,13 @@ class IndexRetriever:
     The caller closes the catalog and the encoder. encoder: None if every index has its users' own vectors.
     """
 
-    def __init__(self, catalog: Catalog, encoder: Encoder | None, *, threads: int = 4, waiting: int = 512) -> None:
+    def __init__(
+        self, catalog: Catalog, encoder: Encoder | None, *, threads: int = 4, waiting: int = 512, share: float = 1.0
+    ) -> None:
+        """share: of the threads and places that one caller gets, as in `Shares`."""
         self._catalog = catalog
         self._encoder = encoder
-        self._executor = BoundedExecutor("search", threads=threads, waiting=waiting)
+        self._executor = BoundedExecutor("search", threads=threads, waiting=waiting, share=share)
 
     async def retrieve(self, index: str, search: Search) -> Retrieved:
         search.condition  # noqa: B018  reject a malformed filter before anything else

@@ -5,15 +5,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
-from typing import TypeVar, TypeVarTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.caching.known import TaskScores
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded
-from boundarymorph.inference.executors import in_thread
+from boundarymorph.inference.executors import BoundedExecutor
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import VectorSource
@@ -37,8 +35,6 @@ from boundarymorph.selector.task import SelectionTask
 from boundarymorph.selector.texts import Texts
 
 log = logging.getLogger(__name__)
-Arguments = TypeVarTuple("Arguments")
-Outcome = TypeVar("Outcome")
 Session = SelectionSession | ExhaustiveSession
 NOTHING = np.empty(0, dtype=np.intp)
 EMPTY = Selection(NOTHING, np.empty(0), np.empty(0), np.empty(0, np.bool_))
@@ -67,7 +63,7 @@ class SelectionRun:
         pace: Pace,
         running: Callable[[], int],
         observer: Observer,
-        executor: Executor,
+        executor: BoundedExecutor,
     ) -> None:
         self._task = task
         self._candidates = candidates
@@ -75,7 +71,7 @@ class SelectionRun:
         self._pace = pace
         self._running = running
         self._observer = observer
-        self._executor = executor
+        self._in_thread = executor.run
         self._documents: dict[str, Document] = {}
         self._warnings: list[str] = []
 
@@ -383,9 +379,6 @@ class SelectionRun:
         if error.public != str(error):
             log.warning("%s: %s", shortfall, error)
         self._warnings.append(f"{shortfall}: {error.public}")
-
-    async def _in_thread(self, function: Callable[[*Arguments], Outcome], *args: *Arguments) -> Outcome:
-        return await in_thread(self._executor, function, *args)
 
 
 def _believed(session: Session, rank_all: bool) -> tuple[Selection, float]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from boundarymorph.caching.known import KnownScores
 from boundarymorph.caching.scores import ScoreCache
+from boundarymorph.inference.executors import BoundedExecutor
 from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.selector.observer import Observer
@@ -34,15 +33,17 @@ class Selector:
         *,
         identity: Callable[[], str | None] | None = None,
         threads: int = 2,
+        share: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """cache: of scores; identity: the name under which it stores them, as in `KnownScores`."""
+        """cache: of scores; identity: the name under which it stores them, as in `KnownScores`; share: of the threads
+        that one caller gets, as in `Shares`."""
         self._retriever = retriever
         self._known = KnownScores(scorer, cache, identity=identity, clock=clock)
         self._pace = Pace()
         self._running = 0
         self._clock = clock
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="selector")
+        self._executor = BoundedExecutor("selector", threads=threads, share=share)
 
     async def select(self, task: SelectionTask, watch: Stopwatch | None = None) -> SelectionResult:
         """Carry out one task. A cancelled task makes no further calls.
@@ -85,5 +86,5 @@ class Selector:
 
     async def close(self) -> None:
         """Wait for the threads, and for pending writes to the cache."""
-        await asyncio.to_thread(self._executor.shutdown)
+        await self._executor.close()
         await self._known.close()

@@ -156,7 +156,13 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
     threadpool_limits(1, user_api="blas")  # affects only libraries that are loaded already
     threads = LOCAL_THREADS if settings.milvus.url is None else settings.milvus.connections
     work = settings.work
-    retriever = IndexRetriever(catalog, encoder, threads=work.search_threads or threads, waiting=work.search_waiting)
+    retriever = IndexRetriever(
+        catalog,
+        encoder,
+        threads=work.search_threads or threads,
+        waiting=work.search_waiting,
+        share=settings.limits.key_share,
+    )
     probes: dict[str, Probe] = {"indexes": probe_of_indexes(catalog)}
     if not encoder_is_paid(settings.encoder):
         probes["encoder"] = lambda deadline: bare.encode_query(PROBE)
@@ -217,6 +223,7 @@ def _selector(settings: Settings, retriever: Retriever, scorer: Scorer, caches: 
         caches.scores,
         identity=_identity(scorer),
         threads=settings.selector_threads,
+        share=settings.limits.key_share,
     )
 
 

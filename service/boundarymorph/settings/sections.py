@@ -34,6 +34,13 @@ class Limits(BaseModel, extra="forbid"):
     key_sessions: int | None = Field(
         None, ge=1, description="selections of one key at a time, running and waiting; no separate bound if unset"
     )
+    key_share: float = Field(
+        0.75,
+        gt=0,
+        le=1,
+        allow_inf_nan=False,
+        description="most that one key gets of a bound that keys share, while no other has any of it; 1: all",
+    )
     deadline_seconds: float = Field(
         600.0, ge=0.001, allow_inf_nan=False, description="longest deadline_ms of a selection"
     )
@@ -42,10 +49,10 @@ class Limits(BaseModel, extra="forbid"):
 
     @model_validator(mode="after")
     def _room_for_a_body(self) -> Self:
-        if self.bytes_in_hand < self.body_bytes:
+        if (room := int(self.key_share * self.bytes_in_hand)) < self.body_bytes:
             raise ValueError(
-                f"bytes_in_hand is {self.bytes_in_hand:,}, under body_bytes, which is {self.body_bytes:,}: "
-                "the largest bodies would always be refused"
+                f"bytes_in_hand and key_share leave {room:,} bytes to a key, under body_bytes, which is "
+                f"{self.body_bytes:,}: the largest bodies would always be refused"
             )
         return self
 
@@ -238,7 +245,7 @@ class RateLimitSettings(BaseModel, extra="forbid"):
 class WorkSettings(BaseModel, extra="forbid"):
     """Threads of one process for each kind of blocking work, and how many calls may wait for one before a 429."""
 
-    parsing_threads: int = Field(2, ge=1, description="read large requests and write large answers")
+    parsing_threads: int = Field(4, ge=1, description="read large requests and write large answers")
     parsing_waiting: int = Field(512, ge=0)
     search_threads: int | None = Field(
         None, ge=1, description="search indexes for selections; if unset 16, or milvus.connections with Milvus"

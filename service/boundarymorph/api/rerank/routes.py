@@ -20,6 +20,7 @@ from boundarymorph.api.rerank.common import Dialect, RerankRequest, Wanted
 from boundarymorph.api.rerank.core import ranking_of, task_of
 from boundarymorph.api.select import STATUS_HEADER, selected
 from boundarymorph.errors import InvalidInput
+from boundarymorph.inference.shares import CALLER
 from boundarymorph.selector.task import SelectionTask
 from boundarymorph.telemetry import metrics
 from boundarymorph.telemetry.timing import Stopwatch
@@ -52,13 +53,13 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Se
     budget is smaller than the list. If the caller disconnects, the work ends."""
     watch, arrival = Stopwatch(), time.monotonic()
     path: str = request.scope["route"].path
-    with access.admission.enter(caller) as visit:
+    with access.admission.enter(CALLER.get()):
         with watch.stage("receive"):
             body = await bodies.read(request, access)
         with watch.stage("parse"):
             wanted, task, asked = await _read(request, access, body, ROUTES[path], arrival)
             task = replace(task, caller=caller)
-        turn = access.admission.turn(visit, deadline=task.deadline.moment)
+        turn = access.admission.turn(CALLER.get(), deadline=task.deadline.moment)
         result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
     ranking = ranking_of(result, wanted, task, asked, parts.scorer.name)
     count = int(result.selection.scored.sum())
