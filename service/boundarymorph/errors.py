@@ -60,6 +60,12 @@ class UnknownIndex(BoundaryMorphError, LookupError):
     slug = "unknown-index"
 
 
+class UnknownCalibration(BoundaryMorphError, LookupError):
+    """No calibration has this name."""
+
+    slug = "unknown-calibration"
+
+
 class IndexConflict(BoundaryMorphError):
     """An index of this name exists with another configuration."""
 

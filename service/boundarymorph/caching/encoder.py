@@ -40,6 +40,11 @@ class CachingEncoder:
         return self._encoder.name
 
     @property
+    def identity(self) -> str | None:
+        """The name under which vectors are kept; None while it is unknown."""
+        return self._identity()
+
+    @property
     def dimension(self) -> int:
         return self._encoder.dimension
 

@@ -48,6 +48,11 @@ class KnownScores:
         """Return the scores of one task. caller: who is charged if they cost money."""
         return TaskScores(self, query, caller)
 
+    @property
+    def model(self) -> str | None:
+        """The full name of the scorer; None while it is unknown."""
+        return self._identity()
+
     def identity(self) -> str | None:
         """Return the name under which scores are cached now; None if they are not."""
         return None if self.cache is None else self._identity()
@@ -75,6 +80,11 @@ class TaskScores:
         self.failure: BoundaryMorphError | None = None
         self._recalled: Mapping[bytes, CachedScore] | None = None
         self._model: str | None = None
+
+    @property
+    def model(self) -> str | None:
+        """The name of the scorer; None while it is unknown."""
+        return self._known.model
 
     async def recall(self) -> set[str | None]:
         """Look up all known scores of the query, so that no round waits for the cache.

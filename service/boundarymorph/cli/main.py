@@ -36,6 +36,17 @@ ScorerUrls = Annotated[
     list[str] | None,
     typer.Option(help="URL of the scorer for --data, as --scorer-url of serve.", show_default="the embedded model"),
 ]
+Calibrate = Annotated[
+    int | None,
+    typer.Option(
+        min=3, help="Calibrate by the grades of so many queries of each table, and report the others with and without."
+    ),
+]
+WriteTable = Annotated[
+    Path | None,
+    typer.Option(dir_okay=False, help="Where the table made from --data goes.", show_default="OUT/NAME.npz"),
+]
+Splits = Annotated[int, typer.Option("--calibrate-splits", min=1, help="How often, each time with other queries.")]
 MostCost = Annotated[
     float | None, typer.Option(min=0, help="The most that a language model may cost, by scorer.judge's prices.")
 ]
@@ -129,10 +140,7 @@ def evaluate(
     budgets: Annotated[str, typer.Option("--budgets", "-B", help="Cross-encoder calls a query.")] = "25,50",
     k: Annotated[str, typer.Option("--k", "-k", help="Sizes of the chosen set.")] = "50,100,200",
     out: Annotated[Path, typer.Option(file_okay=False, help="Where the report goes.")] = Path("build/evaluation"),
-    write_table: Annotated[
-        Path | None,
-        typer.Option(dir_okay=False, help="Where the table made from --data goes.", show_default="OUT/NAME.npz"),
-    ] = None,
+    write_table: WriteTable = None,
     depth: Annotated[int, typer.Option("--depth", "-N", min=2, help="Candidates a query, with --data.")] = 2_000,
     queries: Annotated[int | None, typer.Option(min=1, help="Use only the first so many of each collection.")] = None,
     scorer: ScorerUrls = None,
@@ -143,6 +151,8 @@ def evaluate(
     chat_url: ChatUrl = None,
     chat_model: Annotated[str, typer.Option(help="Name of the model at that URL.")] = "default",
     chat_key: Annotated[str | None, typer.Option(envvar="BOUNDARYMORPH_CHAT_KEY", help="Its API key.")] = None,
+    calibrate: Calibrate = None,
+    splits: Splits = 10,
     audit: Annotated[bool, typer.Option(help="Have that model tell groups of relevant documents apart.")] = True,
 ) -> None:
     """Compare selectors on pools with known scores. Writes a report with tables and plots, and summary.json."""
@@ -168,6 +178,8 @@ def evaluate(
         spend=max_cost if max_cost is not None else (math.inf if yes else None),
         chat=Chat(chat_url, chat_model, api_key=chat_key) if chat_url else None,
         audit=audit,
+        calibrate=calibrate,
+        splits=splits,
     )
     evaluate_command.evaluate(request, _encoder, partial(_scorer, scorer, max_cost), console)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from boundarymorph.evaluation import plots
+from boundarymorph.evaluation import calibrated, plots
 from boundarymorph.evaluation.cells import AVERAGE, METRIC_TITLES, cells, ours_of, titles_of
 from boundarymorph.evaluation.markdown import is_variant, markdown
 from boundarymorph.evaluation.methods.morph import Morph, play
@@ -22,7 +22,10 @@ from boundarymorph.selection.methods import DEFAULT, PAPER
 
 def summary(studies: Sequence[Study]) -> dict[str, Any]:
     """The figures for machines: means over tables, each counting as much; ncg is null without human labels. A method
-    that could not run on every table is not in it."""
+    that could not run on every table is not in it. In a study of calibrations the means are over the judged tables'
+    queries that no calibration was learned from, and each row says whether it is calibrated."""
+    if found := _calibrated(studies):
+        return {"default": DEFAULT, "paper": PAPER, "rows": calibrated.rows(found)}
     first = studies[0].outcome
     rows = []
     for contestant in first.contestants:
@@ -50,7 +53,14 @@ def write(studies: Sequence[Study], out: Path) -> None:
     if any(found.audit for found in studies):
         _rows(out / "audit.csv", ({"table": found.name} | asdict(pair) for found in studies for pair in found.audit))
     pictures = _draw(studies, out / "plots")
-    (out / "report.md").write_text(markdown(studies, pictures), encoding="utf-8")
+    report = markdown(studies, pictures)
+    if made := _calibrated(studies):
+        report += "\n" + calibrated.section(made)
+    (out / "report.md").write_text(report, encoding="utf-8")
+
+
+def _calibrated(studies: Sequence[Study]) -> dict[str, calibrated.CalibratedStudy]:
+    return {found.name: found.calibrated for found in studies if found.calibrated is not None}
 
 
 def _json(path: Path, value: Any) -> None:

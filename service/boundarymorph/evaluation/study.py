@@ -18,6 +18,7 @@ from boundarymorph.evaluation.analyses import (
     multimodal,
 )
 from boundarymorph.evaluation.audit import AuditedPair, audit
+from boundarymorph.evaluation.calibrated import CalibratedStudy, calibrated_study
 from boundarymorph.evaluation.methods import Contestant
 from boundarymorph.evaluation.multimodality import landscape
 from boundarymorph.evaluation.run import Outcome, experiment
@@ -41,6 +42,7 @@ class Study:
     latencies: Sequence[Latency]
     multimodality: Mapping[str, Multimodality]
     audit: Sequence[AuditedPair] = field(default_factory=tuple)
+    calibrated: CalibratedStudy | None = None
 
     @property
     def name(self) -> str:
@@ -86,10 +88,12 @@ def study(
     call_seconds: float | None = None,
     jobs: int = 1,
     ask: Callable[[str], str] | None = None,
+    calibrate: tuple[int, int] | None = None,
     watch: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Study:
     """Run and analyse, `jobs` queries at a time. ask: a language model for the audit of peaks, which also needs texts;
-    watch: stage, done, of."""
+    calibrate:
+    judged queries and splits of the study of calibrations; watch: stage, done, of."""
     total = len(table)
     outcome = experiment(table, contestants, budgets, ks, _counter("selecting", total, watch), jobs)
     running = {contestant.name: contestant for contestant in outcome.contestants}
@@ -109,6 +113,10 @@ def study(
         for question in table.questions():
             audited += audit(question, landscape(question), ask)
             advance()
+    calibrated = None
+    if calibrate is not None and outcome.judged:
+        advance = _counter("calibrating", total, watch)
+        calibrated = calibrated_study(outcome, *calibrate, jobs, advance)
     metrics = ("ce_ncg", "ncg") if outcome.judged else ("ce_ncg",)
     return Study(
         outcome,
@@ -120,6 +128,7 @@ def study(
         ),
         modes,
         audited,
+        calibrated,
     )
 
 

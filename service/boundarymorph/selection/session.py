@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,7 @@ class SelectionSession(Session):
         settle: float | None = None,
         order: bool = False,
         min_relevance: float | None = None,
+        reading: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
     ) -> None:
         """budget: B >= 0 calls. k: documents to return, or another capacity.
 
@@ -59,6 +60,8 @@ class SelectionSession(Session):
         choose nothing where the budget pays for every score (`covered`).
         min_relevance: return, of k documents at most, those that are more likely than not to score at least that, and
         ask where it is in doubt.
+        reading: what a score says of relevance, an increasing function from [0, 1] to [0, 1]; None if it is the score.
+        Asking and choosing go by scores; relevance, its deviation and `expected_loss` are about what they say.
         Raises InvalidInput.
         """
         if budget < 0:
@@ -77,6 +80,7 @@ class SelectionSession(Session):
         self._settle = settle
         self._order = order and min_relevance is None
         self._least = min_relevance
+        self._reading = reading
         calls = 0 if self._decided else min(budget, len(pool) - len(known))
         self._posterior = self._config.posterior(pool, calls + len(known))
         self._observe(known)
@@ -131,9 +135,7 @@ class SelectionSession(Session):
             return 0.0
         if self._doubtful is not None:
             return 1.0 - _expected_f1(self._doubtful.mean[self._left])
-        shares, scores = self._posterior.beliefs.outcomes()
-        if self.texts is not None:
-            scores = np.where(self.belief.scored, self.belief.mean, scores)
+        shares, scores = self._outcomes()
         left = slice(None) if len(self._left) == len(self.pool) else self._left
         best = self.capacity.best(shares[:, left], scores[:, left])
         inside = self._set()
@@ -174,7 +176,19 @@ class SelectionSession(Session):
         return left[self.capacity.fill(self._config.worth(belief.mean, inside, belief.scored))]
 
     def _ranked(self, chosen: NDArray[np.intp]) -> Selection:
-        return ranked(chosen, self._shared(self._posterior.beliefs.reported(self.belief)))
+        if self._reading is None:
+            return ranked(chosen, self._shared(self._posterior.beliefs.reported(self.belief)))
+        shares, values = self._outcomes()
+        mean = (shares * values).sum(axis=0)
+        deviation = np.sqrt((shares * np.square(values - mean)).sum(axis=0))
+        return ranked(chosen, Belief(mean, np.where(self.belief.scored, 0.0, deviation), self.belief.scored))
+
+    def _outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(m, N) shares and relevance of what may come of each document."""
+        shares, scores = self._posterior.beliefs.outcomes()
+        if self.texts is not None:
+            scores = np.where(self.belief.scored, self.belief.mean, scores)
+        return shares, scores if self._reading is None else self._reading(scores)
 
     def _choices(self, n: int) -> list[Choice]:
         unscored = self._open

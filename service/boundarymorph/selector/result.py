@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
@@ -103,7 +103,8 @@ class SelectionResult:
     relevance that the set is expected to miss; documents: by id, as far as they were fetched; truncated: scored pairs
     that were cut to fit the cross-encoder; bill: what a scorer that costs money charged, None for others; seconds: by
     stage, and their total; vectors: the source of the pool's vectors; believed: as in `Progress`; places: the
-    candidates' positions on a map, if the task asks for it.
+    candidates' positions on a map, if the task asks for it. calibration: the name of that in use; scores: the scorer's
+    own, by position, if there is one.
     """
 
     pool: Pool
@@ -124,3 +125,5 @@ class SelectionResult:
     believed: Selection | None
     places: Places | None
     bill: Bill | None = None
+    calibration: str | None = None
+    scores: Mapping[int, float] = field(default_factory=dict)

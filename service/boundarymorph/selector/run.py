@@ -16,14 +16,12 @@ from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import VectorSource
 from boundarymorph.selection import (
-    ExhaustiveSession,
     Pool,
     Selection,
     SelectionSession,
     StopReason,
     capacity_of,
 )
-from boundarymorph.selection.methods import METHODS
 from boundarymorph.selection.plane import plane
 from boundarymorph.selection.rounds import growing
 from boundarymorph.selector.observer import Observer
@@ -32,10 +30,10 @@ from boundarymorph.selector.refusal import refusal
 from boundarymorph.selector.remarks import departure, no_call
 from boundarymorph.selector.result import INTERRUPTING, Interruption, Progress, SelectionResult, Status
 from boundarymorph.selector.task import SelectionTask
+from boundarymorph.selector.telling import Session, Telling, session_of, telling
 from boundarymorph.selector.texts import Texts
 
 log = logging.getLogger(__name__)
-Session = SelectionSession | ExhaustiveSession
 NOTHING = np.empty(0, dtype=np.intp)
 EMPTY = Selection(NOTHING, np.empty(0), np.empty(0), np.empty(0, np.bool_))
 
@@ -64,6 +62,7 @@ class SelectionRun:
         running: Callable[[], int],
         observer: Observer,
         executor: BoundedExecutor,
+        encoder: str | None = None,
     ) -> None:
         self._task = task
         self._candidates = candidates
@@ -72,6 +71,8 @@ class SelectionRun:
         self._running = running
         self._observer = observer
         self._in_thread = executor.run
+        self._encoder = encoder
+        self._telling = Telling()
         self._documents: dict[str, Document] = {}
         self._warnings: list[str] = []
 
@@ -152,7 +153,7 @@ class SelectionRun:
             expected_loss,
             self.pool,
             selection.documents,
-            [observation for observation in session.history if observation.round == session.rounds],
+            self._telling.history([seen for seen in session.history if seen.round == session.rounds]),
             await self._of_pool(),
             self._scores.bill,
         )
@@ -187,7 +188,7 @@ class SelectionRun:
         result = SelectionResult(
             self.pool,
             selection,
-            session.history if session else (),
+            self._telling.history(session.history) if session else (),
             session.rounds if session else 0,
             status,
             self._interruption or stop_reason or StopReason.NOTHING_TO_DECIDE,
@@ -203,6 +204,8 @@ class SelectionRun:
             await self._of_pool(),
             await self._in_thread(plane, self.pool) if self._task.explain_pool else None,
             scores.bill,
+            self._telling.name,
+            self._telling.scores_of(self._texts.numbers),
         )
         self._observer.finished(result, self._task.budget)
         return result
@@ -238,21 +241,10 @@ class SelectionRun:
         if lengths is not None:
             deleted = [*deleted, *np.flatnonzero(np.isnan(lengths)).tolist()]
             lengths = np.nan_to_num(lengths, nan=1.0)
-        known = {**reused, **{place: brought[id] for place, id in enumerate(self.pool.ids) if id in brought}}
-        session: Session
-        if task.goal == "scores":
-            session = ExhaustiveSession(self.pool, known)
-        else:
-            session = SelectionSession(
-                self.pool,
-                budget=max(0, task.budget - len(reused)),
-                k=capacity_of(k=task.k, lengths=lengths, max_tokens=task.max_tokens),
-                config=METHODS[task.method],
-                known=known,
-                settle=task.settle,
-                order=task.goal != "set",
-                min_relevance=task.min_relevance,
-            )
+        told = self._telling = telling(task, self.pool, self._vectors, self._scores.model, self._encoder)
+        self._warnings += told.warnings
+        scores = {**reused, **{place: brought[id] for place, id in enumerate(self.pool.ids) if id in brought}}
+        session = session_of(task, self.pool, told, scores, len(reused), lengths)
         if self._texts.found:
             session.same_texts(self._texts.numbers.copy())
         session.give_up(deleted)
@@ -260,7 +252,7 @@ class SelectionRun:
 
     def _advance(self, session: Session, asked: NDArray[np.intp], scores: NDArray[np.float64]) -> NDArray[np.intp]:
         there = ~np.isnan(scores)
-        session.tell(asked[there], scores[there])
+        session.tell(asked[there], self._telling.told(asked[there], scores[there]))
         if self._scores.failure is None:
             session.leave_unscored(asked[~there])
             self._ungraded += int(np.count_nonzero(~there))

@@ -32,14 +32,16 @@ class Selector:
         cache: ScoreCache | None = None,
         *,
         identity: Callable[[], str | None] | None = None,
+        encoder: Callable[[], str | None] = lambda: None,
         threads: int = 2,
         share: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """cache: of scores; identity: the name under which it stores them, as in `KnownScores`; share: of the threads
-        that one caller gets, as in `Shares`."""
+        """cache: of scores; identity: the name under which it stores them, as in `KnownScores`; encoder: the encoder's
+        name, None where it is not known; share: of the threads that one caller gets, as in `Shares`."""
         self._retriever = retriever
         self._known = KnownScores(scorer, cache, identity=identity, clock=clock)
+        self._encoder = encoder
         self._pace = Pace()
         self._running = 0
         self._clock = clock
@@ -70,6 +72,7 @@ class Selector:
             lambda: self._running,
             observer,
             self._executor,
+            self._encoder(),
         )
         self._running += 1
         try:

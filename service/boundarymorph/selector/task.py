@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.inference.deadline import NEVER, Deadline
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.retriever import Retriever
@@ -28,7 +29,8 @@ class SelectionTask:
     retriever: only a complete one, or else their error; or an incomplete one, but Overloaded if nothing was scored for
     lack of capacity; or any. reuse: whether scores known from earlier tasks are evidence that replaces calls. caller:
     the name of the key that pays if scores cost money. return_documents: whether the result has their texts.
-    explain_pool: whether progress and result contain the belief about all candidates.
+    explain_pool: whether progress and result contain the belief about all candidates. calibration: makes relevance
+    a probability.
     """
 
     query: str
@@ -48,6 +50,7 @@ class SelectionTask:
     caller: str = ""
     return_documents: bool = False
     explain_pool: bool = False
+    calibration: Calibration | None = None
 
     @property
     def ranks_all(self) -> bool:

@@ -130,7 +130,7 @@ def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> All
     """
     indexes = build_retrieval(settings, on_lost)
     scorer = build_scorer(settings, on_lost, lambda: ledger(settings))
-    selector = _selector(settings, indexes.retriever, scorer, indexes.caches)
+    selector = _selector(settings, indexes.retriever, scorer, indexes.caches, _name_of(indexes.encoder))
     return AllInOne(
         indexes.catalog,
         indexes.encoder,
@@ -216,12 +216,19 @@ def probe_of_indexes(catalog: Catalog) -> Probe:
     return probe
 
 
-def _selector(settings: Settings, retriever: Retriever, scorer: Scorer, caches: Caches) -> Selector:
+def _selector(
+    settings: Settings,
+    retriever: Retriever,
+    scorer: Scorer,
+    caches: Caches,
+    encoder: Callable[[], str | None] = lambda: None,
+) -> Selector:
     return Selector(
         ObservedRetriever(retriever),
         scorer,
         caches.scores,
         identity=_identity(scorer),
+        encoder=encoder,
         threads=settings.selector_threads,
         share=settings.limits.key_share,
     )
@@ -230,6 +237,11 @@ def _selector(settings: Settings, retriever: Retriever, scorer: Scorer, caches: 
 def _identity(model: Encoder | Scorer) -> Callable[[], str | None] | None:
     """Return the function that tells the name of a remote model; None if the name is known from the start."""
     return (lambda: model.identity) if hasattr(model, "identity") else None
+
+
+def _name_of(encoder: Encoder) -> Callable[[], str | None]:
+    """Return the function that tells the name of an encoder, or None while it is unknown."""
+    return _identity(encoder) or (lambda: encoder.name)
 
 
 def _probes_of(settings: Settings, scorer: Scorer) -> dict[str, Probe]:

@@ -1,0 +1,60 @@
+"""Judged queries, and which documents of a query are worth a person's time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.calibration.calibration import Gain
+from boundarymorph.calibration.signals import signals_of
+from boundarymorph.selection.pool import Pool
+
+BY_SCORER, BY_RETRIEVER, AT_RANDOM = 15, 15, 10
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JudgedQuery:
+    """n judged documents of one query, in retrieval order.
+
+    scores: (n,) in [0, 1]. signals: (n,) each, as in `signals_of`. grades: (n,) from 0.
+    """
+
+    scores: NDArray[np.float64]
+    signals: Mapping[str, NDArray[np.float64]]
+    grades: NDArray[np.float64]
+
+    @classmethod
+    def of(
+        cls, pool: Pool, documents: NDArray[np.intp], scores: NDArray[np.float64], grades: NDArray[np.float64]
+    ) -> Self:
+        """documents: (n,) positions in the pool, whose scores and grades these are."""
+        order = np.argsort(documents)
+        signals = {name: values[documents[order]] for name, values in signals_of(pool).items()}
+        return cls(scores[order], signals, grades[order])
+
+    def __len__(self) -> int:
+        return len(self.grades)
+
+    def targets(self, gain: Gain, largest: float) -> NDArray[np.float64]:
+        """(n,) in [0, 1]: whether each is relevant, which is any grade above 0, or its grade over the largest one."""
+        return (self.grades > 0).astype(np.float64) if gain == "relevant" else self.grades / largest
+
+
+def worth_judging(
+    by_scorer: NDArray[np.intp], size: int, seed: int, *, count: int = BY_SCORER + BY_RETRIEVER + AT_RANDOM
+) -> NDArray[np.intp]:
+    """Positions of at most `count` documents of a pool of this size, ascending: the best by the scorer, the first by
+    the retriever, and some at random from the rest, in the proportions of 15, 15 and 10.
+
+    by_scorer: positions, best first.
+    """
+    head = max(1, round(count * BY_SCORER / (BY_SCORER + BY_RETRIEVER + AT_RANDOM)))
+    heads = np.union1d(by_scorer[:head], np.arange(min(head, size)))[:count]
+    rest = np.setdiff1d(np.arange(size), heads)
+    spare = min(max(0, count - 2 * head), len(rest), count - len(heads))
+    chosen = np.random.default_rng(seed).choice(rest, spare, replace=False) if spare else rest[:0]
+    return np.union1d(heads, chosen).astype(np.intp)

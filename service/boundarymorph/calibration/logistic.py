@@ -1,0 +1,58 @@
+"""A logistic regression of grades on a few signals, held back by ridges."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+INTERCEPT_RIDGE = 0.01
+QUERY_RIDGE = 1.0  # of the levels that queries may have of their own
+
+
+def sigmoid(log_odds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Probabilities of log-odds of any size."""
+    return np.exp(-np.logaddexp(0.0, -log_odds))
+
+
+def log_loss(log_odds: NDArray[np.float64], targets: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(n,) the loss of each prediction, in nats. targets: (n,) in [0, 1]."""
+    losses: NDArray[np.float64] = np.logaddexp(0.0, log_odds) - targets * log_odds
+    return losses
+
+
+def fit(
+    columns: NDArray[np.float64],
+    targets: NDArray[np.float64],
+    ridges: NDArray[np.float64],
+    *,
+    towards: float = 0.0,
+    queries: NDArray[np.intp] | None = None,
+) -> tuple[NDArray[np.float64], float]:
+    """Return the (p,) coefficients and the intercept that minimise the log loss of n targets in [0, 1] plus
+    ridges * coefficients^2 / 2. The first coefficient, that of the scorer, is never negative.
+
+    columns: (n, p). towards: what the ridge draws the first coefficient to. queries: (n,) numbers of the targets'
+    queries, from 0: each then has a level of its own, so that slopes compare documents of one query only.
+    """
+    from scipy.optimize import minimize
+
+    parts = columns.shape[1]
+    levels = 0 if queries is None else int(queries.max()) + 1
+    centre = np.zeros(parts)
+    centre[0] = towards
+
+    def objective(free: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        slopes, intercept, own = free[:parts], free[parts], free[parts + 1 :]
+        log_odds = columns @ slopes + intercept + (0.0 if queries is None else own[queries])
+        errors = sigmoid(log_odds) - targets
+        off = slopes - centre
+        value = log_loss(log_odds, targets).sum() + (ridges @ off**2 + INTERCEPT_RIDGE * intercept**2) / 2
+        gradient = np.concatenate([columns.T @ errors + ridges * off, [errors.sum() + INTERCEPT_RIDGE * intercept]])
+        if queries is not None:
+            value += QUERY_RIDGE * (own @ own) / 2
+            gradient = np.concatenate([gradient, np.bincount(queries, errors, levels) + QUERY_RIDGE * own])
+        return float(value), gradient
+
+    bounds = [(0.0, None), *[(None, None)] * (parts + levels)]
+    found = minimize(objective, np.zeros(parts + 1 + levels), jac=True, method="L-BFGS-B", bounds=bounds).x
+    return found[:parts], float(found[parts])

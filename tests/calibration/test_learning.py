@@ -1,0 +1,147 @@
+"""What is learned from judgements, and the gate, in worlds whose truth is known."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from boundarymorph.calibration.judgments import JudgedQuery, worth_judging
+from boundarymorph.calibration.learning import learn
+from boundarymorph.calibration.logistic import fit, log_loss, sigmoid
+from boundarymorph.calibration.validation import Comparison, Predictions, calibration_error, gate
+from boundarymorph.errors import InvalidInput
+from tests.calibration.worlds import World
+
+MODELS: dict[str, Any] = {"scorer": "made-up", "encoder": None}
+
+
+def test_a_weak_scorer_is_trusted_as_far_as_it_deserves() -> None:
+    found = learn("weak", World(0.15, 1.5).judged(20), **MODELS)
+    assert found.form == "signals"
+    assert found.full.slope == pytest.approx(0.15, abs=0.08)
+    assert found.full.weights["similarity"] == pytest.approx(1.5, abs=0.4)
+    assert abs(found.full.weights["bm25"]) < 0.4
+    assert found.full.intercept == pytest.approx(-2.0, abs=0.5)
+    trust = found.report["trust"]
+    assert trust["similarity"] > trust["scorer"] > 0
+    assert sum(trust.values()) == pytest.approx(1.0)
+    assert "worse than your retriever" in found.report["advice"]
+
+
+def test_a_good_scorer_keeps_its_order() -> None:
+    found = [learn("good", World(0.8, 0.0, seed=seed).judged(), **MODELS) for seed in range(5)]
+    assert sum(one.form == "signals" for one in found) <= 1  # two standard errors let one in forty through
+    assert all(one.alone.slope == pytest.approx(0.8, abs=0.25) for one in found)
+
+
+def test_probabilities_are_right_on_queries_that_were_not_used() -> None:
+    for world in (World(0.15, 1.5), World(0.8, 0.0)):
+        found = learn("any", world.judged(), **MODELS)
+        predicted, real, raw = [], [], []
+        for _ in range(30):
+            pool, scores, grades = world.query()
+            predicted.append(found.on(pool).probability(scores, np.arange(len(pool))))
+            real.append(grades)
+            raw.append(scores)
+        after = calibration_error(np.concatenate(predicted), np.concatenate(real))
+        assert after < 0.05 < calibration_error(np.concatenate(raw), np.concatenate(real))
+
+
+def test_a_scorer_that_knows_nothing_or_says_the_opposite_is_never_turned_around() -> None:
+    found = learn("opposite", World(-0.8, 1.0).judged(), **MODELS)
+    assert found.full.slope == found.alone.slope == 0.0
+    assert found.form == "signals"  # the retriever alone is better
+    bare = [JudgedQuery(query.scores, {}, query.grades) for query in World(-0.8, 1.0).judged()]
+    without = learn("opposite", bare, **MODELS)
+    assert without.form == "none"
+    assert "nothing changed" in without.report["advice"]
+
+
+def test_grades_as_gains() -> None:
+    queries = [
+        JudgedQuery(query.scores, query.signals, query.grades * (1 + (query.scores > 0.5) * 2))
+        for query in World(0.8, 0.0).judged()
+    ]
+    relevant, graded = (learn("g", queries, gain=gain, **MODELS) for gain in ("relevant", "grade"))
+    assert set(np.unique(np.concatenate([query.grades for query in queries]))) == {0.0, 1.0, 3.0}
+    low, high = np.array([0.2]), np.array([0.95])
+    pool, *_ = World(0.8, 0.0).query()
+    ratio = [found.on(pool).read(low) / found.on(pool).read(high) for found in (graded, relevant)]
+    assert ratio[0] < ratio[1]  # a grade of 1 is worth a third
+
+
+def test_the_fit_is_where_the_gradient_vanishes() -> None:
+    random = np.random.default_rng(1)
+    columns, ridges = random.normal(size=(400, 3)), np.array([0.1, 10.0, 10.0])
+    targets = (random.random(400) < sigmoid(columns @ [1.0, -0.5, 0.0] - 1)).astype(np.float64)
+    slopes, intercept = fit(columns, targets, ridges)
+
+    def loss(slopes: np.ndarray, intercept: float) -> float:
+        penalty = (ridges @ slopes**2 + 0.01 * intercept**2) / 2
+        return float(log_loss(columns @ slopes + intercept, targets).sum() + penalty)
+
+    best = loss(slopes, intercept)
+    for direction in np.eye(4):
+        for step in (-0.02, 0.02):
+            assert loss(slopes + step * direction[:3], intercept + step * direction[3]) > best
+
+
+def test_levels_of_queries_do_not_pass_for_evidence() -> None:
+    """A query with more relevant documents also has larger scores: within a query they say nothing."""
+    random = np.random.default_rng(2)
+    of = np.repeat(np.arange(10), 40)
+    level = np.repeat(np.linspace(-3, 3, 10), 40)
+    columns = (level + random.normal(size=400))[:, None]
+    targets = (random.random(400) < sigmoid(level)).astype(np.float64)
+    (pooled,), _ = fit(columns, targets, np.array([0.1]))
+    (within,), _ = fit(columns, targets, np.array([0.1]), queries=of)
+    assert pooled > 0.5
+    assert within < 0.6 * pooled
+
+
+def test_the_gate() -> None:
+    def predictions(full: float, alone: float, raw: float) -> list[Predictions]:
+        """Of eight queries: the log-odds of ten relevant documents among twenty, the negative ones of the others."""
+        sign = np.tile([1.0, -1.0], 10)
+        jitter = [1 + 0.01 * number for number in range(8)]
+        return [Predictions(full * j * sign, alone * j * sign, raw * j * sign, sign.clip(0)) for j in jitter]
+
+    assert gate(predictions(2.0, 1.0, 1.0)) == "signals"
+    assert gate(predictions(1.0, 1.0, 0.1)) == "scale"
+    assert gate(predictions(1.0, 1.0, 1.0)) == "none"
+    assert gate(predictions(1.0, 2.0, 2.0)) == "none"
+    # Log loss gains, but the order is turned around, as by a signal of no use in finding the best.
+    turned = [Predictions(query.full, query.alone, query.raw, query.targets) for query in predictions(-0.01, -2.0, 1.0)]
+    assert gate(turned) != "signals"
+
+
+def test_a_gain_takes_two_standard_errors() -> None:
+    assert not Comparison.of([1.0]).gained
+    assert not Comparison.of([1.0, -0.9, 0.5, -0.2]).gained
+    assert Comparison.of([1.0, 0.9, 0.5, 1.2, float("nan")]).gained
+    assert Comparison.of([3.0, 1.0]) == Comparison(2.0, 1.0, 2)
+    assert Comparison.of([3.0, 1.0]).gained  # at the edge
+
+
+def test_what_is_worth_judging() -> None:
+    by_scorer = np.arange(200)[::-1]
+    chosen = worth_judging(by_scorer, 200, seed=0)
+    assert len(chosen) == len(set(chosen.tolist())) == 40
+    assert set(range(15)) | set(range(185, 200)) <= set(chosen.tolist())
+    assert chosen.tolist() != worth_judging(by_scorer, 200, seed=1).tolist()
+    assert worth_judging(by_scorer, 200, seed=0, count=8).size == 8
+    assert worth_judging(np.arange(5), 5, seed=0).tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda queries: queries[:2], "2 queries"),
+        (lambda queries: [JudgedQuery(q.scores, q.signals, np.zeros(len(q))) for q in queries], "none of the 391"),
+        (lambda queries: [JudgedQuery(q.scores, q.signals, np.ones(len(q))) for q in queries], "all of the 391"),
+        (lambda queries: [JudgedQuery(q.scores, q.signals, q.grades - 1) for q in queries], "0 or more"),
+    ],
+)
+def test_too_few_judgements(change, message) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InvalidInput, match=message):
+        learn("few", change(World(0.8, 0.0).judged()), **MODELS)

@@ -1,0 +1,120 @@
+"""A session that is told calibrated scores: what is asked, chosen and shown, and what is cached."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.calibration.calibration import Calibration, Trust
+from boundarymorph.selector.selector import Selector
+from tests.scoring.fakes import SeededScorer, score_of
+from tests.selector.fakes import QUERY, FakeRetriever, task
+
+NAME = SeededScorer().name
+FULL = Calibration("ours", "signals", NAME, None, 1e-6, Trust(0.3, -1.0, {"similarity": 2.0}), Trust(0.5, -1.0))
+SCALE = replace(FULL, form="scale")
+
+
+async def test_the_answer_has_probabilities_and_scores(selector_of: Callable[..., Selector]) -> None:
+    wanted = task(budget=8, k=12, batch_size=4)
+    result = await selector_of(FakeRetriever(), SeededScorer()).select(replace(wanted, calibration=FULL))
+    assert result.calibration == "ours"
+    calibrated = FULL.on(result.pool)
+    scored = result.selection.documents[result.selection.scored]
+    raw = np.array([score_of(QUERY, result.pool.ids[document]) for document in scored.tolist()])
+    assert [result.scores[document] for document in scored.tolist()] == raw.tolist()
+    assert result.selection.relevance[result.selection.scored] == pytest.approx(calibrated.probability(raw, scored))
+    assert all(
+        observation.score == score_of(QUERY, result.pool.ids[observation.document]) for observation in result.history
+    )
+
+
+async def test_everything_scored_the_set_is_the_most_probable(selector_of: Callable[..., Selector]) -> None:
+    wanted = replace(task(budget=30, k=5, batch_size=30), calibration=FULL)
+    result = await selector_of(FakeRetriever(), SeededScorer()).select(wanted)
+    every = np.arange(30)
+    raw = np.array([score_of(QUERY, id) for id in result.pool.ids])
+    probability = FULL.on(result.pool).probability(raw, every)
+    assert result.selection.documents.tolist() == np.argsort(-probability)[:5].tolist()
+    assert set(result.selection.documents.tolist()) != set(np.argsort(-raw)[:5].tolist())
+
+
+async def test_a_scale_changes_nothing_but_what_scores_are_read_as(selector_of: Callable[..., Selector]) -> None:
+    wanted = task(budget=8, k=12, batch_size=4)
+    bare, read = [
+        await selector_of(FakeRetriever(), SeededScorer()).select(replace(wanted, calibration=calibration))
+        for calibration in (None, SCALE)
+    ]
+    assert [one.document for one in read.history] == [one.document for one in bare.history]
+    assert set(read.selection.documents.tolist()) == set(bare.selection.documents.tolist())
+    relevance = dict(zip(bare.selection.documents.tolist(), bare.selection.relevance.tolist(), strict=True))
+    calibrated = SCALE.on(bare.pool)
+    for document, probability, std, scored in zip(
+        read.selection.documents.tolist(),
+        read.selection.relevance.tolist(),
+        read.selection.std.tolist(),
+        read.selection.scored.tolist(),
+        strict=True,
+    ):
+        if scored:
+            assert std == 0
+            assert probability == pytest.approx(calibrated.read(np.array([relevance[document]]))[0])
+        else:
+            assert 0 < std < 0.5
+    assert (np.diff(read.selection.relevance) <= 1e-12).all()
+
+
+@pytest.mark.parametrize("calibration", [FULL, SCALE])
+async def test_the_threshold_is_on_the_probability(
+    selector_of: Callable[..., Selector], calibration: Calibration
+) -> None:
+    wanted = replace(task(budget=30, k=30, batch_size=30), min_relevance=0.3, calibration=calibration)
+    result = await selector_of(FakeRetriever(), SeededScorer()).select(wanted)
+    raw = np.array([score_of(QUERY, id) for id in result.pool.ids])
+    probability = calibration.on(result.pool).probability(raw, np.arange(30))
+    assert sorted(result.selection.documents.tolist()) == np.flatnonzero(probability >= 0.3).tolist()
+    assert 0 < len(result.selection.documents) < 30
+
+
+async def test_caches_keep_raw_scores(selector_of: Callable[..., Selector]) -> None:
+    cache = MemoryScoreCache(2**20)
+    selector, wanted = selector_of(FakeRetriever(), SeededScorer(), cache), task(budget=6, k=10, batch_size=3)
+    first = await selector.select(replace(wanted, calibration=FULL))
+    again = await selector.select(replace(wanted, calibration=FULL))
+    bare = await selector.select(wanted)
+    assert (first.calls, again.calls, bare.calls) == (6, 0, 0)
+    assert bare.reused == again.reused == 6
+    assert again.selection.relevance == pytest.approx(first.selection.relevance)
+    scored = bare.selection.documents[bare.selection.scored].tolist()
+    relevance = bare.selection.relevance[bare.selection.scored]
+    assert relevance.tolist() == [score_of(QUERY, bare.pool.ids[document]) for document in scored]
+
+
+async def test_another_scorer_makes_it_stale(selector_of: Callable[..., Selector]) -> None:
+    stale = replace(FULL, scorer="another")
+    wanted = task(budget=6, k=10, batch_size=3)
+    result = await selector_of(FakeRetriever(), SeededScorer()).select(replace(wanted, calibration=stale))
+    bare = await selector_of(FakeRetriever(), SeededScorer()).select(wanted)
+    assert result.calibration is None
+    assert result.selection.relevance.tolist() == bare.selection.relevance.tolist()
+    assert result.warnings == [
+        f"the calibration 'ours' was not used: it was learned with the scorer 'another', and {NAME!r} is in use; "
+        "calibrate again"
+    ]
+
+
+async def test_another_encoder_makes_it_stale(selector_of: Callable[..., Selector]) -> None:
+    selector = selector_of(FakeRetriever(), SeededScorer(), encoder=lambda: "new")
+    result = await selector.select(replace(task(), calibration=replace(FULL, encoder="old")))
+    assert result.calibration is None
+    assert "the encoder 'old'" in result.warnings[0]
+
+
+async def test_rankings_of_all_by_scores(selector_of: Callable[..., Selector]) -> None:
+    wanted = replace(task(budget=30, k=30), goal="scores", batch_size=30, calibration=SCALE)
+    result = await selector_of(FakeRetriever(), SeededScorer()).select(wanted)
+    raw = np.array([score_of(QUERY, id) for id in result.pool.ids])
+    assert result.selection.documents.tolist() == np.argsort(-raw).tolist()
+    assert result.selection.relevance == pytest.approx(SCALE.on(result.pool).read(np.sort(raw)[::-1]))
