@@ -171,6 +171,13 @@ class TestStream:
 
 
 class TestIndexes:
+    async def test_the_list_warns_of_what_it_lacks(self, connect: Connect, url: str, settings: Settings) -> None:
+        damaged = settings.data_directory / "indexes" / "damaged"
+        damaged.mkdir()
+        (damaged / "generation.sqlite3").write_bytes(b"this is no database" * 1000)
+        with pytest.warns(UserWarning, match="'damaged' is not in the list: the index cannot be read"):
+            assert [index.name for index in await connect(url).list_indexes()] == ["texts"]
+
     async def test_from_creation_to_deletion(self, connect: Connect, url: str) -> None:
         client = connect(url)
         made = await client.create_index("own", dimension=4, kind="flat", lexical=False)

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pytest
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation import tables
-from boundarymorph.evaluation.builder import TableBuilder
+from boundarymorph.evaluation.builder import TableBuilder, _Shelf
 from boundarymorph.evaluation.datasets import Collection
 from boundarymorph.scoring.scorer import Scores
 from tests.patience import PATIENCE
@@ -139,7 +139,25 @@ def test_a_place_where_no_work_can_be_kept(tmp_path: Path) -> None:
         build(tmp_path / "file" / "t.npz", Lengths())
 
 
-def test_a_half_written_row_is_computed_again(tmp_path: Path) -> None:
+def flipped(content: bytes) -> bytes:
+    """With one bit of the last block changed."""
+    return content[:-1] + bytes([content[-1] ^ 1])
+
+
+@pytest.mark.parametrize(
+    ("damage", "left"),
+    [
+        (lambda content: content, 72),
+        (lambda content: content + content[:100], 72),  # begun, and never ended
+        (lambda content: content + content, 72),  # of two processes
+        (flipped, 40),  # blocks are of 32, 8 and 32 pairs
+        (lambda content: content[:-3], 40),
+        (lambda content: b"", 0),
+    ],
+)
+def test_what_was_not_written_whole_is_computed_again(
+    tmp_path: Path, damage: Callable[[bytes], bytes], left: int
+) -> None:
     path = tmp_path / "t.npz"
     whole = build(path, Lengths())
 
@@ -153,12 +171,35 @@ def test_a_half_written_row_is_computed_again(tmp_path: Path) -> None:
     with pytest.raises(ConnectionError):
         build(path, Dies())
     scores = tmp_path / "t.npz.unfinished" / "scores"
-    scores.write_bytes(scores.read_bytes() + b"\x00\x01\x02")
+    scores.write_bytes(damage(scores.read_bytes()))
     rest = Lengths()
     again = build(path, rest)
-    assert rest.pairs < 120
+    assert rest.pairs == 120 - left
     for key in ("score", "pool", "doc_emb"):
         assert np.array_equal(again.arrays[key], whole.arrays[key])
+
+
+def test_two_at_once(tmp_path: Path) -> None:
+    """The second is refused while the first builds, and gets the finished table afterwards."""
+    path, encoder = tmp_path / "t.npz", SeededEncoder()
+
+    class Second(Lengths):
+        refused = 0
+
+        async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+            with pytest.raises(InvalidInput, match="another process is building"):
+                await TableBuilder(encoder, Lengths(), 40).build(COLLECTION, path)
+            with pytest.raises(InvalidInput, match="another process is building"):
+                await TableBuilder(encoder, Lengths(), 20).build(COLLECTION, path)
+            self.refused += 1
+            return await super().score(query, texts)
+
+    first = build(path, scorer := Second(), encoder)
+    assert scorer.refused and len(encoder.encoded) == 100
+    second = build(path, idle := Lengths(), encoder)
+    assert idle.pairs == 0
+    np.testing.assert_array_equal(first.arrays["score"], second.arrays["score"])
+    assert [one.name for one in tmp_path.iterdir()] == ["t.npz"]
 
 
 def test_a_killed_build_goes_on(tmp_path: Path) -> None:
@@ -173,7 +214,7 @@ def test_a_killed_build_goes_on(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert not path.exists()
-    kept = scores.stat().st_size // 8
+    kept = len(_Shelf(scores, 1, np.float64))
 
     encoder, scorer = SeededEncoder(), Lengths()
     table = build(path, scorer, encoder)

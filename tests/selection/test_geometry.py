@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -5,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from boundarymorph.selection import Pool
-from boundarymorph.selection.geometry import CosineDistances, inner_products, median_distance
+from boundarymorph.selection.geometry import DEFAULT_PAIRS, CosineDistances, inner_products, median_distance
 from tests.selection.pools import clustered, duplicated_and_tied
 
 
@@ -25,6 +27,11 @@ def test_sampled_median_is_close_seeded_and_exact_when_pairs_are_few() -> None:
     assert np.abs(np.array(estimates) / exact - 1).max() < 0.02
     assert median_distance(pool.embeddings, seed=3) == estimates[3]
     assert median_distance(pool.embeddings[:100]) == median_distance(pool.embeddings[:100], None)
+
+
+def test_the_documented_number_of_pairs() -> None:
+    pages = Path(__file__).parents[2] / "docs" / "architecture.md"
+    assert f"median over {DEFAULT_PAIRS:,} seeded pairs" in pages.read_text()
 
 
 def test_one_document_has_no_pairs() -> None:

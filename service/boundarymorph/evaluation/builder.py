@@ -1,18 +1,22 @@
 """From a collection to a table: every document and query encoded, every pair of every pool scored, once.
 
 What was computed is appended to files in a folder beside the table, so that after a crash, or a kill, building the same
-table goes on where it stopped.
+table goes on where it stopped. Only one process at a time may build a table.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import orjson
@@ -47,7 +51,8 @@ class TableBuilder:
     approve: Approve = lambda pairs, most: None
 
     async def build(self, collection: Collection, path: Path, watch: Watch = lambda *_: None) -> Table:
-        """The table at `path`, built unless it is there already. Raises InvalidInput if another file is there.
+        """The table at `path`, built unless it is there already. Raises InvalidInput if another file is there, or
+        another process is building the table.
 
         Scores of a finished table are kept, also where only some of its queries are asked for; its judgments and terms
         are those that the collection has now. A document that the scorer gave no score for is left out of its query's
@@ -63,14 +68,19 @@ class TableBuilder:
             "scorer": self.scorer.name,
             "depth": str(self.depth),
         }
-        texts = collection.queries, collection.documents
-        if (done := _finished(path, recipe)) is not None:
-            found, rows = Table(path.stem, done[0], texts), done[1]
-            table = replace(found, arrays=_judged(_with_terms(found.only(rows).arrays, collection), collection))
-            if rows == list(range(len(found))) and _differ(found, table):
-                tables.write(table, path)
+        if (table := _kept(path, recipe, collection)) is not None:
             return table
-        work = _workplace(path, recipe)
+        with _sole(path) as work:
+            table = _kept(path, recipe, collection)  # if another process has built it in the meantime
+            if table is None:
+                _begin(work, recipe)
+                table = await self._built(collection, path, work, recipe, watch)
+            shutil.rmtree(work)
+        return table
+
+    async def _built(
+        self, collection: Collection, path: Path, work: Path, recipe: Mapping[str, Any], watch: Watch
+    ) -> Table:
         documents = await self._encoded(collection, work, watch)
         queries = np.array([await self.encoder.encode_query(text) for text in collection.queries.values()])
         pools, similarities = _pools(documents, queries, min(self.depth, len(documents)))
@@ -82,9 +92,9 @@ class TableBuilder:
             "call_seconds": np.array(seconds),
             "recipe": np.array(orjson.dumps(recipe).decode()),
         }
-        table = Table(path.stem, _judged(_with_terms(arrays, collection), collection), texts)
+        arrays = _judged(_with_terms(arrays, collection), collection)
+        table = Table(path.stem, arrays, (collection.queries, collection.documents))
         tables.write(table, path)
-        shutil.rmtree(work)
         return table
 
     async def _encoded(self, collection: Collection, work: Path, watch: Watch) -> NDArray[np.float32]:
@@ -139,27 +149,63 @@ class TableBuilder:
 
 
 class _Shelf:
-    """Rows of one length in a file that only grows; a row that was half written when the process died is cut off."""
+    """Rows of one length in a file that only grows, in blocks that each tell where they begin, their number of rows and
+    their checksum. The first block that is not as it was written, and all after it, are cut off and computed again."""
+
+    _HEAD = struct.Struct("<QLL")
 
     def __init__(self, path: Path, width: int, dtype: type[np.floating]) -> None:
         self._path, self._width, self._dtype = path, width, np.dtype(dtype)
         path.touch()
-        self._bytes = width * self._dtype.itemsize
-        self._rows = path.stat().st_size // self._bytes
+        self._rows = 0
         with path.open("r+b") as file:
-            file.truncate(self._rows * self._bytes)
+            end = 0
+            for block in self._blocks(file):
+                self._rows += len(block)
+                end = file.tell()
+            file.truncate(end)
 
     def __len__(self) -> int:
         return self._rows
 
     def append(self, rows: NDArray[np.floating]) -> None:
         values = np.ascontiguousarray(rows, dtype=self._dtype).reshape(-1, self._width)
+        content = values.tobytes()
         with self._path.open("ab") as file:
-            file.write(values.tobytes())
+            file.write(self._HEAD.pack(self._rows, len(values), _checksum(self._rows, content)) + content)
         self._rows += len(values)
 
     def read(self) -> NDArray[Any]:
-        return np.fromfile(self._path, dtype=self._dtype).reshape(-1, self._width)
+        with self._path.open("rb") as file:
+            return np.concatenate([np.empty((0, self._width), self._dtype), *self._blocks(file)])
+
+    def _blocks(self, file: BinaryIO) -> Iterator[NDArray[Any]]:
+        """The rows of each block, up to the first that is damaged."""
+        rows = 0
+        while len(head := file.read(self._HEAD.size)) == self._HEAD.size:
+            start, count, checksum = self._HEAD.unpack(head)
+            if start != rows or count > CHUNK:
+                return
+            content = file.read(count * self._width * self._dtype.itemsize)
+            if _checksum(start, content) != checksum:
+                return
+            rows += count
+            yield np.frombuffer(content, self._dtype).reshape(-1, self._width)
+
+
+def _checksum(start: int, content: bytes) -> int:
+    return zlib.crc32(content, start & 0xFFFFFFFF)
+
+
+def _kept(path: Path, recipe: Mapping[str, Any], collection: Collection) -> Table | None:
+    """The finished table that is there, with the collection's judgments and terms; None if there is none."""
+    if (done := _finished(path, recipe)) is None:
+        return None
+    found, rows = Table(path.stem, done[0], (collection.queries, collection.documents)), done[1]
+    table = replace(found, arrays=_judged(_with_terms(found.only(rows).arrays, collection), collection))
+    if rows == list(range(len(found))) and _differ(found, table):
+        tables.write(table, path)
+    return table
 
 
 def _finished(path: Path, recipe: Mapping[str, Any]) -> tuple[dict[str, NDArray[Any]], list[int]] | None:
@@ -182,26 +228,48 @@ def _finished(path: Path, recipe: Mapping[str, Any]) -> tuple[dict[str, NDArray[
     )
 
 
-def _workplace(path: Path, recipe: Mapping[str, Any]) -> Path:
-    """The folder of unfinished work, emptied if it belongs to another recipe or does not say to which."""
+@contextmanager
+def _sole(path: Path) -> Iterator[Path]:
+    """The folder of unfinished work of a table, for this process alone. Raises InvalidInput if another has it."""
     work = path.with_name(path.name + ".unfinished")
+    while True:
+        with ExitStack() as stack:
+            try:
+                work.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(work, os.O_RDONLY)
+                stack.callback(os.close, descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InvalidInput(
+                    f"another process is building {path}; wait for its end, or name another file with --write-table"
+                ) from None
+            except OSError as error:
+                raise _no_place(work, error) from error
+            if work.exists() and os.path.samestat(os.fstat(descriptor), work.stat()):  # else another has just finished
+                yield work
+                return
+
+
+def _begin(work: Path, recipe: Mapping[str, Any]) -> None:
+    """Empty the folder of unfinished work if it belongs to another recipe or does not say to which."""
     note = work / "recipe.json"
     try:
         if orjson.loads(note.read_bytes()) == recipe:
-            return work
+            return
     except (OSError, orjson.JSONDecodeError):
         pass
     try:
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(parents=True)
+        for path in work.iterdir():
+            path.unlink()
         scratch = work / "recipe.writing"
         scratch.write_bytes(orjson.dumps(recipe))
         os.replace(scratch, note)
     except OSError as error:
-        raise InvalidInput(
-            f"unfinished work cannot be kept in {work}: {error}; choose another --write-table"
-        ) from error
-    return work
+        raise _no_place(work, error) from error
+
+
+def _no_place(work: Path, error: OSError) -> InvalidInput:
+    return InvalidInput(f"unfinished work cannot be kept in {work}: {error}; choose another --write-table")
 
 
 def _pools(

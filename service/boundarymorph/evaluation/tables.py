@@ -27,6 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,12 +165,15 @@ def packed_terms(documents: Sequence[str], queries: Sequence[str], pools: NDArra
 
 
 def write(table: Table, path: Path) -> None:
-    """Whole or not at all: a reader never sees half a file."""
+    """Whole or not at all: a reader never sees half a file, whoever else writes it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(path.name + ".writing")
-    with scratch.open("wb") as file:
-        np.savez_compressed(file, **dict(table.arrays))  # type: ignore[arg-type]  # savez takes arrays by any name
-    os.replace(scratch, path)
+    scratch = path.with_name(f"{path.name}.{uuid4().hex}.writing")
+    try:
+        with scratch.open("wb") as file:
+            np.savez_compressed(file, **dict(table.arrays))  # type: ignore[arg-type]  # savez takes arrays by any name
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
 
 
 def _check(name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
