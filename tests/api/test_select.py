@@ -94,6 +94,12 @@ async def test_from_a_pool_of_texts(client: httpx.AsyncClient, bare: bool) -> No
     check(body, {document["id"]: document["text"] for document in given}, 5, 4, batch_size=5)
 
 
+async def test_the_ids_of_beir(client: httpx.AsyncClient) -> None:
+    pool = [{"_id": 5, "text": "five"}, {"id": "six", "_id": "not this", "text": "six"}, "seven"]
+    body = await select(client, pool=pool, budget=0, k=3)
+    assert {document["id"] for document in body["documents"]} == {"5", "six", "2"}
+
+
 async def test_ways_to_bring_embeddings_agree(client: httpx.AsyncClient) -> None:
     given = texts(12)
     vectors = np.array([vector_of(document["text"]) for document in given])

@@ -219,6 +219,11 @@ class TestIndexes:
         source.write_bytes(source.read_bytes().replace(b"four", b"4"))
         assert "0 added, 1 updated, 3 unchanged" in run("index", "build", "few", "--from", str(source)).out
 
+        assert "not kept" not in built.out
+        source.write_bytes(source.read_bytes().replace(b'"metadata"', b'"meta"'))
+        assert "which were not kept: 'meta' in 1;" in run("index", "build", "misspelt", "--from", str(source)).out
+        run("index", "delete", "misspelt")
+
         row = run("index", "list").out.splitlines()[1].split()
         assert row[:4] == ["few", "4", "384", "flat"] and row[4].startswith("BAAI/bge-small-en")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import tomllib
+from importlib.metadata import packages_distributions
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,7 +14,8 @@ import pytest
 
 from tests.clients.examples import check_example
 
-README = Path(__file__).parents[2] / "clients" / "python" / "README.md"
+ROOT = Path(__file__).parents[2]
+README = ROOT / "clients" / "python" / "README.md"
 
 
 async def test_the_example(url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,6 +29,24 @@ async def test_the_example(url: str, monkeypatch: pytest.MonkeyPatch, capsys: py
         return re.sub(r"\d\.\d+|\bs\d\b|posterior|cross_encoder|[A-Z].*\.$", "", lines, flags=re.MULTILINE).split()
 
     assert words(capsys.readouterr().out) == words(printed)
+
+
+@pytest.mark.parametrize("extra", ["langchain", "llamaindex", "haystack"])
+def test_an_extra_brings_what_its_example_imports(extra: str) -> None:
+    said = README.read_text().partition(f"`boundarymorph-client[{extra}]`")[2]
+    imported = re.findall(r"^from (\w+)", said.partition("```python")[2].partition("```")[0], re.MULTILINE)
+    project = tomllib.loads((README.parent / "pyproject.toml").read_text())["project"]
+    brought = {re.split("[<>=]", each)[0] for each in project["optional-dependencies"][extra]}
+    providers = {**packages_distributions(), "boundarymorph_client": list(brought)}
+    assert imported and all(brought & set(providers[module]) for module in imported)
+
+
+def test_every_extra_of_the_service_is_named_where_it_is_needed() -> None:
+    pages = "".join(path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert [extra for extra in extras if extra != "dev" and f"boundarymorph[{extra}]" not in pages] == []
+    (before, _) = (ROOT / "README.md").read_text().split("boundarymorph evaluate --data")
+    assert "'boundarymorph[evaluation]'" in before
 
 
 async def test_retrieval_augmented_generation(

@@ -35,6 +35,12 @@ def test_a_beir_folder(tmp_path: Path, packed: bool, where: str) -> None:
     assert found.judgments == {"1": {"a": 2}}
 
 
+def test_ids_under_the_service_s_name(tmp_path: Path) -> None:
+    corpus = beir(tmp_path) / "corpus.jsonl"
+    corpus.write_text(corpus.read_text().replace('"_id"', '"id"'))
+    assert set(load(str(tmp_path)).documents) == {"a", "b"}
+
+
 def test_without_judgments_every_query_counts(tmp_path: Path) -> None:
     found = load(str(beir(tmp_path, qrels=None)))
     assert list(found.queries) == ["1", "2"] and found.judgments is None

@@ -149,11 +149,16 @@ def test_documents_of_ones_own(opened: Open) -> None:
         assert page.locator("#set > li").count() == 4
         assert "5 of 5 calls" in page.inner_text("#status") and "12 candidates" in page.inner_text("#status")
 
-        lines = ['{"id": 7, "title": "<b>bold</b>", "text": "<img src=nowhere onerror=alert(1)>"}', '{"text": "plain"}']
+        lines = [
+            '{"id": 7, "title": "<b>bold</b>", "text": "<img src=nowhere onerror=alert(1)>"}',
+            '{"_id": "own", "text": "plain"}',
+        ]
         page.fill("#documents", "\n".join(lines))
         page.click("#go")
         expect(page.locator("#set > li")).to_have_count(2)
         assert set(page.locator(f"#set {TITLE}").all_inner_texts()) == {"<b>bold</b>", "plain"}
+        page.locator("#set summary", has_text="plain").click()
+        expect(page.locator("#set .id")).to_have_text("own")
         expect(page.locator("#compared .verdict")).to_have_text("Both return the same 2 documents.")
 
         page.fill("#documents", '[{"text": "never ends"')

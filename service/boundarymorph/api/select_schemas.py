@@ -73,11 +73,14 @@ class PoolDocument(Message):
     metadata: dict[str, Any] = Field(default_factory=dict, description="returned with 'return_documents'")
 
 
-def _text_alone(value: object) -> object:
+def _as_document(value: object) -> object:
+    """A text alone becomes a document, and an `_id`, as in BEIR, the id of one that has none."""
+    if isinstance(value, dict) and "_id" in value:
+        value = {"id": value["_id"]} | {name: found for name, found in value.items() if name != "_id"}
     return {"text": value} if isinstance(value, str) else value
 
 
-Candidate = Annotated[PoolDocument, BeforeValidator(_text_alone, json_schema_input_type=PoolDocument | str)]
+Candidate = Annotated[PoolDocument, BeforeValidator(_as_document, json_schema_input_type=PoolDocument | str)]
 
 
 class PoolBody(Message):

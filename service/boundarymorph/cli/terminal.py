@@ -73,7 +73,7 @@ def ingestion(
 
 
 def print_ingestion(console: Console, name: str, report: IngestReport, seconds: float) -> None:
-    """Print the result of an upload, and the lines that were skipped."""
+    """Print the result of an upload, the lines that were skipped, and the fields that were not kept."""
     console.print(
         f"{name}: {report.added:,} added, {report.updated:,} updated, {report.unchanged:,} unchanged, "
         f"{report.skipped:,} skipped, {report.truncated:,} truncated\n"
@@ -88,6 +88,14 @@ def print_ingestion(console: Console, name: str, report: IngestReport, seconds: 
         )
     if report.skipped > len(report.problems):
         console.print(f"  and {report.skipped - len(report.problems):,} more", highlight=False)
+    if report.unknown_fields:
+        counts = ", ".join(f"{name!r} in {count:,}" for name, count in report.unknown_fields.items())
+        console.print(
+            f"  documents with unknown fields, which were not kept: {counts}; put them into metadata, or are they misspelt?",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def print_whole(console: Console, table: Table) -> None:

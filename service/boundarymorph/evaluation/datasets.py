@@ -100,9 +100,9 @@ def _records(path: Path) -> Iterator[tuple[str, str]]:
             continue
         try:
             record = orjson.loads(line)
-            identifier, text = record["_id"], record["text"]
+            identifier, text = record["_id"] if "_id" in record else record["id"], record["text"]
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-            raise InvalidInput(f"{path}, line {number}: not a JSON object with _id and text") from error
+            raise InvalidInput(f"{path}, line {number}: not a JSON object with _id (or id) and text") from error
         if isinstance(identifier, bool) or not isinstance(identifier, str | int):
             raise InvalidInput(f"{path}, line {number}: _id must be a string or an integer")
         identifier, text = str(identifier), "" if text is None else str(text)

@@ -128,6 +128,7 @@ export function documentsOf(pasted) {
   return documents.map((document, position) => {
     const given = typeof document === "string" ? { text: document } : document;
     if (typeof given !== "object" || given === null) throw new Error(`Document ${position + 1} is neither a text nor an object.`);
-    return { ...given, id: String(given.id ?? position + 1) };
+    const { _id, ...rest } = given; // _id as in BEIR
+    return { ...rest, id: String(given.id ?? _id ?? position + 1) };
   });
 }
