@@ -91,7 +91,7 @@ def print_ingestion(console: Console, name: str, report: IngestReport, seconds: 
     if report.unknown_fields:
         counts = ", ".join(f"{name!r} in {count:,}" for name, count in report.unknown_fields.items())
         console.print(
-            f"  documents with unknown fields, which were not kept: {counts}; put them into metadata, or are they misspelt?",
+            f"  documents with unknown fields, which were not kept: {counts}; misspelt, or for metadata?",
             highlight=False,
             markup=False,
             soft_wrap=True,
