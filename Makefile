@@ -7,7 +7,7 @@ SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $(1): $(2)")
 
-.PHONY: help setup demo serve test compare-answers test-faults test-faults-milvus compatibility fuzz check check-deploy dashboard images compose test-ray test-milvus wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-sessions bench-select bench-scorer bench-rerank \
+.PHONY: help setup demo serve test compare-answers test-faults test-faults-milvus compatibility fuzz check check-deploy dashboard images compose test-ray test-milvus wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-sessions bench-overhead bench-select bench-scorer bench-rerank \
 	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-ray bench-overload load load-open capacity soak-scorer soak-index soak-models soak-tests gpu-check \
 	evaluation evaluation-held-out evaluation-calibration evaluation-options evaluation-order evaluation-rerank evaluation-judge evaluation-agents clean
 
@@ -147,6 +147,9 @@ bench-selection: setup  ## the incremental algorithm beside the literal one -> b
 
 bench-sessions: setup  ## sessions a second and core, and what of a request is not scoring -> build/bench/sessions.json
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.bench_sessions $(OPTIONS)
+
+bench-overhead: setup  ## what a request costs besides its scores; OPTIONS="--beside COMMIT" -> build/bench/overhead.json
+	$(BIN)/python -m load_tests.bench_overhead $(OPTIONS)
 
 bench-select: setup  ## where the time of POST /select goes, pool of 10,000 -> build/bench/select.json
 	$(BIN)/python -m load_tests.bench_select $(OPTIONS)

@@ -92,24 +92,39 @@ def cpu_seconds(pid: int) -> float:
 
 @contextmanager
 def running(directory: Path, documents: int, dimensions: Sequence[int], scorer_url: str) -> Iterator[Parts]:
-    """Start a gateway, a retriever with an index for each dimension, such as `d384`, and Redis."""
+    """Make `indexes` and start the `separate` processes over them."""
+    indexes(directory / "data", documents, dimensions)
+    with separate(directory, scorer_url) as parts:
+        yield parts
+
+
+def indexes(data: Path, documents: int, dimensions: Sequence[int]) -> None:
+    """Make an index of random vectors for each dimension, such as `d384`, in a data directory."""
     texts = passages(documents)
-    catalog = LocalCatalog(directory / "data" / "indexes")
+    catalog = LocalCatalog(data / "indexes")
     for dimension in dimensions:
         vectors = np.random.default_rng(dimension).standard_normal((documents, dimension), np.float32)
         rows = [Document(str(number), text) for number, text in enumerate(texts)]
         catalog.create(f"d{dimension}", encoder=None, dimension=dimension).upsert(rows, vectors)
     catalog.close()
+
+
+@contextmanager
+def separate(directory: Path, scorer_url: str, *, tree: Path | None = None) -> Iterator[Parts]:
+    """Start a gateway, a retriever over the indexes in `directory / "data"`, and Redis.
+
+    tree: a checkout whose source they run instead of this one.
+    """
     with ExitStack() as stack:
         redis = RedisServer(directory / "redis")
         stack.callback(redis.kill)
         assert redis._process is not None
-        retriever = stack.enter_context(processes.retriever(directory / "data"))
+        retriever = stack.enter_context(processes.retriever(directory / "data", tree=tree))
         environment = {"BOUNDARYMORPH_CACHE__URL": redis.url, "BOUNDARYMORPH_SCORER__URL": f'["{scorer_url}"]'}
         os.environ.update(environment)
         try:
             serve = ["serve", "--retriever-url", retriever.url, "--data-directory", str(directory / "gateway")]
-            gateway = stack.enter_context(processes.serving(serve))
+            gateway = stack.enter_context(processes.serving(serve, tree=tree))
         finally:
             for name in environment:
                 del os.environ[name]
@@ -118,7 +133,7 @@ def running(directory: Path, documents: int, dimensions: Sequence[int], scorer_u
         yield Parts(pids, client)
 
 
-def requests(point: Point, seed: int = 0) -> Iterator[dict[str, Any]]:
+def requests(point: Point, seed: int = 0, *, batch_size: int | str = BATCH_SIZE) -> Iterator[dict[str, Any]]:
     """Yield bodies of requests with new queries."""
     rng = random.Random(seed)
     while True:
@@ -128,7 +143,7 @@ def requests(point: Point, seed: int = 0) -> Iterator[dict[str, Any]]:
             "query_embedding": [rng.gauss(0, 1) for _ in range(point.dimension)],
             "depth": point.depth,
             "budget": point.budget,
-            "batch_size": BATCH_SIZE,
+            "batch_size": batch_size,
             "k": K,
         }
 

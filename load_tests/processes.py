@@ -43,9 +43,9 @@ def scorer(options: Sequence[str] = (), *, port: int | None = None, tree: Path |
 
 
 @contextmanager
-def retriever(data_directory: Path, options: Sequence[str] = ()) -> Iterator[Server]:
+def retriever(data_directory: Path, options: Sequence[str] = (), *, tree: Path | None = None) -> Iterator[Server]:
     """Run `boundarymorph retriever` on a free port, yield it when it is ready, and stop it at the end."""
-    with serving(["retriever", "--data-directory", str(data_directory), *options]) as server:
+    with serving(["retriever", "--data-directory", str(data_directory), *options], tree=tree) as server:
         yield server
 
 
