@@ -34,6 +34,11 @@ class RetrieverContract:
         documents = await retriever.documents("trams", ["bread", "tram", "unknown"])
         assert dict(documents) == {"tram": DOCUMENTS[0], "bread": DOCUMENTS[2]}
 
+    async def test_the_first_documents_come_with_the_pool(self, retriever: Retriever) -> None:
+        for wanted, expected in ((0, {}), (1, {"violin": DOCUMENTS[1]}), (10_000, {d.id: d for d in DOCUMENTS})):
+            search = Search("A violin has four strings.", 3, documents=wanted)
+            assert dict((await retriever.retrieve("trams", search)).documents) == expected
+
     async def test_lengths_by_id(self, retriever: Retriever) -> None:
         characters = await retriever.characters("trams", ["bread", "tram", "unknown"])
         assert dict(characters) == {"bread": 23, "tram": 28 + len("Transport")}

@@ -1,12 +1,9 @@
 """What a server says about when to come again, and about a refusal."""
 
-from typing import NoReturn
-
 import pytest
-from anyio.abc import SocketStream
 
 from boundarymorph.remote.deadline import Budget
-from boundarymorph.remote.peer import Peer, Refused, Unavailable, retry_after
+from boundarymorph.remote.peer import Peer, Refused, retry_after
 from boundarymorph.telemetry import logs
 from tests.scoring.remote.servers import Ours, answer, running
 
@@ -45,21 +42,6 @@ async def test_the_id_of_the_request_that_is_answered_here_goes_along() -> None:
         await peer.fetch("/score", request, Budget(10, last=False))
         await peer.close()
     assert server.request_ids == ["named", None]
-
-
-async def test_a_connection_that_is_lost_as_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What anyio raises then, for want of a socket, is none of its own errors."""
-
-    def lost(stream: object) -> NoReturn:
-        raise AttributeError("'NoneType' object has no attribute 'getpeername'")
-
-    monkeypatch.setattr(SocketStream, "extra_attributes", property(lost))
-    async with running(Ours()) as [server]:
-        peer = Peer(server.endpoint().base, "scorer")
-        with pytest.raises(Unavailable, match="lost at once") as raised:
-            await peer.fetch("/score", b"{}", Budget(10, last=False))
-        assert not raised.value.carried_out
-        await peer.close()
 
 
 SECRET = "what a document says"

@@ -142,6 +142,20 @@ def test_the_size_of_a_deep_pool() -> None:
     same(pool, decode_pool(frame).pool)
 
 
+def test_documents_travel_with_their_pool() -> None:
+    pool = pool_of(stored(np.eye(2)))
+    documents = {"0": Document("0", "ä text", "title", {"tags": ["a", 1]}), "1": Document("1", "")}
+    assert decode_pool(encode_pool(Retrieved(pool, documents=documents))).documents == documents
+
+
+@pytest.mark.parametrize(
+    "documents", [b"", b"{}", b"[1]", b'[{"id": 1, "text": "", "title": null, "metadata": {}}]', b'[{"id": "1"}]']
+)
+def test_documents_that_are_none(tensors: dict[str, NDArray[Any]], documents: bytes) -> None:
+    with pytest.raises(MalformedFrame, match="documents"):
+        decode_pool(save({**tensors, "documents": np.frombuffer(documents, np.uint8)}, METADATA))
+
+
 def test_an_id_that_is_no_text() -> None:
     pool = pool_of(stored(np.eye(2)))
     with pytest.raises(InvalidInput, match="surrogate"):

@@ -460,7 +460,7 @@ async def test_what_reads_is_passed_on_in_time() -> None:
         server,
     ):
         passed = await retriever.forward("GET", "/indexes/i", {}, None)
-        assert (passed.status_code, await passed.aread()) == (404, b'{"detail":"none"}')
+        assert (passed.status_code, await passed.read()) == (404, b'{"detail":"none"}')
         for reason in ("answered 503: away", r"within 0\.05 s"):
             with pytest.raises(RetrieverUnavailable, match=reason):
                 await retriever.forward("GET", "/indexes/i", {}, None)
@@ -492,7 +492,7 @@ async def test_what_a_proxy_says_of_the_retriever_is_not_passed_on(status: int) 
             assert "10.0.0.7" not in raised.value.public
     async with scripted(answer(busy, status, "application/problem+json")) as (retriever, _):
         passed = await retriever.forward("PUT", "/indexes/i", {}, None)
-        assert (passed.status_code, orjson.loads(await passed.aread())) == (status, busy)
+        assert (passed.status_code, orjson.loads(await passed.read())) == (status, busy)
 
 
 async def test_what_writes_is_passed_on_however_long_it_takes() -> None:
@@ -505,7 +505,7 @@ async def test_what_writes_is_passed_on_however_long_it_takes() -> None:
 
     async with scripted(slow, timeout=0.05) as (retriever, _):
         passed = await retriever.forward("POST", "/indexes/i/documents", {"content-length": "2"}, body())
-        assert (passed.status_code, await passed.aread()) == (507, b'{"detail":"full"}')
+        assert (passed.status_code, await passed.read()) == (507, b'{"detail":"full"}')
 
 
 async def test_the_name_of_its_encoder(retriever: RemoteRetriever) -> None:

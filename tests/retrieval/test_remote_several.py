@@ -271,7 +271,7 @@ async def test_an_upload_that_breaks_off_tells_why_itself() -> None:
         with pytest.raises(RetrieverUnavailable):  # noqa: PT012 - which is asked first goes by chance
             for _ in range(20):
                 passed = await retriever.forward("POST", "/indexes/i/documents", {"content-length": "2"}, body())
-                await passed.aread()
+                await passed.read()
         for _ in range(10):  # it is left alone for now
             assert await retriever.documents("i", ["a"]) == FOUND
         assert not first.asked["/documents"]
@@ -289,7 +289,7 @@ async def test_reading_is_tried_elsewhere(broken: Behaviour) -> None:
     async with several(broken, answer(b"[]"), clock=Clock(), seconds=a_try(broken)) as (retriever, (first, _)):
         for _ in range(20):
             passed = await retriever.forward("GET", "/indexes", {}, None)
-            assert (passed.status_code, await passed.aread()) == (200, b"[]")
+            assert (passed.status_code, await passed.read()) == (200, b"[]")
         again = 2 if broken is reset else 1  # and left alone then
         assert first.asked["/indexes"] == again
 

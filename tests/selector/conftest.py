@@ -3,7 +3,14 @@ from typing import Any
 
 import pytest
 
+from boundarymorph.selector import run
 from boundarymorph.selector.selector import Selector
+
+
+@pytest.fixture(autouse=True)
+def nothing_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what is asked for is read, where a test does not say otherwise."""
+    monkeypatch.setattr(run, "AHEAD", 0)
 
 
 @pytest.fixture

@@ -2,15 +2,19 @@
 
 import asyncio
 import hashlib
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, cast
 
-import httpx
+import aiohttp
 import orjson
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from yarl import URL
 
 from boundarymorph.errors import DeadlineExceeded, Overloaded, ScorerFailed, ScorerUnavailable
 from boundarymorph.remote.model import GRACE
+from boundarymorph.remote.peer import Peer
 from boundarymorph.scoring.remote.client import RemoteScorer
 from boundarymorph.scoring.remote.urls import parse
 from tests.clocks import VirtualLoop
@@ -27,34 +31,53 @@ def score_of(model: str, text: str) -> float:
     return hashlib.blake2b(f"{model} {text}".encode()).digest()[0] / 255
 
 
-class Server(httpx.AsyncBaseTransport):
-    """What Text Embeddings Inference would answer; connected: which each restart ends."""
+@dataclass
+class Answer:
+    """Of a simulated server, as far as peers read one of aiohttp."""
 
-    def __init__(self, model: str) -> None:
+    status: int
+    body: object = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    async def read(self) -> bytes:
+        return orjson.dumps(self.body)
+
+
+class Server:
+    """What Text Embeddings Inference would answer, in place of a peer's session.
+
+    connected: which each restart ends.
+    """
+
+    def __init__(self, model: str, peer: Peer) -> None:
         self.state, self.model = "well", model
         self.connected = False
+        self._peer = peer
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def request(self, method: str, url: URL, *, data: BinaryIO | None, **_: object) -> Answer:
         if self.state == "dead":
             self.connected = False
-            raise httpx.ConnectError("nobody there")
+            raise aiohttp.ConnectionTimeoutError("nobody there")
         if not self.connected:
             self.connected = True
-            await request.extensions["trace"]("connection.connect_tcp.started", {})
-        if self.state == "frozen" or (self.state == "hangs" and request.method == "POST"):
+            await self._peer._connections._count()
+        if self.state == "frozen" or (self.state == "hangs" and method == "POST"):
             await asyncio.Event().wait()
-        if request.method == "GET":
-            return httpx.Response(200, json={"model_id": self.model, "max_client_batch_size": 4})
+        if data is None:
+            return Answer(200, {"model_id": self.model, "max_client_batch_size": 4})
         model = self.model
         await asyncio.sleep(LATENCY)
         if self.state == "busy":
-            return httpx.Response(429, headers={"Retry-After": "0.3"})
+            return Answer(429, headers={"retry-after": "0.3"})
         if self.state != "well":
-            return httpx.Response(500)
+            return Answer(500)
         if not self.connected:
-            raise httpx.ReadError("it broke")
-        texts = orjson.loads(await request.aread())["texts"]
-        return httpx.Response(200, json=[{"index": i, "score": score_of(model, text)} for i, text in enumerate(texts)])
+            raise aiohttp.ServerDisconnectedError
+        texts = orjson.loads(data.read())["texts"]
+        return Answer(200, [{"index": i, "score": score_of(model, text)} for i, text in enumerate(texts)])
+
+    async def close(self) -> None:
+        pass
 
 
 class RemoteModelMachine(RuleBasedStateMachine):
@@ -64,7 +87,6 @@ class RemoteModelMachine(RuleBasedStateMachine):
     def start(self, count: int, seed: int) -> None:
         self.loop = VirtualLoop()
         endpoints = [parse(f"tei://server{number}:1") for number in range(count)]
-        self.servers = [Server("hub/a") for _ in range(count)]
         self.works = dict[str, bool]()
         self.scorer = RemoteScorer(
             endpoints,
@@ -74,9 +96,9 @@ class RemoteModelMachine(RuleBasedStateMachine):
             seed=seed,
             on_change=self.works.__setitem__,
         )
+        self.servers = [Server("hub/a", peer) for peer in self.scorer._servers]
         for peer, server in zip(self.scorer._servers, self.servers, strict=True):
-            self.loop.run_until_complete(peer.close())
-            peer._client = httpx.AsyncClient(transport=server, timeout=None)
+            peer._connections._session = cast(aiohttp.ClientSession, server)
         self.settled = True
 
     @rule(data=st.data(), state=st.sampled_from(STATES))

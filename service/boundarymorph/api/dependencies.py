@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
-import httpx
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
 from starlette.convertors import PathConvertor, register_url_convertor
@@ -19,6 +18,7 @@ from boundarymorph.access.keys import Caller, Scope
 from boundarymorph.api.schemas import Ready
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.shares import CALLER
+from boundarymorph.remote.connections import Response as PeerResponse
 from boundarymorph.retrieval.observed import ObservedRetriever
 from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.scoring.batching import BatchingScorer
@@ -80,7 +80,7 @@ class Forwarder(Protocol):
 
     async def forward(
         self, method: str, target: str, headers: Mapping[str, str], body: AsyncIterator[bytes] | None
-    ) -> httpx.Response: ...
+    ) -> PeerResponse: ...
 
 
 class Forwarding(Protocol):

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import httpx
+import aiohttp
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ValidationError
@@ -28,6 +28,7 @@ from boundarymorph.api.schemas import (
     UploadReport,
 )
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable
+from boundarymorph.remote.connections import Response as PeerResponse
 from boundarymorph.remote.urls import segment
 
 router = APIRouter(prefix="/indexes", tags=["indexes"])
@@ -41,18 +42,18 @@ STRICT = {"name": "strict", "in": "query", "schema": {"type": "boolean", "defaul
 class _Passed(StreamingResponse):
     """Streams the retriever's response, and closes it however the streaming ends. If it breaks off, so does ours."""
 
-    def __init__(self, answer: httpx.Response) -> None:
-        super().__init__(answer.aiter_raw(), answer.status_code, _of(answer.headers, ANSWER_HEADERS))
+    def __init__(self, answer: PeerResponse) -> None:
+        super().__init__(answer.chunks(), answer.status_code, _of(answer.headers, ANSWER_HEADERS))
         self._answer = answer
 
     async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
         try:
             await super().__call__(scope, receive, send)
-        except httpx.TransportError as error:
+        except aiohttp.ClientError as error:
             log.warning("the retriever broke off in the middle of its answer: %s", error)
             await bodies.hang_up(receive)
         finally:
-            await self._answer.aclose()
+            self._answer.close()
 
 
 async def _forward(request: Request, retriever: ForwarderOf) -> Response:
@@ -66,13 +67,13 @@ async def _list(request: Request, retriever: ForwarderOf) -> Response:
     if caller.sees_all or not answer.is_success:
         return _Passed(answer)
     try:
-        found = IndexList.model_validate_json(await answer.aread())
-    except httpx.HTTPError as error:
+        found = IndexList.model_validate_json(await answer.read())
+    except aiohttp.ClientError as error:
         raise RetrieverUnavailable("the retriever broke off in the middle of its list of indexes") from error
     except ValidationError as error:
         raise RetrieverFailed("the retriever's list of indexes cannot be read") from error
     finally:
-        await answer.aclose()
+        answer.close()
     seen = IndexList(
         indexes=[index for index in found.indexes if caller.sees(index.name)],
         unreadable=[index for index in found.unreadable if caller.sees(index.name)],
@@ -80,7 +81,7 @@ async def _list(request: Request, retriever: ForwarderOf) -> Response:
     return Response(seen.model_dump_json(), media_type="application/json")
 
 
-async def _answer(request: Request, retriever: Forwarder) -> httpx.Response:
+async def _answer(request: Request, retriever: Forwarder) -> PeerResponse:
     """Forward a request, to the path of its checked index and document, written anew."""
     target = _PARAMETER.sub(lambda found: segment(request.path_params[found[1]]), request.scope["route"].path)
     if request.scope["query_string"]:

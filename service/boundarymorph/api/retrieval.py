@@ -35,6 +35,7 @@ class Retrieve(Message):
     query_embedding: Array[float] | None = Field(None, description="used instead of encoding the query")
     filter: dict[str, Any] | None = Field(None, description="only documents whose metadata match it")
     hybrid: bool = Field(False, description="rank candidates by vectors and by words together")
+    documents: int = Field(0, ge=0, description="how many of the first come with the pool, as far as they are not long")
     query_precision: Literal["float32", "float64"] = Field("float64", description="in which the query is normalised")
 
 
@@ -80,9 +81,10 @@ async def retrieve(request: Request, access: AccessOf, retriever: RetrieverOf) -
     embedding = wanted.query_embedding
     bodies.bound("query", len(wanted.query), limits.query_characters, "characters")
     bodies.bound("depth", wanted.depth, limits.pool, "candidates")
+    bodies.bound("documents", wanted.documents, limits.pool, "documents")
     bodies.bound("query_embedding", len(embedding or ()), limits.dimension, "numbers")
     vector = None if embedding is None else np.array(embedding, dtype=wanted.query_precision)
-    search = Search(wanted.query, wanted.depth, vector, wanted.filter, wanted.hybrid)
+    search = Search(wanted.query, wanted.depth, vector, wanted.filter, wanted.hybrid, wanted.documents)
     retrieved = await bodies.while_connected(request, retriever.retrieve(wanted.index, search))
     return Response(await access.work.parsing.run(frame.encode_pool, retrieved), media_type=frame.POOL_TYPE)
 

@@ -42,6 +42,7 @@ from boundarymorph.settings import Limits, Settings
 
 ITEM_BYTES = {"float16": 2, "float32": 4}
 ACCEPTED: dict[str | None, Accepted] = {"error": "complete", None: "scored", "degrade": "anything"}  # by on_failure
+READ_AHEAD = 200  # documents that come with a pool; most of those that are asked for are among the first
 DECIMALS = 5  # of the numbers about a whole pool
 
 
@@ -140,13 +141,21 @@ def _budget(request: SelectRequest, settings: Settings) -> int:
             return int(budget)
 
 
+def _read_ahead(request: SelectRequest, settings: Settings) -> int:
+    if _budget(request, settings):
+        return READ_AHEAD
+    return (request.k or settings.k) if request.return_documents else 0
+
+
 def _candidates(request: SelectRequest, settings: Settings) -> Callable[[Retriever], Candidates]:
     limits = settings.limits
     vector = _query_embedding(request.query_embedding, limits)
     if request.index is not None:
         depth = settings.depth if request.depth is None else request.depth
         bound("depth", depth, limits.pool, "candidates")
-        search = Search(request.query, depth, vector, request.filter, request.hybrid)
+        search = Search(
+            request.query, depth, vector, request.filter, request.hybrid, documents=_read_ahead(request, settings)
+        )
         return partial(IndexedCandidates, index=request.index, search=search)
     assert request.pool is not None
     pool = request.pool

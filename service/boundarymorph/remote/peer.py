@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from email.utils import parsedate_to_datetime
-from functools import cache
 from http import HTTPStatus
 from typing import Any
 
-import httpx
+import aiohttp
 import orjson
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration
+from boundarymorph.remote.connections import NOT_CONNECTED, Connections, Response
 from boundarymorph.remote.deadline import Budget
-from boundarymorph.telemetry import logs
+from boundarymorph.telemetry import logs, tracing
 
-CONNECT_TIMEOUT = 1.0  # seconds; a running server accepts at once
-# Common servers close a connection that has been idle for five seconds: stop reusing it before that.
-KEEPALIVE = 4.0
 EXCERPT = 200  # characters of a server's message that we quote
 FAILED_DEPENDENCY = 424  # TEI's status when its backend is gone
 JSON = {"Content-Type": "application/json", "Accept": "application/json"}
@@ -81,31 +77,29 @@ class Peer:
     """A server and the connections to it. The key is sent only there, and appears in no message.
 
     base: its URL without a trailing slash; paid: whether each request costs money, so that one which may have been
-    carried out must not be repeated; opened: number of connections so far, each of which may lead to another server.
+    carried out must not be repeated.
     """
 
     def __init__(
         self, base: str, role: str, *, api_key: str | None = None, connections: int = 64, paid: bool = False
     ) -> None:
         """role: what it is to us, for messages. Raises InvalidConfiguration if the key is not valid in a header."""
-        self.base, self.paid, self.opened = base, paid, 0
+        self.base, self.paid = base, paid
         self._role, self._key = role, api_key or None
         if self._key is not None and (not (self._key.isascii() and self._key.isprintable()) or " " in self._key):
             raise InvalidConfiguration("the key of a server contains characters that are not allowed in a header")
-        self._client = httpx.AsyncClient(
-            headers={} if self._key is None else {"Authorization": f"Bearer {self._key}"},
-            verify=_trust(),
-            timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT),
-            limits=httpx.Limits(
-                max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=KEEPALIVE
-            ),
-        )
+        self._connections = Connections(base, connections)
+
+    @property
+    def opened(self) -> int:
+        """Number of connections so far, each of which may lead to another server."""
+        return self._connections.opened
 
     def forget(self) -> None:
         """Discard what the server said about itself."""
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._connections.close()
 
     async def send(
         self,
@@ -117,52 +111,47 @@ class Peer:
         headers: Mapping[str, str] | None = None,
         repeatable: bool = True,
         stream: bool = False,
-    ) -> httpx.Response:
+    ) -> Response:
         """Send a request and return the answer, whatever its status.
 
-        path: under the base. budget: None for no limit. repeatable: whether to
-        send again once if the connection breaks, as an idle one may just when it is reused. stream: the caller must
-        read the body and close the answer, unless it `concerns_us` or, for a repeatable request, `tells_of_server`.
+        path: under the base. budget: None for no limit. repeatable: whether to send again once if the connection breaks
+        (an idle one may, just when it is reused). stream: the caller must read the body or close the answer, unless it
+        `concerns_us` or, for a repeatable request, `tells_of_server`.
 
         Raises Unavailable, or DeadlineExceeded if the budget ends with the deadline. Cancelling closes the connection,
         which tells the server to stop.
         """
-        extensions: dict[str, Any] = {"trace": self._trace}
-        request = self._client.build_request(
-            method, self.base + path, content=content, headers=headers, extensions=extensions
-        )
-        if (request_id := logs.request_id.get()) is not None:
-            request.headers[logs.REQUEST_ID] = request_id
 
-        async def once() -> httpx.Response:
-            try:
-                response = await self._client.send(request, stream=stream)
-            except AttributeError as error:  # raised by anyio if the connection is lost while it is made
-                raise httpx.ConnectError("the connection was lost at once") from error
-            if stream and (concerns_us(response) or (repeatable and tells_of_server(response))):
-                await response.aread()
+        async def once(sent: Mapping[str, str]) -> Response:
+            response = await self._connections.request(method, path, content, sent, decompress=not stream)
+            if not stream or concerns_us(response) or (repeatable and tells_of_server(response)):
+                await response.read()
             return response
 
         try:
             async with asyncio.timeout(None if budget is None else budget.seconds):
-                try:
-                    return await once()
-                except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
-                    if not repeatable:
+                with tracing.calling(method, self.base + path) as trace:
+                    sent = {**self._headers(headers), **trace}
+                    try:
+                        return await once(sent)
+                    except NOT_CONNECTED:
                         raise
-                    return await once()
+                    except aiohttp.ClientError:
+                        if not repeatable:
+                            raise
+                        return await once(sent)
+        except NOT_CONNECTED as error:
+            plain = "; if it speaks plain HTTP, put +http after the scheme's name" if "SSL" in _reason(error) else ""
+            message = f"{self.base} cannot be reached ({_reason(error)}){plain}"
+            raise Unavailable(message, carried_out=False) from error
+        except aiohttp.ClientError as error:
+            raise Unavailable(f"the request to {self.base} failed ({_reason(error)})") from error
         except TimeoutError as timeout:
             if budget is None:
                 raise  # raised by the source of the body
             if budget.last:
                 raise self._too_late(f"{self.base} did not answer before the deadline") from timeout
             raise TimedOut(f"{self.base} did not answer within {budget.seconds:.3g} s") from timeout
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            plain = "; if it speaks plain HTTP, put +http after the scheme's name" if "SSL" in _reason(error) else ""
-            message = f"{self.base} cannot be reached ({_reason(error)}){plain}"
-            raise Unavailable(message, carried_out=False) from error
-        except (httpx.TransportError, httpx.DecodingError) as error:
-            raise Unavailable(f"the request to {self.base} failed ({_reason(error)})") from error
 
     async def fetch(self, path: str, body: bytes | None, budget: Budget, *, honours_deadlines: bool = False) -> bytes:
         """POST the body, or GET if it is None, and return the body of a successful answer.
@@ -189,13 +178,18 @@ class Peer:
             raise Unavailable(said)
         raise Refused(said)
 
-    async def _trace(self, event: str, _: dict[str, Any]) -> None:
-        self.opened += event == "connection.connect_tcp.started"
+    def _headers(self, given: Mapping[str, str] | None) -> dict[str, str]:
+        headers = {} if given is None else dict(given)
+        if self._key is not None:
+            headers["Authorization"] = f"Bearer {self._key}"
+        if (request_id := logs.request_id.get()) is not None:
+            headers[logs.REQUEST_ID] = request_id
+        return headers
 
     def _too_late(self, message: str) -> DeadlineExceeded:
         return DeadlineExceeded(message, public=f"the {self._role} did not answer before the deadline")
 
-    def said(self, path: str, response: httpx.Response) -> str:
+    def said(self, path: str, response: Response) -> str:
         """Describe an error answer, without the key, which some servers repeat."""
         message = " ".join(_message(response).split())
         if self._key is not None:
@@ -204,17 +198,17 @@ class Peer:
         return f"{answered}: {message[:EXCERPT]}" if message else answered
 
 
-def concerns_us(response: httpx.Response) -> bool:
+def concerns_us(response: Response) -> bool:
     """Whether an answer is about our key or about the address that we have for the server."""
     return response.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN) or response.is_redirect
 
 
-def tells_of_server(response: httpx.Response) -> bool:
+def tells_of_server(response: Response) -> bool:
     """Whether an answer is about the server, or about us, rather than about the request."""
     return concerns_us(response) or response.status_code == HTTPStatus.TOO_MANY_REQUESTS or response.is_server_error
 
 
-def pause_of(response: httpx.Response) -> float | None:
+def pause_of(response: Response) -> float | None:
     """Return the seconds for which the server asks not to be called; None if it gives no valid time."""
     return retry_after(response.headers.get("retry-after"), time.time())
 
@@ -236,13 +230,7 @@ def retry_after(header: str | None, now: float) -> float | None:
     return max(0.0, seconds) if seconds < float("inf") else None
 
 
-@cache
-def _trust() -> ssl.SSLContext:
-    """Load the trusted certificates, once: loading is slow."""
-    return httpx.create_ssl_context()
-
-
-def _message(response: httpx.Response) -> str:
+def _message(response: Response) -> str:
     """Return the message of an error's body in one of the usual forms, or a body that is not JSON.
 
     Any other JSON is dropped: validation errors often repeat the request, and errors are logged.

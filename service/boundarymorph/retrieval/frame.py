@@ -22,6 +22,7 @@ from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 
 from boundarymorph.errors import InvalidInput, MalformedFrame
+from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.halves import TOLERANCE, halves_from_floats, unit_from_halves, unit_rows_of
 from boundarymorph.retrieval.retriever import Retrieved, VectorSource
@@ -29,7 +30,7 @@ from boundarymorph.selection.pool import Pool, row_lengths
 
 POOL_TYPE = "application/vnd.boundarymorph.pool"
 EMBEDDINGS_TYPE = "application/vnd.boundarymorph.embeddings"
-VERSION = "3"
+VERSION = "4"
 HEADER_BYTES = 2**20  # limit for names, shapes and warnings
 MOST_WORKERS = 4  # threads that convert the rows of all frames
 _BLOCK = 2**18  # numbers normalized at a time, so that they stay in the CPU's cache
@@ -40,8 +41,8 @@ Tensors = dict[str, NDArray[Any]]
 
 
 def encode_pool(retrieved: Retrieved) -> bytes:
-    """Encode a pool and its warnings. `decode_pool` restores ids, vectors, query, scores, features and terms bit for
-    bit.
+    """Encode a pool, its warnings and documents. `decode_pool` restores ids, vectors, query, scores, features and terms
+    bit for bit.
 
     Raises InvalidInput for ids that are not valid Unicode.
     """
@@ -58,6 +59,8 @@ def encode_pool(retrieved: Retrieved) -> bytes:
         **{_FEATURE + name: signal for name, signal in pool.features.items()},
         **({} if pool.terms is None else {"terms": pool.terms.view(np.uint8)}),
     }
+    if retrieved.documents:
+        tensors["documents"] = np.frombuffer(orjson.dumps(list(retrieved.documents.values())), dtype=np.uint8)
     warnings = orjson.dumps(list(retrieved.warnings)).decode()
     return _frame(tensors, POOL_TYPE, warnings=warnings, source=retrieved.vectors)
 
@@ -88,6 +91,9 @@ def decode_pool(frame: bytes) -> Retrieved:
         if terms.ndim != 2 or terms.shape[1] != count or (terms > 1).any():
             raise MalformedFrame(f"its terms are of {terms.shape} for {count} documents, or not all 0 or 1")
         terms = terms.view(np.bool_)
+    documents = {}
+    if "documents" in tensors:
+        documents = documents_of(_list(_taken(tensors, "documents", np.dtype("u1"), None).tobytes(), "documents"))
     _check_used_up(tensors)
     source = metadata.get("source")
     if source not in get_args(VectorSource):
@@ -96,7 +102,20 @@ def decode_pool(frame: bytes) -> Retrieved:
         Pool(ids, vectors, query, scores, features, terms),
         _texts(metadata.get("warnings", "")),
         cast(VectorSource, source),
+        documents,
     )
+
+
+def documents_of(records: Sequence[object]) -> dict[str, Document]:
+    """Read documents from JSON, by id. Raises MalformedFrame."""
+    documents = {}
+    for record in records:
+        match record:
+            case {"id": str(id), "text": str(text), "title": str() | None as title, "metadata": dict(metadata)}:
+                documents[id] = Document(id, text, title, metadata)
+            case _:
+                raise MalformedFrame("one of its documents is malformed")
+    return documents
 
 
 def encode_embeddings(embeddings: Embeddings) -> bytes:
@@ -263,13 +282,20 @@ def _ids(text: NDArray[np.uint8], offsets: NDArray[np.uint32]) -> list[str]:
 
 
 def _texts(array: str) -> Sequence[str]:
-    try:
-        texts = orjson.loads(array)
-    except orjson.JSONDecodeError as error:
-        raise MalformedFrame(f"its warnings are not JSON: {error}") from error
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+    texts = _list(array, "warnings")
+    if not all(isinstance(text, str) for text in texts):
         raise MalformedFrame("its warnings are not texts")
     return texts
+
+
+def _list(array: str | bytes, what: str) -> list[Any]:
+    try:
+        values = orjson.loads(array)
+    except orjson.JSONDecodeError as error:
+        raise MalformedFrame(f"its {what} are not JSON: {error}") from error
+    if not isinstance(values, list):
+        raise MalformedFrame(f"its {what} are not a list")
+    return values
 
 
 def _utf8(id: str) -> bytes:

@@ -16,6 +16,9 @@ from boundarymorph.retrieval.encoders import Embeddings, Encoder
 from boundarymorph.retrieval.mismatches import mismatches
 from boundarymorph.retrieval.retriever import Retrieved, Search
 
+BLOCK = 64  # documents read at a time
+CHARACTERS = 2**19  # of documents that come with a pool; those of one block may be more
+
 
 class IndexRetriever:
     """A `Retriever` over the indexes of a catalog. Searches run in its own threads; with `threads` of them running and
@@ -39,7 +42,7 @@ class IndexRetriever:
             self._refuse_other_encoder(found)
             search = replace(search, embedding=await self.embed_query(search.query))
             self._refuse_other_encoder(found)  # its servers may have changed their model in the meantime
-        retrieved = await self._executor.run(found.retrieve, search)
+        retrieved = await self._executor.run(_found, found, search)
         if search.condition is None or len(retrieved.pool) or found.info.kind == WORDS:
             return retrieved
         reasons = await self._executor.run(mismatches, found, search)
@@ -77,3 +80,16 @@ class IndexRetriever:
                 f"the index {index.name!r} was built with the encoder {built_with!r} and this service runs "
                 f"{'no encoder' if running is None else repr(running)}; send a query_embedding or rebuild the index"
             )
+
+
+def _found(index: Index, search: Search) -> Retrieved:
+    """Return what a search finds with the first documents, up to a number and a length in all."""
+    retrieved = index.retrieve(search)
+    documents: dict[str, Document] = {}
+    ids, characters = retrieved.pool.ids[: search.documents], 0
+    while ids and characters < CHARACTERS:
+        read = index.documents(ids[:BLOCK])
+        characters += sum(len(document.content) for document in read.values())
+        documents |= read
+        ids = ids[BLOCK:]
+    return replace(retrieved, documents=documents) if documents else retrieved

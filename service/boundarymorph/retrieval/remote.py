@@ -30,6 +30,7 @@ from boundarymorph.errors import (
 )
 from boundarymorph.remote.balancer import Balancer, OnChange, Role, ignore_change
 from boundarymorph.remote.chunks import encoded
+from boundarymorph.remote.connections import Response
 from boundarymorph.remote.deadline import Budget
 from boundarymorph.remote.peer import (
     JSON,
@@ -50,6 +51,7 @@ from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.selection.pool import unit_rows
 
 TEXTS = 128  # per request for embeddings, so that the time of a request does not grow with the pool
+INLINE = 2**15  # bytes of an answer that are read faster than a thread is woken
 PROBE = encoded({"query": "probe"})
 IDENTITY = {"Accept-Encoding": "identity"}
 OWN = (InvalidConfiguration, NotReady, RetrieverFailed, RetrieverUnavailable)  # wrapped, with the URL
@@ -92,6 +94,7 @@ class RemoteRetriever:
             "depth": search.depth,
             "filter": search.filter,
             "hybrid": search.hybrid,
+            "documents": search.documents,
         }
         if search.embedding is not None:
             body |= _vector(search.embedding)
@@ -133,7 +136,7 @@ class RemoteRetriever:
 
     async def forward(
         self, method: str, target: str, headers: Mapping[str, str], body: AsyncIterator[bytes] | None
-    ) -> httpx.Response:
+    ) -> Response:
         """Forward a request. Returns the retriever's answer unchanged; the caller must read and close it.
 
         target: path, made of `remote.urls.segment`s, and query of the request. A request that only reads has a time
@@ -143,20 +146,20 @@ class RemoteRetriever:
         """
         headers = {**headers, **IDENTITY}
 
-        async def read(peer: Peer) -> httpx.Response:
+        async def read(peer: Peer) -> Response:
             answer = await peer.send(method, target, budget=self._budget, headers=headers, stream=True)
             if tells_of_server(answer):
                 raise _refusal(peer, target, answer)
             return answer
 
-        async def write(peer: Peer) -> httpx.Response:
+        async def write(peer: Peer) -> Response:
             answer = await peer.send(
                 method, target, budget=None, content=body, headers=headers, repeatable=False, stream=True
             )
             if concerns_us(answer):
                 raise _refusal(peer, target, answer)
             if answer.status_code in AWAY and "problem" not in answer.headers.get("content-type", ""):
-                await answer.aclose()
+                answer.close()
                 raise Unavailable(f"{peer.base} answered {answer.status_code}, and not as a retriever does")
             return answer
 
@@ -184,6 +187,8 @@ class RemoteRetriever:
         if not answer.is_success:
             raise _refusal(peer, path, answer)
         try:
+            if len(answer.content) < INLINE:
+                return read(answer.content)
             return await asyncio.to_thread(read, answer.content)
         except (MalformedFrame, Unusable) as error:
             raise _unusable(peer, error) from error
@@ -209,7 +214,7 @@ def _unusable(peer: Peer, reason: object) -> Flawed:
     return Flawed(f"the answer of the retriever at {peer.base} cannot be used: {reason}", kind=kind)
 
 
-def _refusal(peer: Peer, path: str, response: httpx.Response) -> Exception:
+def _refusal(peer: Peer, path: str, response: Response) -> Exception:
     """Return the error that the retriever raised for its caller, or the meaning of its answer."""
     status, problem = response.status_code, _problem(response)
     detail = str(problem.get("detail", ""))
@@ -257,17 +262,10 @@ def _vector(query_embedding: ArrayLike) -> dict[str, object]:
 
 
 def _documents(answer: bytes) -> Mapping[str, Document]:
-    documents = {}
-    for record in array(mapping(parsed(answer)), "documents"):
-        match record:
-            case {"id": str(id), "text": str(text), "title": str() | None as title, "metadata": dict(metadata)}:
-                documents[id] = Document(id, text, title, metadata)
-            case _:
-                raise Unusable("one of its documents is malformed")
-    return documents
+    return frame.documents_of(array(mapping(parsed(answer)), "documents"))
 
 
-def _problem(response: httpx.Response) -> dict[str, Any]:
+def _problem(response: Response) -> dict[str, Any]:
     """Return the problem details of an answer; empty if it has none."""
     try:
         body = orjson.loads(response.content)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -27,6 +27,7 @@ class Search:
 
     embedding: (d,), used unchanged instead of encoding the query; required by an index of the users' own vectors.
     filter: only documents whose metadata match it (`filters`). hybrid: fuse the nearest with the best by words.
+    documents: how many of the first candidates to return with the pool, as far as they are not long.
     """
 
     query: str
@@ -34,6 +35,7 @@ class Search:
     embedding: ArrayLike | None = None
     filter: Mapping[str, Any] | None = None
     hybrid: bool = False
+    documents: int = 0
 
     @cached_property
     def condition(self) -> Filter | None:
@@ -52,12 +54,14 @@ class Search:
 class Retrieved:
     """A pool, and warnings about how it was found.
 
-    vectors: the source of its vectors: the request, the service's encoder, the words, an index, or nowhere.
+    vectors: the source of its vectors: the request, the service's encoder, the words, an index, or nowhere. documents:
+    those of the pool that came with it, by id; the others are read when they are needed.
     """
 
     pool: Pool
     warnings: Sequence[str] = ()
     vectors: VectorSource = "index"
+    documents: Mapping[str, Document] = field(default_factory=dict)
 
 
 class Retriever(Protocol):

@@ -34,6 +34,7 @@ from boundarymorph.selector.telling import Session, Telling, session_of, telling
 from boundarymorph.selector.texts import Texts
 
 log = logging.getLogger(__name__)
+AHEAD = 64  # documents likely to be asked for soon that are read with those asked for now
 NOTHING = np.empty(0, dtype=np.intp)
 EMPTY = Selection(NOTHING, np.empty(0), np.empty(0), np.empty(0, np.bool_))
 
@@ -92,6 +93,7 @@ class SelectionRun:
             self.pool = ordered.pool
         else:
             self.pool, self._vectors, self._warnings = retrieved.pool, retrieved.vectors, list(retrieved.warnings)
+            self._documents.update(retrieved.documents)
 
     async def recall(self) -> None:
         """Reuse scores of earlier tasks, and choose the first batch, which is empty for an empty pool.
@@ -125,7 +127,7 @@ class SelectionRun:
         try:
             with self._observer.stage("fetch"):
                 async with self._task.deadline.enforced():
-                    await self._read_for(session, self.batch)
+                    await self._read_for(session, self.batch, ahead=True)
             with self._observer.stage("score"):
                 asked, scores = await self._score(session.asked)
         except INTERRUPTING as error:
@@ -273,27 +275,33 @@ class SelectionRun:
         deadline = self._task.deadline.of_scores
         return deadline.at - deadline.clock() if self._task.accepts != "complete" else math.inf
 
-    async def _read(self, positions: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Read the documents at these positions, and those whose text may be the same. Returns the positions of all."""
+    async def _read(self, positions: NDArray[np.intp], session: Session | None = None) -> NDArray[np.intp]:
+        """Read the documents at these positions, and those whose text may be the same. Returns the positions of all.
+
+        session: for which a trip also brings the documents that may well be asked for next.
+        """
         if positions.size and not self._candidates.texts_at_hand:
             suspects = await self._in_thread(self._texts.suspects, positions)
             positions = np.concatenate([positions, np.setdiff1d(suspects, positions)])
-        await self._fetch([self.pool.ids[position] for position in positions])
+        ids = [self.pool.ids[position] for position in positions]
+        if isinstance(session, SelectionSession) and any(id not in self._documents for id in ids):
+            ids += [self.pool.ids[position] for position in session.shortlist(AHEAD)]
+        await self._fetch(ids)
         self._texts.read(self._documents, positions.tolist())
         return positions
 
-    async def _read_for(self, session: Session, positions: NDArray[np.intp]) -> bool:
+    async def _read_for(self, session: Session, positions: NDArray[np.intp], *, ahead: bool = False) -> bool:
         """Read these documents, and have the session give up deleted ones and share the scores of copies. Returns
         whether there were any of either."""
         before = session.given_up, self._texts.found
-        read = await self._read(positions)
+        read = await self._read(positions, session if ahead else None)
         session.give_up(read[[self.pool.ids[position] not in self._documents for position in read]])
         if self._texts.found > before[1]:
             await self._in_thread(session.same_texts, self._texts.numbers.copy())
         return before != (session.given_up, self._texts.found)
 
     async def _fetch(self, ids: Sequence[str]) -> None:
-        missing = [id for id in ids if id not in self._documents]
+        missing = [id for id in dict.fromkeys(ids) if id not in self._documents]
         if missing:
             self._documents.update(await self._candidates.documents(missing))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -26,7 +26,6 @@ def configure(url: str, service: str) -> Callable[[], None]:
     Raises ModuleNotFoundError without the extra `otel`.
     """
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.instrumentation.httpx import HTTPXClientInstrumentor
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -35,14 +34,11 @@ def configure(url: str, service: str) -> Callable[[], None]:
     resource = Resource.create({"service.name": service}).merge(OTELResourceDetector().detect())
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(url, timeout=EXPORT_TIMEOUT)))
-    calls = HTTPXClientInstrumentor()
-    calls.instrument(tracer_provider=provider)
     _tracer = provider.get_tracer("boundarymorph")
 
     def end() -> None:
         global _tracer
         _tracer = None
-        calls.uninstrument()
         provider.shutdown()
 
     return end
@@ -69,14 +65,28 @@ def headers() -> dict[str, str]:
 
 
 @contextmanager
-def span(name: str) -> Iterator[None]:
+def calling(method: str, url: str) -> Iterator[Mapping[str, str]]:
+    """Run the block in the span of an outgoing request. Yields the headers by which the server continues the trace."""
+    if _tracer is None:
+        yield {}
+        return
+    from opentelemetry.trace import SpanKind
+
+    with span(method, kind=SpanKind.CLIENT, attributes={"http.request.method": method, "url.full": url}):
+        yield headers()
+
+
+@contextmanager
+def span(name: str, **options: Any) -> Iterator[None]:
     """Run the block in a span within the current one, marked as failed, without a message, if the block raises."""
     if _tracer is None:
         yield
         return
     from opentelemetry.trace import Status, StatusCode
 
-    with _tracer.start_as_current_span(name, record_exception=False, set_status_on_exception=False) as current:
+    with _tracer.start_as_current_span(
+        name, record_exception=False, set_status_on_exception=False, **options
+    ) as current:
         try:
             yield
         except Exception as error:

@@ -1,0 +1,154 @@
+"""HTTP connections to one server, and the answers that come over them."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from functools import cache
+from http import HTTPStatus
+from io import BytesIO
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+import httpx
+from yarl import URL
+
+CONNECT_TIMEOUT = 1.0  # seconds; a running server accepts at once
+# Common servers close a connection that has been idle for five seconds: stop reusing it before that.
+KEEPALIVE = 4.0
+CHUNK = 2**16  # bytes of an answer that is read in pieces
+NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+
+
+class Response:
+    """Status and headers of an answer, and its body: `content` once it has been read, else in `chunks`, as they come.
+
+    Reading raises aiohttp.ClientError if the connection breaks.
+    """
+
+    def __init__(self, answer: aiohttp.ClientResponse) -> None:
+        self.status_code = answer.status
+        self.headers: Mapping[str, str] = answer.headers
+        self.content = b""
+        self._answer = answer
+
+    @property
+    def is_success(self) -> bool:
+        return HTTPStatus.OK <= self.status_code < HTTPStatus.MULTIPLE_CHOICES
+
+    @property
+    def is_redirect(self) -> bool:
+        return HTTPStatus.MULTIPLE_CHOICES <= self.status_code < HTTPStatus.BAD_REQUEST
+
+    @property
+    def is_server_error(self) -> bool:
+        return self.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
+
+    @property
+    def text(self) -> str:
+        return self.content.decode(errors="replace")
+
+    async def read(self) -> bytes:
+        """Read the whole body, which frees the connection for other requests."""
+        self.content = await self._answer.read()
+        return self.content
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        async for chunk in self._answer.content.iter_chunked(CHUNK):
+            yield chunk
+
+    def close(self) -> None:
+        """Close the connection unless the body has been read."""
+        self._answer.close()
+
+
+class Connections:
+    """At most so many connections to a server, which are kept for a while. opened: number of connections so far."""
+
+    def __init__(self, base: str, most: int) -> None:
+        self.opened = 0
+        self._base, self._most = base, most
+        self._proxy = _proxy(base)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        content: bytes | AsyncIterator[bytes] | None,
+        headers: Mapping[str, str],
+        *,
+        decompress: bool = True,
+    ) -> Response:
+        """Send a request and return its answer, whose body is not read yet.
+
+        Raises aiohttp.ClientError, of `NOT_CONNECTED` if nothing was sent, and what the iterator of the body raises.
+        Cancelling closes the connection.
+        """
+        source = None if content is None or isinstance(content, bytes) else _Source(content)
+        try:
+            answer = await self._running().request(
+                method,
+                URL(self._base + path, encoded=True),
+                data=BytesIO(content) if isinstance(content, bytes) else source and source.chunks(),
+                headers=headers,
+                allow_redirects=False,
+                auto_decompress=decompress,
+                proxy=self._proxy,
+            )
+        except aiohttp.ClientError:
+            if source is not None and source.error is not None:
+                raise source.error from None
+            raise
+        return Response(answer)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    def _running(self) -> aiohttp.ClientSession:
+        """Return the session, which must be made within its event loop."""
+        if self._session is None:
+            trace = aiohttp.TraceConfig()
+            trace.on_connection_create_start.append(self._count)
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=self._most, keepalive_timeout=KEEPALIVE, ssl=_trust()),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT),
+                trace_configs=[trace],
+            )
+            self._session._retry_connection = False  # only our callers know which requests are repeatable
+        return self._session
+
+    async def _count(self, *_: object) -> None:
+        self.opened += 1
+
+
+class _Source:
+    """The body of a request in chunks. error: that its iterator raised, which aiohttp replaces with one of its own."""
+
+    error: Exception | None = None
+
+    def __init__(self, iterator: AsyncIterator[bytes]) -> None:
+        self._iterator = iterator
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self._iterator:
+                yield chunk
+        except Exception as error:
+            self.error = error
+            raise
+
+
+def _proxy(base: str) -> str | None:
+    """Return the proxy that the environment names for this server."""
+    parts = urlsplit(base)
+    return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
+
+
+@cache
+def _trust() -> ssl.SSLContext:
+    """Load the trusted certificates, once: loading is slow."""
+    return httpx.create_ssl_context()

@@ -1,0 +1,68 @@
+"""Documents that are read before they are asked for."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.retriever import Retrieved, Search
+from boundarymorph.selector import run
+from boundarymorph.selector.selector import Selector
+from tests.scoring.fakes import SeededScorer
+from tests.selector.fakes import FakeRetriever, task
+
+
+class Counting(FakeRetriever):
+    """brought: how many documents come with a pool, which are `came`; trips: for others."""
+
+    def __init__(self, brought: int = 0) -> None:
+        super().__init__()
+        self.brought = brought
+        self.came: set[str] = set()
+        self.trips = 0
+
+    async def retrieve(self, index: str, search: Search) -> Retrieved:
+        retrieved = await super().retrieve(index, search)
+        self.came = set(retrieved.pool.ids[: self.brought])
+        return replace(retrieved, documents={id: Document(id, id) for id in self.came})
+
+    async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
+        self.trips += 1
+        return await super().documents(index, ids)
+
+
+async def test_what_came_with_the_pool_is_not_read_again(selector_of: Callable[..., Selector]) -> None:
+    retriever, plain = Counting(brought=30), SeededScorer()
+    result = await selector_of(retriever, plain).select(task(budget=8, batch_size=2, return_documents=True))
+    assert retriever.trips == 0
+    few, scorer = Counting(brought=10), SeededScorer()
+    same = await selector_of(few, scorer).select(task(budget=8, batch_size=2, return_documents=True))
+    assert len(few.came) == 10 and not set(few.fetched) & few.came
+    assert scorer.rounds == plain.rounds
+    assert list(same.selection.documents) == list(result.selection.documents)
+
+
+async def test_a_trip_brings_what_may_be_asked_for_next(
+    selector_of: Callable[..., Selector], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, alone = Counting(), SeededScorer()
+    await selector_of(plain, alone).select(task(budget=12, batch_size=2))
+    monkeypatch.setattr(run, "AHEAD", 10)
+    retriever, scorer = Counting(), SeededScorer()
+    await selector_of(retriever, scorer).select(task(budget=12, batch_size=2))
+    assert scorer.rounds == alone.rounds
+    assert retriever.trips < plain.trips == 6
+    assert len(retriever.fetched) == len(set(retriever.fetched)) > len(plain.fetched)
+
+
+async def test_one_that_was_deleted_is_looked_for_once(
+    selector_of: Callable[..., Selector], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "AHEAD", 30)
+    retriever, scorer = Counting(), SeededScorer()
+    retriever.gone = {f"d{number}" for number in range(0, 30, 3)}
+    result = await selector_of(retriever, scorer).select(task(budget=12, batch_size=2, return_documents=True))
+    assert not retriever.gone & {text for texts in scorer.rounds for text in texts}
+    assert not retriever.gone & {result.pool.ids[position] for position in result.selection.documents}
+    assert sum(map(len, scorer.rounds)) == 12
