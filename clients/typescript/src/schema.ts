@@ -532,6 +532,11 @@ export interface components {
              */
             expected_loss: number;
             /**
+             * Calibration
+             * @description by which scores are probabilities
+             */
+            calibration?: string | null;
+            /**
              * Timings Ms
              * @description by stage, and in total
              */
@@ -1000,6 +1005,11 @@ export interface components {
              */
             min_relevance: number | null;
             /**
+             * Calibration
+             * @description by which relevance is a probability; null if it is the score
+             */
+            calibration?: string | null;
+            /**
              * Method
              * @description in force
              */
@@ -1051,7 +1061,8 @@ export interface components {
         };
         /**
          * SelectedDocument
-         * @description A document of the set. `relevance` is the cross-encoder's score if it was scored, else the posterior mean.
+         * @description A document of the set. `relevance` is the cross-encoder's score if it was scored, else the posterior mean; with a
+         *     calibration, the probability that a person finds it relevant.
          */
         SelectedDocument: {
             /**
@@ -1459,6 +1470,18 @@ export interface components {
              */
             k?: number | null;
             /**
+             * Min Relevance
+             * @description leave out results with a lower score, known or expected
+             * @default null
+             */
+            min_relevance?: number | null;
+            /**
+             * Calibration
+             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @default null
+             */
+            calibration?: string | false | null;
+            /**
              * Deadline Ms
              * @description from the arrival of the request
              * @default null
@@ -1620,6 +1643,18 @@ export interface components {
              */
             k?: number | null;
             /**
+             * Min Relevance
+             * @description leave out results with a lower score, known or expected
+             * @default null
+             */
+            min_relevance?: number | null;
+            /**
+             * Calibration
+             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @default null
+             */
+            calibration?: string | false | null;
+            /**
              * Deadline Ms
              * @description from the arrival of the request
              * @default null
@@ -1710,6 +1745,18 @@ export interface components {
              * @default null
              */
             k?: number | null;
+            /**
+             * Min Relevance
+             * @description leave out results with a lower score, known or expected
+             * @default null
+             */
+            min_relevance?: number | null;
+            /**
+             * Calibration
+             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @default null
+             */
+            calibration?: string | false | null;
             /**
              * Deadline Ms
              * @description from the arrival of the request
@@ -1812,6 +1859,18 @@ export interface components {
              * @default null
              */
             k?: number | null;
+            /**
+             * Min Relevance
+             * @description leave out results with a lower score, known or expected
+             * @default null
+             */
+            min_relevance?: number | null;
+            /**
+             * Calibration
+             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @default null
+             */
+            calibration?: string | false | null;
             /**
              * Deadline Ms
              * @description from the arrival of the request
@@ -2124,10 +2183,16 @@ export interface components {
             max_tokens?: number | null;
             /**
              * Min Relevance
-             * @description return only what is more likely than not to score at least this, at most k documents and possibly none; calls go to where that is in doubt
+             * @description return only what is more likely than not to be at least so relevant, at most k documents and possibly none; calls go to where that is in doubt
              * @default null
              */
             min_relevance?: number | null;
+            /**
+             * Calibration
+             * @description by which relevance is the probability that a person agrees; by default that of the key or of the index, if there is one; false: none
+             * @default null
+             */
+            calibration?: string | false | null;
             /**
              * Method
              * @description 'trend' learns how the scores relate to the ranking; 'boundarymorph' is the paper's method, which makes the paper's calls one by one only with batch_size 1 and reuse false
@@ -2252,6 +2317,18 @@ export interface components {
              * @default null
              */
             k?: number | null;
+            /**
+             * Min Relevance
+             * @description leave out results with a lower score, known or expected
+             * @default null
+             */
+            min_relevance?: number | null;
+            /**
+             * Calibration
+             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @default null
+             */
+            calibration?: string | false | null;
             /**
              * Deadline Ms
              * @description from the arrival of the request

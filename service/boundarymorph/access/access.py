@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from boundarymorph.access.admission import Admission
+from boundarymorph.access.calibrations import Calibrations
 from boundarymorph.access.keys import KeyRing
 from boundarymorph.access.rates import RateLimits
 from boundarymorph.inference.executors import BoundedExecutor
@@ -50,6 +51,7 @@ class Access:
         redis = settings.rate_limits.url or settings.cache.url
         self.settings = settings
         self.keys = KeyRing(settings.keys)
+        self.calibrations = Calibrations(settings)
         self.rates = RateLimits(
             settings.rate_limits, self.keys.callers, url=None if redis is None else redis.get_secret_value()
         )

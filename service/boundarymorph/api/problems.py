@@ -56,6 +56,7 @@ STATUS: dict[type[errors.BoundaryMorphError], HTTPStatus] = {
     Unauthenticated: HTTPStatus.UNAUTHORIZED,
     Forbidden: HTTPStatus.FORBIDDEN,
     errors.UnknownIndex: HTTPStatus.NOT_FOUND,
+    errors.UnknownCalibration: HTTPStatus.NOT_FOUND,
     errors.IndexConflict: HTTPStatus.CONFLICT,
     errors.EmptyIndex: HTTPStatus.CONFLICT,
     errors.InvalidInput: HTTPStatus.UNPROCESSABLE_ENTITY,

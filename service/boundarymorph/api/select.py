@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from boundarymorph.access import bodies
+from boundarymorph.access.access import Access
 from boundarymorph.api import examples, openapi, problems
 from boundarymorph.api.dependencies import AccessOf, CallerOf, SelectorOf, permitted
 from boundarymorph.api.select_schemas import RoundEvent, SelectRequest, SelectResponse
@@ -24,7 +25,6 @@ from boundarymorph.inference.shares import CALLER
 from boundarymorph.selector.result import Progress, SelectionResult
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionTask
-from boundarymorph.settings import Settings
 from boundarymorph.telemetry.timing import Stopwatch
 
 router = APIRouter(tags=["selection"])
@@ -51,8 +51,7 @@ async def select(
         with watch.stage("receive"):
             body = await bodies.read(request, access)
         with watch.stage("parse"):
-            wanted, task = await access.work.parsing.run(_parse, body, access.settings, arrival)
-            task = replace(task, caller=caller)
+            wanted, task = await access.work.parsing.run(_parse, body, access, caller, arrival)
         if wanted.index is not None:
             permitted(request).require(wanted.index)
         turn = access.admission.turn(CALLER.get(), priority=wanted.priority, deadline=task.deadline.moment)
@@ -134,6 +133,8 @@ def _event(name: str, content: BaseModel) -> bytes:
     return f"event: {name}\ndata: {data}\n\n".encode()
 
 
-def _parse(body: bytes, settings: Settings, arrival: float) -> tuple[SelectRequest, SelectionTask]:
-    wanted = SelectRequest.model_validate(bodies.decoded(body, settings.limits))
-    return wanted, task_of(wanted, settings, arrival)
+def _parse(body: bytes, access: Access, caller: str, arrival: float) -> tuple[SelectRequest, SelectionTask]:
+    wanted = SelectRequest.model_validate(bodies.decoded(body, access.settings.limits))
+    task = task_of(wanted, access.settings, arrival)
+    calibration = access.calibrations.of(wanted.calibration, caller, wanted.index)
+    return wanted, replace(task, caller=caller, calibration=calibration)

@@ -52,6 +52,7 @@ def _number_or_auto(least: int, what: str) -> BeforeValidator:
 
 
 Budget = Annotated[Annotated[int, Field(ge=0)] | Literal["auto"], _number_or_auto(0, "calls")]
+CalibrationName = Annotated[str, Field(min_length=1, max_length=64)] | Literal[False] | None
 BatchSize = Annotated[Annotated[int, Field(ge=1)] | Literal["auto"], _number_or_auto(1, "documents")]
 
 
@@ -143,8 +144,13 @@ class SelectRequest(Message):
         None,
         ge=0,
         le=1,
-        description="return only what is more likely than not to score at least this, at most k documents and possibly "
-        "none; calls go to where that is in doubt",
+        description="return only what is more likely than not to be at least so relevant, at most k documents and "
+        "possibly none; calls go to where that is in doubt",
+    )
+    calibration: CalibrationName = Field(
+        None,
+        description="by which relevance is the probability that a person agrees; by default that of the key or of the "
+        "index, if there is one; false: none",
     )
     method: Literal[*METHODS] | None = Field(  # type: ignore[valid-type]
         None,
@@ -227,7 +233,8 @@ class SelectRequest(Message):
 
 
 class SelectedDocument(BaseModel):
-    """A document of the set. `relevance` is the cross-encoder's score if it was scored, else the posterior mean."""
+    """A document of the set. `relevance` is the cross-encoder's score if it was scored, else the posterior mean; with a
+    calibration, the probability that a person finds it relevant."""
 
     id: str = Field(description="of the document in its index or pool")
     rank: int = Field(description="1 is the most relevant of the set")
@@ -303,6 +310,7 @@ class SelectResponse(BaseModel):
     k: int | None = Field(description="null if 'max_tokens' was given")
     max_tokens: int | None = Field(description="null if 'k' counts")
     min_relevance: float | None = Field(description="null if not given: then k documents are returned")
+    calibration: str | None = Field(None, description="by which relevance is a probability; null if it is the score")
     method: str = Field(description="in force")
     vectors: VectorSource = Field(
         description="the source of the documents' vectors: given in the request, the service's encoder, the words "

@@ -91,6 +91,7 @@ def response_of(result: SelectionResult, task: SelectionTask, *, explain: bool =
         k=task.k,
         max_tokens=task.max_tokens,
         min_relevance=task.min_relevance,
+        calibration=result.calibration,
         method=task.method,
         vectors=result.vectors,
         usage=Usage(
@@ -269,7 +270,7 @@ def _documents(result: SelectionResult, with_text: bool) -> list[SelectedDocumen
                 relevance=float(selection.relevance[rank - 1]),
                 std=float(selection.std[rank - 1]),
                 source="cross_encoder" if scored else "posterior",
-                cross_encoder_score=float(selection.relevance[rank - 1]) if scored else None,
+                cross_encoder_score=_score(result, rank - 1) if scored else None,
                 retrieval_rank=position + 1,
                 retrieval_score=float(pool.scores[position]),
                 text=document.text if document else None,
@@ -278,6 +279,12 @@ def _documents(result: SelectionResult, with_text: bool) -> list[SelectedDocumen
             )
         )
     return chosen
+
+
+def _score(result: SelectionResult, place: int) -> float:
+    """Return the score of a scored document of the set, which is its relevance if there is no calibration."""
+    relevance = float(result.selection.relevance[place])
+    return relevance if result.calibration is None else result.scores[int(result.selection.documents[place])]
 
 
 def _rounds(history: Sequence[Observation], pool: Pool) -> list[ExplainedRound]:

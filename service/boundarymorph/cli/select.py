@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from boundarymorph.cli.common import DataDirectory, console, json_object
 from boundarymorph.settings import Settings
+
+Filter = Annotated[
+    str | None, typer.Option(help='Only documents whose metadata match it, as JSON: {"year": {"gte": 2020}}.')
+]
 
 
 def select(
@@ -21,20 +26,20 @@ def select(
     min_relevance: Annotated[float | None, typer.Option(help="Only what likely scores at least this, up to k.")] = None,
     depth: Annotated[int | None, typer.Option("--depth", "-N", help="Candidates.", show_default="10000")] = None,
     batch_size: Annotated[str | None, typer.Option(help='Documents per round, or "auto".', show_default="auto")] = None,
+    calibration: Annotated[str | None, typer.Option(help="Its name.", show_default="the index's own")] = None,
     method: Annotated[
         str | None, typer.Option(help="trend, or boundarymorph: the paper's.", show_default="trend")
     ] = None,
     spend: Annotated[
         str, typer.Option(help="If every document fits: order makes calls for their order, set makes none.")
     ] = "order",
-    filter: Annotated[
-        str | None, typer.Option(help='Only documents whose metadata match it, as JSON: {"year": {"gte": 2020}}.')
-    ] = None,
+    filter: Filter = None,
     hybrid: Annotated[bool, typer.Option("--hybrid", help="Rank candidates by vectors and by words together.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer of POST /select.")] = False,
     data_directory: DataDirectory = None,
 ) -> None:
     """Select documents from an index in this process, without a running service."""
+    from boundarymorph.access.calibrations import Calibrations
     from boundarymorph.api.select_schemas import SelectRequest, SelectResponse
     from boundarymorph.api.translate import response_of, task_of
     from boundarymorph.cli import terminal
@@ -60,7 +65,8 @@ def select(
     async def answer() -> SelectResponse:
         built = composition.build_gateway(settings) if settings.retriever.url else composition.build(settings)
         try:
-            task = task_of(request, settings, time.monotonic())
+            chosen = Calibrations(settings).of(calibration, "", index)
+            task = replace(task_of(request, settings, time.monotonic()), calibration=chosen)
             return response_of(await built.selector.select(task), task)
         finally:
             await built.close()

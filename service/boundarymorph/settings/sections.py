@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import orjson
@@ -198,6 +199,13 @@ class RerankSettings(BaseModel, extra="forbid"):
     full_documents: int = Field(1_000, ge=0, description="documents in a request up to which all are scored")
     share: float = Field(0.2, gt=0, le=1, description="fraction scored of a request with more documents than that")
     batch_size: int = Field(8, ge=1, description="documents per round, if not all are scored at once")
+
+
+class CalibrationSettings(BaseModel, extra="forbid"):
+    """Calibrations, by which relevance is a probability."""
+
+    directory: Path | None = Field(None, description="where they are kept; .calibrations in data_directory if unset")
+    keys: dict[str, str] = Field(default_factory=dict, description="the default calibration by the name of a key")
 
 
 class CacheSettings(BaseModel, extra="forbid"):

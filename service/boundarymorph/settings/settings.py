@@ -16,6 +16,7 @@ from boundarymorph.settings.environment import PREFIX, config_file, unknown_vari
 from boundarymorph.settings.sections import (
     AgentSettings,
     CacheSettings,
+    CalibrationSettings,
     EncoderSettings,
     Keys,
     Limits,
@@ -91,6 +92,7 @@ class Settings(BaseSettings):
     without_keys: bool = Field(False, description="serve without keys on an address that others can reach")
     log_format: Literal["text", "json"] = Field("text", description="format of the lines on stderr")
     cache: CacheSettings = Field(default_factory=CacheSettings)
+    calibration: CalibrationSettings = Field(default_factory=CalibrationSettings)
     rate_limits: RateLimitSettings = Field(default_factory=RateLimitSettings)
     work: WorkSettings = Field(default_factory=WorkSettings)
     ready_interval_seconds: float = Field(10.0, gt=0, description="time between probes of the parts behind /readyz")

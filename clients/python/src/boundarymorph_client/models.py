@@ -56,7 +56,8 @@ class SelectOptions(TypedDict, total=False):
         its words) or `encoder`.
     budget: cross-encoder calls at most; "auto" stops when little is expected to be lost by it.
     k: documents to return; max_tokens: return what fits into so many tokens, instead of k. min_relevance: return only
-        what is more likely than not to score at least this, at most k documents.
+        what is more likely than not to be at least so relevant, at most k documents. calibration: by which relevance is
+        a probability; False for none, by default that of the key or of the index.
     spend: where every document fits, `order` (the default) makes calls for the order, `set` makes none.
     method: `trend` or `boundarymorph`. depth: candidates taken from the index. batch_size: documents scored a
         round, or "auto": rounds that grow.
@@ -80,6 +81,7 @@ class SelectOptions(TypedDict, total=False):
     k: int
     max_tokens: int
     min_relevance: float
+    calibration: str | Literal[False]
     method: str
     depth: int
     filter: Mapping[str, Any]
@@ -179,6 +181,7 @@ class Selection(Answer):
     k: int | None
     max_tokens: int | None
     min_relevance: float | None
+    calibration: str | None = None
     method: str
     vectors: str
     usage: Usage

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from boundarymorph.api.schemas import LanguageModelUsage, Problem
-from boundarymorph.api.select_schemas import Budget
+from boundarymorph.api.select_schemas import Budget, CalibrationName
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection import StopReason
 from boundarymorph.selector.result import Interruption, Status
@@ -38,6 +38,12 @@ class RerankRequest(BaseModel):
     )
     k: int | None = Field(
         None, ge=1, description="with a budget: find the k best as a set; by default calls go to the order of all"
+    )
+    min_relevance: float | None = Field(
+        None, ge=0, le=1, description="leave out results with a lower score, known or expected"
+    )
+    calibration: CalibrationName = Field(
+        None, description="by which scores are probabilities; by default that of the key, if it has one; false: none"
     )
     deadline_ms: float | None = Field(None, gt=0, le=86_400_000, description="from the arrival of the request")
     on_failure: Literal["error", "degrade"] = Field(
@@ -111,6 +117,7 @@ class Diagnostics(BaseModel):
     reused_scores: int = Field(description="known from earlier requests; they replaced as many calls")
     inferred: list[int] = Field(description="indexes of the results whose score is expected, not the cross-encoder's")
     expected_loss: float = Field(description="share of the best k documents' relevance that is expected to be missed")
+    calibration: str | None = Field(None, description="by which scores are probabilities")
     timings_ms: dict[str, float] = Field(description="by stage, and in total")
     language_model: LanguageModelUsage | None = Field(
         None, description="tokens and cost, if a language model is the scorer"

@@ -17,6 +17,7 @@ from boundarymorph.api.rerank.common import (
     tokens_of,
 )
 from boundarymorph.api.schemas import LanguageModelUsage
+from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import TextTooLong
 from boundarymorph.inference.deadline import Deadline
 from boundarymorph.retrieval.candidates import GivenCandidates
@@ -28,7 +29,13 @@ from boundarymorph.settings import Limits, Settings
 
 
 def task_of(
-    request: RerankRequest, wanted: Wanted, settings: Settings, arrival: float, *, field: str = "documents"
+    request: RerankRequest,
+    wanted: Wanted,
+    settings: Settings,
+    arrival: float,
+    calibration: Calibration | None = None,
+    *,
+    field: str = "documents",
 ) -> SelectionTask:
     """Return the task of ranking all documents. Raises NoDocuments and LimitExceeded.
 
@@ -49,7 +56,7 @@ def task_of(
             words=settings.method in methods.BY_WORDS,
             vectors=settings.vectors,
             ranked=True,  # documents mostly come in retrieval order
-            listed=exhaustive,
+            listed=exhaustive and calibration is None,  # which has other evidence
         ),
         budget=budget,
         k=min(request.k or count, count),
@@ -59,6 +66,7 @@ def task_of(
         batch_size=count if exhaustive else settings.rerank.batch_size,
         deadline=Deadline.of_request(arrival, seconds),
         accepts="anything" if degrade else "complete",
+        calibration=calibration,
     )
 
 
@@ -74,6 +82,7 @@ def ranking_of(
     index = [int(result.pool.ids[position]) for position in selection.documents.tolist()]
     returned = min(wanted.top_n or count, count)
     results = [Ranked(*of) for of in zip(index[:returned], selection.relevance.tolist(), strict=False)]
+    results = [ranked for ranked in results if ranked.score >= (request.min_relevance or 0.0)]
     scored = [number for number, by_model in zip(index, selection.scored.tolist(), strict=True) if by_model]
     warnings = [*result.warnings, *wanted.ignored]
     if request.budget is None and task.budget < count:
@@ -96,6 +105,7 @@ def ranking_of(
             reused_scores=result.reused,
             inferred=sorted({ranked.index for ranked in results} - set(scored)),
             expected_loss=result.expected_loss,
+            calibration=result.calibration,
             timings_ms={stage: round(seconds * 1e3, 3) for stage, seconds in result.seconds.items()},
             language_model=LanguageModelUsage.of(result.bill),
             warnings=warnings,

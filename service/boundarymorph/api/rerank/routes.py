@@ -57,8 +57,7 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Se
         with watch.stage("receive"):
             body = await bodies.read(request, access)
         with watch.stage("parse"):
-            wanted, task, asked = await _read(request, access, body, ROUTES[path], arrival)
-            task = replace(task, caller=caller)
+            wanted, task, asked = await _read(request, access, body, ROUTES[path], caller, arrival)
         turn = access.admission.turn(CALLER.get(), deadline=task.deadline.moment)
         result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
     ranking = ranking_of(result, wanted, task, asked, parts.scorer.name)
@@ -94,7 +93,7 @@ async def info(access: AccessOf, caller: CallerOf, parts: SelectingOf) -> tei.Te
 
 
 async def _read(
-    request: Request, access: Access, body: bytes, dialects: tuple[Dialect, ...], arrival: float
+    request: Request, access: Access, body: bytes, dialects: tuple[Dialect, ...], caller: str, arrival: float
 ) -> tuple[Wanted, SelectionTask, RerankRequest]:
     """Read a request in any of the dialects. Raises InvalidInput and pydantic's ValidationError."""
 
@@ -105,7 +104,9 @@ async def _read(
     def read() -> tuple[Wanted, SelectionTask, RerankRequest]:
         asked = dialect.request.model_validate(data)
         wanted = asked.wanted()
-        return wanted, task_of(asked, wanted, access.settings, arrival, field=dialect.documents), asked
+        calibration = access.calibrations.of(asked.calibration, caller)
+        task = task_of(asked, wanted, access.settings, arrival, calibration, field=dialect.documents)
+        return wanted, replace(task, caller=caller), asked
 
     dialect, data = await bodies.off_loop(access, body, load)
     setattr(request.state, problems.REFUSAL, dialect.refusal)
