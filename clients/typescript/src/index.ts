@@ -27,6 +27,7 @@ export {
   Unavailable,
   UnexpectedAnswer,
   UnknownDocument,
+  UnknownCalibration,
   UnknownIndex,
   UpstreamFailed,
 } from "./errors.ts";

@@ -66,6 +66,10 @@ class UnknownIndex(NotFound):
     pass
 
 
+class UnknownCalibration(NotFound):
+    pass
+
+
 class UnknownDocument(NotFound):
     pass
 
@@ -148,6 +152,7 @@ KINDS: dict[str, type[ProblemError]] = {
     "body-too-large": InvalidInput,
     "unsupported-media-type": InvalidInput,
     "not-found": NotFound,
+    "unknown-calibration": UnknownCalibration,
     "unknown-index": UnknownIndex,
     "unknown-document": UnknownDocument,
     "index-conflict": IndexConflict,
