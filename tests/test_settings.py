@@ -257,6 +257,20 @@ def test_secrets_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "hunter2" not in f"{settings!r}{masked(settings)}{to_toml(settings)}"
 
 
+def test_what_may_be_a_secret_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A secret in place of its hash, and what a language model's server is sent besides."""
+    monkeypatch.setenv("BOUNDARYMORPH_KEYS", f"rag:select:{'0f' * 32} bm_hunter2")
+    monkeypatch.setenv(
+        "BOUNDARYMORPH_SCORER__JUDGE__BODY",
+        '{"user": "hunter2", "seed": 7, "extra": {"key": "hunter2", "deep": [["hunter2"]]}, "tags": ["hunter2"]}',
+    )
+    written = to_toml(Settings.load())
+    assert "hunter2" not in written
+    assert "seed = 7" in written and "set BOUNDARYMORPH_SCORER__JUDGE__BODY__EXTRA__KEY" in written
+    monkeypatch.setenv("BOUNDARYMORPH_KEYS", f"rag:select:{'0f' * 32}")
+    assert f"rag:select:{'0f' * 32}" in to_toml(Settings.load())
+
+
 def test_lists_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOUNDARYMORPH_SCORER__URL", '["http://a:1", "http://b:2"]')
     assert Settings.load().scorer.url == ("http://a:1", "http://b:2")

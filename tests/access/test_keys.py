@@ -63,6 +63,14 @@ def test_what_is_no_key(text: str) -> None:
         KeyRing([text])
 
 
+def test_a_secret_in_place_of_a_key_is_not_repeated() -> None:
+    secret, key = keys.make("rag", [Scope.SELECT])
+    for text in (secret, f"rag:{secret}", f"rag:select:{secret}", f"{secret[:9]} {secret[9:]}:select"):
+        with pytest.raises(InvalidConfiguration) as raised:
+            KeyRing([str(key), text])
+        assert secret[3:9] not in str(raised.value)
+
+
 @pytest.mark.parametrize("indexes", ["", ":photos", ":photos,team-*", ":*"])
 def test_a_configured_key_reads_as_it_is_written(indexes: str) -> None:
     text = f"rag:admin,select:{'0f' * 32}{indexes}"

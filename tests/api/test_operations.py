@@ -11,11 +11,13 @@ import httpx
 import pytest
 from openapi_spec_validator import validate
 
+from boundarymorph.access import keys
+from boundarymorph.access.keys import Scope
 from boundarymorph.errors import ModelUnavailable
 from boundarymorph.server.app import create_app
 from boundarymorph.server.composition import AllInOne
-from boundarymorph.settings import Settings
-from tests.api.service import answer, fake_service, problem, starting, texts
+from boundarymorph.settings import RateLimitSettings, Settings
+from tests.api.service import answer, fake_service, problem, serving, starting, texts
 from tests.patience import PATIENCE
 from tests.retrieval.fakes import SeededEncoder
 
@@ -110,6 +112,37 @@ class TestStarting:
 
 
 class TestMetrics:
+    async def test_names_of_keys_are_for_some(self, tmp_path: Path) -> None:
+        scopes = {"acme": Scope.SELECT, "globex": Scope.SELECT, "prometheus": Scope.METRICS, "ops": Scope.ADMIN}
+        made = {name: keys.make(name, [scope]) for name, scope in scopes.items()}
+        settings = Settings(
+            data_directory=tmp_path,
+            keys=tuple(str(key) for _, key in made.values()),
+            rate_limits=RateLimitSettings(default="100/minute"),
+        )
+
+        def header(name: str) -> dict[str, str]:
+            return {"authorization": f"Bearer {made[name][0]}"}
+
+        async with serving(settings) as client:
+            for name, times in (("acme", 2), ("globex", 3)):
+                for _ in range(times):
+                    answer(await client.get("/indexes", headers=header(name)))
+            problem(await client.get("/indexes", headers=header("prometheus")), 403, "forbidden")
+            sample = 'boundarymorph_rate_limited_requests_total{key="acme",outcome="admitted"}'
+            for reader in ("prometheus", "ops"):
+                assert f"{sample} 2.0" in (await client.get("/metrics", headers=header(reader))).text
+            for headers in ({}, header("acme"), {"authorization": "Bearer nonsense"}):
+                text = (await client.get("/metrics", headers=headers)).text
+                assert "acme" not in text and "globex" not in text
+                (total,) = re.findall(
+                    r'^boundarymorph_rate_limited_requests_total{key="all",outcome="admitted"} (\S+)$',
+                    text,
+                    re.MULTILINE,
+                )
+                assert float(total) >= 5
+                assert "boundarymorph_http_request_duration_seconds_bucket" in text
+
     async def test_each_metric_after_one_request(self, client: httpx.AsyncClient) -> None:
         def value(text: str, sample: str) -> float:
             found = re.search(rf"^{re.escape(sample)} (\S+)$", text, re.MULTILINE)

@@ -186,7 +186,7 @@ def test_workers_that_cannot_start_end_the_service(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "mistake"),
     [
-        ('keys = ["nonsense"]', "the key 'nonsense' is not"),
+        ('keys = ["nonsense:select"]', "the key 'nonsense' is not"),
         ('[rate_limits]\nkeys = { nobody = "1/second" }', "there is no key named 'nobody'"),
     ],
 )

@@ -303,7 +303,8 @@ export interface paths {
         };
         /**
          * Prometheus metrics
-         * @description Prometheus's text format.
+         * @description Prometheus's text format. No key is needed. The names of keys are shown only to keys of scope `metrics` or
+         *     `admin`; for others, what was counted by key is added up.
          */
         get: operations["prometheus_metrics_get"];
         put?: never;

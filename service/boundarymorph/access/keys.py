@@ -20,11 +20,12 @@ _INDEXES = re.compile(r"(\*|[a-z0-9][a-z0-9._-]{0,63}\*?)")
 
 class Scope(StrEnum):
     """What a key may do. SELECT: read, that is selections, indexes, documents and scores; WRITE: change documents and
-    create indexes; ADMIN: delete indexes."""
+    create indexes; ADMIN: delete indexes; METRICS: see in the metrics which key did what, as ADMIN may too."""
 
     SELECT = "select"
     WRITE = "write"
     ADMIN = "admin"
+    METRICS = "metrics"
 
 
 class Unauthenticated(BoundaryMorphError):
@@ -100,8 +101,9 @@ def parse(text: str) -> Key:
     limited = text.count(":") > 2
     known = {str(scope) for scope in Scope}
     if not _NAME.fullmatch(name) or not _HASH.fullmatch(sha256) or not scopes or not set(scopes.split(",")) <= known:
+        which = repr(name) if ":" in text and _NAME.fullmatch(name) else "(not shown, as it may be a secret)"
         raise InvalidConfiguration(
-            f"the key {name[:64]!r} is not NAME:SCOPES:SHA256 or NAME:SCOPES:SHA256:INDEXES with scopes of "
+            f"the key {which} is not NAME:SCOPES:SHA256 or NAME:SCOPES:SHA256:INDEXES with scopes of "
             f"{', '.join(Scope)}; `boundarymorph key NAME` makes one"
         )
     if limited and not all(map(_INDEXES.fullmatch, indexes.split(","))):

@@ -42,17 +42,27 @@ def _without_details(ready: Ready) -> Ready:
 
 
 def _may_read_details(request: Request, access: Access) -> bool:
+    if access.keys:
+        return _has(Scope.ADMIN, request, access)
     try:
-        access.keys.caller(request.headers.get("authorization")).within(Scope.ADMIN)
-        return bool(access.keys) or (
-            request.client is not None and ipaddress.ip_address(request.client.host).is_loopback
-        )
-    except (Unauthenticated, Forbidden, ValueError):
+        return request.client is not None and ipaddress.ip_address(request.client.host).is_loopback
+    except ValueError:
         return False
 
 
+def _has(scope: Scope, request: Request, access: Access) -> bool:
+    """Whether the request has a key of this scope, or the service no keys."""
+    try:
+        access.keys.caller(request.headers.get("authorization")).within(scope)
+    except (Unauthenticated, Forbidden):
+        return False
+    return True
+
+
 @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
-async def prometheus() -> Response:
-    """Prometheus's text format."""
-    content, media_type = metrics.exposition()
+async def prometheus(request: Request, access: AccessOf) -> Response:
+    """Prometheus's text format. No key is needed. The names of keys are shown only to keys of scope `metrics` or
+    `admin`; for others, what was counted by key is added up."""
+    named = any(_has(scope, request, access) for scope in (Scope.METRICS, Scope.ADMIN))
+    content, media_type = metrics.exposition(named=named)
     return Response(content, media_type=media_type)

@@ -100,9 +100,9 @@ class SelectionRun:
 
         If max_tokens is set, raises what the retriever does, and DeadlineExceeded, when it reads documents' lengths.
         """
+        self._texts = Texts(self.pool)
         if not len(self.pool) or self._interruption is not None:
             return
-        self._texts = Texts(self.pool)
         lengths: NDArray[np.float64] | None = None
         deleted: Sequence[int] = ()
         with self._observer.stage("fetch"):

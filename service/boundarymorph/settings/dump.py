@@ -13,6 +13,7 @@ from pydantic import BaseModel, SecretStr
 from boundarymorph.settings.environment import PREFIX
 
 MASK = "********"
+_KEY = re.compile(r"[^:]+:[^:]+:[0-9a-f]{64}(:[^:]*)?")  # with a hash; anything else may be the secret itself
 _SECRET_PARAMETER = re.compile(r"(?i)[?&][^=&]*(pass|key|token|secret|auth|sig)[^=&]*=")  # in a URL's query
 
 
@@ -51,6 +52,10 @@ def masked(value: object, name: str = "") -> Any:
     match value:
         case BaseModel():
             return {inner: masked(getattr(value, inner), inner) for inner in type(value).model_fields}
+        case _ if name == "body":  # sent to a language model
+            return _without_texts(value)
+        case tuple() if name == "keys":
+            return list(value) if all(map(_KEY.fullmatch, value)) else MASK
         case Mapping():
             return {inner: masked(held) for inner, held in value.items()}
         case SecretStr():
@@ -64,6 +69,13 @@ def masked(value: object, name: str = "") -> Any:
             return MASK if _holds_secret(value) else value
         case _:
             return value
+
+
+def _without_texts(value: object) -> Any:
+    """Return JSON with MASK in place of each string, and of each list."""
+    if isinstance(value, Mapping):
+        return {inner: _without_texts(held) for inner, held in value.items()}
+    return MASK if isinstance(value, str | list) else value
 
 
 def _holds_secret(text: str) -> bool:

@@ -6,7 +6,8 @@ With several workers, each keeps its numbers in a file in SHARED_DIRECTORY; the 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TypeVar
 
 from prometheus_client import (
@@ -16,9 +17,11 @@ from prometheus_client import (
     Counter,
     Gauge,
     Histogram,
+    Metric,
     generate_latest,
 )
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.registry import Collector
 
 Cache = Literal["scores", "embeddings"]
 Value = TypeVar("Value")
@@ -271,14 +274,45 @@ def counted(cache: Cache, found: list[Value | None]) -> list[Value | None]:
     return found
 
 
-def exposition() -> tuple[bytes, str]:
-    """Return the scrape and its content type, of this process or of all workers."""
-    if not is_shared():
-        return generate_latest(), CONTENT_TYPE_LATEST
-    share_gauges()
-    registry = CollectorRegistry()
-    MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+def exposition(*, named: bool) -> tuple[bytes, str]:
+    """Return the scrape and its content type, of this process or of all workers.
+
+    named: whether it says which key did what; otherwise those samples are added up, under the key "all".
+    """
+    registry = REGISTRY
+    if is_shared():
+        share_gauges()
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    if not named:
+        nameless = CollectorRegistry()
+        nameless.register(_Nameless(registry))
+        registry = nameless
     return generate_latest(registry), CONTENT_TYPE_LATEST
+
+
+class _Nameless(Collector):
+    """The families of a registry, with what has a label "key" added up."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def describe(self) -> Sequence[Metric]:
+        return ()  # which spares the registry the first collection
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._registry.collect():
+            if not any("key" in sample.labels for sample in family.samples):
+                yield family
+                continue
+            sums: dict[tuple[str, frozenset[tuple[str, str]]], list[float]] = defaultdict(list)
+            for sample in family.samples:
+                sums[sample.name, frozenset({**sample.labels, "key": "all"}.items())].append(sample.value)
+            summed = Metric(family.name, family.documentation, family.type, family.unit)
+            for (name, labels), values in sums.items():
+                value = min(values) if name.endswith("_created") else sum(values)
+                summed.add_sample(name, dict(labels), value)
+            yield summed
 
 
 def is_shared() -> bool:
