@@ -15,7 +15,7 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 from boundarymorph.agents import tokens
-from boundarymorph.settings import AgentSettings, RateLimitSettings
+from boundarymorph.settings import AgentSettings
 from tests import weights
 from tests.agents.conftest import LONG, SECRETS, GatedScorer, Running, Serve, Transport
 from tests.api.service import problem
@@ -230,40 +230,6 @@ class TestKeysAndLimits:
                 text += part["text"].removesuffix(tokens.MARK)
                 offset = part.get("next_offset")
             assert text.replace(" ", "") == LONG.replace(" ", "")
-
-
-class TestOrigins:
-    """A page of another site, open in the browser of somebody who runs the service without keys."""
-
-    @pytest.mark.parametrize(
-        ("headers", "allowed"),
-        [
-            ({}, True),
-            ({"host": "localhost:1"}, True),
-            ({"host": "[::1]"}, True),
-            ({"origin": "http://localhost:3000"}, True),
-            ({"host": "search.example.org"}, True),
-            ({"host": "evil.example"}, False),
-            ({"origin": "https://evil.example"}, False),
-            ({"origin": "null"}, False),
-        ],
-    )
-    async def test_without_keys(self, serve: Serve, headers: dict[str, str], allowed: bool) -> None:
-        async with serve(
-            keys=(), rate_limits=RateLimitSettings(), agents=AgentSettings(allowed_hosts=("search.example.org",))
-        ) as service:
-            accept = {"accept": "application/json, text/event-stream"}
-            begin = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
-            async with httpx.AsyncClient(base_url=service.url) as client:
-                answer = await client.post(
-                    "/mcp",
-                    json={"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin},
-                    headers=accept | headers,
-                )
-            if allowed:
-                assert answer.is_success, answer.text
-            else:
-                assert "agents.allowed_hosts" in problem(answer, 403, "forbidden")
 
 
 async def test_stdio_without_a_service(tmp_path: Path) -> None:

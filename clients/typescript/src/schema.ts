@@ -2626,6 +2626,15 @@ export interface operations {
                 };
             };
             /** @description Problem details */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -2805,6 +2814,15 @@ export interface operations {
                     "application/json": components["schemas"]["RerankError"];
                 };
             };
+            /** @description Unsupported Media Type */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
             /** @description Unprocessable Entity */
             422: {
                 headers: {
@@ -2935,6 +2953,15 @@ export interface operations {
             };
             /** @description Request Entity Too Large */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Unsupported Media Type */
+            415: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3079,6 +3106,15 @@ export interface operations {
                     "application/json": components["schemas"]["RerankError"] | components["schemas"]["TeiError"];
                 };
             };
+            /** @description Unsupported Media Type */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"] | components["schemas"]["TeiError"];
+                };
+            };
             /** @description Unprocessable Entity */
             422: {
                 headers: {
@@ -3216,6 +3252,15 @@ export interface operations {
                     "application/json": components["schemas"]["RerankError"];
                 };
             };
+            /** @description Unsupported Media Type */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
             /** @description Unprocessable Entity */
             422: {
                 headers: {
@@ -3346,6 +3391,15 @@ export interface operations {
             };
             /** @description Request Entity Too Large */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NimError"];
+                };
+            };
+            /** @description Unsupported Media Type */
+            415: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3647,6 +3701,15 @@ export interface operations {
             };
             /** @description Problem details */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            415: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3967,6 +4030,15 @@ export interface operations {
             };
             /** @description Problem details */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            415: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4426,6 +4498,15 @@ export interface operations {
                 };
             };
             /** @description Problem details */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -4556,6 +4637,15 @@ export interface operations {
             };
             /** @description Problem details */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            415: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4707,6 +4797,15 @@ export interface operations {
                 };
             };
             /** @description Problem details */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -4850,6 +4949,15 @@ export interface operations {
             };
             /** @description Problem details */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            415: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from boundarymorph.access.admission import Admission
 from boundarymorph.access.calibrations import Calibrations
 from boundarymorph.access.keys import KeyRing
+from boundarymorph.access.origins import Origins
 from boundarymorph.access.rates import RateLimits
 from boundarymorph.inference.executors import BoundedExecutor
 from boundarymorph.inference.shares import Shares
@@ -52,6 +53,7 @@ class Access:
         self.settings = settings
         self.keys = KeyRing(settings.keys)
         self.calibrations = Calibrations(settings)
+        self.origins = Origins(settings.allowed_hosts, with_keys=bool(settings.keys))
         self.rates = RateLimits(
             settings.rate_limits, self.keys.callers, url=None if redis is None else redis.get_secret_value()
         )

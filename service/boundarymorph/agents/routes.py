@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 import httpx
 from fastapi import APIRouter, Depends, FastAPI, Request, Response, Security
@@ -13,8 +12,7 @@ from pydantic import BaseModel
 
 from boundarymorph import parsing
 from boundarymorph.access import bodies
-from boundarymorph.access.access import Access
-from boundarymorph.access.keys import Forbidden, Scope
+from boundarymorph.access.keys import Scope
 from boundarymorph.agents import tools
 from boundarymorph.agents.endpoint import Endpoint
 from boundarymorph.agents.loopback import Loopback
@@ -26,7 +24,6 @@ from boundarymorph.errors import PROBLEM_TYPE, InvalidInput
 from boundarymorph.telemetry import logs, tracing
 
 FOR_MODELS = "Pass the answer, or the detail of a problem, to the language model that gave the arguments."
-HERE = ("localhost", "127.0.0.1", "::1")
 
 
 async def _identified(request: Request, access: AccessOf, _: Annotated[object, Security(BEARER)]) -> str:
@@ -53,7 +50,6 @@ router = APIRouter(tags=["agents"], lifespan=_running)
 @router.api_route("/mcp", methods=["POST", "DELETE"], include_in_schema=False)
 async def _mcp(request: Request, access: AccessOf, caller: CallerOf) -> Response:
     """Answer a request of the Model Context Protocol."""
-    _check_origin(request, access)
     body = await bodies.read(request, access, access.settings.agents.body_bytes)
     await bodies.off_loop(access, body, lambda: parsing.check(body))
     request.state.rest = _rest(request)
@@ -110,20 +106,6 @@ def _rest(request: Request) -> Rest:
     if (authorization := request.headers.get("authorization")) is not None:
         headers["authorization"] = authorization
     return Rest(request.app.state.loopback, str(request.base_url), headers)
-
-
-def _check_origin(request: Request, access: Access) -> None:
-    """Refuse requests that a page of another site sends through a browser, under a name that resolves to this machine.
-
-    A service that others can reach has keys, which such a page lacks. Raises Forbidden.
-    """
-    allowed = access.settings.agents.allowed_hosts
-    if access.keys and not allowed:
-        return
-    for url in (f"//{request.headers.get('host', '')}", request.headers.get("origin")):
-        host = None if url is None else urlsplit(url).hostname
-        if url is not None and host not in (*HERE, *allowed):
-            raise Forbidden(f"/mcp does not answer for the host {host!r}; add it to agents.allowed_hosts")
 
 
 async def _ignored(progress: float, total: float, message: str) -> None:

@@ -17,9 +17,10 @@ from starlette.requests import ClientDisconnect
 from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
 from boundarymorph.access.keys import Scope
+from boundarymorph.access.origins import NDJSON, UnsupportedMediaType
 from boundarymorph.api import openapi, problems, schemas
 from boundarymorph.api.dependencies import AccessOf, IndexesOf, allowed, permitted
-from boundarymorph.api.problems import UnknownDocument, UnsupportedMediaType
+from boundarymorph.api.problems import UnknownDocument
 from boundarymorph.api.schemas import (
     NO_ENCODER,
     CreateIndex,
@@ -43,7 +44,6 @@ from boundarymorph.telemetry import metrics
 
 router = APIRouter(prefix="/indexes", tags=["indexes"])
 READ, WRITE, ADMIN = ([Depends(allowed(scope))] for scope in (Scope.SELECT, Scope.WRITE, Scope.ADMIN))
-NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/octet-stream")
 PROGRESS_SECONDS, PROGRESS_SHARE = 1.0, 0.01
 
 

@@ -27,7 +27,7 @@ from boundarymorph.retrieval.catalog import NAME
 _SECONDS = {"Retry-After": {"description": "seconds", "schema": {"type": "integer", "minimum": 1}}}
 BUSY = (429, 503)
 OF_KEYS = (401, 403)
-OF_BODIES = (408,)
+OF_BODIES = (408, 415)
 REFUSAL_HEADERS = {
     401: {"WWW-Authenticate": {"schema": {"type": "string"}}},
     429: _SECONDS,

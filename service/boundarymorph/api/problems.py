@@ -19,6 +19,7 @@ from starlette.routing import Match
 
 from boundarymorph import errors
 from boundarymorph.access.keys import Forbidden, Unauthenticated
+from boundarymorph.access.origins import UnsupportedMediaType
 from boundarymorph.api.schemas import Problem
 
 MEDIA_TYPE = "application/problem+json"
@@ -32,12 +33,6 @@ _IN_JSON = {  # pydantic's names for Python's types, in JSON's
 }
 REFUSAL = "refusal"  # attribute of a request's state: a function from a Problem to status and body
 log = logging.getLogger(__name__)
-
-
-class UnsupportedMediaType(errors.InvalidInput):
-    """The route does not accept this content type."""
-
-    slug = "unsupported-media-type"
 
 
 class UnknownDocument(errors.BoundaryMorphError, LookupError):
@@ -77,7 +72,7 @@ STATUS: dict[type[errors.BoundaryMorphError], HTTPStatus] = {
 
 def install(app: FastAPI) -> None:
     """Register handlers that turn every expected exception of a route into a problem response."""
-    app.add_exception_handler(errors.BoundaryMorphError, _typed)
+    app.add_exception_handler(errors.BoundaryMorphError, typed)
     app.add_exception_handler(ValidationError, _invalid)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
@@ -132,7 +127,8 @@ def _status(error: errors.BoundaryMorphError) -> HTTPStatus:
     return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
 
 
-async def _typed(request: Request, error: Exception) -> JSONResponse:
+async def typed(request: Request, error: Exception) -> JSONResponse:
+    """Return the response for one of our errors."""
     assert isinstance(error, errors.BoundaryMorphError)
     status = _status(error)
     _log(error)

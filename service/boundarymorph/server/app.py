@@ -17,7 +17,7 @@ from boundarymorph.api.rerank import routes as rerank
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.server import composition
 from boundarymorph.server.lifecycle import Build, Lifecycle
-from boundarymorph.server.middleware import HeadAsGet, Observed, RateLimitHeaders, Unexpected, UntilEnd
+from boundarymorph.server.middleware import FromAllowed, HeadAsGet, Observed, RateLimitHeaders, Unexpected, UntilEnd
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
 from boundarymorph.web import pages
@@ -114,6 +114,7 @@ def _application(
     app.add_middleware(HeadAsGet)
     app.add_middleware(UntilEnd)
     app.add_middleware(RateLimitHeaders)
+    app.add_middleware(FromAllowed, origins=access.origins)
     app.add_middleware(Observed)
     return app
 

@@ -16,6 +16,8 @@ from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from boundarymorph.access.keys import Forbidden
+from boundarymorph.access.origins import Origins, UnsupportedMediaType
 from boundarymorph.access.rates import Decision
 from boundarymorph.api import problems
 from boundarymorph.telemetry import logs, metrics, timing, tracing
@@ -89,6 +91,24 @@ class RateLimitHeaders:
             await send(message)
 
         await self._app(scope, receive, announced)
+
+
+class FromAllowed:
+    """ASGI middleware that refuses requests to other hosts, from pages of other sites, and in other content types."""
+
+    def __init__(self, app: ASGIApp, origins: Origins) -> None:
+        self._app = app
+        self._origins = origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            if scope["type"] == "http":
+                self._origins.check(Headers(scope=scope))
+        except (Forbidden, UnsupportedMediaType) as error:
+            refusal = await problems.typed(Request(scope), error)
+            await refusal(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
 
 class UntilEnd:

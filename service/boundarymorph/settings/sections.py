@@ -66,6 +66,8 @@ def _listed(value: object) -> object:
 
 
 Urls = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
+HostName = Annotated[str, Field(pattern=r"^(\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|[0-9a-f:]+)$")]
+Hosts = Annotated[tuple[HostName, ...], NoDecode, BeforeValidator(_listed)]
 
 # A comma also separates scopes and indexes within a key, so a comma separates keys only if a whole key follows.
 _BETWEEN_KEYS = re.compile(r"\s*,\s*(?=[A-Za-z0-9][A-Za-z0-9._-]*:[a-z,]+:[0-9a-f]{64}(?![0-9a-f]))|,?\s+")
@@ -275,9 +277,6 @@ class AgentSettings(BaseModel, extra="forbid"):
         1_000, ge=0, description="concurrent sessions of MCP clients from before 2026; if 0 such clients cannot cancel"
     )
     session_seconds: float = Field(1_800.0, gt=0, description="idle time after which such a session ends")
-    allowed_hosts: tuple[str, ...] = Field(
-        (), description="host names besides localhost that /mcp accepts; any if unset and there are keys"
-    )
 
 
 class TraceSettings(BaseModel, extra="forbid"):

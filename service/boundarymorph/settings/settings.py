@@ -18,6 +18,7 @@ from boundarymorph.settings.sections import (
     CacheSettings,
     CalibrationSettings,
     EncoderSettings,
+    Hosts,
     Keys,
     Limits,
     MilvusSettings,
@@ -90,6 +91,11 @@ class Settings(BaseSettings):
         (), description="NAME:SCOPES:SHA256 or NAME:SCOPES:SHA256:INDEXES, as `boundarymorph key` prints"
     )
     without_keys: bool = Field(False, description="serve without keys on an address that others can reach")
+    allowed_hosts: Hosts = Field(
+        (),
+        description="names by which web pages may call, besides those of this machine and of private networks: "
+        '"search.example.org", "*.example.org", or "*" for any; any if unset and there are keys',
+    )
     log_format: Literal["text", "json"] = Field("text", description="format of the lines on stderr")
     cache: CacheSettings = Field(default_factory=CacheSettings)
     calibration: CalibrationSettings = Field(default_factory=CalibrationSettings)

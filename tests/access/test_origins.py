@@ -1,0 +1,161 @@
+"""Pages of other sites, open in the browser of somebody who can reach a service."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import orjson
+import pytest
+from fastapi import FastAPI
+from pydantic import ValidationError
+
+from boundarymorph.access import keys
+from boundarymorph.access.keys import Scope
+from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
+from boundarymorph.settings import Settings
+from tests.api.service import client_of, fake_retrieval, fake_service, problem, serving, texts
+
+SELECT = {"query": "q", "pool": texts(3), "budget": 1, "k": 1}
+ALLOWED = ("search.example.org", "*.example.com")
+REBOUND = {"host": "rebind.evil.example", "origin": "http://rebind.evil.example"}
+SECRET, KEY = keys.make("all", list(Scope))
+
+
+@pytest.mark.parametrize(
+    ("headers", "refused"),
+    [
+        ({}, None),
+        ({"host": "localhost:1"}, None),
+        ({"host": "LOCALHOST."}, None),
+        ({"host": "127.0.0.1:8080"}, None),
+        ({"host": "[::1]:8080"}, None),
+        ({"host": "10.2.3.4:8080"}, None),  # a probe of Kubernetes
+        ({"host": "gateway:8080"}, None),  # a service of compose
+        ({"host": "gateway.search.svc"}, None),
+        ({"host": "gateway.search.svc.cluster.local:8080"}, None),
+        ({"host": "search.example.org"}, None),
+        ({"host": "Search.Example.Org:443"}, None),
+        ({"host": "a.b.example.com"}, None),
+        ({"host": "example.com"}, "host"),
+        ({"host": "badexample.com"}, "host"),
+        ({"host": "search.example.org.evil.example"}, "host"),
+        ({"host": "evil.example"}, "host"),
+        ({"host": "evil.example#localhost"}, "host"),
+        ({"host": "localhost@evil.example"}, "host"),
+        ({"host": "127.0.0.1.evil.example"}, "host"),
+        ({"host": "[::1"}, "host"),
+        ({"host": ""}, "host"),
+        ({"origin": "http://localhost:3000"}, None),
+        ({"origin": "https://search.example.org"}, None),
+        ({"host": "10.2.3.4:8080", "origin": "http://10.2.3.4:8080"}, None),  # the playground
+        ({"host": "10.2.3.4:8080", "origin": "http://1.2.3.4"}, "pages"),
+        ({"origin": "https://evil.example"}, "pages"),
+        ({"origin": "http://localhost.evil.example"}, "pages"),
+        ({"origin": "null"}, "pages"),
+        ({"origin": ""}, "pages"),
+        (REBOUND, "host"),
+    ],
+)
+async def test_without_keys(tmp_path: Path, headers: dict[str, str], refused: str | None) -> None:
+    async with serving(Settings(data_directory=tmp_path, allowed_hosts=ALLOWED)) as client:
+        for method, path, body in (("GET", "/indexes", None), ("POST", "/select", SELECT), ("GET", "/livez", None)):
+            response = await client.request(method, path, json=body, headers=headers)
+            if refused is None:
+                assert response.is_success, response.text
+            else:
+                detail = problem(response, 403, "forbidden")
+                assert refused in detail and "allowed_hosts" in detail
+
+
+@pytest.mark.parametrize("role", ["whole", "retriever", "scorer"])
+async def test_on_every_route(tmp_path: Path, role: str) -> None:
+    app = application(role, Settings(data_directory=tmp_path))
+    async with client_of(app) as client:
+        for path, operations in app.openapi()["paths"].items():
+            for method in operations:
+                response = await client.request(method, path.format(name="a", id="b"), headers=REBOUND)
+                problem(response, 403, "forbidden")
+        for path in ("/mcp", "/playground", "/docs", "/nowhere"):
+            problem(await client.get(path, headers=REBOUND), 403, "forbidden")
+
+
+@pytest.mark.parametrize(("allowed", "status"), [((), 200), (ALLOWED, 403), (("*",), 200), ((*ALLOWED, "*"), 200)])
+async def test_with_keys(tmp_path: Path, allowed: tuple[str, ...], status: int) -> None:
+    settings = Settings(data_directory=tmp_path, keys=(str(KEY),), allowed_hosts=allowed)
+    async with serving(settings) as client:
+        headers = {"authorization": f"Bearer {SECRET}"}
+        assert (await client.get("/indexes", headers=headers)).status_code == 200
+        assert (await client.get("/indexes", headers=headers | REBOUND)).status_code == status
+
+
+async def test_a_probe_of_before_hosts(tmp_path: Path) -> None:
+    """As HAProxy sends them: HTTP/1.0, without a Host."""
+    async with serving(Settings(data_directory=tmp_path)) as client:
+        request = client.build_request("GET", "/readyz")
+        del request.headers["host"]
+        assert (await client.send(request)).is_success
+
+
+PAGE = {"origin": "http://localhost:3000"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "accepted"),
+    [
+        ({}, True),
+        ({"content-type": "application/x-www-form-urlencoded"}, True),  # what curl calls it
+        ({"content-type": "application/json"}, True),
+        ({"content-type": "Application/JSON; charset=utf-8"} | PAGE, True),
+        ({"content-type": "application/vnd.api+json"} | PAGE, True),
+        ({"content-type": "application/x-ndjson"} | PAGE, True),
+        (PAGE, False),
+        ({"content-type": "application/x-www-form-urlencoded"} | PAGE, False),
+        ({"content-type": "text/plain"}, False),
+        ({"content-type": "text/plain;application/json"}, False),
+        ({"content-type": "multipart/form-data; boundary=json"}, False),
+        ({"content-type": "text/x+json"}, False),
+    ],
+)
+@pytest.mark.parametrize("with_keys", [False, True])
+async def test_content_types(tmp_path: Path, headers: dict[str, str], accepted: bool, with_keys: bool) -> None:
+    settings = Settings(data_directory=tmp_path, keys=(str(KEY),) if with_keys else ())
+    key = {"authorization": f"Bearer {SECRET}"} if with_keys else {}
+    async with serving(settings) as client:
+        for chunked in (False, True):
+            body = orjson.dumps(SELECT)
+            content = pieces(body) if chunked else body
+            response = await client.post("/select", content=content, headers=headers | key)
+            if accepted:
+                assert response.is_success, response.text
+            else:
+                assert "application/json" in problem(response, 415, "unsupported-media-type")
+        kind = {name: value for name, value in headers.items() if name == "origin"} | key
+        assert (await client.get("/indexes", headers=kind)).is_success  # which has no body, and no type
+
+
+@pytest.mark.parametrize(
+    "name", ["https://search.example.org", "search.example.org:80", "a/b", "", "*.", "a.*.b", " a"]
+)
+def test_names_that_are_none(name: str) -> None:
+    with pytest.raises(ValidationError, match="allowed_hosts"):
+        Settings(allowed_hosts=(name,))
+
+
+def test_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, names in (("a.example", ("a.example",)), ('["a.example", "*.b.example"]', ("a.example", "*.b.example"))):
+        monkeypatch.setenv("BOUNDARYMORPH_ALLOWED_HOSTS", text)
+        assert Settings.load().allowed_hosts == names
+
+
+async def pieces(body: bytes) -> AsyncIterator[bytes]:
+    yield body[:9]
+    yield body[9:]
+
+
+def application(role: str, settings: Settings) -> FastAPI:
+    match role:
+        case "whole":
+            return create_app(settings, build=fake_service)
+        case "retriever":
+            return create_retriever_app(settings, build=fake_retrieval)
+        case _:
+            return create_scorer_app(settings)
