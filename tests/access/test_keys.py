@@ -71,14 +71,38 @@ def test_a_secret_in_place_of_a_key_is_not_repeated() -> None:
         assert secret[3:9] not in str(raised.value)
 
 
-@pytest.mark.parametrize("indexes", ["", ":photos", ":photos,team-*", ":*"])
+@pytest.mark.parametrize("indexes", ["", ":photos", ":photos,team-*", ":*", "::acme", ":photos,team-*:acme"])
 def test_a_configured_key_reads_as_it_is_written(indexes: str) -> None:
     text = f"rag:admin,select:{'0f' * 32}{indexes}"
     assert str(keys.parse(text)) == text
 
 
+class TestTenants:
+    @pytest.mark.parametrize("tenant", ["", "a b", "a:b", "_x", "x" * 65])
+    def test_what_is_no_tenant(self, tenant: str) -> None:
+        with pytest.raises(InvalidConfiguration, match="'rag' has a tenant"):
+            keys.parse(f"rag:select:{'0f' * 32}::{tenant}")
+
+    def test_of_callers(self) -> None:
+        (mine, one), (theirs, other) = keys.make("a", [Scope.SELECT], tenant="acme"), keys.make("b", [Scope.SELECT])
+        ring = KeyRing([str(one), str(other)])
+        assert ring.caller(f"Bearer {mine}").within(Scope.SELECT).tenant == "acme"
+        assert ring.caller(f"Bearer {theirs}").tenant == KeyRing([]).caller(None).tenant == ""
+        assert ring.caller(f"Bearer {mine}").sees_all
+
+    def test_a_caller_has_one(self) -> None:
+        zeros, ones = "0" * 64, "1" * 64
+        KeyRing([f"a:select:{zeros}::acme", f"a:write:{ones}:photos:acme", f"b:select:{'2' * 64}"])
+        for texts in (
+            (f"a:select:{zeros}::acme", f"a:select:{ones}"),
+            (f"a:select:{zeros}::acme", f"b:select:{zeros}::other"),
+        ):
+            with pytest.raises(InvalidConfiguration, match="several tenants"):
+                KeyRing(texts)
+
+
 class TestIndexes:
-    @pytest.mark.parametrize("indexes", ["", ",", "photos,", "Photos", "a b", "a*b", "**", "a:b", "_x"])
+    @pytest.mark.parametrize("indexes", ["", ",", "photos,", "Photos", "a b", "a*b", "**", "_x"])
     def test_what_is_no_index(self, indexes: str) -> None:
         with pytest.raises(InvalidConfiguration, match="'rag' is for indexes"):
             keys.parse(f"rag:select:{'0f' * 32}:{indexes}")

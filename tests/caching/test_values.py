@@ -8,16 +8,18 @@ from numpy.typing import NDArray
 from boundarymorph.caching.keys import digest
 from boundarymorph.caching.scores import CachedScore
 from boundarymorph.caching.values import (
-    VERSION,
     Corrupt,
+    Place,
     decode_embedding,
     decode_score,
     encode_embedding,
     encode_score,
-    place,
 )
 
-KEY = place(b"boundarymorph:scores:1:{abc}")
+KEY = Place(b"boundarymorph:scores:1:{abc}")
+SECRET = Place(KEY.key, b"a secret of sixteen")
+OTHER = Place(KEY.key, b"another secret of sixteen")
+PLACES = pytest.mark.parametrize("place", [KEY, SECRET], ids=["checked", "keyed"])
 
 places = st.binary(max_size=60)
 names = st.none() | st.text(st.characters(codec="utf-8"), max_size=60)
@@ -25,16 +27,17 @@ cached_scores = st.builds(CachedScore, st.floats(0, 1), st.booleans(), names)
 vectors = arrays(np.uint32, st.integers(1, 40)).map(lambda bits: bits.view(np.float32))
 
 
+@PLACES
 @given(cached_scores, places)
-def test_scores_come_back(score: CachedScore, field: bytes) -> None:
-    found = decode_score(encode_score(score, KEY, field), KEY, field)
+def test_scores_come_back(place: Place, score: CachedScore, field: bytes) -> None:
+    found = decode_score(encode_score(score, place, field), place, field)
     assert found == score
     assert np.float64(found.score).tobytes() == np.float64(score.score).tobytes()
 
 
 @given(vectors, places)
 def test_vectors_come_back_bit_by_bit(vector: NDArray[np.float32], key: bytes) -> None:
-    found = decode_embedding(encode_embedding(vector, place(key)), place(key), len(vector))
+    found = decode_embedding(encode_embedding(vector, Place(key)), Place(key), len(vector))
     assert found.tobytes() == vector.tobytes()
 
 
@@ -58,16 +61,17 @@ def test_noise_is_corrupt(noise: bytes, field: bytes) -> None:
     with pytest.raises(Corrupt):
         decode_score(noise, KEY, field)
     with pytest.raises(Corrupt):
-        decode_embedding(noise, place(field), len(noise) // 4)
+        decode_embedding(noise, Place(field), len(noise) // 4)
 
 
+@PLACES
 @given(cached_scores, places, st.data())
-def test_any_damage_is_noticed(score: CachedScore, field: bytes, data: st.DataObject) -> None:
-    value = bytearray(encode_score(score, KEY, field))
+def test_any_damage_is_noticed(place: Place, score: CachedScore, field: bytes, data: st.DataObject) -> None:
+    value = bytearray(encode_score(score, place, field))
     position = data.draw(st.integers(0, len(value) - 1))
     value[position] ^= data.draw(st.integers(1, 255))
     with pytest.raises(Corrupt):
-        decode_score(bytes(value), KEY, field)
+        decode_score(bytes(value), place, field)
 
 
 @given(vectors, st.data())
@@ -79,13 +83,14 @@ def test_any_damage_to_a_vector_is_noticed(vector: NDArray[np.float32], data: st
         decode_embedding(bytes(value), KEY, len(vector))
 
 
+@PLACES
 @given(cached_scores, places, st.data())
-def test_a_value_that_was_cut_is_noticed(score: CachedScore, field: bytes, data: st.DataObject) -> None:
-    value = encode_score(score, KEY, field)
+def test_a_value_that_was_cut_is_noticed(place: Place, score: CachedScore, field: bytes, data: st.DataObject) -> None:
+    value = encode_score(score, place, field)
     with pytest.raises(Corrupt):
-        decode_score(value[: data.draw(st.integers(0, len(value) - 1))], KEY, field)
+        decode_score(value[: data.draw(st.integers(0, len(value) - 1))], place, field)
     with pytest.raises(Corrupt):
-        decode_score(value + b"\0", KEY, field)
+        decode_score(value + b"\0", place, field)
 
 
 @given(cached_scores, places, places)
@@ -94,15 +99,15 @@ def test_a_value_is_good_in_its_place_only(score: CachedScore, field: bytes, oth
     if field != other:
         with pytest.raises(Corrupt):
             decode_score(value, KEY, other)
-    moved = encode_embedding(np.ones(4, np.float32), place(field))
+    moved = encode_embedding(np.ones(4, np.float32), Place(field))
     if field != other:
         with pytest.raises(Corrupt):
-            decode_embedding(moved, place(other), 4)
+            decode_embedding(moved, Place(other), 4)
 
 
 def test_another_version_is_corrupt() -> None:
     value = encode_score(CachedScore(0.5), KEY, b"field")
-    for version in (0, VERSION + 1, 255):
+    for version in (0, 2, 255):
         with pytest.raises(Corrupt):
             decode_score(bytes([version]) + value[1:], KEY, b"field")
 
@@ -125,6 +130,24 @@ def test_a_vector_of_another_dimension_is_corrupt() -> None:
         decode_embedding(value, KEY, 5)
 
 
+def test_only_who_has_the_secret_makes_values() -> None:
+    """Who can write to Redis can make a CRC, and not the digest."""
+    score, vector = CachedScore(0.5, document="d"), np.ones(4, np.float32)
+    for writer in (KEY, SECRET, OTHER):
+        for reader in (KEY, SECRET, OTHER):
+            values = encode_score(score, writer, b"field"), encode_embedding(vector, writer)
+            if writer is reader:
+                assert decode_score(values[0], reader, b"field") == score
+                assert decode_embedding(values[1], reader, 4).tobytes() == vector.tobytes()
+            else:
+                with pytest.raises(Corrupt):
+                    decode_score(values[0], reader, b"field")
+                with pytest.raises(Corrupt):
+                    decode_embedding(values[1], reader, 4)
+
+
 def test_the_sizes_that_are_promised() -> None:
     assert len(encode_score(CachedScore(0.5), KEY, b"field")) == 14
     assert len(encode_embedding(np.ones(384, np.float32), KEY)) == 6 + 4 * 384
+    assert len(encode_score(CachedScore(0.5), SECRET, b"field")) == 18
+    assert len(encode_embedding(np.ones(384, np.float32), SECRET)) == 10 + 4 * 384

@@ -45,17 +45,18 @@ class Key:
     """A key as configured, which never contains the secret itself.
 
     sha256: of the secret, hexadecimal. indexes: the names of indexes that it may use, or prefixes of names followed by
-    `*`; empty for all indexes.
+    `*`; empty for all indexes. tenant: only its keys share scores; empty for that of all keys without one.
     """
 
     name: str
     scopes: frozenset[Scope]
     sha256: str
     indexes: tuple[str, ...] = ()
+    tenant: str = ""
 
     def __str__(self) -> str:
-        text = f"{self.name}:{','.join(sorted(self.scopes))}:{self.sha256}"
-        return f"{text}:{','.join(self.indexes)}" if self.indexes else text
+        text = f"{self.name}:{','.join(sorted(self.scopes))}:{self.sha256}:{','.join(self.indexes)}:{self.tenant}"
+        return text.rstrip(":")
 
     def is_for(self, index: str) -> bool:
         """Whether the key may use an index of this name, which need not exist."""
@@ -66,10 +67,14 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The sender of a request. keys: those with its secret; empty if the service has no keys."""
+    """The sender of a request. keys: those with its secret; empty if the service has no keys. tenant: theirs."""
 
     name: str
     keys: tuple[Key, ...] = ()
+
+    @property
+    def tenant(self) -> str:
+        return self.keys[0].tenant if self.keys else ""
 
     def within(self, scope: Scope) -> Caller:
         """Return the caller with only its keys of this scope. Raises Forbidden if there are none."""
@@ -96,28 +101,36 @@ class Caller:
 
 
 def parse(text: str) -> Key:
-    """Parse `NAME:SCOPE,SCOPE:SHA256` or `NAME:SCOPE,SCOPE:SHA256:INDEX,INDEX*`. Raises InvalidConfiguration."""
-    name, scopes, sha256, indexes = [*text.split(":", 3), "", "", ""][:4]
-    limited = text.count(":") > 2
+    """Parse `NAME:SCOPE,SCOPE:SHA256`, with `:INDEX,INDEX*` or `:INDEX,INDEX*:TENANT` behind it, where the indexes of a
+    tenant may be empty. Raises InvalidConfiguration."""
+    name, scopes, sha256, indexes, tenant = [*text.split(":", 4), "", "", "", ""][:5]
+    colons = text.count(":")
+    limited = bool(indexes) or colons == 3
     known = {str(scope) for scope in Scope}
     if not _NAME.fullmatch(name) or not _HASH.fullmatch(sha256) or not scopes or not set(scopes.split(",")) <= known:
         which = repr(name) if ":" in text and _NAME.fullmatch(name) else "(not shown, as it may be a secret)"
         raise InvalidConfiguration(
-            f"the key {which} is not NAME:SCOPES:SHA256 or NAME:SCOPES:SHA256:INDEXES with scopes of "
-            f"{', '.join(Scope)}; `boundarymorph key NAME` makes one"
+            f"the key {which} is not NAME:SCOPES:SHA256, NAME:SCOPES:SHA256:INDEXES or "
+            f"NAME:SCOPES:SHA256:INDEXES:TENANT with scopes of {', '.join(Scope)}; `boundarymorph key NAME` makes one"
+        )
+    if colons > 3 and not _NAME.fullmatch(tenant):
+        raise InvalidConfiguration(
+            f"the key {name!r} has a tenant {tenant[:200]!r}, which is not a name like that of a key"
         )
     if limited and not all(map(_INDEXES.fullmatch, indexes.split(","))):
         raise InvalidConfiguration(
             f"the key {name!r} is for indexes {indexes[:200]!r}, which must be names, or prefixes of names followed "
             "by *, separated by commas"
         )
-    return Key(name, frozenset(map(Scope, scopes.split(","))), sha256, tuple(indexes.split(",")) if limited else ())
+    return Key(
+        name, frozenset(map(Scope, scopes.split(","))), sha256, tuple(indexes.split(",")) if limited else (), tenant
+    )
 
 
-def make(name: str, scopes: Collection[Scope], indexes: Sequence[str] = ()) -> tuple[str, Key]:
+def make(name: str, scopes: Collection[Scope], indexes: Sequence[str] = (), tenant: str = "") -> tuple[str, Key]:
     """Return a new secret, to be shown once, and the key to configure. Raises InvalidConfiguration."""
     secret = f"bm_{secrets.token_urlsafe(32)}"
-    return secret, parse(str(Key(name, frozenset(scopes), _sha256(secret), tuple(indexes))))
+    return secret, parse(str(Key(name, frozenset(scopes), _sha256(secret), tuple(indexes), tenant)))
 
 
 class KeyRing:
@@ -126,6 +139,10 @@ class KeyRing:
     def __init__(self, keys: Sequence[str]) -> None:
         """keys: in the format of `parse`. Raises InvalidConfiguration."""
         self._keys = [parse(text) for text in keys]
+        for same in ("name", "sha256"):
+            tenants = {(getattr(key, same), key.tenant) for key in self._keys}
+            if len(tenants) > len({getattr(key, same) for key in self._keys}):
+                raise InvalidConfiguration(f"keys of one {same} have several tenants; a caller has one")
 
     def __bool__(self) -> bool:
         return bool(self._keys)

@@ -52,6 +52,7 @@ async def select(
             body = await bodies.read(request, access)
         with watch.stage("parse"):
             wanted, task = await access.work.parsing.run(_parse, body, access, caller, arrival)
+            task = replace(task, tenant=permitted(request).tenant)
         if wanted.index is not None:
             permitted(request).require(wanted.index)
         turn = access.admission.turn(CALLER.get(), priority=wanted.priority, deadline=task.deadline.moment)

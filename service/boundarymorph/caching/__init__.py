@@ -11,5 +11,6 @@ opens. An ACL may forbid all commands except HMGET, HRANDFIELD, HSET, GET, SET, 
 also CLUSTER SLOTS and COMMAND), and all keys except `boundarymorph:*`.
 
 **Memory.** In Redis, a score with the id of its document takes 35 bytes as long as the hash is small (at most
-`hash-max-listpack-entries` scores, ids of less than 50 bytes), else about 90; an embedding takes 4d + 170 bytes.
+`hash-max-listpack-entries` scores, ids of less than 50 bytes), else about 90; an embedding takes 4d + 170 bytes. With a
+secret each takes 4 bytes more.
 """

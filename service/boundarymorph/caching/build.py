@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 from boundarymorph.caching.caches import Caches
 from boundarymorph.caching.memory import MemoryEmbeddingCache, MemoryScoreCache
 from boundarymorph.settings import CacheSettings
@@ -20,8 +22,9 @@ def build_caches(chosen: CacheSettings) -> Caches:
     from boundarymorph.caching.redis import RedisEmbeddingCache, RedisScoreCache
 
     link = RedisLink(chosen.url.get_secret_value(), timeout=chosen.timeout_seconds)
+    secret = b"" if chosen.secret is None else blake2b(chosen.secret.get_secret_value().encode()).digest()
     return Caches(
-        RedisScoreCache(link, seconds_to_live=seconds, namespace=chosen.namespace),
-        RedisEmbeddingCache(link, seconds_to_live=seconds, namespace=chosen.namespace),
+        RedisScoreCache(link, seconds_to_live=seconds, namespace=chosen.namespace, secret=secret),
+        RedisEmbeddingCache(link, seconds_to_live=seconds, namespace=chosen.namespace, secret=secret),
         link,
     )

@@ -44,18 +44,20 @@ class KnownScores:
         self.through: ReadThrough[_Key, CachedScore] = ReadThrough("scores", writes=writes, clock=clock)
         self._identity = identity or (lambda: scorer.name)
 
-    def of_task(self, query: str, caller: str = "") -> TaskScores:
-        """Return the scores of one task. caller: who is charged if they cost money."""
-        return TaskScores(self, query, caller)
+    def of_task(self, query: str, caller: str = "", tenant: str = "") -> TaskScores:
+        """Return the scores of one task. caller: who is charged if they cost money. tenant: whose scores are known,
+        since a known score says that somebody has the text."""
+        return TaskScores(self, query, caller, tenant)
 
     @property
     def model(self) -> str | None:
         """The full name of the scorer; None while it is unknown."""
         return self._identity()
 
-    def identity(self) -> str | None:
-        """Return the name under which scores are cached now; None if they are not."""
-        return None if self.cache is None else self._identity()
+    def identity(self, tenant: str) -> str | None:
+        """Return the name under which scores of a tenant are cached now; None if they are not."""
+        name = None if self.cache is None else self._identity()
+        return f"{name}\0{tenant}" if name is not None and tenant else name
 
     async def close(self) -> None:
         """Wait for pending writes."""
@@ -71,11 +73,12 @@ class TaskScores:
     that costs money charged to this task, None if it costs none. failure: see `Scores`; that of the last call.
     """
 
-    def __init__(self, known: KnownScores, query: str, caller: str = "") -> None:
+    def __init__(self, known: KnownScores, query: str, caller: str = "", tenant: str = "") -> None:
         self.reused: Mapping[int, float] = {}
         self.calls = self.cached = self.truncated = 0
         self._known = known
         self._query = query
+        self._tenant = tenant
         self.bill = Bill(caller) if isinstance(known.scorer, PricedScorer) else None
         self.failure: BoundaryMorphError | None = None
         self._recalled: Mapping[bytes, CachedScore] | None = None
@@ -91,7 +94,7 @@ class TaskScores:
 
         Returns the ids that the documents with these texts had when they were scored.
         """
-        model, cache, name = self._known.identity(), self._known.cache, self._known.scorer.name
+        model, cache, name = self._known.identity(self._tenant), self._known.cache, self._known.scorer.name
         if cache is None or model is None:
             self._recalled = {}
         else:
@@ -117,7 +120,7 @@ class TaskScores:
         Raises what the scorer raises, and ScorerUnavailable if the scores come from another model than earlier ones,
         since they are not comparable.
         """
-        model, cache, scorer = self._known.identity(), self._known.cache, self._known.scorer
+        model, cache, scorer = self._known.identity(self._tenant), self._known.cache, self._known.scorer
         if model is None or cache is None or not texts:
             scores = await self._asked(texts, deadline)
             self._count(len(texts), scores.cached, scores.truncated)
@@ -148,7 +151,7 @@ class TaskScores:
             return [CachedScore(value, place in cut, ids[place]) for place, value in enumerate(scores.values.tolist())]
 
         async def write(computed: Mapping[_Key, CachedScore]) -> None:
-            if self._known.identity() == model:
+            if self._known.identity(self._tenant) == model:
                 kept = {text: score for (_, _, text), score in computed.items() if 0 <= score.score <= 1}
                 await cache.write(model, self._query, kept)
 

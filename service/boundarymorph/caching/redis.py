@@ -13,11 +13,11 @@ from boundarymorph.caching.link import ForeignKey, RedisLink, Unanswered
 from boundarymorph.caching.scores import FIELDS, SECONDS_TO_LIVE, CachedScore
 from boundarymorph.caching.values import (
     Corrupt,
+    Place,
     decode_embedding,
     decode_score,
     encode_embedding,
     encode_score,
-    place,
 )
 from boundarymorph.telemetry import metrics
 from boundarymorph.telemetry.metrics import Cache
@@ -29,16 +29,22 @@ Value = TypeVar("Value")
 
 
 class _RedisCache:
-    """seconds_to_live: since the first write of a key. The caller closes the link."""
+    """seconds_to_live: since the first write of a key. secret: see `Place`. The caller closes the link."""
 
     cache: ClassVar[Cache]
 
     def __init__(
-        self, link: RedisLink, *, seconds_to_live: float = SECONDS_TO_LIVE, namespace: str | None = None
+        self,
+        link: RedisLink,
+        *,
+        seconds_to_live: float = SECONDS_TO_LIVE,
+        namespace: str | None = None,
+        secret: bytes = b"",
     ) -> None:
         self._link = link
         self._milliseconds = max(1, round(1000 * seconds_to_live))
         self._namespace = namespace
+        self._secret = secret
 
     async def _ask(self, command: str, key: bytes, *arguments: bytes | int) -> object:
         try:
@@ -59,7 +65,7 @@ class RedisScoreCache(_RedisCache):
 
     async def recall(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
         key = score_key(model, query, self._namespace)
-        here = place(key)
+        here = Place(key, self._secret)
         # Unlike HGETALL, HRANDFIELD bounds the size of the answer.
         answer = await self._ask("HRANDFIELD", key, FIELDS, b"WITHVALUES")
         if answer is _UNANSWERED:
@@ -81,7 +87,7 @@ class RedisScoreCache(_RedisCache):
         if not text_digests:
             return []
         key = score_key(model, query, self._namespace)
-        here = place(key)
+        here = Place(key, self._secret)
         answer = await self._ask("HMGET", key, *text_digests)
         if not isinstance(answer, list) or len(answer) != len(text_digests):
             answer = [_UNANSWERED if answer is _UNANSWERED else _FOREIGN] * len(text_digests)
@@ -91,7 +97,7 @@ class RedisScoreCache(_RedisCache):
         if not scores:
             return
         key = score_key(model, query, self._namespace)
-        here = place(key)
+        here = Place(key, self._secret)
         fields = [part for text, score in scores.items() for part in (text, encode_score(score, here, text))]
         try:
             try:
@@ -126,7 +132,9 @@ class RedisEmbeddingCache(_RedisCache):
 
         await _concurrently(one, len(keys))
         return _read(
-            "embeddings", answers, lambda row, value: decode_embedding(value, place(keys[row]), space.dimension)
+            "embeddings",
+            answers,
+            lambda row, value: decode_embedding(value, Place(keys[row], self._secret), space.dimension),
         )
 
     async def write(self, space: Space, embeddings: Mapping[bytes, Vector]) -> None:
@@ -136,7 +144,7 @@ class RedisEmbeddingCache(_RedisCache):
         async def one(row: int) -> None:
             key = keys[row]
             try:
-                value = encode_embedding(vectors[row], place(key))
+                value = encode_embedding(vectors[row], Place(key, self._secret))
                 await self._link.call("embeddings", "write", "SET", key, value, b"PX", self._milliseconds)
             except (Unanswered, ForeignKey):
                 metrics.cache_writes.labels("embeddings", "error").inc()

@@ -73,6 +73,9 @@ def key(
         list[str] | None,
         typer.Option(help="Index that the key may use, or a prefix and *; repeatable.", show_default="all"),
     ] = None,
+    tenant: Annotated[
+        str, typer.Option(help="Share known scores only with the keys of this tenant.", show_default="none")
+    ] = "",
 ) -> None:
     """Make an API key: prints the secret, once, and the line for the setting `keys`."""
     from boundarymorph.access import keys
@@ -81,7 +84,7 @@ def key(
     unknown = set(scopes) - set(keys.Scope)
     if unknown:
         fail(f"there is no scope {', '.join(sorted(unknown))}; there are {', '.join(keys.Scope)}")
-    secret, made = keys.make(name, [keys.Scope(value) for value in scopes], index or [])
+    secret, made = keys.make(name, [keys.Scope(value) for value in scopes], index or [], tenant)
     typer.echo(f"secret  {secret}\nkeys    {made}")
 
 

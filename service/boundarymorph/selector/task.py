@@ -28,9 +28,9 @@ class SelectionTask:
     deadline: when the current set becomes the result. accepts: the result after the deadline or a failure of scorer or
     retriever: only a complete one, or else their error; or an incomplete one, but Overloaded if nothing was scored for
     lack of capacity; or any. reuse: whether scores known from earlier tasks are evidence that replaces calls. caller:
-    the name of the key that pays if scores cost money. return_documents: whether the result has their texts.
-    explain_pool: whether progress and result contain the belief about all candidates. calibration: makes relevance
-    a probability.
+    the name of the key that pays if scores cost money. tenant: whose known scores are used. return_documents:
+    whether the result has their texts. explain_pool: whether progress and result contain the belief about all
+    candidates. calibration: makes relevance a probability.
     """
 
     query: str
@@ -48,6 +48,7 @@ class SelectionTask:
     accepts: Accepted = "anything"
     reuse: bool = True
     caller: str = ""
+    tenant: str = ""
     return_documents: bool = False
     explain_pool: bool = False
     calibration: Calibration | None = None

@@ -222,6 +222,9 @@ class CacheSettings(BaseModel, extra="forbid"):
     namespace: str | None = Field(
         None, pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="part of the keys in Redis; separates services"
     )
+    secret: SecretStr | None = Field(
+        None, min_length=16, description="accept only values in Redis that a process with the same secret wrote"
+    )
     memory_bytes: int = Field(64 * 2**20, ge=1024, description="for scores and, separately, embeddings in this process")
 
 

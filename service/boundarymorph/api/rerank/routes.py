@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
 from boundarymorph.api import openapi, problems
-from boundarymorph.api.dependencies import AccessOf, CallerOf, SelectingOf
+from boundarymorph.api.dependencies import AccessOf, CallerOf, SelectingOf, permitted
 from boundarymorph.api.rerank import documents, nim, tei
 from boundarymorph.api.rerank.common import Dialect, RerankRequest, Wanted
 from boundarymorph.api.rerank.core import ranking_of, task_of
@@ -58,6 +58,7 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Se
             body = await bodies.read(request, access)
         with watch.stage("parse"):
             wanted, task, asked = await _read(request, access, body, ROUTES[path], caller, arrival)
+            task = replace(task, tenant=permitted(request).tenant)
         turn = access.admission.turn(CALLER.get(), deadline=task.deadline.moment)
         result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
     ranking = ranking_of(result, wanted, task, asked, parts.scorer.name)

@@ -1,0 +1,73 @@
+"""What one tenant has had scored, another cannot find out: neither the score nor that there is one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import httpx
+import pytest
+
+from boundarymorph.access import keys
+from boundarymorph.access.keys import Scope
+from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.retrieval.index_retriever import IndexRetriever
+from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.selector.selector import Selector
+from boundarymorph.server.composition import AllInOne
+from boundarymorph.settings import Settings
+from tests.api.service import answer, serving, texts
+from tests.retrieval.fakes import SeededEncoder
+from tests.scoring.fakes import SeededScorer
+
+MADE = {
+    name: keys.make(name, [Scope.SELECT], tenant=tenant)
+    for name, tenant in (("ada", "acme"), ("alan", "acme"), ("grace", "other"), ("nobody", ""), ("anybody", ""))
+}
+SELECT = {"query": "who is to be bought?", "pool": texts(5), "k": 5, "budget": 5}
+
+
+def cached(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> AllInOne:
+    """Cheap models, and a cache of scores."""
+    catalog, encoder, scorer = LocalCatalog(settings.data_directory / "indexes"), SeededEncoder(), SeededScorer()
+    retriever = IndexRetriever(catalog, encoder)
+    return AllInOne(catalog, encoder, retriever, scorer, Selector(retriever, scorer, MemoryScoreCache()))
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    settings = Settings(data_directory=tmp_path, keys=tuple(str(key) for _, key in MADE.values()))
+    async with serving(settings, cached) as client:
+        yield client
+
+
+async def select(client: httpx.AsyncClient, who: str, **options: Any) -> dict[str, Any]:
+    headers = {"authorization": f"Bearer {MADE[who][0]}"}
+    return answer(await client.post("/select", json=SELECT | options, headers=headers))
+
+
+class TestTenants:
+    SHARED: ClassVar = {("ada", "alan"), ("nobody", "anybody")}
+
+    @pytest.mark.parametrize("guesser", MADE)
+    @pytest.mark.parametrize("first", ["ada", "nobody"])
+    async def test_who_knows_what_was_scored(self, client: httpx.AsyncClient, first: str, guesser: str) -> None:
+        paid = await select(client, first)
+        assert paid["usage"]["cross_encoder_calls"] == 5
+        guess = await select(client, guesser, budget=0)
+        known = guesser == first or (first, guesser) in self.SHARED
+        assert guess["usage"]["reused_scores"] == (5 if known else 0)
+        assert [found["source"] for found in guess["documents"]] == ["cross_encoder" if known else "posterior"] * 5
+        again = await select(client, guesser)
+        assert again["usage"]["cross_encoder_calls"] == (0 if known else 5)
+        rerank = {"query": SELECT["query"], "documents": [document["text"] for document in texts(5)]}
+        for who in (first, guesser):
+            headers = {"authorization": f"Bearer {MADE[who][0]}"}
+            ranked = answer(await client.post("/rerank", json=rerank, headers=headers))["boundarymorph"]
+            assert ranked["cross_encoder_calls"] == 0
+
+    async def test_nor_what_is_being_scored(self, client: httpx.AsyncClient) -> None:
+        """A score that another tenant waits for is not shared either."""
+        answers = await asyncio.gather(*(select(client, who, reuse=False) for who in ("ada", "grace", "nobody")))
+        assert [found["usage"]["cross_encoder_calls"] for found in answers] == [5, 5, 5]
+        assert [found["usage"]["cached_scores"] for found in answers] == [0, 0, 0]
