@@ -32,7 +32,9 @@ suite("select", () => {
       explain: true, priority: 3, on_failure: "error",
     };
     const selection = await client.select(QUERY, options);
-    const response = await fetch(`${url}/select`, { method: "POST", body: JSON.stringify({ query: QUERY, ...options }) });
+    const body = JSON.stringify({ query: QUERY, ...options });
+    const headers = { "content-type": "application/json" };
+    const response = await fetch(`${url}/select`, { method: "POST", headers, body });
     same(selection, (await response.json()) as bm.Selection);
     assert.equal(selection.documents.length, 5);
     assert.equal(selection.usage.cross_encoder_calls, 7);
