@@ -2,10 +2,12 @@
 
 import logging
 import sqlite3
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import orjson
@@ -13,15 +15,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from boundarymorph.inference.executors import Abandoned, awaited
 from boundarymorph.retrieval.build import build_catalog
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import MAX_STRING, Filter
+from boundarymorph.retrieval.local import matching as matching_module
 from boundarymorph.retrieval.local import metadata_index, schema
 from boundarymorph.retrieval.local.matching import MatchingReader
 from boundarymorph.retrieval.local.metadata_index import MOST_TERMS, SCHEMA, UNINDEXED, add, candidates, terms_of
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.settings import Settings
 from tests.contract.document_store import matching
+from tests.patience import PATIENCE
 from tests.retrieval.test_filters import filters, metadata
 from tests.stateful.profile import times
 
@@ -283,3 +288,68 @@ def test_the_setting_bounds_every_index(tmp_path: Path) -> None:
         assert len(index.matching(Filter({"n": {"gte": -number}}))) == 1_000
     assert len(index._store._matched._matched) == 2
     catalog.close()
+
+
+class TestGivingUp:
+    """A filter that takes long ends with whoever waits for it, and the next one goes on from there."""
+
+    COSTLY: ClassVar = {"or": [{"tags": {"gt": f"x{number}"}} for number in range(400)]}
+
+    @pytest.fixture
+    def filled(self, store: DocumentStore, monkeypatch: pytest.MonkeyPatch) -> DocumentStore:
+        monkeypatch.setattr(matching_module, "_PAGE", 100)
+        write(store, {str(number): {"tags": [f"t{tag}" for tag in range(20)]} for number in range(2_000)})
+        return store
+
+    def scan(self, store: DocumentStore, left: threading.Event) -> BaseException | None:
+        """What a scan ends with if its caller leaves when the event is set."""
+        ended: list[BaseException | None] = []
+
+        def search() -> None:
+            try:
+                store.matching_sequences(Filter(self.COSTLY))
+            except BaseException as error:
+                ended.append(error)
+            else:
+                ended.append(None)
+
+        with awaited() as context:
+            thread = threading.Thread(target=context.run, args=(search,))
+            thread.start()
+            assert left.wait(PATIENCE)
+        thread.join(PATIENCE)
+        return ended[0]
+
+    def test_ends_it_in_the_middle_of_a_statement(self, filled: DocumentStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One page of 2,000 documents is one statement of SQLite, which takes seconds."""
+        monkeypatch.setattr(matching_module, "_PAGE", 10_000)
+        begun = threading.Event()
+        written = matching_module._written
+
+        def noted(*given: Any) -> Any:
+            begun.set()
+            written(*given)
+            raise AssertionError("it went on to its end")
+
+        monkeypatch.setattr(matching_module, "_written", noted)
+        assert isinstance(self.scan(filled, begun), Abandoned)
+        assert filled.count() == 2_000, "the connection of others is as it was"
+
+    def test_keeps_the_pages_that_were_read(self, filled: DocumentStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        pages: list[int] = []
+        enough = threading.Event()
+        written = matching_module._written
+
+        def noted(connection: sqlite3.Connection, filter: Filter, after: int, *given: Any) -> Any:
+            pages.append(after)
+            if len(pages) == 3:
+                enough.set()
+                time.sleep(0.5)  # the caller leaves
+            return written(connection, filter, after, *given)
+
+        monkeypatch.setattr(matching_module, "_written", noted)
+        assert isinstance(self.scan(filled, enough), Abandoned)
+        assert pages == [0, 100, 200]
+        assert filled.matching_sequences(Filter(self.COSTLY)).size == 0
+        assert pages[3] in (200, 300), "it goes on where the other gave up"
+        assert pages[-1] == 1_900

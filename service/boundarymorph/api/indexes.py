@@ -142,10 +142,10 @@ async def delete_documents(name: str, request: Request, access: AccessOf, indexe
     """Searches that begin after the answer do not find the documents."""
     wanted = await bodies.parsed(request, access, DeleteDocuments)
     if wanted.ids is not None:
-        return DeleteReport(deleted=await access.work.write.run(_delete, indexes.catalog, name, wanted.ids))
-    return DeleteReport(
-        deleted=await access.work.write.run(_delete_matching, indexes.catalog, name, Filter(wanted.filter))
-    )
+        deleting = access.work.write.run(_delete, indexes.catalog, name, wanted.ids)
+    else:
+        deleting = access.work.write.run(_delete_matching, indexes.catalog, name, Filter(wanted.filter))
+    return DeleteReport(deleted=await bodies.while_connected(request, deleting))
 
 
 @router.get(

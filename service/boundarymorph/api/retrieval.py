@@ -93,7 +93,7 @@ async def retrieve(request: Request, access: AccessOf, retriever: RetrieverOf) -
 async def documents(request: Request, access: AccessOf, retriever: RetrieverOf) -> Response:
     """Return text, title and metadata of the existing documents, in the order of the ids."""
     wanted = await _ids(request, access)
-    found = await retriever.documents(wanted.index, wanted.ids)
+    found = await bodies.while_connected(request, retriever.documents(wanted.index, wanted.ids))
     return Response(orjson.dumps({"documents": list(found.values())}), media_type=JSON)
 
 
@@ -101,7 +101,7 @@ async def documents(request: Request, access: AccessOf, retriever: RetrieverOf) 
 async def characters(request: Request, access: AccessOf, retriever: RetrieverOf) -> Response:
     """Return the length of title and text together, in the order of the ids; null for missing documents."""
     wanted = await _ids(request, access)
-    found = await retriever.characters(wanted.index, wanted.ids)
+    found = await bodies.while_connected(request, retriever.characters(wanted.index, wanted.ids))
     counts = [found.get(id) for id in wanted.ids]
     return Response(orjson.dumps({"characters": counts}), media_type=JSON)
 

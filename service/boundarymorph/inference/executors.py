@@ -32,10 +32,15 @@ class Abandoned(Exception):
 _abandoned: ContextVar[threading.Event | None] = ContextVar("abandoned", default=None)
 
 
+def is_abandoned() -> bool:
+    """Whether nobody waits for the result of this thread's work any more."""
+    abandoned = _abandoned.get()
+    return abandoned is not None and abandoned.is_set()
+
+
 def check_awaited() -> None:
     """Raise Abandoned if the caller has gone. Long-running work should call this from time to time."""
-    abandoned = _abandoned.get()
-    if abandoned is not None and abandoned.is_set():
+    if is_abandoned():
         raise Abandoned
 
 

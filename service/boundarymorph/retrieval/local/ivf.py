@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import CorruptIndex
+from boundarymorph.inference.executors import check_awaited
 from boundarymorph.retrieval.halves import to_unit_length
 from boundarymorph.retrieval.local.flat import rounding_error
 from boundarymorph.retrieval.local.rows import RowBook, Rows
@@ -116,6 +117,7 @@ class InvertedFile:
             if rows.living < self.index.ntotal:
                 selected = _faiss.IDSelectorBitmap(np.packbits(rows.alive, bitorder="little"))
             while wanted:
+                check_awaited()
                 reach = min(reach, rows.living)
                 parameters = _faiss.SearchParametersIVF(sel=selected, nprobe=probes)
                 (scores,), (found,) = self.index.search(query[None], reach, params=parameters)

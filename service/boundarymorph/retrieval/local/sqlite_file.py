@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from boundarymorph.errors import CorruptIndex, StorageFull, StorageUnavailable, UnknownIndex
+from boundarymorph.inference.executors import Abandoned, check_awaited, is_abandoned
 from boundarymorph.retrieval.local import settled
 from boundarymorph.retrieval.storage import exists
 
@@ -19,6 +20,7 @@ _LOG_PATIENCE = 2.0  # seconds that a write waits for readers of the log
 _PATIENCE = 30.0  # seconds that a write waits for another writer
 _IDLE_CONNECTIONS = 16  # kept open for later calls
 _CACHE_KIB = 2_000  # of pages, per connection
+_STEPS = 10_000  # of SQLite's virtual machine, some 0.1 ms, between looks at whether anybody still waits
 _DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _FULL = ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")  # the latter for the shared-memory file of WAL mode
 _TROUBLE = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
@@ -171,6 +173,24 @@ class SqliteFile:
 def _prepare(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
     connection.create_function("characters", 1, len, deterministic=True)  # SQLite's own length ends at a NUL
+
+
+@contextmanager
+def interruptible(connection: sqlite3.Connection) -> Iterator[None]:
+    """Interrupt what the connection does within the block once nobody waits for it, and raise Abandoned.
+
+    For what is done for one caller alone: others must not depend on its end.
+    """
+    check_awaited()
+    connection.set_progress_handler(is_abandoned, _STEPS)
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorname != "SQLITE_INTERRUPT":
+            raise
+        raise Abandoned from error
+    finally:
+        connection.set_progress_handler(None, 0)
 
 
 @contextmanager

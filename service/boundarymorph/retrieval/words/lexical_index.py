@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import CorruptIndex
+from boundarymorph.inference.executors import check_awaited
 from boundarymorph.retrieval.words.lexical import (
     PoolWords,
     contributions,
@@ -169,6 +170,7 @@ class LexicalReader:
         having = np.zeros((len(stems), len(sequences)), np.bool_)
         for part, places, rows in _located(self._current(connection), sequences):
             for stem, row in zip(stems, having, strict=True):
+                check_awaited()
                 among = np.zeros(len(part.sequences), np.bool_)
                 among[_with_stem(connection, part.segment, stem)] = True
                 row[places] = among[rows]
@@ -214,6 +216,7 @@ class LexicalReader:
         times = Counter(PoolWords.of([query]).index_terms(version).tolist())
         weighted = []
         for term in sorted(times, key=_by_word):
+            check_awaited()
             lists = [_postings(connection, part.segment, term) for part in state.parts]
             having = sum(
                 len(postings.rows) - _shared(postings.rows, part.gone)
