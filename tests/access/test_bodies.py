@@ -21,8 +21,9 @@ from boundarymorph.inference.shares import Shares
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.server.composition import Scoring
-from boundarymorph.settings import Limits, Settings
-from tests.api.service import answer, client_of, fake_retrieval, fake_service, on_socket, problem, ready, texts
+from boundarymorph.settings import Limits, RetrieverSettings, Settings
+from tests.api.service import NDJSON, answer, client_of, fake_retrieval, fake_service, on_socket, problem, ready, texts
+from tests.api.test_retrieval import fake_gateway
 from tests.patience import until_async
 from tests.scoring.fakes import SeededCrossEncoder
 
@@ -84,6 +85,55 @@ class TestTime:
         async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
             await ready(client)
             answer(await client.post("/select", content=slowly()))
+
+
+class TestSilentUploads:
+    @pytest.mark.parametrize("sent", [b"", b'{"id": "a", "text": "a"}\n{'])
+    async def test_hold_no_place(self, tmp_path: Path, sent: bytes) -> None:
+        app = create_app(Settings(data_directory=tmp_path, body_pause_seconds=0.2), build=fake_service)
+        async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
+            await ready(client)
+            answer(await client.put("/indexes/texts"))
+            refused = await silent_upload(url, sent)
+            assert refused.startswith(b"HTTP/1.1 408 ")
+            assert f"nothing arrived for 0.2 seconds after {len(sent)} bytes".encode() in refused
+            state = app.state.access
+            await until_async(lambda: state.work.write.taken == state.bytes_in_hand.total == 0)
+
+    async def test_hold_no_connection_of_a_gateway(self, tmp_path: Path) -> None:
+        behind = create_retriever_app(Settings(data_directory=tmp_path), build=fake_retrieval)
+        async with on_socket(behind) as retriever:
+            settings = Settings(body_pause_seconds=0.2, retriever=RetrieverSettings(url=retriever))
+            app = create_app(settings, build=fake_gateway)
+            async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
+                await ready(client)
+                answer(await client.put("/indexes/texts"))
+                refused = await silent_upload(url, b"")
+                assert refused.startswith(b"HTTP/1.1 408 ")
+                await until_async(lambda: app.state.access.forwarded.total == behind.state.access.work.write.taken == 0)
+
+    async def test_that_go_on_in_time_do_not_end(self, tmp_path: Path) -> None:
+        app = create_app(Settings(data_directory=tmp_path, body_pause_seconds=SECONDS), build=fake_service)
+
+        async def slowly() -> AsyncIterator[bytes]:
+            for number in range(5):
+                yield b'{"id": "%d", "text": "a"}\n' % number
+                await asyncio.sleep(0.01)
+
+        async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
+            await ready(client)
+            answer(await client.put("/indexes/texts"))
+            sent = await client.post("/indexes/texts/documents", content=slowly(), headers=NDJSON)
+            assert answer(sent)["added"] == 5
+
+
+async def silent_upload(url: str, sent: bytes) -> bytes:
+    """The answer to an upload of which no more arrives than this."""
+    upload = "POST /indexes/texts/documents HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
+    async with connected(url) as (reader, writer):
+        writer.write(f"{upload}Content-Length: 1000\r\n\r\n".encode() + sent)
+        async with asyncio.timeout(SECONDS):
+            return bytes(await reader.read())
 
 
 class TestReadersWhoStop:

@@ -61,6 +61,11 @@ class Access:
             running=settings.sessions, waiting=limits.waiting, share=limits.key_share, of_caller=limits.key_sessions
         )
         self.bytes_in_hand = Shares(limits.bytes_in_hand, limits.key_share, what="bytes (limits.bytes_in_hand)")
+        self.forwarded = Shares(
+            max(1, settings.retriever.connections * 3 // 4),  # the others are for selections
+            limits.key_share,
+            what="connections for forwarded requests (retriever.connections)",
+        )
         self.work = Work.of(settings.work, limits.key_share)
 
     async def close(self) -> None:

@@ -87,9 +87,18 @@ def _lists(value: Any, within: str = "") -> Iterator[tuple[str, int]]:
             yield from _lists(member, f"{name}.")
 
 
-async def chunks(request: Request) -> AsyncIterator[bytes]:
-    """Yield the body as it arrives, for uploads of any size."""
-    async for chunk in request.stream():
+async def chunks(request: Request, access: Access) -> AsyncIterator[bytes]:
+    """Yield the body as it arrives, for uploads of any size. Raises BodyTooSlow if nothing arrives for too long."""
+    seconds, size, stream = access.settings.body_pause_seconds, 0, request.stream()
+    while True:
+        try:
+            async with asyncio.timeout(seconds):
+                chunk = await anext(stream, None)
+        except TimeoutError:
+            raise BodyTooSlow(f"nothing arrived for {seconds:g} seconds after {size:,} bytes of the body") from None
+        if chunk is None:
+            return
+        size += len(chunk)
         yield chunk
 
 
@@ -100,7 +109,7 @@ def streamed(request: Request, access: Access, held: int) -> AsyncIterator[bytes
     size = min(held, int(declared)) if declared.isdecimal() else held
     take = request.state.until_end.enter_context(access.bytes_in_hand.holding(CALLER.get()))
     take(min(size, access.bytes_in_hand.alone))
-    return chunks(request)
+    return chunks(request, access)
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:

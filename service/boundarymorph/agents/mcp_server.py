@@ -7,11 +7,12 @@ from typing import Any
 
 import mcp_types as types
 import orjson
-from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, AuthorizationContext
 from mcp.server.auth.provider import AccessToken
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http import StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
@@ -20,6 +21,7 @@ from boundarymorph import __version__
 from boundarymorph.agents.rest import Rest, ToolError
 from boundarymorph.agents.schemas import json_schema
 from boundarymorph.agents.tools import BY_NAME, TOOLS, Call
+from boundarymorph.inference.shares import CALLER, Shares
 from boundarymorph.settings import AgentSettings, Settings, mistakes
 
 INSTRUCTIONS = (
@@ -88,13 +90,35 @@ def session_manager(settings: Settings) -> StreamableHTTPSessionManager:
         found: Rest = context.request.state.rest
         return found
 
-    return StreamableHTTPSessionManager(
+    return _Sessions(
         server(agents, rest_of),
+        Shares(agents.sessions, settings.limits.key_share, what="sessions (agents.sessions)"),
         stateless=agents.sessions == 0 or settings.workers > 1,
         session_idle_timeout=agents.session_seconds,
-        max_sessions=agents.sessions or None,
         max_request_body_size=agents.body_bytes,
     )
+
+
+class _Sessions(StreamableHTTPSessionManager):
+    """Its sessions are shared between callers."""
+
+    def __init__(self, server: Server[Any], shares: Shares, **options: Any) -> None:
+        super().__init__(server, max_sessions=None, **options)
+        self._shares = shares
+        self._callers: dict[str | None, str] = {}  # by session
+
+    def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
+        """Open a session. Raises Overloaded if this caller may not have another one."""
+        self._shares.take(caller := CALLER.get())
+        transport = super()._admit_session(requestor)
+        assert transport is not None
+        self._callers[transport.mcp_session_id] = caller
+        return transport
+
+    async def _discard_session(self, session_id: str, transport: StreamableHTTPServerTransport) -> None:
+        if (caller := self._callers.pop(session_id, None)) is not None:
+            self._shares.give_back(caller)
+        await super()._discard_session(session_id, transport)
 
 
 def owner(caller: str) -> AuthenticatedUser:

@@ -15,9 +15,10 @@ from pydantic import BaseModel, ValidationError
 from starlette import types
 
 from boundarymorph.access import bodies
+from boundarymorph.access.access import Access
 from boundarymorph.access.keys import Scope
 from boundarymorph.api import openapi
-from boundarymorph.api.dependencies import Forwarder, ForwarderOf, allowed, permitted
+from boundarymorph.api.dependencies import AccessOf, Forwarder, ForwarderOf, allowed, permitted
 from boundarymorph.api.schemas import (
     CreateIndex,
     DeleteDocuments,
@@ -28,6 +29,7 @@ from boundarymorph.api.schemas import (
     UploadReport,
 )
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable
+from boundarymorph.inference.shares import CALLER
 from boundarymorph.remote.connections import Response as PeerResponse
 from boundarymorph.remote.urls import segment
 
@@ -56,14 +58,14 @@ class _Passed(StreamingResponse):
             self._answer.close()
 
 
-async def _forward(request: Request, retriever: ForwarderOf) -> Response:
+async def _forward(request: Request, access: AccessOf, retriever: ForwarderOf) -> Response:
     """Answer as the retriever does. Uploads and responses are streamed, never held in memory as a whole."""
-    return _Passed(await _answer(request, retriever))
+    return _Passed(await _answer(request, access, retriever))
 
 
-async def _list(request: Request, retriever: ForwarderOf) -> Response:
+async def _list(request: Request, access: AccessOf, retriever: ForwarderOf) -> Response:
     """Answer as the retriever does, without the indexes that the key may not use."""
-    caller, answer = permitted(request), await _answer(request, retriever)
+    caller, answer = permitted(request), await _answer(request, access, retriever)
     if caller.sees_all or not answer.is_success:
         return _Passed(answer)
     try:
@@ -81,13 +83,14 @@ async def _list(request: Request, retriever: ForwarderOf) -> Response:
     return Response(seen.model_dump_json(), media_type="application/json")
 
 
-async def _answer(request: Request, retriever: Forwarder) -> PeerResponse:
+async def _answer(request: Request, access: Access, retriever: Forwarder) -> PeerResponse:
     """Forward a request, to the path of its checked index and document, written anew."""
+    request.state.until_end.enter_context(access.forwarded.holding(CALLER.get()))(1)
     target = _PARAMETER.sub(lambda found: segment(request.path_params[found[1]]), request.scope["route"].path)
     if request.scope["query_string"]:
         target += f"?{request.scope['query_string'].decode('ascii')}"
     has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
-    body = bodies.chunks(request) if has_body else None
+    body = bodies.chunks(request, access) if has_body else None
     return await retriever.forward(request.method, target, _of(request.headers, REQUEST_HEADERS), body)
 
 

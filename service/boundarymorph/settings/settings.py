@@ -73,6 +73,7 @@ class Settings(BaseSettings):
     )
     deadline_seconds: float = Field(60.0, gt=0, description="deadline of a request that names none")
     body_seconds: float = Field(60.0, gt=0, description="longest time to receive a body, except a streamed upload")
+    body_pause_seconds: float = Field(60.0, gt=0, description="longest pause in the body of a streamed upload")
     event_seconds: float = Field(
         30.0, gt=0, description="time for a client to read one event of a stream before it is disconnected"
     )

@@ -1,0 +1,79 @@
+"""Threads that callers share."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+
+from boundarymorph.errors import Overloaded
+from boundarymorph.inference.executors import BoundedExecutor
+from boundarymorph.inference.shares import CALLER
+from tests.patience import PATIENCE, until_async
+
+
+class Busy:
+    """Calls of several callers that end when they are told."""
+
+    def __init__(self, executor: BoundedExecutor) -> None:
+        self.executor = executor
+        self.begun: list[str] = []
+        self.goes_on = threading.Event()
+
+    def call(self, caller: str) -> asyncio.Task[None]:
+        async def on_behalf() -> None:
+            CALLER.set(caller)
+            await self.executor.run(self._block, caller)
+
+        return asyncio.create_task(on_behalf())
+
+    def _block(self, caller: str) -> None:
+        self.begun.append(caller)
+        assert self.goes_on.wait(PATIENCE)
+
+
+@pytest.fixture
+async def busy() -> AsyncIterator[Busy]:
+    busy = Busy(BoundedExecutor("read", threads=4, waiting=12, share=0.75))
+    yield busy
+    busy.goes_on.set()
+    await busy.executor.close()
+
+
+async def test_one_caller_leaves_threads_and_places_to_another(busy: Busy) -> None:
+    greedy = [busy.call("greedy") for _ in range(13)]
+    with pytest.raises(Overloaded, match=r"12 of 16 places for work of the kind 'read' .* 12 by this caller"):
+        await greedy[-1]
+    await until_async(lambda: len(busy.begun) == 3)
+    modest = busy.call("modest")
+    await until_async(lambda: busy.begun[-1] == "modest")
+    busy.goes_on.set()
+    await asyncio.gather(modest, *greedy[:-1])
+    assert busy.executor.taken == 0
+
+
+async def test_who_waits_behind_many_of_another_caller_is_next(busy: Busy) -> None:
+    calls = [busy.call(caller) for caller in ("greedy",) * 12 + ("other",)]
+    await until_async(lambda: len(busy.begun) == 4)
+    calls += [busy.call("third"), busy.call("greedy")]
+    await asyncio.sleep(0.01)
+    busy.goes_on.set()
+    await asyncio.gather(*calls[:-1])
+    with pytest.raises(Overloaded):
+        await calls[-1]
+    assert busy.begun[4] == "third"
+
+
+async def test_a_cancelled_call_gives_its_thread_back_when_it_ends(busy: Busy) -> None:
+    calls = [busy.call("greedy") for _ in range(4)]
+    await until_async(lambda: len(busy.begun) == 3)
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    assert busy.executor.taken == 3, "three threads are still at it, the fourth call has begun nothing"
+    later = busy.call("greedy")
+    await asyncio.sleep(0.01)
+    assert len(busy.begun) == 3
+    busy.goes_on.set()
+    await later
+    await until_async(lambda: busy.executor.taken == 0)

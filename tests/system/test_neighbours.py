@@ -1,0 +1,238 @@
+"""One key takes all that it can get of something bounded; another key's small request is answered as if it were alone.
+
+docs/operations.md#shares lists what is bounded, and the test of each.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from boundarymorph.access.keys import Scope, make
+from tests.patience import PATIENCE, until
+from tests.system.service import Service, retriever, service
+
+NDJSON = "application/x-ndjson"
+DOCUMENTS = [
+    {"id": str(number), "text": f"word{number % 50} common", "metadata": {"tags": [f"t{tag}" for tag in range(20)]}}
+    for number in range(3_000)
+]
+COSTLY = {"or": [{"tags": {"gt": f"x{number}"}} for number in range(480)]}  # takes seconds, and passes nothing
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
+}
+SETTINGS = """
+body_seconds = 600
+body_pause_seconds = 600
+deadline_seconds = 600
+limits.sessions = 4
+limits.waiting = 4
+limits.body_bytes = 65536
+limits.bytes_in_hand = 25362432
+limits.line_bytes = 65536
+work.search_threads = 4
+work.search_waiting = 4
+work.write_threads = 2
+work.write_waiting = 6
+agents.sessions = 8
+"""
+
+
+class Key:
+    """A caller of a service with its own key, and the connections that it holds."""
+
+    def __init__(self, running: Service, secret: str) -> None:
+        self._port = running.port
+        self._authorization = f"Bearer {secret}"
+        self.client = httpx.Client(
+            base_url=running.url, headers={"Authorization": self._authorization}, timeout=PATIENCE, trust_env=False
+        )
+        self.held: list[socket.socket] = []
+
+    def begin(self, method: str, path: str, declared: int, body: bytes = b"", kind: str = "application/json") -> None:
+        """Send the beginning of a request, and hold it."""
+        connection = socket.create_connection(("127.0.0.1", self._port))
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {self._authorization}\r\n"
+        connection.sendall(f"{head}Content-Type: {kind}\r\nContent-Length: {declared}\r\n\r\n".encode() + body)
+        self.held.append(connection)
+
+    def answered(self) -> list[socket.socket]:
+        return select.select(self.held, [], [], 0)[0]
+
+    def takes(self, gets: int, begin: Callable[[], None]) -> None:
+        """Begin three requests more than it gets, and wait for the refusal of these."""
+        for _ in range(gets + 3):
+            begin()
+        until(lambda: len(self.answered()) == 3)
+        for refused in self.answered():
+            assert b" 429 " in refused.recv(4_096).partition(b"\r\n")[0]
+            self.held.remove(refused)
+            refused.close()
+
+    def leave(self) -> None:
+        for connection in self.held:
+            connection.close()
+        self.held.clear()
+
+
+@contextmanager
+def keys(path: Path, settings: str = SETTINGS) -> Iterator[tuple[dict[str, str], Callable[[Service], tuple[Key, Key]]]]:
+    """The environment of a service with two keys, and what makes their callers."""
+    path.mkdir(exist_ok=True)
+    made = [make(name, list(Scope)) for name in ("greedy", "modest")]
+    file = path / "boundarymorph.toml"
+    file.write_text(f"keys = {json.dumps([str(key) for _, key in made])}\n{settings}")
+    with ExitStack() as stack:
+
+        def callers(running: Service) -> tuple[Key, Key]:
+            greedy, modest = (Key(running, secret) for secret, _ in made)
+            for key in (greedy, modest):
+                stack.callback(key.client.close)
+                stack.callback(key.leave)
+            return greedy, modest
+
+        yield {"BOUNDARYMORPH_CONFIG": str(file)}, callers
+
+
+@pytest.fixture(scope="module")
+def _pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Key, Key]]:
+    folder = tmp_path_factory.mktemp("neighbours")
+    with keys(folder) as (environment, callers), service(folder / "data", environment=environment) as running:
+        greedy, modest = callers(running)
+        lines = "\n".join(map(json.dumps, DOCUMENTS))
+        for name in ("theirs", "mine"):
+            assert modest.client.put(f"/indexes/{name}", json={"encoder": "none"}).is_success
+            sent = modest.client.post(
+                f"/indexes/{name}/documents",
+                content=lines if name == "theirs" else lines.partition("\n")[0],
+                headers={"Content-Type": NDJSON},
+            )
+            assert sent.is_success, sent.text
+        yield greedy, modest
+
+
+@pytest.fixture
+def pair(_pair: tuple[Key, Key]) -> Iterator[tuple[Key, Key]]:
+    yield _pair
+    _pair[0].leave()
+
+
+def selected(key: Key) -> httpx.Response:
+    wanted = {"query": "common", "index": "mine", "budget": 0, "k": 1}
+    return key.client.post("/select", json=wanted)
+
+
+def uploaded(key: Key) -> httpx.Response:
+    line = json.dumps({"id": "new", "text": f"{time.monotonic()}"})
+    return key.client.post("/indexes/mine/documents", content=line, headers={"Content-Type": NDJSON})
+
+
+def opened(key: Key) -> httpx.Response:
+    return key.client.post("/mcp", json=INITIALIZE, headers={"Accept": "application/json, text/event-stream"})
+
+
+def seconds(ask: Callable[[Key], httpx.Response], key: Key) -> float:
+    begun = time.monotonic()
+    response = ask(key)
+    assert response.is_success, response.text
+    return time.monotonic() - begun
+
+
+def stays_served(ask: Callable[[Key], httpx.Response], pair: tuple[Key, Key], take: Callable[[Key], Any]) -> None:
+    """Check that a small request of one key is answered in twice its quiet time while the other holds all it can get.
+
+    The machine may be busy with other tests, so what counts is that it is answered although nothing is given back; the
+    times are a bound with patience.
+    """
+    greedy, modest = pair
+    quiet = max(seconds(ask, modest) for _ in range(3))
+    take(greedy)
+    holding = len(greedy.held)
+    assert seconds(ask, modest) <= max(2 * quiet, PATIENCE / 10)
+    assert len(greedy.held) == holding
+    assert not greedy.answered(), "it gave something back meanwhile"
+
+
+def test_places_of_selections(pair: tuple[Key, Key]) -> None:
+    """Selections whose bodies stall."""
+    stays_served(selected, pair, lambda greedy: greedy.takes(6, lambda: greedy.begin("POST", "/select", 100)))
+
+
+def costly(greedy: Key) -> None:
+    wanted = {"query": "common", "index": "theirs", "filter": COSTLY, "budget": 0, "k": 1, "deadline_ms": 600_000}
+    body = json.dumps(wanted).encode()
+    greedy.takes(6, lambda: greedy.begin("POST", "/select", len(body), body))
+
+
+def test_turns_of_selections_and_threads_of_searches(pair: tuple[Key, Key]) -> None:
+    """Filters that are compared with every document for seconds."""
+    stays_served(selected, pair, costly)
+
+
+def test_bytes_in_hand(pair: tuple[Key, Key]) -> None:
+    """Bodies of uploads of which all but the last byte has arrived: an upload counts with 8 MiB at least."""
+
+    def take(greedy: Key) -> None:
+        size = 12 * 2**20
+        greedy.takes(2, lambda: greedy.begin("POST", "/indexes/mine/documents", size, b" " * 1_000, NDJSON))
+
+    stays_served(selected, pair, take)
+
+
+def test_places_of_uploads(pair: tuple[Key, Key]) -> None:
+    """Uploads that are silent."""
+
+    def take(greedy: Key) -> None:
+        greedy.takes(6, lambda: greedy.begin("POST", "/indexes/mine/documents", 10, kind=NDJSON))
+
+    stays_served(uploaded, pair, take)
+
+
+def test_threads_of_writes(pair: tuple[Key, Key]) -> None:
+    """Deletions by filters that are compared with every document for seconds."""
+    body = json.dumps({"filter": COSTLY}).encode()
+
+    def take(greedy: Key) -> None:
+        greedy.takes(6, lambda: greedy.begin("DELETE", "/indexes/theirs/documents", len(body), body))
+
+    stays_served(uploaded, pair, take)
+
+
+def test_sessions_of_mcp(pair: tuple[Key, Key]) -> None:
+    greedy, modest = pair
+    quiet = seconds(opened, modest)
+    statuses = [opened(greedy).status_code for _ in range(8)]
+    assert statuses == [200] * 5 + [429] * 3
+    assert seconds(opened, modest) <= max(2 * quiet, PATIENCE / 10)
+
+
+def test_connections_of_a_gateway_to_its_retriever(tmp_path: Path) -> None:
+    """Forwarded uploads that are silent."""
+    settings = "body_pause_seconds = 600\nretriever.connections = 4\n"
+    with (
+        retriever(tmp_path / "data") as behind,
+        keys(tmp_path / "front", settings) as (environment, callers),
+        service(tmp_path / "front" / "data", "--retriever-url", behind.url, environment=environment) as running,
+    ):
+        pair = callers(running)
+        assert pair[1].client.put("/indexes/mine", json={"encoder": "none"}).is_success
+        assert uploaded(pair[1]).is_success
+
+        def take(greedy: Key) -> None:
+            greedy.takes(2, lambda: greedy.begin("POST", "/indexes/mine/documents", 10, kind=NDJSON))
+
+        stays_served(uploaded, pair, take)
+        stays_served(selected, pair, lambda greedy: None)
+        pair[0].leave()
