@@ -7,7 +7,7 @@ SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $(1): $(2)")
 
-.PHONY: help setup demo serve test compare-answers test-faults test-faults-milvus compatibility fuzz check check-deploy dashboard images compose test-ray test-milvus wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-sessions bench-overhead bench-select bench-scorer bench-rerank \
+.PHONY: help setup demo serve test compare-answers test-faults test-faults-milvus compatibility fuzz check audit lock check-deploy dashboard images compose test-ray test-milvus wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-sessions bench-overhead bench-select bench-scorer bench-rerank \
 	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-ray bench-overload load load-open capacity soak-scorer soak-index soak-models soak-tests gpu-check \
 	evaluation evaluation-held-out evaluation-calibration evaluation-options evaluation-order evaluation-rerank evaluation-judge evaluation-agents clean
 
@@ -70,6 +70,19 @@ check: setup  ## ruff, mypy --strict, the import contracts
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Neither tool is in the environment of the tests: each has one of its own.
+TOOLS := build/tools-env
+$(TOOLS)/bin/pip-audit: | $(BIN)/python
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check pip-audit uv
+
+# A package that the advisories do not know is a failure, not a pass. AUDIT_OPTIONS="--vulnerability-service osv" asks another source.
+audit: $(TOOLS)/bin/pip-audit  ## known vulnerabilities of the versions in constraints.txt, by PyPI's advisories; needs https://pypi.org
+	$(TOOLS)/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip --strict --progress-spinner off $(AUDIT_OPTIONS)
+
+lock: setup $(TOOLS)/bin/pip-audit  ## the packages of the images with their hashes -> docker/locked; after a change of constraints.txt
+	$(BIN)/python -m tests.deploy.locked --uv $(TOOLS)/bin/uv
 
 check-deploy: setup  ## hadolint, promtool and kubectl (where they are) over docker/ and deploy/, and their tests; CRDS=files
 	$(BIN)/hadolint docker/Dockerfile

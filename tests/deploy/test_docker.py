@@ -11,6 +11,7 @@ import orjson
 import pytest
 import yaml
 
+from tests.deploy import locked
 from tests.deploy.dockerfile import DOCKERFILE, REQUIREMENTS, TARGETS, requirements, stages
 from tests.deploy.named import COMMANDS, PORTS, check_command, paths, role_of, settings_from
 
@@ -65,6 +66,27 @@ class TestRequirements:
         assert "boundarymorph.server.app" in imported
         assert not {"tokenizers", "onnxruntime", "faiss", "pymilvus", "torch"}.intersection(imported)
         assert [path.name for path in requirements("gateway")] == ["common.txt"]
+
+
+class TestHashes:
+    def test_they_are_of_the_versions_that_are_tested(self) -> None:
+        for name in locked.AFTER:
+            entries = locked.locked((locked.LOCKED / f"{name}.txt").read_text())
+            assert set(map(locked.plain, entries)) <= locked.constrained()
+            assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", entry) for entry in entries.values())
+
+    def test_whatever_is_listed_has_them(self) -> None:
+        there: set[str] = set()
+        for name in locked.AFTER:  # in the order in which they are installed
+            there |= names(list(locked.locked((locked.LOCKED / f"{name}.txt").read_text())))
+            assert listed(f"{name}.txt") - there == ({"torch"} if name == "scorer" else set())
+        assert WEIGHTS in there
+
+    def test_nothing_else_is_installed_without_them(self) -> None:
+        """But torch, and what comes with CUDA."""
+        installs = re.findall(r"pip install ([^&\n]*)", DOCKERFILE.read_text().replace("\\\n", ""))
+        without = [each.split()[-1] for each in installs if "--require-hashes" not in each]
+        assert without == [".", "retriever-gpu.txt", "torch", "scorer.txt"]
 
 
 class TestDockerfile:
@@ -135,6 +157,17 @@ class TestCompose:
             assert "/tmp" in service["tmpfs"]
             assert service["cap_drop"] == ["ALL"]
             assert int(service["stop_grace_period"].removesuffix("s")) > settings_from({}).grace_seconds
+
+    def test_the_others_are_as_confined(self) -> None:
+        """They write to their volumes alone, and no image must be the one that its tag names today."""
+        services = compose(FILES[0])["services"]
+        for name in services.keys() - COMMANDS.keys():
+            service = services[name]
+            assert service["read_only"] is True
+            assert service["cap_drop"] == ["ALL"]
+            assert service["security_opt"] == ["no-new-privileges:true"]
+            assert int(service["user"].partition(":")[0]) > 0
+            assert re.fullmatch(rf"\$\{{{name.upper()}_IMAGE:-[\w./-]+:[\w.-]+\}}", service["image"])
 
     @pytest.mark.parametrize("file", FILES)
     def test_mounted_files_are_there(self, file: str) -> None:

