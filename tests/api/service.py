@@ -26,7 +26,7 @@ from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_app
 from boundarymorph.server.composition import AllInOne, Retrieval
 from boundarymorph.server.lifecycle import Build
-from boundarymorph.server.protocol import ProblemProtocol
+from boundarymorph.server.protocol import configured
 from boundarymorph.settings import Settings
 from tests.patience import PATIENCE
 from tests.retrieval.fakes import SeededEncoder
@@ -54,9 +54,9 @@ async def on_socket(app: ASGIApp) -> AsyncIterator[str]:
     # Of a socket that names its protocol asyncio turns Nagle's algorithm off, as it does of those that uvicorn opens.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as door:
         door.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(
-            uvicorn.Config(app, http=ProblemProtocol, log_level="error", timeout_graceful_shutdown=1)
-        )
+        access = getattr(app.state, "access", None) if isinstance(app, FastAPI) else None
+        settings = Settings() if access is None else access.settings
+        server = uvicorn.Server(configured(app, settings, log_level="error", timeout_graceful_shutdown=1))
         serving = asyncio.create_task(server.serve(sockets=[door]))
         async with asyncio.timeout(PATIENCE):
             while not server.started:  # noqa: ASYNC110 - it tells nobody else

@@ -71,7 +71,7 @@ def rogue(_rogue: Server) -> Iterator[Server]:
 @pytest.fixture(scope="package")
 def _front(directory: Path, _indexes: Role, _rogue: Server) -> Iterator[Role]:
     options = ("--retriever-url", _indexes.service.url, "--scorer-url", _rogue.endpoint().base)
-    role = gateway(directory / "front", "[scorer]\nattempt_seconds = 1", *options)
+    role = gateway(directory / "front", "[scorer]\nattempt_seconds = 1\nconnections = 16", *options)
     yield role
     role.kill()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -133,6 +134,11 @@ def ids(body: dict[str, Any]) -> list[str]:
 def spent(body: dict[str, Any]) -> tuple[int, int]:
     """Calls, and scores that were known."""
     return body["usage"]["cross_encoder_calls"], body["usage"]["reused_scores"]
+
+
+def descriptors(service: Service) -> int:
+    """How many the process has open."""
+    return len(os.listdir(f"/proc/{service.process.pid}/fd"))
 
 
 def completes(service: Service) -> bool:

@@ -1,9 +1,12 @@
 """A scorer of its own thread and port, which misbehaves as a test tells it."""
 
 import asyncio
+import gzip
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+import orjson
 
 from tests.scoring.remote.servers import Behaviour, Ours, Reply, Server, Wire
 
@@ -22,6 +25,12 @@ def running(wire: Wire | None = None) -> Iterator[Server]:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+async def compressed(reply: Reply) -> Reply:
+    """The right body after 16 million spaces, which take 16,000 bytes."""
+    body = gzip.compress(bytes(b" " * 2**24) + orjson.dumps(reply.body))
+    return Reply(body, headers={"content-encoding": "gzip"})
 
 
 def cut_off(server: Server) -> Behaviour:

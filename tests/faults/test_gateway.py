@@ -1,12 +1,13 @@
 """The gateway is killed or told to stop, its callers leave, its clock jumps."""
 
+import random
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.faults.scenario import (
     ask,
     asked,
     completes,
+    descriptors,
     ids,
     new_query,
     selection,
@@ -140,6 +142,44 @@ def test_a_client_leaves(front: Service, rogue: Server, table: Table) -> None:
     recovery = watch.until(lambda: completes(front))
     assert front.metric('boundarymorph_http_request_duration_seconds_count{method="POST",route="/select",status="400"}')
     table.add("client gone", "the work is cancelled, and the scorer is free again", recovery)
+
+
+def test_clients_leave_their_streams(front: Service, rogue: Server, table: Table) -> None:
+    """More of them than the pool has connections, each at a random byte, while the scorer works."""
+    chance = random.Random(0)
+    whole(ask(front))
+    before = descriptors(front)
+    rogue.behaviour = slow(0.02)
+    for _ in range(100):
+        body = orjson.dumps(selection(batch_size=1))
+        head = f"POST /select HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\nContent-Length: {len(body)}\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", front.port), timeout=PATIENCE) as connection:
+            connection.sendall(head.encode() + body)
+            connection.recv(chance.choice((1, 200, 4_000)))
+    rogue.behaviour = well
+    recovery = Stopwatch().until(lambda: completes(front))
+    until(lambda: descriptors(front) <= before + 2)  # what serves this test may be open
+    saw = "the work is cancelled, and no connection to the scorer is kept"
+    table.add("100 clients leave their streams", saw, recovery)
+
+
+def test_heads_that_never_end(tmp_path: Path, indexes: Role, rogue: Server, table: Table) -> None:
+    """Without a key, from more connections than the process may open."""
+    options = ("--retriever-url", indexes.service.url, "--scorer-url", rogue.endpoint().base)
+    few = ("sh", "-c", 'ulimit -n 256; exec "$@"', "sh")
+    with service(tmp_path / "data", *options, through=few) as gateway, ExitStack() as held:
+        for _ in range(300):
+            connection = held.enter_context(socket.create_connection(("127.0.0.1", gateway.port), timeout=PATIENCE))
+            with suppress(OSError):  # it may have had to make room already
+                connection.sendall(b"POST /select HTTP/1.1\r\nHost: x\r\nX-A: ")
+        for _ in range(20):
+            with httpx.Client(base_url=gateway.url, timeout=PATIENCE) as client:
+                assert client.get("/livez").is_success
+        whole(ask(gateway))
+        assert gateway.metric('boundarymorph_connections_closed_total{reason="full"}') >= 100
+        assert "Too many open files" not in gateway.log
+        saw = "probes and requests are answered: for each new connection, the one that has waited longest is closed"
+        table.add("300 heads that never end, where a process may open 256 descriptors", saw, 0.0)
 
 
 @contextmanager

@@ -119,6 +119,8 @@ WRONG: dict[str, Callable[[Server], Behaviour]] = {
     "too few scores": lambda server: edited(_without_the_last),
     "no JSON": lambda server: answer(b"<html>Welcome to nginx!</html>"),
     "half a body": stand_in.cut_off,
+    "a body without end": lambda server: answer(b" " * 2**24, content_length=str(2**32)),
+    "a compressed body": lambda server: stand_in.compressed,
     "another model": lambda server: edited(_of_another_model),
 }
 

@@ -39,6 +39,8 @@ class Answer:
     body: object = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
+    content_length = 0
+
     async def read(self) -> bytes:
         return orjson.dumps(self.body)
 

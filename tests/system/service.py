@@ -117,14 +117,16 @@ def service(
     ready: bool = True,
     environment: Mapping[str, str] = MappingProxyType({}),
     embedded: bool = False,
+    through: Sequence[str] = (),
 ) -> Iterator[Service]:
     """A service over a data directory, killed at the end if it still runs.
 
     environment: what is added to it; embedded: on the embedded weights, where an answer or its duration goes by them,
-    and not on the tiny ones.
+    and not on the tiny ones; through: a command that runs another.
     """
     log_file, arguments = data.parent / f"{data.name}.log", [*options, "--data-directory", str(data)]
-    with _process("serve", log_file, arguments, port, {**environment_with(embedded), **environment}) as running:
+    variables = {**environment_with(embedded), **environment}
+    with _process("serve", log_file, arguments, port, variables, through) as running:
         if ready:
             running.await_answer()
         yield running

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
-from starlette.types import Message, Receive, Send
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from boundarymorph import parsing
 from boundarymorph.access.access import Access
 from boundarymorph.errors import BodyTooLarge, BodyTooSlow, LimitExceeded
 from boundarymorph.inference.shares import CALLER
+from boundarymorph.remote.together import end
 from boundarymorph.settings import Limits
 
 LARGE = 2**15  # bytes from which a body is parsed in a thread instead of on the event loop
@@ -87,8 +90,11 @@ def _lists(value: Any, within: str = "") -> Iterator[tuple[str, int]]:
             yield from _lists(member, f"{name}.")
 
 
-async def chunks(request: Request, access: Access) -> AsyncIterator[bytes]:
-    """Yield the body as it arrives, for uploads of any size. Raises BodyTooSlow if nothing arrives for too long."""
+async def chunks(request: Request, access: Access, received: asyncio.Event | None = None) -> AsyncIterator[bytes]:
+    """Yield the body as it arrives, for uploads of any size. received: set when all has arrived.
+
+    Raises BodyTooSlow if nothing arrives for too long.
+    """
     seconds, size, stream = access.settings.body_pause_seconds, 0, request.stream()
     while True:
         try:
@@ -97,9 +103,11 @@ async def chunks(request: Request, access: Access) -> AsyncIterator[bytes]:
         except TimeoutError:
             raise BodyTooSlow(f"nothing arrived for {seconds:g} seconds after {size:,} bytes of the body") from None
         if chunk is None:
-            return
+            break
         size += len(chunk)
         yield chunk
+    if received is not None:
+        received.set()
 
 
 def streamed(request: Request, access: Access, held: int) -> AsyncIterator[bytes]:
@@ -112,35 +120,34 @@ def streamed(request: Request, access: Access, held: int) -> AsyncIterator[bytes
     return chunks(request, access)
 
 
-async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """Return the result of the work. If the client disconnects, cancel it and raise ClientDisconnect. Call this after
-    the body has been read."""
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_disconnected(request.receive))
+async def while_connected(
+    request: Request, work: Coroutine[Any, Any, Result], received: asyncio.Event | None = None
+) -> Result:
+    """Return the result of the work. If the client disconnects, cancel it once, await its end, and raise
+    ClientDisconnect. Call this after the body has been read, or with what `chunks` sets, if the work reads it."""
+
+    async def disconnected() -> None:
+        if received is not None:
+            await received.wait()
+        await _disconnected(request.receive)
+
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             raise ClientDisconnect
         return working.result()
     finally:
-        working.cancel()
-        leaving.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
+        await end((working, leaving))
 
 
-def in_time(receive: Receive, send: Send, seconds: float) -> Send:
-    """Return a `send` that disconnects a client that takes longer than so many seconds to read a message, and then
-    raises ClientDisconnect."""
+class Streamed(StreamingResponse):
+    """Sends its body as long as the client is connected, by a task that is then cancelled once and awaited to its end.
+    Starlette's class cancels such a task at every turn of the event loop."""
 
-    async def timed(message: Message) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await send(message)
-        except TimeoutError:
-            await hang_up(receive)
-            raise ClientDisconnect from None
-
-    return timed
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(ClientDisconnect):
+            await while_connected(Request(scope, receive), self.stream_response(send))
 
 
 async def hang_up(receive: Receive) -> None:

@@ -12,7 +12,6 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from boundarymorph.access import bodies
 from boundarymorph.errors import NotInstalled
 from boundarymorph.settings import Settings
 
@@ -40,7 +39,7 @@ class Endpoint:
             # Runs in an empty context, as this request's context ends long before it.
             self._running = asyncio.create_task(self._run(self._manager), context=contextvars.Context())
         manager = await asyncio.shield(self._manager)
-        return _Exchange(manager, body, caller, self._settings.event_seconds)
+        return _Exchange(manager, body, caller)
 
     async def close(self) -> None:
         """End all sessions."""
@@ -64,15 +63,13 @@ class Endpoint:
 
 
 class _Exchange(Response):
-    """One request to the MCP server, whose body has been read already. seconds: the time for its client to read an
-    event before it is disconnected."""
+    """One request to the MCP server, whose body has been read already."""
 
-    def __init__(self, manager: StreamableHTTPSessionManager, body: bytes, caller: str, seconds: float) -> None:
+    def __init__(self, manager: StreamableHTTPSessionManager, body: bytes, caller: str) -> None:
         super().__init__()
         self._manager = manager
         self._read = body
         self._caller = caller
-        self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         messages: list[Message] = [{"type": "http.request", "body": self._read, "more_body": False}]
@@ -82,4 +79,4 @@ class _Exchange(Response):
 
         owned: dict[str, Any] = {**scope, "user": importlib.import_module(SERVER).owner(self._caller)}
         with suppress(ClientDisconnect):
-            await self._manager.handle_request(owned, replayed, bodies.in_time(receive, send, self._seconds))
+            await self._manager.handle_request(owned, replayed, send)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -10,7 +11,6 @@ from typing import Any
 
 import aiohttp
 from fastapi import APIRouter, Depends, Request, Response
-from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ValidationError
 from starlette import types
 
@@ -31,6 +31,7 @@ from boundarymorph.api.schemas import (
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable
 from boundarymorph.inference.shares import CALLER
 from boundarymorph.remote.connections import Response as PeerResponse
+from boundarymorph.remote.connections import Unreadable
 from boundarymorph.remote.urls import segment
 
 router = APIRouter(prefix="/indexes", tags=["indexes"])
@@ -38,10 +39,11 @@ REQUEST_HEADERS = ("accept", "content-length", "content-type", "traceparent", "t
 ANSWER_HEADERS = ("content-encoding", "content-length", "content-type", "retry-after")
 _PARAMETER = re.compile(r"{(\w+)[^}]*}")  # of the path of a route
 log = logging.getLogger(__name__)
+MOST_LISTED = 2**26  # bytes of a list of indexes
 STRICT = {"name": "strict", "in": "query", "schema": {"type": "boolean", "default": False}}
 
 
-class _Passed(StreamingResponse):
+class _Passed(bodies.Streamed):
     """Streams the retriever's response, and closes it however the streaming ends. If it breaks off, so does ours."""
 
     def __init__(self, answer: PeerResponse) -> None:
@@ -69,10 +71,10 @@ async def _list(request: Request, access: AccessOf, retriever: ForwarderOf) -> R
     if caller.sees_all or not answer.is_success:
         return _Passed(answer)
     try:
-        found = IndexList.model_validate_json(await answer.read())
+        found = IndexList.model_validate_json(await answer.read(MOST_LISTED))
     except aiohttp.ClientError as error:
         raise RetrieverUnavailable("the retriever broke off in the middle of its list of indexes") from error
-    except ValidationError as error:
+    except (Unreadable, ValidationError) as error:
         raise RetrieverFailed("the retriever's list of indexes cannot be read") from error
     finally:
         answer.close()
@@ -90,8 +92,10 @@ async def _answer(request: Request, access: Access, retriever: Forwarder) -> Pee
     if request.scope["query_string"]:
         target += f"?{request.scope['query_string'].decode('ascii')}"
     has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
-    body = bodies.chunks(request, access) if has_body else None
-    return await retriever.forward(request.method, target, _of(request.headers, REQUEST_HEADERS), body)
+    received = asyncio.Event() if has_body else None
+    body = bodies.chunks(request, access, received) if has_body else None
+    answer = retriever.forward(request.method, target, _of(request.headers, REQUEST_HEADERS), body)
+    return await bodies.while_connected(request, answer, received)
 
 
 def _of(headers: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from dataclasses import replace
 from functools import partial
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
-from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from boundarymorph.access import bodies
@@ -59,11 +57,11 @@ async def select(
         explain = bool(wanted.explain)
         answer = partial(response_of, task=task, explain=explain)
         if EVENTS in request.headers.get("accept", ""):
-            steps = selector.steps(task, watch)
+            steps = await held.enter_async_context(aclosing(selector.steps(task, watch)))
             first = await bodies.while_connected(request, _begun(steps, watch, turn, held))
             kept = held.pop_all()
             events = _events(request, first, steps, kept, partial(event_of, explain=explain), answer)
-            return _Events(events, kept, access.settings.event_seconds)
+            return _Events(events, kept)
 
         result = await bodies.while_connected(request, selected(selector, task, watch, turn))
     response.headers[STATUS_HEADER] = result.status.value
@@ -92,21 +90,16 @@ async def _begun(
     return await anext(steps)
 
 
-class _Events(StreamingResponse):
-    """Sends events, and releases resources at the latest when all have been sent or the client has disconnected.
+class _Events(bodies.Streamed):
+    """Sends events, and releases resources at the latest when all have been sent or the client has disconnected."""
 
-    seconds: the time for a client to read an event before it is disconnected.
-    """
-
-    def __init__(self, events: AsyncIterator[bytes], held: AsyncExitStack, seconds: float) -> None:
+    def __init__(self, events: AsyncIterator[bytes], held: AsyncExitStack) -> None:
         super().__init__(events, media_type=EVENTS)
         self._held = held
-        self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._held:
-            with suppress(ClientDisconnect):
-                await super().__call__(scope, receive, bodies.in_time(receive, send, self._seconds))
+            await super().__call__(scope, receive, send)
 
 
 async def _events(

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from boundarymorph.caching.circuit import CircuitBreaker, State
 from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.remote.together import owned
 from boundarymorph.telemetry import metrics
 from boundarymorph.telemetry.metrics import Cache
 
@@ -100,7 +101,7 @@ class RedisLink:
         try:
             async with asyncio.timeout(self._timeout), self._slots:
                 asked = loop.time()
-                answer = await self._ask(command, key, *arguments)
+                answer = await owned(self._ask(command, key, *arguments))
             circuit.succeeded(ticket)
             return answer
         except asyncio.CancelledError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
@@ -19,6 +18,7 @@ from boundarymorph.caching.values import (
     encode_embedding,
     encode_score,
 )
+from boundarymorph.remote.together import together
 from boundarymorph.telemetry import metrics
 from boundarymorph.telemetry.metrics import Cache
 
@@ -193,4 +193,4 @@ async def _concurrently(one: Callable[[int], Coroutine[Any, Any, None]], count: 
         for row in range(first, count, _CONCURRENT):
             await one(row)
 
-    await asyncio.gather(*(worker(first) for first in range(min(count, _CONCURRENT))))
+    await together([worker(first) for first in range(min(count, _CONCURRENT))])

@@ -18,7 +18,12 @@ CONNECT_TIMEOUT = 1.0  # seconds; a running server accepts at once
 # Common servers close a connection that has been idle for five seconds: stop reusing it before that.
 KEEPALIVE = 4.0
 CHUNK = 2**16  # bytes of an answer that is read in pieces
+SMALL = 2**20  # bytes of an answer that does not grow with the request
 NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+
+
+class Unreadable(Exception):
+    """The body of an answer is too long or compressed."""
 
 
 class Response:
@@ -49,14 +54,38 @@ class Response:
     def text(self) -> str:
         return self.content.decode(errors="replace")
 
-    async def read(self) -> bytes:
-        """Read the whole body, which frees the connection for other requests."""
-        self.content = await self._answer.read()
+    async def read(self, most: int = SMALL) -> bytes:
+        """Read the whole body, which frees the connection for other requests.
+
+        Raises Unreadable, and closes the connection, if it has over `most` bytes or is compressed.
+        """
+        declared, encoding = self._answer.content_length, self.headers.get("content-encoding", "identity")
+        if encoding != "identity":
+            self.close()
+            raise Unreadable(f"encoded as {encoding}, though it was asked for as it is")
+        if declared is None:
+            self.content = b"".join([chunk async for chunk in self._at_most(most)])
+        elif declared <= most:
+            self.content = await self._answer.read()
+        else:
+            raise self._too_long(most)
         return self.content
 
     async def chunks(self) -> AsyncIterator[bytes]:
         async for chunk in self._answer.content.iter_chunked(CHUNK):
             yield chunk
+
+    async def _at_most(self, most: int) -> AsyncIterator[bytes]:
+        size = 0
+        async for chunk in self.chunks():
+            size += len(chunk)
+            if size > most:
+                raise self._too_long(most)
+            yield chunk
+
+    def _too_long(self, most: int) -> Unreadable:
+        self.close()
+        return Unreadable(f"over {most:,} bytes long, more than what was asked for can need")
 
     def close(self) -> None:
         """Close the connection unless the body has been read."""
@@ -78,8 +107,6 @@ class Connections:
         path: str,
         content: bytes | AsyncIterator[bytes] | None,
         headers: Mapping[str, str],
-        *,
-        decompress: bool = True,
     ) -> Response:
         """Send a request and return its answer, whose body is not read yet.
 
@@ -94,7 +121,6 @@ class Connections:
                 data=BytesIO(content) if isinstance(content, bytes) else source and source.chunks(),
                 headers=headers,
                 allow_redirects=False,
-                auto_decompress=decompress,
                 proxy=self._proxy,
             )
         except aiohttp.ClientError:
@@ -117,6 +143,8 @@ class Connections:
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT),
                 trace_configs=[trace],
+                headers={"Accept-Encoding": "identity"},  # a few compressed bytes could be many
+                auto_decompress=False,
             )
             self._session._retry_connection = False  # only our callers know which requests are repeatable
         return self._session

@@ -282,9 +282,14 @@ class RemoteModel:
     ) -> Answer:
         budget, dialect = deadline.within(self._attempt_timeout), server.dialect
         request = dialect.request(description.model, context, texts, budget.seconds)
+        content = encoded(request.body)
         try:
             body = await server.fetch(
-                request.path, encoded(request.body), budget, honours_deadlines=dialect.honours_deadlines
+                request.path,
+                content,
+                budget,
+                most=dialect.most_answer(content, len(texts)),
+                honours_deadlines=dialect.honours_deadlines,
             )
         except Busy:
             if server.asked_at != server.opened:  # another model may be behind the new connection

@@ -13,7 +13,7 @@ import aiohttp
 import orjson
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration
-from boundarymorph.remote.connections import NOT_CONNECTED, Connections, Response
+from boundarymorph.remote.connections import NOT_CONNECTED, SMALL, Connections, Response, Unreadable
 from boundarymorph.remote.deadline import Budget
 from boundarymorph.telemetry import logs, tracing
 
@@ -110,22 +110,26 @@ class Peer:
         content: bytes | AsyncIterator[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
         repeatable: bool = True,
-        stream: bool = False,
+        most: int | None = SMALL,
     ) -> Response:
         """Send a request and return the answer, whatever its status.
 
         path: under the base. budget: None for no limit. repeatable: whether to send again once if the connection breaks
-        (an idle one may, just when it is reused). stream: the caller must read the body or close the answer, unless it
-        `concerns_us` or, for a repeatable request, `tells_of_server`.
+        (an idle one may, just when it is reused). most: bytes of the answer, which is read no further. None: the caller
+        must read the body or close the answer, unless it `concerns_us` or, for a repeatable request, `tells_of_server`.
 
-        Raises Unavailable, or DeadlineExceeded if the budget ends with the deadline. Cancelling closes the connection,
-        which tells the server to stop.
+        Raises Unavailable, Flawed for a success that is longer or compressed, or DeadlineExceeded if the budget ends
+        with the deadline. Cancelling closes the connection, which tells the server to stop.
         """
 
         async def once(sent: Mapping[str, str]) -> Response:
-            response = await self._connections.request(method, path, content, sent, decompress=not stream)
-            if not stream or concerns_us(response) or (repeatable and tells_of_server(response)):
-                await response.read()
+            response = await self._connections.request(method, path, content, sent)
+            if most is not None or concerns_us(response) or (repeatable and tells_of_server(response)):
+                try:
+                    await response.read(most or SMALL)
+                except Unreadable as flaw:
+                    if response.is_success:
+                        raise Flawed(f"the answer of {self.base}{path} is {flaw}") from flaw
             return response
 
         try:
@@ -153,14 +157,18 @@ class Peer:
                 raise self._too_late(f"{self.base} did not answer before the deadline") from timeout
             raise TimedOut(f"{self.base} did not answer within {budget.seconds:.3g} s") from timeout
 
-    async def fetch(self, path: str, body: bytes | None, budget: Budget, *, honours_deadlines: bool = False) -> bytes:
+    async def fetch(
+        self, path: str, body: bytes | None, budget: Budget, *, most: int = SMALL, honours_deadlines: bool = False
+    ) -> bytes:
         """POST the body, or GET if it is None, and return the body of a successful answer.
 
-        honours_deadlines: whether a 504 means that the deadline passed. Raises as `send` does, and Busy, KeyRefused or
-        Refused.
+        most: see `send`. honours_deadlines: whether a 504 means that the deadline passed. Raises as `send` does, and
+        Busy, KeyRefused or Refused.
         """
         method = "GET" if body is None else "POST"
-        response = await self.send(method, path, budget=budget, content=body, headers=JSON, repeatable=not self.paid)
+        response = await self.send(
+            method, path, budget=budget, content=body, headers=JSON, repeatable=not self.paid, most=most
+        )
         status = response.status_code
         if response.is_success:
             return response.content

@@ -13,6 +13,9 @@ from typing import Any, TypeGuard
 import orjson
 from numpy.typing import NDArray
 
+FRAME = 2**16  # bytes of an answer besides its results
+ESCAPED = 3  # times as long as in UTF-8 a text can be in JSON that is all ASCII
+
 
 class Unusable(Exception):
     """An answer does not follow the wire format; the message says how."""
@@ -86,6 +89,8 @@ class Dialect(ABC):
     """The base URL of a hosted service; None for servers that users run themselves."""
     prefix = ""
     """The path of a base URL given without one."""
+    answer_bytes = 1024
+    """Most bytes of the result of one text, besides the text itself."""
     honours_deadlines = False
     """Whether requests carry a time limit, and a 504 means that it passed."""
 
@@ -93,6 +98,10 @@ class Dialect(ABC):
     def paid(self) -> bool:
         """Whether each request costs money, so that one which may have been carried out must not be repeated."""
         return self.home is not None
+
+    def most_answer(self, sent: bytes, count: int) -> int:
+        """Return the most bytes that the results of `count` texts can need. sent: the request, which some repeat."""
+        return FRAME + ESCAPED * len(sent) + count * self.answer_bytes
 
     @abstractmethod
     def request(self, model: str, context: str, texts: Sequence[str], seconds: float) -> Request:

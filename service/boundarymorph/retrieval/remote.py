@@ -30,7 +30,7 @@ from boundarymorph.errors import (
 )
 from boundarymorph.remote.balancer import Balancer, OnChange, Role, ignore_change
 from boundarymorph.remote.chunks import encoded
-from boundarymorph.remote.connections import Response
+from boundarymorph.remote.connections import SMALL, Response
 from boundarymorph.remote.deadline import Budget
 from boundarymorph.remote.peer import (
     JSON,
@@ -53,7 +53,8 @@ from boundarymorph.selection.pool import unit_rows
 TEXTS = 128  # per request for embeddings, so that the time of a request does not grow with the pool
 INLINE = 2**15  # bytes of an answer that are read faster than a thread is woken
 PROBE = encoded({"query": "probe"})
-IDENTITY = {"Accept-Encoding": "identity"}
+CANDIDATE = 4_096  # bytes of a candidate in a frame besides vector and document: id, score, signals, terms
+RECORD = 1_024  # bytes of a document in JSON besides what was uploaded
 OWN = (InvalidConfiguration, NotReady, RetrieverFailed, RetrieverUnavailable)  # wrapped, with the URL
 AWAY = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)  # as proxies say it
 _ROLE = Role("retriever", RetrieverUnavailable, RetrieverFailed)
@@ -75,16 +76,20 @@ class RemoteRetriever:
         api_key: str | None = None,
         timeout: float = 30.0,
         connections: int = 64,
+        dimension: int = 8_192,
+        line_bytes: int = 4 * 2**20,
         clock: Callable[[], float] = time.monotonic,
         on_change: OnChange = ignore_change,
     ) -> None:
         """api_key: sent as a Bearer token; timeout: seconds for one request to one server; connections: to each;
+        dimension, line_bytes: most of a vector and most bytes of a document, beyond which an answer is not read;
         on_change: see `Balancer`.
 
         Raises InvalidConfiguration for a missing, repeated or malformed URL.
         """
         peers = [Peer(_base(url), _ROLE.name, api_key=api_key, connections=connections) for url in urls]
         self._budget = Budget(timeout, last=False)
+        self._vector, self._document = 4 * dimension, RECORD + line_bytes  # bytes
         self._balancer = Balancer(peers, _ROLE, requests=2**31, probe=self._probe, clock=clock, on_change=on_change)
 
     async def retrieve(self, index: str, search: Search) -> Retrieved:
@@ -98,10 +103,13 @@ class RemoteRetriever:
         }
         if search.embedding is not None:
             body |= _vector(search.embedding)
-        return await self._call("/retrieve", body, frame.decode_pool)
+        most = SMALL + search.depth * (self._vector + CANDIDATE) + search.documents * self._document
+        return await self._call("/retrieve", body, frame.decode_pool, most)
 
     async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
-        return await self._call("/documents", {"index": index, "ids": list(ids)}, _documents)
+        return await self._call(
+            "/documents", {"index": index, "ids": list(ids)}, _documents, SMALL + len(ids) * self._document
+        )
 
     async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
         def read(answer: bytes) -> Mapping[str, int]:
@@ -110,7 +118,7 @@ class RemoteRetriever:
                 raise Unusable("'characters' must contain a count or null for each id")
             return {id: count for id, count in zip(ids, counts, strict=True) if count is not None}
 
-        return await self._call("/characters", {"index": index, "ids": list(ids)}, read)
+        return await self._call("/characters", {"index": index, "ids": list(ids)}, read, SMALL + RECORD * len(ids))
 
     async def embed_query(self, query: str) -> NDArray[np.float32]:
         content = encoded({"query": query})
@@ -144,17 +152,16 @@ class RemoteRetriever:
         a working retriever, without a time limit. Raises RetrieverUnavailable, and RetrieverFailed for a redirect or if
         the retriever rejects our key, which the caller cannot change.
         """
-        headers = {**headers, **IDENTITY}
 
         async def read(peer: Peer) -> Response:
-            answer = await peer.send(method, target, budget=self._budget, headers=headers, stream=True)
+            answer = await peer.send(method, target, budget=self._budget, headers=headers, most=None)
             if tells_of_server(answer):
                 raise _refusal(peer, target, answer)
             return answer
 
         async def write(peer: Peer) -> Response:
             answer = await peer.send(
-                method, target, budget=None, content=body, headers=headers, repeatable=False, stream=True
+                method, target, budget=None, content=body, headers=headers, repeatable=False, most=None
             )
             if concerns_us(answer):
                 raise _refusal(peer, target, answer)
@@ -177,13 +184,13 @@ class RemoteRetriever:
     async def close(self) -> None:
         await self._balancer.close()
 
-    async def _call(self, path: str, body: Mapping[str, object], read: Callable[[bytes], Answer]) -> Answer:
+    async def _call(self, path: str, body: Mapping[str, object], read: Callable[[bytes], Answer], most: int) -> Answer:
         content = encoded(body)
-        return await self._balancer.call(lambda peer: self._post(peer, path, content, read))
+        return await self._balancer.call(lambda peer: self._post(peer, path, content, read, most))
 
-    async def _post(self, peer: Peer, path: str, content: bytes, read: Callable[[bytes], Answer]) -> Answer:
-        """Return the answer of one retriever. read: raises MalformedFrame or Unusable."""
-        answer = await peer.send("POST", path, budget=self._budget, content=content, headers=JSON | IDENTITY)
+    async def _post(self, peer: Peer, path: str, content: bytes, read: Callable[[bytes], Answer], most: int) -> Answer:
+        """Return the answer of one retriever. read: raises MalformedFrame or Unusable; most: bytes of the answer."""
+        answer = await peer.send("POST", path, budget=self._budget, content=content, headers=JSON, most=most)
         if not answer.is_success:
             raise _refusal(peer, path, answer)
         try:
@@ -195,7 +202,8 @@ class RemoteRetriever:
 
     async def _embed(self, peer: Peer, path: str, content: bytes, count: int) -> Embeddings:
         """Raises OtherModel if the retriever has another encoder than most."""
-        embeddings = await self._post(peer, path, content, lambda answer: frame.decode_embeddings(answer, count))
+        most = SMALL + count * self._vector
+        embeddings = await self._post(peer, path, content, lambda answer: frame.decode_embeddings(answer, count), most)
         if embeddings.encoder is not None:
             self._balancer.serves(peer, embeddings.encoder, proven=True)
             self._balancer.check_model(peer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 
 from boundarymorph.caching.known import KnownScores
 from boundarymorph.caching.scores import ScoreCache
@@ -60,7 +60,7 @@ class Selector:
 
     async def steps(
         self, task: SelectionTask, watch: Stopwatch | None = None, *, progress: bool = True
-    ) -> AsyncIterator[Progress | SelectionResult]:
+    ) -> AsyncGenerator[Progress | SelectionResult, None]:
         """As `select`, but yield the progress before each round, and finally the result."""
         observer = Observer(watch or Stopwatch(self._clock))
         candidates = task.candidates(self._retriever)

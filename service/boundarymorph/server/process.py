@@ -24,7 +24,8 @@ from starlette.routing import NoMatchFound
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.remote.urls import own_url
 from boundarymorph.server import supervisor
-from boundarymorph.server.protocol import ProblemProtocol
+from boundarymorph.server.connections import check_connections
+from boundarymorph.server.protocol import configured
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import logs, metrics, tracing
 
@@ -51,7 +52,8 @@ def serve(create: Create, settings: Settings, name: str) -> int:
     and gives running requests grace_seconds to finish. The exit code is 0 if all did, and 1 if some had to be aborted.
     A second signal N ends it at once with 128 + N.
 
-    Raises InvalidConfiguration for a public address without keys, for traces without the extra, and as `create` does.
+    Raises InvalidConfiguration for a public address without keys, for more connections than there are descriptors, for
+    traces without the extra, and as `create` does.
     """
     if not (settings.keys or settings.without_keys or _is_loopback(settings.host)):
         raise InvalidConfiguration(
@@ -59,6 +61,7 @@ def serve(create: Create, settings: Settings, name: str) -> int:
             "without_keys if something in front of this service checks who calls"
         )
     logs.configure(settings.log_level, settings.log_format)
+    check_connections(settings.limits.connections)
     if settings.workers == 1:
         return _serve(create, settings, name)
     create(settings, on_failure=lambda: None)  # reports wrong settings once, instead of in every worker
@@ -107,11 +110,11 @@ def _serve(
 
     app = create(settings, on_failure=fail)
     app.state.lifecycle.listen_when_ready = listen_when_ready
-    config = uvicorn.Config(
+    config = configured(
         app,
+        settings,
         host=settings.host,
         port=settings.port,
-        http=ProblemProtocol,
         log_config=None,
         access_log=False,  # the middleware logs each request, with its id
         timeout_graceful_shutdown=settings.grace_seconds,

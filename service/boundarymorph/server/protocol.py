@@ -1,23 +1,169 @@
-"""The answer to bytes that are not HTTP, before there is a request for the application."""
+"""HTTP/1.1 on the connections of callers: how long they may take, and the answers before there is a request."""
 
 from __future__ import annotations
 
+import asyncio
 from http import HTTPStatus
+from typing import Any
 
+from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from boundarymorph.api.problems import MEDIA_TYPE
 from boundarymorph.api.schemas import Problem
 from boundarymorph.errors import PROBLEM_TYPE
+from boundarymorph.server.connections import Connections, most_connections
+from boundarymorph.settings import Settings
+from boundarymorph.telemetry import metrics
+
+PROBES = (b"/livez", b"/readyz", b"/metrics")
+RETRY_SECONDS = 1
+TOO_MANY = "this process has as many requests as limits.connections allows; try again in a second"
+
+
+def configured(app: Any, settings: Settings, **options: Any) -> Config:
+    """Return uvicorn's configuration for an application and the limits in its settings."""
+    most = most_connections(settings.limits.connections)
+
+    class Protocol(ProblemProtocol):
+        connections_of_callers = Connections(most)
+        head_seconds, head_bytes = settings.head_seconds, settings.limits.head_bytes
+        event_seconds = settings.event_seconds
+
+    # What is accepted at once must leave descriptors for others.
+    return Config(app, http=Protocol, ws="none", backlog=max(16, min(2048, most // 2)), **options)
 
 
 class ProblemProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP/1.1 with problem details instead of plain text."""
+    """uvicorn's protocol with bounds on connections, heads and readers, and with problem details instead of plain text.
+
+    A connection is closed if a head does not arrive within `head_seconds` or exceeds `head_bytes`, and if its client
+    reads nothing of an answer for `event_seconds`.
+    """
+
+    connections_of_callers: Connections
+    head_seconds: float
+    head_bytes: int
+    event_seconds: float
+
+    _head_timer: asyncio.TimerHandle | None = None
+    _reading_timer: asyncio.TimerHandle | None = None
+    _in_head = False
+    _head_size = 0  # bytes of a head that has not ended
+    _unread = 0  # bytes of answers in the transport's buffer, when last looked at
+    _refused = HTTPStatus.BAD_REQUEST
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_head(self.head_seconds)
+        self.connections_of_callers.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        self._leave()
+
+    def abort(self, reason: str) -> None:
+        """Close the connection at once."""
+        metrics.connections_closed.labels(reason).inc()
+        self._leave()
+        self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._head_size += len(data) if self._in_head else 0
+        if self._in_head and self._head_size > self.head_bytes and not self.transport.is_closing():
+            self._refused = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            self.send_400_response("")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._head_size = True, 0
+
+    def on_headers_complete(self) -> None:
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > self.head_bytes:
+            self._refused = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            raise ValueError("the head of the request is too large")  # answered by send_400_response
+        self._in_head = False
+        self._stop_awaiting_head()
+        probe = self.url.partition(b"?")[0] in PROBES
+        self.app = _too_many if self.connections_of_callers.full and not probe else self.config.loaded_app
+        self.connections_of_callers.works(self)
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch_reader()
+        if self.cycle.response_complete:  # else the next request of this connection has begun
+            self._await_head(self.timeout_keep_alive + self.head_seconds)
+            self.connections_of_callers.waits(self)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unread = 2**63  # it has read
 
     def send_400_response(self, msg: str) -> None:
-        status = HTTPStatus.BAD_REQUEST
-        problem = Problem(type=f"{PROBLEM_TYPE}malformed-http", title="Malformed http", status=status, detail=msg)
-        body = problem.model_dump_json(exclude_none=True).encode()
-        head = f"HTTP/1.1 {status} {status.phrase}\r\ncontent-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\n"
-        self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)
+        status = self._refused
+        slug = "malformed-http" if status == HTTPStatus.BAD_REQUEST else "headers-too-large"
+        detail = msg if status == HTTPStatus.BAD_REQUEST else f"the head is over {self.head_bytes:,} bytes"
+        head, body = _problem(status, slug, detail)
+        lines = b"".join(b"%s: %s\r\n" % header for header in head)
+        self.transport.write(f"HTTP/1.1 {status} {status.phrase}\r\n".encode() + lines + b"\r\n" + body)
         self.transport.close()
+        self._watch_reader()
+
+    def _await_head(self, seconds: float) -> None:
+        self._stop_awaiting_head()
+        if not self.transport.is_closing():
+            self._head_timer = self.loop.call_later(seconds, self.abort, "head")
+
+    def _stop_awaiting_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _watch_reader(self) -> None:
+        """Close the connection if nothing of what is to be sent is read for too long."""
+        unread = self.transport.get_write_buffer_size()
+        if self._reading_timer is None and unread:
+            self._unread = unread
+            self._reading_timer = self.loop.call_later(self.event_seconds, self._check_reader)
+
+    def _check_reader(self) -> None:
+        self._reading_timer = None
+        unread = self.transport.get_write_buffer_size()
+        if unread >= self._unread:
+            self.abort("not_reading")
+        else:
+            self._watch_reader()
+
+    def _leave(self) -> None:
+        self.connections_of_callers.closed(self)
+        self._stop_awaiting_head()
+        if self._reading_timer is not None:
+            self._reading_timer.cancel()
+            self._reading_timer = None
+
+
+def _problem(status: HTTPStatus, slug: str, detail: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Return headers and body of the response to a request that the application does not see."""
+    title = slug.replace("-", " ").capitalize()
+    problem = Problem(type=PROBLEM_TYPE + slug, title=title, status=status, detail=detail)
+    body = problem.model_dump_json(exclude_none=True).encode()
+    return [
+        (b"content-type", MEDIA_TYPE.encode()),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+    ], body
+
+
+async def _too_many(scope: Any, receive: Any, send: Any) -> None:
+    headers, body = _problem(HTTPStatus.SERVICE_UNAVAILABLE, "too-many-connections", TOO_MANY)
+    headers.append((b"retry-after", str(RETRY_SECONDS).encode()))
+    await send({"type": "http.response.start", "status": HTTPStatus.SERVICE_UNAVAILABLE, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -15,6 +15,7 @@ class Limits(BaseModel, extra="forbid"):
     """Bounds on one request. A request that exceeds one is refused on arrival."""
 
     body_bytes: int = Field(256 * 2**20, ge=1024, description="HTTP body, except a streamed upload")
+    head_bytes: int = Field(2**16, ge=1024, description="request line and headers")
     line_bytes: int = Field(4 * 2**20, ge=1024, description="one line of an NDJSON upload")
     query_characters: int = Field(10_000, ge=1)
     text_characters: int = Field(1_000_000, ge=1, description="title and text of one document of a pool")
@@ -46,6 +47,11 @@ class Limits(BaseModel, extra="forbid"):
         600.0, ge=0.001, allow_inf_nan=False, description="longest deadline_ms of a selection"
     )
     texts: int = Field(512, ge=1, description="texts in one call of a scorer")
+    connections: int | None = Field(
+        None,
+        ge=1,
+        description="callers' connections with a request; if unset, half of what the process may open, at most 10,000",
+    )
     bytes_in_hand: int = Field(2**30, ge=1024, description="HTTP bodies of all running requests together")
 
     @model_validator(mode="after")

@@ -74,8 +74,11 @@ class Settings(BaseSettings):
     deadline_seconds: float = Field(60.0, gt=0, description="deadline of a request that names none")
     body_seconds: float = Field(60.0, gt=0, description="longest time to receive a body, except a streamed upload")
     body_pause_seconds: float = Field(60.0, gt=0, description="longest pause in the body of a streamed upload")
+    head_seconds: float = Field(
+        10.0, gt=0, description="longest time to receive the request line and headers of a request"
+    )
     event_seconds: float = Field(
-        30.0, gt=0, description="time for a client to read one event of a stream before it is disconnected"
+        30.0, gt=0, description="longest time in which a client reads nothing of its answer, before it is disconnected"
     )
     method: str = Field(methods.DEFAULT, description="selection method if a request names none")
     vectors: Literal["lexical", "encoder"] = Field(

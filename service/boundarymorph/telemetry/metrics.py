@@ -35,6 +35,11 @@ TOKENS = tuple(2**power for power in range(5, 18))
 PORTIONS = tuple(tenths / 10 for tenths in range(11))
 SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 
+connections_closed = Counter(
+    "boundarymorph_connections_closed_total",
+    "Callers' connections that were closed for what they did not do.",
+    ["reason"],
+)
 http_seconds = Histogram(
     "boundarymorph_http_request_duration_seconds",
     "Time from the head of a request to the end of its response.",

@@ -24,10 +24,13 @@ from boundarymorph.remote.wire import (
     vllm_description,
 )
 
+VECTOR_BYTES = 16_384 * 32  # of a vector in JSON, of more dimensions than models have
+
 
 class TextEmbeddingsInference(wire.TextEmbeddingsInference):
     path = "/embed"
     model_type, called = "embedding", "dual encoder"
+    answer_bytes = VECTOR_BYTES
 
     def request(self, model: str, context: str, texts: Sequence[str], seconds: float) -> Request:
         return Request(self.path, {"inputs": list(texts), "truncate": True, "normalize": True})
@@ -45,6 +48,7 @@ class OpenAI(Dialect):
     name, path = "openai", "/v1/embeddings"
     home: str | None = "https://api.openai.com"
     most_texts, most_bytes = 512, 1_000_000
+    answer_bytes = VECTOR_BYTES
 
     def request(self, model: str, context: str, texts: Sequence[str], seconds: float) -> Request:
         return Request(self.path, {"model": model, "input": list(texts), "encoding_format": "base64"})

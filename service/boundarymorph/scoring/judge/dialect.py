@@ -17,6 +17,7 @@ from boundarymorph.settings import JudgeSettings
 
 Way = Literal["logprobs", "json", "digit"]
 WAYS: tuple[Way, ...] = get_args(Way)
+TOKEN_BYTES = 256  # of a token in an answer, with its log-probability
 TEMPLATE_TOKENS = 200  # most that a chat template adds to two messages
 SCHEMA = {
     "type": "json_schema",
@@ -63,6 +64,7 @@ class OpenAI(Dialect):
         way `logprobs`."""
         self._chosen, self.way = chosen or JudgeSettings(), way
         self._strict = strict
+        self.answer_bytes = TOKEN_BYTES * self._chosen.answer_tokens * (1 + self._chosen.top_logprobs)
         self._token_field = self._chosen.token_field or ("max_completion_tokens" if at_home else "max_tokens")
 
     @property

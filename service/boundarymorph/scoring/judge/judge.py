@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
-from typing import Unpack
+from collections.abc import Coroutine, Sequence
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from boundarymorph.remote.deadline import Deadline
 from boundarymorph.remote.identity import identified
 from boundarymorph.remote.model import OUTCOMES, Observer, Options, Outcome
 from boundarymorph.remote.peer import Busy, Flawed, Peer, Refused, Unavailable
+from boundarymorph.remote.together import owned
 from boundarymorph.remote.urls import Endpoint
 from boundarymorph.remote.wire import Answer, Description, Unusable
 from boundarymorph.scoring.bill import NOTHING, Amount, Bill, Ledger, OpenLedger, Prices
@@ -119,9 +120,7 @@ class Judge:
             return Scores(np.empty(0))
         moment = self._deadline(deadline)
         await self._known_dialect(moment)
-        graded = await asyncio.gather(
-            *(self._grade(bill, query, text, moment) for text in texts), return_exceptions=True
-        )
+        graded = await owned(_outcomes([self._grade(bill, query, text, moment) for text in texts]))
         errors = [outcome for outcome in graded if isinstance(outcome, BoundaryMorphError)]
         if unexpected := [o for o in graded if isinstance(o, BaseException) and not isinstance(o, BoundaryMorphError)]:
             raise unexpected[0]
@@ -218,7 +217,9 @@ class Judge:
             await self._ledger.settle(bill, reservation, spent)
 
     async def _fetch(self, peer: Peer, dialect: OpenAI, body: bytes, deadline: Deadline) -> Answer | Ungraded:
-        content = await peer.fetch(dialect.path, body, deadline.within(self._attempt_timeout))
+        content = await peer.fetch(
+            dialect.path, body, deadline.within(self._attempt_timeout), most=dialect.most_answer(body, 1)
+        )
         try:
             return dialect.read(content, 1)
         except Ungraded as ungraded:
@@ -232,6 +233,10 @@ class Judge:
             if self._served is not None:
                 log.warning("the language model now answers as %s, no longer as %s", model, self._served)
             self._served = model
+
+
+async def _outcomes(grading: Sequence[Coroutine[Any, Any, float]]) -> list[float | BaseException]:
+    return await asyncio.gather(*grading, return_exceptions=True)
 
 
 async def _unasked(peer: Peer) -> bool:

@@ -1,0 +1,93 @@
+"""Tasks that are cancelled once and awaited to their end, however often their caller is cancelled."""
+
+import asyncio
+from contextlib import suppress
+
+import anyio
+import pytest
+
+from boundarymorph.remote.together import end, owned, together
+
+TURNS = 5  # of the event loop that a connection takes to close
+
+
+class Connection:
+    """What is open until its closing, which takes a few turns, was not interrupted."""
+
+    def __init__(self) -> None:
+        self.open = True
+        self.cancelled = 0
+
+    async def use(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(TURNS):
+                try:
+                    await asyncio.sleep(0)
+                except asyncio.CancelledError:
+                    self.cancelled += 1
+                    raise
+            self.open = False
+
+
+async def test_a_scope_that_cancels_at_every_turn() -> None:
+    connections = [Connection() for _ in range(3)]
+    async with anyio.create_task_group() as group:
+        group.start_soon(lambda: together([connection.use() for connection in connections]))
+        await asyncio.sleep(0.01)
+        group.cancel_scope.cancel()
+    assert not any(connection.open for connection in connections)
+
+
+async def test_a_time_limit_that_passes_as_the_caller_leaves() -> None:
+    connection = Connection()
+
+    async def call() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None) as limit:
+                asyncio.get_running_loop().call_later(0.01, limit.reschedule, 0)
+                await owned(connection.use())
+
+    caller = asyncio.create_task(call())
+    while connection.open and not caller.done():
+        await asyncio.sleep(0)
+        if caller.cancelling():
+            caller.cancel()  # while it is being cancelled for the time limit
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert not connection.open
+
+
+async def test_an_error_ends_the_others() -> None:
+    connection = Connection()
+
+    async def fail() -> None:
+        await asyncio.sleep(0.01)
+        raise ValueError("it fails")
+
+    with pytest.raises(ValueError, match="it fails"):
+        await together([connection.use(), fail()])
+    assert not connection.open
+
+
+async def test_results_are_in_order() -> None:
+    async def after(seconds: float) -> float:
+        await asyncio.sleep(seconds)
+        return seconds
+
+    assert await together([after(0.02), after(0.01), after(0)]) == [0.02, 0.01, 0]
+    assert await together([]) == []
+    assert await owned(after(0)) == 0
+
+
+async def test_the_end_is_awaited_and_the_cancellation_kept() -> None:
+    connection = Connection()
+    task = asyncio.create_task(connection.use())
+    await asyncio.sleep(0)
+    ending = asyncio.create_task(end([task]))
+    await asyncio.sleep(0)
+    ending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    assert not connection.open

@@ -1,0 +1,172 @@
+"""Callers' connections that never send a request, are too many, or do not read, over real sockets."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.server.app import create_app
+from boundarymorph.server.connections import ROOM, Connections, check_connections, descriptors, most_connections
+from boundarymorph.settings import Limits, Settings
+from tests.access.test_bodies import SECONDS, SELECT, connected, head
+from tests.api.service import answer, fake_service, on_socket, ready
+
+HALF = b"POST /select HTTP/1.1\r\nHost: a\r\nX-A: "
+
+
+@asynccontextmanager
+async def served(folder: Path, **settings: Any) -> AsyncIterator[tuple[str, httpx.AsyncClient]]:
+    app = create_app(Settings(data_directory=folder, **settings), build=fake_service)
+    async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
+        await ready(client)
+        yield url, client
+
+
+async def rest(reader: Any) -> bytes:
+    """What comes until the service closes the connection."""
+    async with asyncio.timeout(SECONDS):
+        read: bytes = await reader.read()
+    return read
+
+
+@pytest.mark.parametrize("sent", [b"", HALF, b"\r\n\r\n", b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n" + HALF])
+async def test_a_head_that_does_not_end(tmp_path: Path, sent: bytes) -> None:
+    async with served(tmp_path, head_seconds=0.2) as (url, _), connected(url) as (reader, writer):
+        writer.write(sent)
+        read = await rest(reader)
+        assert read.startswith(b"HTTP/1.1 200 ") if b"livez" in sent else read == b""
+
+
+async def test_a_head_in_time(tmp_path: Path) -> None:
+    async with served(tmp_path, head_seconds=SECONDS) as (url, _), connected(url) as (reader, writer):
+        for byte in b"GET /livez HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n":
+            writer.write(bytes([byte]))
+            await asyncio.sleep(0.001)
+        assert b'{"status":"ok"' in await rest(reader)
+
+
+async def test_the_bytes_of_a_head(tmp_path: Path) -> None:
+    """Counted with its line and headers as they came; without an end, they are not awaited."""
+
+    def request(size: int) -> bytes:
+        lines = b"GET /livez HTTP/1.1\r\nconnection: close\r\nx-a: %s\r\n\r\n"
+        counted = len(b"/livez") + len(b"connection: close\r\n") + len(b"x-a: \r\n")
+        return lines % (b"a" * (size - counted))
+
+    async with served(tmp_path, limits=Limits(head_bytes=1_024)) as (url, _):
+        for sent, status in ((request(1_024), 200), (request(1_025), 431), (HALF + b"a" * 1_024, 431)):
+            async with connected(url) as (reader, writer):
+                writer.write(sent)
+                read = await rest(reader)
+                assert read.startswith(f"HTTP/1.1 {status} ".encode())
+                assert status == 200 or b"urn:boundarymorph:problem:headers-too-large" in read
+
+
+async def test_the_body_of_a_refused_request_is_no_head(tmp_path: Path) -> None:
+    async with served(tmp_path, limits=Limits(head_bytes=1_024)) as (url, _), connected(url) as (reader, writer):
+        writer.write(b"POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n")
+        await reader.readuntil(b"HTTP/1.1 404 ")
+        writer.write(bytes(100_000) + b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
+        async with asyncio.timeout(SECONDS):
+            await reader.readuntil(b"HTTP/1.1 200 ")
+
+
+async def test_with_all_connections_at_work_probes_are_answered(tmp_path: Path) -> None:
+    limits = Limits(connections=3)
+    async with served(tmp_path, limits=limits) as (url, client), AsyncExitStack() as held:
+        await client.aclose()
+        working = [await held.enter_async_context(connected(url)) for _ in range(3)]
+        for _, writer in working:
+            writer.write(head(100))  # without its body
+        async with httpx.AsyncClient(base_url=url, timeout=SECONDS) as other:
+            while (refused := await other.post("/select", json=SELECT)).status_code == 200:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)  # until the three have arrived
+            assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
+            assert refused.headers["connection"] == "close"
+            assert refused.json()["type"] == "urn:boundarymorph:problem:too-many-connections"
+            for path in ("/livez", "/readyz", "/metrics"):
+                assert (await other.get(path)).is_success
+            for _, writer in working:
+                writer.write(b" " * 100)
+            for reader, _ in working:
+                async with asyncio.timeout(SECONDS):
+                    await reader.readuntil(b"HTTP/1.1 422 ")
+            answer(await other.post("/select", json=SELECT))
+
+
+async def test_the_longest_without_a_request_makes_room(tmp_path: Path) -> None:
+    async with served(tmp_path, limits=Limits(connections=2)) as (url, client), AsyncExitStack() as held:
+        await client.aclose()
+        idle = []
+        for _ in range(2 + ROOM):
+            idle.append(await held.enter_async_context(connected(url)))
+            idle[-1][1].write(HALF)
+        async with httpx.AsyncClient(base_url=url, timeout=SECONDS) as newest:
+            answer(await newest.post("/select", json=SELECT))
+        assert await rest(idle[0][0]) == b""
+        idle[1][1].write(b"b\r\nContent-Length: 0\r\n\r\n")
+        async with asyncio.timeout(SECONDS):
+            await idle[1][0].readuntil(b"HTTP/1.1 422 ")
+
+
+async def test_an_answer_that_is_not_read(tmp_path: Path) -> None:
+    """Of several megabytes, as JSON: what of it is kept for the client is not kept for ever."""
+    pool = [{"id": f"{number}", "text": "text " * 50_000} for number in range(40)]
+    body = orjson.dumps({"query": "q", "pool": pool, "budget": 0, "k": 40, "return_documents": True})
+    async with served(tmp_path, event_seconds=0.2) as (url, client):
+        async with connected(url, receive_buffer=4_096) as (reader, writer):
+            writer.write(head(len(body)) + body)
+            await writer.drain()
+            while 'reason="not_reading"' not in (await client.get("/metrics")).text:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await reader.readexactly(5_000_000)
+        answer(await client.post("/select", json=SELECT))
+
+
+async def test_who_reads_slowly_is_not_hung_up_on(tmp_path: Path) -> None:
+    pool = [{"id": f"{number}", "text": "text"} for number in range(1_000)]
+    body = orjson.dumps({"query": "q", "pool": pool, "budget": 0, "k": 1_000})
+    async with (
+        served(tmp_path, event_seconds=0.5) as (url, _),
+        connected(url, receive_buffer=4_096) as (reader, writer),
+        asyncio.timeout(SECONDS),
+    ):
+        writer.write(head(len(body)) + body)
+        read = b""
+        while b'"total"' not in read:
+            read += await reader.read(8_192)
+            await asyncio.sleep(0.02)
+
+
+class _Made:
+    def __init__(self) -> None:
+        self.aborted: list[str] = []
+
+    def abort(self, reason: str) -> None:
+        self.aborted.append(reason)
+
+
+def test_a_new_one_is_closed_if_all_others_work() -> None:
+    connections = Connections(1)
+    for _ in range(1 + ROOM):
+        working = _Made()
+        connections.opened(working)
+        connections.works(working)
+    new = _Made()
+    connections.opened(new)
+    assert (new.aborted, working.aborted) == (["full"], [])
+
+
+def test_the_limit_follows_the_descriptors() -> None:
+    assert most_connections(7) == 7
+    assert 1 <= most_connections(None) <= max(1, descriptors() // 2)
+    check_connections(None)
+    with pytest.raises(InvalidConfiguration, match=r"limits\.connections is .*ulimit -n"):
+        check_connections(descriptors() - ROOM)
