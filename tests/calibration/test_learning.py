@@ -127,6 +127,7 @@ def test_what_is_worth_judging() -> None:
     by_scorer = np.arange(200)[::-1]
     chosen = worth_judging(by_scorer, 200, seed=0)
     assert len(chosen) == len(set(chosen.tolist())) == 40
+    assert worth_judging(np.arange(200), 200, seed=0)[:30].tolist() == list(range(30))  # where both heads are the same
     assert set(range(15)) | set(range(185, 200)) <= set(chosen.tolist())
     assert chosen.tolist() != worth_judging(by_scorer, 200, seed=1).tolist()
     assert worth_judging(by_scorer, 200, seed=0, count=8).size == 8
@@ -137,8 +138,8 @@ def test_what_is_worth_judging() -> None:
     ("change", "message"),
     [
         (lambda queries: queries[:2], "2 queries"),
-        (lambda queries: [JudgedQuery(q.scores, q.signals, np.zeros(len(q))) for q in queries], "none of the 391"),
-        (lambda queries: [JudgedQuery(q.scores, q.signals, np.ones(len(q))) for q in queries], "all of the 391"),
+        (lambda queries: [JudgedQuery(q.scores, q.signals, np.zeros(len(q))) for q in queries], "none of the 400"),
+        (lambda queries: [JudgedQuery(q.scores, q.signals, np.ones(len(q))) for q in queries], "all of the 400"),
         (lambda queries: [JudgedQuery(q.scores, q.signals, q.grades - 1) for q in queries], "0 or more"),
     ],
 )

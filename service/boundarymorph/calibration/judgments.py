@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from typing import Self
 
 import numpy as np
@@ -13,7 +14,8 @@ from boundarymorph.calibration.calibration import Gain
 from boundarymorph.calibration.signals import signals_of
 from boundarymorph.selection.pool import Pool
 
-BY_SCORER, BY_RETRIEVER, AT_RANDOM = 15, 15, 10
+PAIRS = 40  # of a query
+RANDOM = 4  # one in so many
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,17 +46,16 @@ class JudgedQuery:
         return (self.grades > 0).astype(np.float64) if gain == "relevant" else self.grades / largest
 
 
-def worth_judging(
-    by_scorer: NDArray[np.intp], size: int, seed: int, *, count: int = BY_SCORER + BY_RETRIEVER + AT_RANDOM
-) -> NDArray[np.intp]:
-    """Positions of at most `count` documents of a pool of this size, ascending: the best by the scorer, the first by
-    the retriever, and some at random from the rest, in the proportions of 15, 15 and 10.
+def worth_judging(by_scorer: NDArray[np.intp], size: int, seed: int, *, count: int = PAIRS) -> NDArray[np.intp]:
+    """Positions of at most `count` documents of a pool of this size, ascending: for three quarters the best by the
+    scorer and the first by the retriever, as many of each, and for a quarter any of the rest, at random.
 
     by_scorer: positions, best first.
     """
-    head = max(1, round(count * BY_SCORER / (BY_SCORER + BY_RETRIEVER + AT_RANDOM)))
-    heads = np.union1d(by_scorer[:head], np.arange(min(head, size)))[:count]
+    most = min(count, size)
+    wanted = most - most // RANDOM
+    both = chain.from_iterable(zip_longest(by_scorer[:wanted].tolist(), range(wanted)))
+    heads = list(dict.fromkeys(position for position in both if position is not None))[:wanted]
     rest = np.setdiff1d(np.arange(size), heads)
-    spare = min(max(0, count - 2 * head), len(rest), count - len(heads))
-    chosen = np.random.default_rng(seed).choice(rest, spare, replace=False) if spare else rest[:0]
-    return np.union1d(heads, chosen).astype(np.intp)
+    chosen = np.random.default_rng(seed).choice(rest, min(most - len(heads), len(rest)), replace=False)
+    return np.union1d(np.array(heads, dtype=np.intp), chosen).astype(np.intp)

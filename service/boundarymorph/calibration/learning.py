@@ -41,6 +41,8 @@ def learn(
     full, alone = learner.full(everything), learner.alone(everything)
     held_out = list(learner.held_out())
     form = gate(held_out)
+    if form == "signals" and not learner.names:
+        form = "scale"
     if form == "scale" and not alone.slope:
         form = "none"  # all scores would be read as one probability
     return Calibration(

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from boundarymorph import __version__
 from boundarymorph.cli import index as index_commands
 from boundarymorph.cli import ray, serve
+from boundarymorph.cli.calibrate import calibrate
 from boundarymorph.cli.common import DataDirectory, console, fail
 from boundarymorph.cli.mcp import mcp
 from boundarymorph.cli.select import select
@@ -90,6 +91,7 @@ def key(
 
 app.add_typer(index_commands.app, name="index")
 app.command()(select)
+app.command()(calibrate)
 app.command()(mcp)
 app.command()(top)
 

@@ -27,6 +27,11 @@ def checked(path: Path) -> Path:
     return path
 
 
+def optional(path: Path | None) -> Path | None:
+    """Check a path as `checked` does, if there is one."""
+    return None if path is None else checked(path)
+
+
 def named(source: Path) -> str:
     """Return the name of the source for messages."""
     return "standard input" if str(source) == "-" else str(source)

@@ -1,0 +1,90 @@
+"""Reading judgements and queries from lines of text."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from boundarymorph.errors import InvalidInput
+
+Judgments = Mapping[str, Mapping[str, float]]  # grades by the query's text and the document's id
+
+
+def queries_of(lines: Iterable[bytes], name: str) -> dict[str, str]:
+    """Texts of queries by id: of NDJSON objects with `_id` or `id`, and `text` or `query`, of lines ID<tab>TEXT, or of
+    bare texts, which are their own ids. name: of the source, for messages. Raises InvalidInput."""
+    found = {}
+    for number, line in _lines(lines):
+        if line.startswith(b"{"):
+            record = _record(line, number, name)
+            text = record.get("text", record.get("query"))
+            identifier = record.get("_id", record.get("id", text))
+        else:
+            head, tab, tail = _text(line, number, name).partition("\t")
+            identifier, text = head, tail if tab else head
+        if not isinstance(text, str) or not text.strip():
+            raise InvalidInput(f"{name}, line {number}: there is no text of a query")
+        found[str(identifier)] = text
+    return found
+
+
+def judgments_of(lines: Iterable[bytes], name: str, queries: Mapping[str, str] | None = None) -> Judgments:
+    """Grades from NDJSON objects with `query`, `document` and `grade`, or from TREC qrels: query, 0, document, grade.
+
+    Objects whose grade is null were not judged. queries: texts by id; a query that is not among them is its own text,
+    but in qrels. The last judgement of a pair counts. Raises InvalidInput, naming the line.
+    """
+    found: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for number, line in _lines(lines):
+        if line.startswith(b"{"):
+            record = _record(line, number, name)
+            query, document, grade = (record.get(key) for key in ("query", "document", "grade"))
+            if grade is None and isinstance(query, str):
+                continue
+            text = (queries or {}).get(str(query), str(query))
+        else:
+            fields = _text(line, number, name).split()
+            query, document, grade = (fields[0], fields[-2], _number(fields[-1])) if len(fields) > 2 else (None,) * 3
+            if query is not None and query not in (queries or {}):
+                raise InvalidInput(
+                    f"{name}, line {number}: the text of the query {query!r} is not known; name a file of texts with "
+                    "--queries"
+                )
+            text = (queries or {}).get(str(query), "")
+        valid = isinstance(grade, int | float) and not isinstance(grade, bool) and 0 <= grade < float("inf")
+        if not isinstance(query, str) or not isinstance(document, str | int) or not valid or grade is None:
+            raise InvalidInput(f"{name}, line {number}: not a query, a document and a grade of 0 or more")
+        found[text][str(document)] = float(grade)
+    return found
+
+
+def _lines(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    for number, line in enumerate(lines, start=1):
+        if stripped := line.strip():
+            yield number, stripped
+
+
+def _record(line: bytes, number: int, name: str) -> dict[str, Any]:
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(f"{name}, line {number}: not JSON: {error}") from None
+    assert isinstance(record, dict)
+    return record
+
+
+def _text(line: bytes, number: int, name: str) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{name}, line {number}: not UTF-8") from None
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

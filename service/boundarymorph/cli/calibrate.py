@@ -1,0 +1,257 @@
+"""`boundarymorph calibrate`: learns from a few judgements what relevance is, or says which pairs to judge."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import orjson
+import typer
+
+from boundarymorph.access.calibrations import folder_of
+from boundarymorph.calibration.calibration import Calibration
+from boundarymorph.calibration.files import Judgments, judgments_of, queries_of
+from boundarymorph.calibration.judgments import PAIRS
+from boundarymorph.cli import source as sources
+from boundarymorph.cli.calibrated import print_calibration
+from boundarymorph.cli.common import DataDirectory, console
+from boundarymorph.errors import InvalidInput
+from boundarymorph.settings import Settings
+
+if TYPE_CHECKING:
+    from boundarymorph.selector.judging import Judged, Judging
+    from boundarymorph.server.composition import AllInOne, Gateway
+
+GRADES = 3  # the best grade that a language model gives
+TOGETHER = 8  # texts in one call of it
+
+FromJudgments = Annotated[
+    Path | None,
+    typer.Option(
+        callback=sources.optional, help="NDJSON with query, document and grade, or TREC qrels with --queries."
+    ),
+]
+Queries = Annotated[
+    Path | None, typer.Option(callback=sources.optional, help="Texts of queries: one a line, ID<tab>TEXT, or NDJSON.")
+]
+Pools = Annotated[
+    Path | None,
+    typer.Option(
+        callback=sources.optional, help="Instead of an index: NDJSON with query and documents, as for /select."
+    ),
+]
+JudgeUrl = Annotated[
+    str | None, typer.Option(help="openai:// URL of a language model, which grades the documents of --queries.")
+]
+Suggest = Annotated[int | None, typer.Option(min=1, help="Write so many pairs to judge to --out, and learn nothing.")]
+Gain = Annotated[
+    Literal["relevant", "grade"],
+    typer.Option(help="What relevance is: the probability of a grade above 0, or the expected grade."),
+]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a command is to do. name: of the calibration; index: whose, or None for pools; requests: of `/select` by
+    query; budget: calls to find the best of a query; gain: what is learned."""
+
+    name: str
+    index: str | None
+    requests: Mapping[str, Mapping[str, Any]]
+    budget: int
+    gain: Literal["relevant", "grade"]
+
+
+def calibrate(
+    index: Annotated[str | None, typer.Argument(help="Index whose default it will be.")] = None,
+    judgments: FromJudgments = None,
+    queries: Queries = None,
+    pools: Pools = None,
+    judge: JudgeUrl = None,
+    suggest: Suggest = None,
+    out: Annotated[Path | None, typer.Option(dir_okay=False, help="Suggested pairs.", show_default="stdout")] = None,
+    name: Annotated[str | None, typer.Option(help="Of the calibration.", show_default="that of the index")] = None,
+    gain: Gain = "relevant",
+    budget: Annotated[int, typer.Option("--budget", "-B", min=1, help="Calls to find the best of a query.")] = 100,
+    depth: Annotated[int | None, typer.Option("--depth", "-N", help="Candidates.", show_default="10000")] = None,
+    max_cost: Annotated[float | None, typer.Option(min=0, help="The most that the language model may cost.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before it costs money.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the calibration.")] = False,
+    data_directory: DataDirectory = None,
+) -> None:
+    """Learn from a few judgements how likely people find a document relevant, by scorer, retriever and words.
+
+    Ten queries with 40 judgements each are a good number. What is learned is applied only if it helps on queries that
+    were left out.
+    """
+    if (index is None) == (pools is None):
+        raise InvalidInput("name an index, or --pools FILE and --name NAME")
+    if (name or index) is None:
+        raise InvalidInput("give the calibration of the pools a name: --name NAME")
+    if sum(given is not None for given in (judgments, judge, suggest)) != 1:
+        raise InvalidInput("give one of --judgments FILE, --judge URL and --suggest N")
+    settings = Settings.load(data_directory=data_directory)
+    texts = {} if queries is None else queries_of(_lines(queries), sources.named(queries))
+    given = {} if judgments is None else judgments_of(_lines(judgments), sources.named(judgments), texts)
+    requests = _requests(index, pools, list(given or texts.values()), depth)
+    plan = Plan(str(name or index), index, requests, budget, gain)
+    if suggest is not None:
+        _write(asyncio.run(_pairs(plan, settings, max(1, suggest // len(requests))))[:suggest], out)
+        return
+    if judge is not None:
+        given = asyncio.run(_judge(plan, settings, judge, max_cost, yes))
+    made, missing = asyncio.run(_learn(plan, settings, given))
+    file = folder_of(settings).keep(made)
+    if as_json:
+        typer.echo(orjson.dumps(made.to_json(), option=orjson.OPT_INDENT_2).decode())
+    else:
+        print_calibration(console, made, missing, file)
+
+
+def _batched(items: Iterable[str], count: int) -> Iterator[list[str]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, count)):
+        yield batch
+
+
+def _lines(source: Path) -> Sequence[bytes]:
+    with sources.opened(source) as (stream, _):
+        return stream.read().splitlines()
+
+
+def _requests(
+    index: str | None, pools: Path | None, queries: Sequence[str], depth: int | None
+) -> dict[str, dict[str, Any]]:
+    """Requests of `/select` by query."""
+    if pools is None:
+        if not queries:
+            raise InvalidInput("name the queries with --queries FILE")
+        return {query: {"query": query, "index": index, "depth": depth} for query in queries}
+    found = {}
+    for number, line in enumerate(_lines(pools), start=1):
+        try:
+            record = orjson.loads(line)
+            found[record["query"]] = {"query": record["query"], "pool": {"documents": record["documents"]}}
+        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+            raise InvalidInput(f"{sources.named(pools)}, line {number}: not JSON with query and documents") from error
+    return {query: request for query, request in found.items() if not queries or query in queries}
+
+
+@asynccontextmanager
+async def _parts(settings: Settings) -> AsyncIterator[tuple[AllInOne | Gateway, Judging]]:
+    from boundarymorph.selector.judging import Judging
+    from boundarymorph.server import composition
+
+    built = composition.build_gateway(settings) if settings.retriever.url else composition.build(settings)
+    try:
+        yield built, Judging(built.selector, built.retriever, built.scorer)
+    finally:
+        await built.close()
+
+
+def _write(pairs: Sequence[Mapping[str, str | None]], out: Path | None) -> None:
+    lines = [orjson.dumps({**pair, "grade": None}).decode() for pair in pairs]
+    if out is None:
+        typer.echo("\n".join(lines))
+        return
+    out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    console.print(
+        f"{len(lines)} pairs in {out}: set each grade, 0 for not relevant up to 3, and pass the file as --judgments",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+async def _pairs(plan: Plan, settings: Settings, count: int) -> list[dict[str, str | None]]:
+    """Pairs worth judging, at most `count` a query."""
+    from boundarymorph.api.select_schemas import SelectRequest
+    from boundarymorph.api.translate import task_of
+
+    found: list[dict[str, str | None]] = []
+    async with _parts(settings) as (_, judging):
+        for number, (query, request) in enumerate(plan.requests.items()):
+            wanted = SelectRequest.model_validate({**request, "budget": plan.budget})
+            task = task_of(wanted, settings, time.monotonic())
+            for document in await judging.suggest(task, count, seed=number):
+                pair = {"query": query, "document": document.id, "title": document.title, "text": document.text}
+                found.append(pair)
+    return found
+
+
+async def _judge(plan: Plan, settings: Settings, url: str, max_cost: float | None, yes: bool) -> Judgments:
+    """Have a language model grade what is worth it. Raises InvalidInput if the user declines the cost."""
+    from boundarymorph.scoring.bill import Amount, OpenLedger
+    from boundarymorph.scoring.build import build_scorer
+    from boundarymorph.scoring.scorer import PricedScorer
+
+    if not url.startswith(("openai://", "openai+")):
+        raise InvalidInput("--judge takes a URL of openai://, as scorer.url does")
+    judge = build_scorer(
+        settings.model_copy(update={"scorer": type(settings.scorer)(url=(url,), judge=settings.scorer.judge)}),
+        ledger=lambda: OpenLedger(max_cost),
+    )
+    try:
+        texts: dict[str, dict[str, str]] = {}
+        for pair in await _pairs(plan, settings, PAIRS):
+            content = "\n".join(filter(None, (pair["title"], pair["text"])))
+            texts.setdefault(str(pair["query"]), {})[str(pair["document"])] = content
+        if isinstance(judge, PricedScorer):
+            most = Amount(0, 0)
+            for query, of_query in texts.items():
+                for text in of_query.values():
+                    most = most.plus(judge.most(query, text))
+            _allow(sum(map(len, texts.values())), most, max_cost, yes)
+        grades: dict[str, dict[str, float]] = {}
+        for query, of_query in texts.items():
+            for ids in _batched(of_query, TOGETHER):
+                scored = await judge.score(query, [of_query[id] for id in ids])
+                if scored.failure is not None:
+                    raise scored.failure
+                given = zip(ids, scored.values.tolist(), strict=True)
+                found = {id: float(round(GRADES * value)) for id, value in given if not math.isnan(value)}
+                grades.setdefault(query, {}).update(found)
+        return grades
+    finally:
+        await judge.close()
+
+
+def _allow(pairs: int, most: Any, max_cost: float | None, yes: bool) -> None:
+    console.print(f"{pairs:,} pairs are to be graded: at most {most.tokens:,} tokens, which cost {most.cost:,.2f}")
+    if not yes and max_cost is None and not (console.is_terminal and typer.confirm("Go on?")):
+        raise InvalidInput("nothing was graded: allow it with --yes, or set a ceiling with --max-cost")
+
+
+async def _learn(plan: Plan, settings: Settings, given: Judgments) -> tuple[Calibration, int]:
+    """Return a calibration, and how many judged documents were in no pool."""
+    from boundarymorph.api.select_schemas import SelectRequest
+    from boundarymorph.api.translate import task_of
+    from boundarymorph.calibration.learning import learn
+    from boundarymorph.selector.telling import WORDS
+
+    judged: list[Judged] = []
+    async with _parts(settings) as (built, judging):
+        for query, request in plan.requests.items():
+            if query in given:
+                task = task_of(SelectRequest.model_validate(request), settings, time.monotonic())
+                judged.append(await judging.judged(task, given[query]))
+        scorer = getattr(built.scorer, "identity", None) or built.scorer.name
+        encoder = getattr(built, "encoder", None)
+        named = {"lexical": WORDS, "index": getattr(encoder, "name", None), "encoder": getattr(encoder, "name", None)}
+    made = learn(
+        plan.name,
+        [one.query for one in judged if one.found],
+        scorer=scorer,
+        encoder=named.get(judged[0].vectors) if judged else None,
+        gain=plan.gain,
+        index=plan.index if plan.name == plan.index else None,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    return made, sum(one.missing for one in judged)

@@ -1,0 +1,56 @@
+"""Which documents of a task's pool are worth judging, and what is known of those that were judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from boundarymorph.calibration.judgments import JudgedQuery, worth_judging
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.retriever import Retriever, VectorSource
+from boundarymorph.scoring.scorer import Scorer
+from boundarymorph.selector.selector import Selector
+from boundarymorph.selector.task import SelectionTask
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A judged query. found: judged documents that are in its pool; missing: those that are not, or have no score.
+    vectors: the source of the pool's."""
+
+    query: JudgedQuery
+    found: int
+    missing: int
+    vectors: VectorSource
+
+
+class Judging:
+    """Tasks without calibration: their budget is spent on finding the best by the scorer."""
+
+    def __init__(self, selector: Selector, retriever: Retriever, scorer: Scorer) -> None:
+        self._selector, self._retriever, self._scorer = selector, retriever, scorer
+
+    async def suggest(self, task: SelectionTask, count: int, seed: int) -> Sequence[Document]:
+        """At most `count` documents, shuffled, so that their order says nothing. Raises what a selection does."""
+        result = await self._selector.select(replace(task, k=count, goal="set", accepts="complete", calibration=None))
+        positions = worth_judging(result.selection.documents, len(result.pool), seed, count=count)
+        ids = [result.pool.ids[position] for position in np.random.default_rng(seed).permutation(positions)]
+        documents = await task.candidates(self._retriever).documents(ids)
+        return [documents[id] for id in ids if id in documents]
+
+    async def judged(self, task: SelectionTask, grades: Mapping[str, float]) -> Judged:
+        """Score the documents with these ids that are in the pool. Raises what a selection does."""
+        pooled = await self._selector.select(replace(task, budget=0, k=1, accepts="complete", calibration=None))
+        pool = pooled.pool
+        positions = [position for position, id in enumerate(pool.ids) if id in grades]
+        documents = await task.candidates(self._retriever).documents([pool.ids[position] for position in positions])
+        there = np.array([position for position in positions if pool.ids[position] in documents], dtype=np.intp)
+        texts = [documents[pool.ids[position]].content for position in there]
+        scores = (await self._scorer.score(task.query, texts)).values if texts else np.empty(0)
+        known = ~np.isnan(scores)
+        there, scores = there[known], scores[known]
+        given = np.array([grades[pool.ids[position]] for position in there], dtype=np.float64)
+        query = JudgedQuery.of(pool, there, scores, given)
+        return Judged(query, len(there), len(grades) - len(there), pooled.vectors)

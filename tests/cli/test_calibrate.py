@@ -1,0 +1,168 @@
+"""`boundarymorph calibrate`: from suggested pairs to answers with a calibration."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from boundarymorph.access.calibrations import folder_of
+from boundarymorph.calibration.files import judgments_of, queries_of
+from boundarymorph.cli import common
+from boundarymorph.cli import main as cli
+from boundarymorph.errors import InvalidInput
+from boundarymorph.server import composition
+from boundarymorph.settings import Settings
+from tests.api.service import answer, fake_service, filled, texts
+from tests.faults import stand_in
+from tests.retrieval.fakes import vector_of
+from tests.scoring.fakes import SeededScorer
+from tests.scoring.judge.scripted import Chat
+
+QUERIES = [f"question {number}" for number in range(8)]
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The command on fakes, with the indexes of `filled`; returns what it prints."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(common.console, "width", 160)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(composition, "build", fake_service)
+    asyncio.run(_filled(tmp_path))
+    (tmp_path / "queries.txt").write_text("\n".join(QUERIES))
+
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["boundarymorph", "calibrate", *arguments, "--data-directory", "."])
+        with suppress(SystemExit):
+            cli.main()
+        captured = capsys.readouterr()
+        assert not captured.err, captured.err
+        return captured.out
+
+    return run
+
+
+async def _filled(folder: Path) -> None:
+    async with filled(Settings(data_directory=folder)):
+        pass
+
+
+def near(query: str, text: str) -> float:
+    """A person's view: by the cosine of fake vectors, which the retriever knows and the fake scorer does not."""
+    return float(vector_of(query) @ vector_of(text))
+
+
+def judged(pairs: Sequence[dict[str, Any]]) -> str:
+    """The pairs with grades: of each query, the nearest eight are relevant."""
+    nearest: dict[str, list[float]] = {}
+    for pair in pairs:
+        nearest.setdefault(pair["query"], []).append(near(pair["query"], pair["text"]))
+    least = {query: sorted(values)[-8] for query, values in nearest.items()}
+    rows = [{**pair, "grade": 2 * int(near(pair["query"], pair["text"]) >= least[pair["query"]])} for pair in pairs]
+    return "\n".join(orjson.dumps(row).decode() for row in rows)
+
+
+def test_suggest_judge_and_learn(run: Run, tmp_path: Path) -> None:
+    said = run("texts", "--queries", "queries.txt", "--suggest", "160", "--budget", "20", "--out", "pairs.ndjson")
+    assert "160 pairs in pairs.ndjson" in said
+    pairs = [orjson.loads(line) for line in (tmp_path / "pairs.ndjson").read_bytes().splitlines()]
+    assert {pair["query"] for pair in pairs} == set(QUERIES)
+    assert all(pair["grade"] is None and pair["text"] for pair in pairs)
+    assert len({(pair["query"], pair["document"]) for pair in pairs}) == 160
+
+    (tmp_path / "judged.ndjson").write_text(judged(pairs))
+    said = run("texts", "--judgments", "judged.ndjson")
+    assert "160 judgements of 8 queries" in said
+    assert "the scorer is worse than your retriever here" in said
+    assert "the default of the index 'texts'" in said
+    made = folder_of(Settings(data_directory=tmp_path)).get("texts")
+    assert made.form == "signals"
+    assert made.scorer == SeededScorer().name
+    asyncio.run(_answers(tmp_path))
+
+
+async def _answers(folder: Path) -> None:
+    async with filled(Settings(data_directory=folder)) as client:
+        request = {"query": "question 99", "index": "texts", "budget": 10, "k": 8, "return_documents": True}
+        told = answer(await client.post("/select", json=request))
+        bare = answer(await client.post("/select", json={**request, "calibration": False}))
+    assert (told["calibration"], bare["calibration"]) == ("texts", None)
+    assert not told["warnings"]
+    nearness = [np.mean([near("question 99", found["text"]) for found in body["documents"]]) for body in (told, bare)]
+    assert nearness[0] > nearness[1]
+
+
+def test_a_language_model_judges(run: Run, tmp_path: Path) -> None:
+    with stand_in.running(Chat(lambda query, text: float(near(query, text) > 0.3))) as server:
+        url = f"openai+http://127.0.0.1:{server.port}/v1?model=scripted"
+        said = run("texts", "--queries", "queries.txt", "--judge", url, "--yes", "--name", "judged", "--json")
+        assert len(server.asked) >= 8 * 30
+    assert "pairs are to be graded" in said
+    made = folder_of(Settings(data_directory=tmp_path)).get("judged")
+    assert made.queries == 8
+    assert made.index is None
+
+
+def test_pools_with_a_name(run: Run, tmp_path: Path) -> None:
+    pool = texts(30)
+    (tmp_path / "pools.ndjson").write_bytes(
+        b"\n".join(orjson.dumps({"query": query, "documents": pool}) for query in QUERIES)
+    )
+    grades = [
+        {"query": query, "document": document["id"], "grade": int(near(query, document["text"]) > 0.2)}
+        for query in QUERIES
+        for document in [*pool, {"id": "unknown", "text": ""}]
+    ]
+    (tmp_path / "judged.ndjson").write_bytes(b"\n".join(map(orjson.dumps, grades)))
+    said = run("--pools", "pools.ndjson", "--judgments", "judged.ndjson", "--name", "pools", "--gain", "grade")
+    assert "240 judgements of 8 queries" in said
+    assert "8 more were in no pool" in said
+    made = folder_of(Settings(data_directory=tmp_path)).get("pools")
+    assert (made.encoder, made.gain) == ("words", "grade")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name an index"),
+        (["texts", "--pools", "queries.txt"], "name an index"),
+        (["--pools", "queries.txt", "--suggest", "3"], "--name"),
+        (["texts"], "give one of"),
+        (["texts", "--suggest", "3"], "--queries"),
+        (["texts", "--judge", "http://127.0.0.1", "--queries", "queries.txt"], "openai://"),
+        (["--pools", "queries.txt", "--name", "a", "--suggest", "3"], "line 1"),
+    ],
+)
+def test_mistakes(run: Run, arguments: list[str], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        run(*arguments)
+
+
+def test_qrels_and_texts_of_queries() -> None:
+    queries = queries_of([b"1\tfirst query", b"", b'{"_id": 2, "text": "second"}', b"third query"], "file")
+    assert queries == {"1": "first query", "2": "second", "third query": "third query"}
+    assert judgments_of([b"1 0 d1 2", b"2\td2\t0", b"1 0 d1 3"], "file", queries) == {
+        "first query": {"d1": 3.0},
+        "second": {"d2": 0.0},
+    }
+    lines = [b'{"query": "any", "document": 7, "grade": 1.5}', b'{"query": "any", "document": "8", "grade": null}']
+    assert judgments_of(lines, "file") == {"any": {"7": 1.5}}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"4 0 d1 2", b"1 d1", b"1 0 d1 -1", b"1 0 d1 x", b'{"query": "q"', b'{"query": "q", "grade": 1}',
+     b'{"query": "q", "document": "d", "grade": true}', b'{"document": "d", "grade": null}'],
+)  # fmt: skip
+def test_lines_that_are_no_judgement(line: bytes) -> None:
+    with pytest.raises(InvalidInput, match="file, line 1"):
+        judgments_of([line], "file", {"1": "first"})
