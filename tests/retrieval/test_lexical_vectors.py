@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from boundarymorph.retrieval.words.lexical import PoolWords
 from boundarymorph.retrieval.words.vectors import DIMENSIONS, LexicalVectors, lexical_vectors
 from boundarymorph.selection import Pool
+from tests.patience import PATIENCE
 
 TOPICS = (
     "tram line rails stop driver ticket",
@@ -143,3 +144,30 @@ def test_scipy_is_imported_where_it_is_needed() -> None:
         assert {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"} == {1}
     """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_memory_they_end_with_an_error() -> None:
+    """Of the working memory of BLAS, OpenBLAS tries to get what is missing for ever."""
+    program = """
+import resource
+from boundarymorph.retrieval.words.lexical import PoolWords
+from boundarymorph.retrieval.words.vectors import lexical_vectors
+
+texts = [" ".join(f"w{(text * 7919 + place * 104729) % 9973}" for place in range(20)) for text in range(4_000)]
+words = PoolWords.of(texts)
+with open("/proc/self/status") as status:
+    (used,) = (int(line.split()[1]) for line in status if line.startswith("VmSize"))
+most = used * 1024 + MEGABYTES * 2**20
+resource.setrlimit(resource.RLIMIT_AS, (most, most))
+try:
+    lexical_vectors(words, "w1")
+except MemoryError:
+    pass
+print("ended")
+"""
+    for megabytes in (20, 40, 60):
+        text = program.replace("MEGABYTES", str(megabytes))
+        ran = subprocess.run(
+            [sys.executable, "-c", text], capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+        assert ran.stdout == "ended\n", ran.stderr

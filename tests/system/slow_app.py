@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 from fastapi import FastAPI
 
+from boundarymorph.inference.executors import BoundedExecutor
 from boundarymorph.server import process
 from boundarymorph.settings import Settings
 
+process.LAST_SECONDS = 1.0
+
 
 def create(settings: Settings, *, on_failure: Callable[[], None]) -> FastAPI:
-    app = FastAPI()
+    executor = BoundedExecutor("search", threads=1, waiting=0)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await executor.close()
+
+    app = FastAPI(lifespan=lifespan)
     app.state.lifecycle = SimpleNamespace(draining=False, listen_when_ready=False)
 
     @app.get("/slow/{seconds}")
     async def slow(seconds: float) -> str:
         print("begun", flush=True)
         await asyncio.sleep(seconds)
+        return "done"
+
+    @app.get("/stuck/{seconds}")
+    async def stuck(seconds: float) -> str:
+        print("begun", flush=True)
+        await executor.run(time.sleep, seconds)
         return "done"
 
     return app

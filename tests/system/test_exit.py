@@ -18,7 +18,7 @@ from tests.system.service import ENVIRONMENT
 
 
 @contextmanager
-def running_a_request(directory: Path, seconds: float, **settings: object) -> Iterator[Forked]:
+def running_a_request(directory: Path, seconds: float, path: str = "slow", **settings: object) -> Iterator[Forked]:
     """A process in the middle of a request that takes so long."""
     port = free_port()
     variables = {f"BOUNDARYMORPH_{name.upper()}": str(value) for name, value in {"port": port, **settings}.items()}
@@ -27,7 +27,7 @@ def running_a_request(directory: Path, seconds: float, **settings: object) -> It
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             with suppress(httpx.TransportError):
-                httpx.get(f"http://127.0.0.1:{port}/slow/{seconds}", timeout=120)
+                httpx.get(f"http://127.0.0.1:{port}/{path}/{seconds}", timeout=120)
                 return
             if process.poll() is not None:
                 return
@@ -67,6 +67,14 @@ class TestWhatRuns:
         with running_a_request(tmp_path, 100, grace_seconds=1) as process:
             process.terminate()
             assert process.wait(timeout=PATIENCE) == 1
+
+    @pytest.mark.parametrize("workers", [1, 2])
+    def test_is_broken_off_in_a_thread_that_does_not_end(self, tmp_path: Path, workers: int) -> None:
+        """The log names it."""
+        with running_a_request(tmp_path, 2 * PATIENCE, "stuck", grace_seconds=1, workers=workers) as process:
+            process.terminate()
+            assert process.wait(timeout=PATIENCE) == 1
+        assert "exiting although this does not end: search_0 in " in (tmp_path / "log").read_text()
 
     @pytest.mark.parametrize(("second", "workers"), [(signal.SIGTERM, 1), (signal.SIGINT, 1), (signal.SIGTERM, 2)])
     def test_is_broken_off_by_a_second_signal(self, tmp_path: Path, second: signal.Signals, workers: int) -> None:

@@ -91,6 +91,7 @@ def build_catalog(
             warnings=warnings,
             log_bytes=settings.index_log_bytes,
             filter_bytes=settings.filter_bytes,
+            most_open=settings.open_indexes,
         )
     except OSError as error:
         raise InvalidConfiguration(f"data_directory: {error}") from error

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import logging
 import os
 import shutil
 import socket
+import sys
 import tempfile
+import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
+from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
@@ -29,7 +34,9 @@ from boundarymorph.server.protocol import configured
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import logs, metrics, tracing
 
-LAST_SECONDS = 10.0  # for a worker to release its resources, after its grace time
+LAST_SECONDS = 10.0  # for a process to release its resources, after its grace time
+KILL_SECONDS = 5.0  # after that, for what is left to the interpreter, or to the first of several processes
+PACKAGE = str(Path(__file__).parents[1])
 BACKLOG = 2048  # connections that may wait to be accepted by several processes
 ARENAS = 2
 _M_ARENA_MAX = -8  # of glibc's malloc.h
@@ -77,7 +84,7 @@ def serve(create: Create, settings: Settings, name: str) -> int:
         return supervisor.supervise(
             partial(_work, create, settings, name, listener),
             settings.workers,
-            patience=settings.drain_seconds + settings.grace_seconds + LAST_SECONDS,
+            patience=settings.drain_seconds + settings.grace_seconds + LAST_SECONDS + KILL_SECONDS,
             restarts=settings.worker_restarts,
             window=settings.worker_restart_seconds,
             on_death=metrics.forget_worker,
@@ -202,9 +209,37 @@ class _DrainingServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let requests finish, and cancel those that do not finish in time."""
+        _exit_within((self.config.timeout_graceful_shutdown or 0) + LAST_SECONDS)
         running = set(self.server_state.tasks)
         await super().shutdown(sockets)
         self.broken_off = any(task.cancelling() for task in running)
+
+
+def _exit_within(seconds: float) -> None:
+    """End this process after so many seconds, whatever a thread does: the interpreter would wait for all of them."""
+    timer = threading.Timer(seconds, _exit_although)
+    timer.daemon = True
+    timer.start()
+    with suppress(RuntimeError, ValueError):  # without a stderr
+        faulthandler.dump_traceback_later(seconds + KILL_SECONDS, exit=True)  # even if a thread holds the interpreter
+
+
+def _exit_although() -> None:
+    """End the process, with a log line about what still runs."""
+    frames = sys._current_frames()
+    running = [
+        f"{thread.name} in {found.name} ({found.filename}:{found.lineno})"
+        for thread in threading.enumerate()
+        if not thread.daemon and thread.ident in frames and thread is not threading.main_thread()
+        for found in _ours(traceback.extract_stack(frames[thread.ident]))
+    ]
+    log.critical("exiting although this does not end: %s", "; ".join(running) or "unknown; no thread of ours")
+    os._exit(1)
+
+
+def _ours(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
+    """Return the innermost call of a thread, if it does some work of ours."""
+    return stack[-1:] if any(PACKAGE in frame.filename for frame in stack) else []
 
 
 def _is_loopback(host: str) -> bool:

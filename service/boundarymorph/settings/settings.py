@@ -61,6 +61,7 @@ class Settings(BaseSettings):
     search_device: str = Field(
         "cpu", pattern=r"^(cpu|cuda(:\d+)?|faiss(:\d+)?)$", description="cuda: PyTorch; faiss: FAISS on a GPU"
     )
+    open_indexes: int = Field(32, ge=1, description="local indexes whose files and vectors are kept open")
     filter_bytes: int = Field(64 * 2**20, ge=0, description="memory of each index for the matches of recent filters")
     selector_threads: int = Field(4, ge=1, description="threads for the mathematics of all sessions")
     max_length: int = Field(512, ge=8, le=512, description="tokens that the embedded models read")

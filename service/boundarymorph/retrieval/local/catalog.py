@@ -8,8 +8,10 @@ import logging
 import os
 import shutil
 import threading
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
@@ -21,6 +23,7 @@ from boundarymorph.errors import (
     StorageUnavailable,
     UnknownIndex,
 )
+from boundarymorph.inference.shares import CALLER
 from boundarymorph.retrieval.catalog import NAME, WORDS, IndexInfo, UnreadableIndex, check_name, check_same, unknown
 from boundarymorph.retrieval.local import backups
 from boundarymorph.retrieval.local.index import LocalIndex
@@ -32,9 +35,18 @@ from boundarymorph.retrieval.local.words_index import WordsIndex
 from boundarymorph.retrieval.storage import exists, storage_errors, sync
 
 KINDS = ("flat", "ivf", WORDS)
+MOST_OPEN = 32
 _SUFFIX = ".sqlite3"
 _REPLACED = ".replaced-"
 _log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Open:
+    """An open index. caller: who used it last."""
+
+    index: LocalIndex
+    caller: str = ""
 
 
 class LocalCatalog:
@@ -53,11 +65,13 @@ class LocalCatalog:
         warnings: Sequence[str] = (),
         log_bytes: int = LOG_BYTES,
         filter_bytes: int = FILTER_BYTES,
+        most_open: int = MOST_OPEN,
     ) -> None:
         """make_vectors: makes the vector index of every index, whatever its kind, for instance on an accelerator.
 
         warnings: added to every answer, about how these indexes are searched. log_bytes: see `DocumentStore`.
-        filter_bytes: memory of each index for the matches of recent filters.
+        filter_bytes: memory of each index for the matches of recent filters. most_open: indexes whose files and vectors
+        are kept open; of the caller that uses most of them, the one it used the longest ago makes room for another.
         """
         self._directory = directory
         self._make_vectors = make_vectors
@@ -65,7 +79,8 @@ class LocalCatalog:
         self._log_bytes = log_bytes
         self._filter_bytes = filter_bytes
         self._lock = threading.Lock()
-        self._open: dict[str, LocalIndex] = {}
+        self._most_open = most_open
+        self._open: OrderedDict[str, _Open] = OrderedDict()  # the least recently used first
         directory.mkdir(parents=True, exist_ok=True)
         self._tidy()
 
@@ -110,31 +125,30 @@ class LocalCatalog:
         """See `Catalog.get`. Also raises CorruptIndex and StorageUnavailable."""
         folder = self._folder(name)
         with ExitStack() as forgotten, self._lock:
-            index = self._open.get(name)
-            if index is None or not exists(index.path):
+            there = self._open.get(name)
+            if there is None or not exists(there.index.path):
                 self._forget(name, forgotten)
-                store = DocumentStore(self._file(folder), log_bytes=self._log_bytes, filter_bytes=self._filter_bytes)
-                if store.info.kind == WORDS:
-                    index = WordsIndex(name, store)
-                else:
-                    index = LocalIndex(name, store, self._make_vectors, warnings=self._warnings)
-                self._open[name] = index
-            return index
+                there = _Open(self._opened(name, folder))
+                self._make_room(forgotten)
+                self._open[name] = there
+            there.caller = CALLER.get()
+            self._open.move_to_end(name)
+            return there.index
 
     def describe(self, name: str) -> IndexInfo:
         """See `Catalog.describe`. Also raises CorruptIndex and StorageUnavailable."""
-        index = self.get(name)
-        info = index.info
-        return IndexInfo(
-            name,
-            index.count(),
-            info.dimension,
-            info.encoder,
-            info.created,
-            _size(index.path.parent),
-            info.kind,
-            index.structure(),
-        )
+        with self._looked_at(name) as index:
+            info = index.info
+            return IndexInfo(
+                name,
+                index.count(),
+                info.dimension,
+                info.encoder,
+                info.created,
+                _size(index.path.parent),
+                info.kind,
+                index.structure(),
+            )
 
     def list(self) -> Sequence[IndexInfo | UnreadableIndex]:
         """See `Catalog.list`. Raises StorageUnavailable if the directory cannot be read."""
@@ -200,6 +214,35 @@ class LocalCatalog:
     def _folder(self, name: str) -> Path:
         check_name(name)
         return self._directory / name
+
+    def _opened(self, name: str, folder: Path) -> LocalIndex:
+        store = DocumentStore(self._file(folder), log_bytes=self._log_bytes, filter_bytes=self._filter_bytes)
+        if store.info.kind == WORDS:
+            return WordsIndex(name, store)
+        return LocalIndex(name, store, self._make_vectors, warnings=self._warnings)
+
+    @contextmanager
+    def _looked_at(self, name: str) -> Iterator[LocalIndex]:
+        """Yield an index only for a look, for which no other makes room."""
+        with self._lock:
+            lasting = name in self._open or len(self._open) < self._most_open
+        if lasting:
+            yield self.get(name)
+        else:
+            index = self._opened(name, self._folder(name))
+            try:
+                yield index
+            finally:
+                index.close()
+
+    def _make_room(self, forgotten: ExitStack) -> None:
+        """Remove an open index if there is no room for another, to be released with `forgotten`."""
+        if len(self._open) < self._most_open:
+            return
+        used = Counter([there.caller for there in self._open.values()])
+        used[CALLER.get()] += 1
+        name = max(self._open, key=lambda name: used[self._open[name].caller])  # of equals the first
+        forgotten.callback(self._open.pop(name).index.release)
 
     def _file(self, folder: Path) -> Path:
         with storage_errors(str(folder)):
@@ -282,8 +325,8 @@ class LocalCatalog:
 
     def _forget(self, name: str, forgotten: ExitStack) -> None:
         """Remove an open index, to be closed with `forgotten`: after the lock is released, since that may be slow."""
-        if (index := self._open.pop(name, None)) is not None:
-            forgotten.callback(index.close)
+        if (there := self._open.pop(name, None)) is not None:
+            forgotten.callback(there.index.close)
 
 
 @contextmanager

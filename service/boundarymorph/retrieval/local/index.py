@@ -220,6 +220,14 @@ class LocalIndex:
         """
         return self._store.index_words(on_progress)
 
+    def release(self) -> None:
+        """Close the file and forget the vectors; whoever still uses this object opens and loads them again."""
+        self._trainer.close()
+        self._store.release()
+        if self._catching_up.acquire(blocking=False):  # else somebody is just loading them
+            self._vectors = None
+            self._catching_up.release()
+
     def close(self) -> None:
         """Close the file, and stop any training; later calls raise UnknownIndex."""
         self._trainer.close()
@@ -229,16 +237,22 @@ class LocalIndex:
     def _one_state(self) -> Iterator[VectorView]:
         """Yield the vectors in the store's present state, in which this thread reads the store within the block."""
         with self._catching_up:
-            if self._vectors is None:
-                self._vectors, self._sequence = self._begin()
+            self._loaded()
         with self._store.one_state():
             with self._catching_up:  # the first read fixes the state, which must not be older than that of the vectors
+                vectors = self._loaded()
                 # A failure halfway makes these changes be repeated, which is harmless, rather than lost.
-                self._sequence = self._caught_up(self._vectors, self._sequence)
-                view = self._vectors.view()
+                self._sequence = self._caught_up(vectors, self._sequence)
+                view = vectors.view()
             if self._trains:
-                self._trainer.consider(self._vectors)
+                self._trainer.consider(vectors)
             yield view
+
+    def _loaded(self) -> VectorIndex:
+        """Return the vectors, after loading them if need be. The lock must be held."""
+        if self._vectors is None:
+            self._vectors, self._sequence = self._begin()
+        return self._vectors
 
     def _search(
         self, vectors: VectorView, query: ArrayLike, depth: int, within: NDArray[np.int64] | None

@@ -18,7 +18,7 @@ from boundarymorph.retrieval.storage import exists
 LOG_BYTES = 4 * 2**20
 _LOG_PATIENCE = 2.0  # seconds that a write waits for readers of the log
 _PATIENCE = 30.0  # seconds that a write waits for another writer
-_IDLE_CONNECTIONS = 16  # kept open for later calls
+_IDLE_CONNECTIONS = 8  # kept open for later calls, with two descriptors each
 _CACHE_KIB = 2_000  # of pages, per connection
 _STEPS = 10_000  # of SQLite's virtual machine, some 0.1 ms, between looks at whether anybody still waits
 _DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
@@ -43,6 +43,7 @@ class SqliteFile:
         self._writing = threading.Lock()
         self._held = threading.local()
         self._idle: deque[sqlite3.Connection] = deque()
+        self._most_idle = _IDLE_CONNECTIONS
         self._closed = False
         self._settled = False  # whether the last read was of the file alone, on a full or read-only disk
 
@@ -91,12 +92,12 @@ class SqliteFile:
             except BaseException:
                 connection.close()
                 raise
-            if len(self._idle) < _IDLE_CONNECTIONS:
+            if len(self._idle) < self._most_idle:
                 self._idle.append(connection)
             else:
                 connection.close()
-            if self._closed:
-                self.close()
+            if self._closed or not self._most_idle:
+                self.release()
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
@@ -113,11 +114,16 @@ class SqliteFile:
             return not busy
         return False
 
+    def release(self) -> None:
+        """Close the connections, from now on each at the end of its call. Calls go on as before, one open at a time."""
+        self._most_idle = 0
+        while self._idle:
+            self._idle.pop().close()
+
     def close(self) -> None:
         """Close the connections; those in use close when their call ends. Later calls raise UnknownIndex."""
         self._closed = True
-        while self._idle:
-            self._idle.pop().close()
+        self.release()
 
     def _reading(self) -> sqlite3.Connection | None:
         """The connection of this thread's state within `one_state`; None outside."""

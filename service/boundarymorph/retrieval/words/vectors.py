@@ -21,6 +21,7 @@ from boundarymorph.retrieval.words.lexical import PoolWords, hashes
 DIMENSIONS = 128
 TOLERANCE = 0.5  # of the decomposition: smaller ones did not improve selections; with this one pass always suffices
 NEGLIGIBLE = 1e-4  # fraction of the largest singular value below which others are rounding errors
+PASSES = 20  # of the decomposition, at most
 SEED = 0
 threadpool_limits(1, user_api="blas")  # scipy has its own BLAS, loaded after `server.composition` has set the limit
 
@@ -84,7 +85,12 @@ def _reduced(
         lengths = np.sqrt(np.maximum(squares, 0.0))
     else:
         left, lengths, _ = svds(
-            _Awaited(documents), components, tol=TOLERANCE, return_singular_vectors="u", rng=np.random.default_rng(SEED)
+            _Awaited(documents),
+            components,
+            tol=TOLERANCE,
+            maxiter=PASSES,
+            return_singular_vectors="u",
+            rng=np.random.default_rng(SEED),
         )
     kept = lengths > NEGLIGIBLE * lengths.max()
     left, lengths = left[:, kept], lengths[kept]
@@ -122,3 +128,12 @@ def _directions(
     rows /= lengths[:, None]
     unit = rows.astype(np.float32)
     return unit[:-1], unit[-1]
+
+
+def _warm_up() -> None:
+    """Make BLAS allocate its working memory. If it cannot do that when it is needed, OpenBLAS tries again for ever, and
+    holds the interpreter meanwhile, so that not even a signal gets through."""
+    lexical_vectors(PoolWords.of(f"{number} {number % 7}" for number in range(2 * DIMENSIONS)), "1")
+
+
+_warm_up()
