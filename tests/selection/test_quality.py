@@ -58,14 +58,41 @@ def figures() -> dict[str, float]:
 
 
 def test_the_default_is_as_good_as_it_was() -> None:
-    """Measured: .655, +.006, .69 and .79. A constant of `trend` that is eight times as large or as small leaves these
+    """Measured: .686, +.015, .64 and .65. A constant of `trend` that is eight times as large or as small leaves these
     bounds, but for the first calls' rule and the retrieval bonus taken away, which hardly matter here. The loss is
     expected too small, as here neighbours err less alike than on tables of real scores."""
     found = figures()
-    assert found["ce_ncg"] > 0.645, found
-    assert abs(found["error"]) < 0.02, found
-    assert 0.665 < found["within"] < 0.715, found
-    assert 0.74 < found["loss"] < 0.86, found
+    assert found["ce_ncg"] > 0.676, found
+    assert abs(found["error"]) < 0.03, found
+    assert 0.62 < found["within"] < 0.69, found
+    assert 0.58 < found["loss"] < 0.76, found
+
+
+def test_a_few_calls_are_never_worse_than_none() -> None:
+    """Than the retriever's order, and than the first B of it by their scores: within a point in each cell, and above on
+    average. In one of three tables one document in fifty says yes and the others no. Measured: 0 and +6.3; -41 and -7.9
+    with slopes that are expected to be 0 and a level of which nothing is known before the first score."""
+    gains: dict[tuple[str, int, int], list[float]] = {}
+    for seed in range(QUESTIONS):
+        pool, scores = question(seed)
+        rare = (scores >= np.sort(scores)[-N // 50]).astype(np.float64)
+        without = replace(pool, features={})
+        for name, asked, told in (("words", pool, scores), ("none", without, scores), ("rare", without, rare)):
+            for k in (5, 50):
+                for budget in (0, 1, 2, 5):
+                    session = SelectionSession(asked, budget=budget, k=k, config=TrendConfig())
+                    while (left := budget - session.spent) and (
+                        documents := session.ask(growing(session.spent, left, budget))
+                    ).size:
+                        session.tell(documents, told[documents])
+                    chosen = session.selection().documents
+                    if not budget:
+                        np.testing.assert_array_equal(np.sort(chosen), np.arange(k))
+                    gain = told[chosen].sum() - told[:k].sum()
+                    gains.setdefault((name, budget, k), []).append(gain / np.sort(told)[-k:].sum())
+    means = {cell: float(np.mean(values)) for cell, values in gains.items()}
+    assert min(means.values()) > -0.01, means
+    assert np.mean(list(means.values())) > 0.02, means
 
 
 def test_which_words_of_the_query_the_scorer_follows_is_learned() -> None:

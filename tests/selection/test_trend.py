@@ -9,15 +9,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
 from scipy.special import expit, logit
 from scipy.stats import rankdata
 
-from boundarymorph.selection import Pool, SelectionSession, TrendConfig
+from boundarymorph.selection import Pool, SelectionSession, TrendConfig, trend
 from boundarymorph.selection.features import standardised
 from boundarymorph.selection.geometry import median_distance
 from boundarymorph.selection.kernels import VonMisesFisher
 from boundarymorph.selection.link import Scale
-from boundarymorph.selection.trend import APART, LINEAR_WEIGHT, NOISE, Mixture, TrendPosterior
+from boundarymorph.selection.trend import (
+    APART,
+    LEVEL,
+    LEVEL_DEVIATION,
+    LINEAR_WEIGHT,
+    NOISE,
+    SLOPE,
+    SLOPE_DEVIATION,
+    Mixture,
+    TrendPosterior,
+)
 from tests.selection.pools import FAMILIES, Scores, clustered, play
 
 Matrix = NDArray[np.float64]
@@ -45,9 +56,9 @@ def with_signals(pool: Pool, seed: int = 0) -> Pool:
     return Pool.of(pool.ids, pool.embeddings, pool.query, pool.scores, features)
 
 
-def member_covariances(pool: Pool, kappa: float) -> list[Matrix]:
-    """(N, N) of each member: without and with BM25, with the caller's signals too, each without and with the reweighted
-    query."""
+def members_before(pool: Pool, kappa: float) -> tuple[list[Matrix], Matrix]:
+    """(N, N) covariances of each member: without and with BM25, with the caller's signals too, each without and with
+    the reweighted query; and (N,) what all of them expect, in units of the amplitude."""
     field = np.exp(kappa * (pool.embeddings @ pool.embeddings.T - 1))
     signals = [standardised(-np.arange(len(pool), dtype=np.float64)), standardised(pool.scores)]
     products = pool.embeddings * pool.query
@@ -57,33 +68,36 @@ def member_covariances(pool: Pool, kappa: float) -> list[Matrix]:
     if pool.terms is not None:
         words = pool.terms.T - pool.terms.mean(axis=1)
         reweighting += words @ words.T / (words**2).sum(axis=1).mean()
-    sets = [signals]
+    sets: list[list[Matrix]] = [[]]
     if "bm25" in pool.features:
-        sets.append([*signals, standardised(np.sqrt(pool.features["bm25"]))])
+        sets.append([standardised(np.sqrt(pool.features["bm25"]))])
     if others := [standardised(rankdata(pool.features[name])) for name in "abc" if name in pool.features]:
         sets.append([*sets[-1], *(other / len(others) for other in others)])
+    field += LEVEL_DEVIATION**2 + SLOPE_DEVIATION**2 * sum(np.outer(s, s) for s in signals)
     return [
         field + LINEAR_WEIGHT * (sum(np.outer(s, s) for s in chosen) + reweighted * reweighting)
         for chosen in sets
         for reweighted in (0, 1)
-    ]
+    ], SLOPE * (signals[0] + signals[1])
 
 
-def member(covariance: Matrix, observed: list[int], y: Matrix) -> tuple[Matrix, Matrix, float]:
-    """Mean and variance of a score's log-odds, and the log marginal likelihood: with the level integrated out and the
-    amplitude profiled, as if one more score had been seen of an amplitude of 1."""
+def member(covariance: Matrix, lean: Matrix, observed: list[int], y: Matrix) -> tuple[Matrix, Matrix, float]:
+    """Mean and variance of a score's log-odds, and the log marginal likelihood under the most probable amplitude, as if
+    one more score had been seen of an amplitude of 1. lean: (N,) what is expected before any, in units of it."""
     t = len(observed)
     inverse = np.linalg.inv(covariance[np.ix_(observed, observed)] + NOISE * np.eye(t))
-    cross = covariance[:, observed]
-    ones = np.ones(t)
-    precision = ones @ inverse @ ones
-    level = ones @ inverse @ y / precision
-    amplitude = np.sqrt(((y - level) @ inverse @ (y - level) + 1) / t)
-    mean = level + cross @ inverse @ (y - level)
-    leverage = 1 - cross @ inverse @ ones
-    variance = np.diag(covariance) - np.einsum("nt,ts,ns->n", cross, inverse, cross) + leverage**2 / precision
-    likelihood = -t * np.log(amplitude) + 0.5 * np.linalg.slogdet(inverse)[1] - 0.5 * np.log(precision)
-    return mean, amplitude**2 * (variance + NOISE), likelihood
+    cross, above = covariance[:, observed], y - LEVEL
+
+    def surprise(log_amplitude: float) -> float:
+        off = above / np.exp(log_amplitude) - lean[observed]
+        prior = log_amplitude + np.exp(-2 * log_amplitude) / 2
+        return float(t * log_amplitude + off @ inverse @ off / 2 + prior)
+
+    best = minimize_scalar(surprise, bounds=(-6, 6), method="bounded", options={"xatol": 1e-9})
+    amplitude = np.exp(best.x)
+    mean = LEVEL + amplitude * lean + cross @ inverse @ (above - amplitude * lean[observed])
+    variance = np.diag(covariance) - np.einsum("nt,ts,ns->n", cross, inverse, cross)
+    return mean, amplitude**2 * (variance + NOISE), 0.5 * np.linalg.slogdet(inverse)[1] - best.fun
 
 
 @pytest.mark.parametrize(("featured", "size"), [(None, 2), (with_bm25, 4), (with_terms, 4), (with_signals, 6)])
@@ -100,7 +114,8 @@ def test_mixture_matches_the_textbook(featured: Callable[[Pool], Pool] | None, s
         posterior.observe(observed, scores[observed].tolist())
 
         y = logit(scores[observed])
-        members = [member(k, observed, y) for k in member_covariances(pool, kappa)]
+        covariances, lean = members_before(pool, kappa)
+        members = [member(covariance, lean, observed, y) for covariance in covariances]
         assert len(members) == size
         weights = np.exp([m[2] - max(o[2] for o in members) for m in members])
         weights /= weights.sum()
@@ -141,7 +156,7 @@ def test_belief_is_that_of_samples_and_so_are_its_outcomes() -> None:
 def test_a_scorer_of_few_levels_is_expected_to_say_one_of_them() -> None:
     """And not a little of each: its deviations then cover what it says, and its means are nearer."""
     within, off, before = [], [], []
-    for seed in (1, 2, 3):
+    for seed in range(1, 7):
         pool, scores = clustered(600, 12, seed)
         noisy = scores / scores.std() + np.random.default_rng(seed).normal(size=600)
         grades = np.array([0.0, 0.5, 1.0])[(noisy[:, None] > np.quantile(noisy, [0.9, 0.95])).sum(axis=1)]
@@ -162,8 +177,8 @@ def test_a_scorer_of_few_levels_is_expected_to_say_one_of_them() -> None:
         within.append((np.abs(said.mean[chosen] - real) < said.std[chosen]).mean())
         off.append(abs((said.mean[chosen] - real).mean()))
         before.append(abs((session.belief.mean[chosen] - real).mean()))
-    assert 0.7 < np.mean(within) < 0.9  # .80; .58 were it taken to say anything
-    assert np.mean(off) < 0.05 < np.mean(before)  # .03 and .11
+    assert 0.7 < np.mean(within) < 0.9, within
+    assert np.mean(off) < 0.09 < np.mean(before)  # .07 and .12
 
 
 def test_cuts_between_levels_expect_as_many_at_each_as_there_were() -> None:
@@ -204,7 +219,7 @@ def test_exact_zeros_and_ones_are_held_half_a_step_away() -> None:
     ):
         new = range(len(process.observed), known)
         posterior.observe(new, scores[new].tolist())
-        np.testing.assert_allclose(process.targets + posterior._base, logit(held))
+        np.testing.assert_allclose(process.targets + LEVEL, logit(held))
     np.testing.assert_array_equal(posterior.beliefs.belief().mean[:6], scores)
 
 
@@ -225,13 +240,25 @@ def test_before_the_first_score_the_order_is_the_ranking_and_nothing_is_sure() -
     assert (belief.std > 0.9 * belief.mean).all()
 
 
+def test_what_is_believed_without_a_score_is_the_limit_of_what_few_scores_make_of_it() -> None:
+    """A first score that comes out as expected hardly changes the order, and takes nothing from the tail up."""
+    for seed in range(4):
+        pool, _ = clustered(400, 12, seed)
+        session = SelectionSession(with_terms(pool), budget=1, k=40, config=TrendConfig())
+        first = session.ask(1)
+        session.tell(first, session.belief.mean[first])
+        selection = session.selection().documents
+        assert np.count_nonzero(selection < 40) >= 34 and selection.max() < 80, selection
+
+
 @pytest.mark.parametrize("same", [0.0, 0.3, 1.0])
 def test_equal_scores_are_no_proof_that_all_are_equal(same: float) -> None:
-    """After 25 of them another score is expected near them, and its deviation is in proportion to what is not known."""
+    """After 25 of them another score is expected near them, lower rather than higher, and its deviation is in
+    proportion to what is not known."""
     pool, _ = clustered(400, 12, 0)
     session = run(pool, np.full(400, same), 25, 50, 5)
     unscored = ~session.belief.scored
-    assert (np.abs(session.belief.mean[unscored] - same) < 0.15).all()
+    assert (np.abs(session.belief.mean[unscored] - same) < (0.3 if same == 1.0 else 0.15)).all()
     assert (session.belief.std[unscored] > 0.02).all()
     assert (session.belief.std[unscored] < 0.35).all()
 
@@ -241,7 +268,7 @@ def test_a_scorer_that_says_the_same_of_everything_leaves_the_ranking() -> None:
     session = run(with_bm25(pool), np.full(120, 0.5), 40, 30, 1)
     selection = session.selection()
     assert sorted(selection.documents.tolist()) == list(range(30))
-    np.testing.assert_allclose(selection.relevance, 0.5, atol=1e-6)
+    np.testing.assert_allclose(selection.relevance, 0.5, atol=0.01)
 
 
 def test_fantasies_leave_no_trace() -> None:
@@ -262,22 +289,20 @@ def test_fantasies_leave_no_trace() -> None:
     np.testing.assert_array_equal(after.std, before.std)
 
 
-def test_fantasies_are_observations_under_the_amplitudes_and_weights_of_before() -> None:
+def test_fantasies_are_observations_under_the_amplitudes_and_weights_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trend, "PRIOR_SCORES", 1e12)  # so that real scores leave the amplitudes as they are, too
     pool, scores = clustered(60, 8, 0)
     scores = 0.1 + 0.8 * scores
     posterior = TrendPosterior(with_terms(pool), VonMisesFisher(3.0), 20)
     posterior.observe(range(12), scores[:12].tolist())
     few = np.arange(0, 60, 1)
     fantasy = posterior.among(few)
-    scales = [fitted.scales for fitted in posterior._fitted]
     for document in (30, 44):
         scores[document] = expit(fantasy.mixture.weights @ fantasy.mixture.means[:, document])
         fantasy.fantasise(document)
     posterior.observe([30, 44], scores[[30, 44]].tolist())
-    rescaled = np.concatenate([old / new.scales for old, new in zip(scales, posterior._fitted, strict=True)])
     np.testing.assert_allclose(fantasy.mixture.means, posterior.beliefs.means, rtol=0, atol=1e-9)
-    variances = posterior.beliefs.variances * rescaled[:, None]
-    np.testing.assert_allclose(fantasy.mixture.variances, variances, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(fantasy.mixture.variances, posterior.beliefs.variances, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -3,9 +3,11 @@
 The paper's prior takes the score to fall from 1 to 0 along the ranking. Most cross-encoders do not: they saturate, most
 scores are near 0, and the residual is then little more than the prior itself. Here the score is believed on its
 log-odds scale. Its level, its slopes along the ranking, in the similarity and (where there are such) in BM25 and in
-signals of the caller's, and the scale of everything are unknown and learned with the field: level and amplitude are
-profiled, and fields with and without a signal are averaged by how well they explain the scores so far. The noise, the
-weight of the trend and the bandwidth are constants, which were chosen on the tables of docs/evaluation.md.
+signals of the caller's, and the scale of everything are unknown and learned with the field. All have proper priors, so
+that few scores change little of what is believed without any: that scores fall along the ranking and with the
+similarity. The amplitude is profiled, and fields with and without a signal are averaged by how well they explain the
+scores so far. The noise, the priors and the bandwidth are constants, which were chosen on the tables of
+docs/evaluation.md.
 """
 
 from __future__ import annotations
@@ -27,13 +29,15 @@ from boundarymorph.selection.process import MINIMUM_VARIANCE, GaussianProcess, R
 
 NOISE = 0.2
 LINEAR_WEIGHT = 0.25
+# Before the first score: most cross-encoders say yes to few documents, and rather to what the retriever likes. The
+# level is in log-odds, its deviation and the slopes are in units of the amplitude.
+LEVEL, LEVEL_DEVIATION = -3.0, 4.0
+SLOPE, SLOPE_DEVIATION = 0.5, 0.3  # along the ranking, and in the similarity
 PRIOR_SCALE, PRIOR_SCORES = 1.0, 1  # of the amplitude: as if so many scores had been seen of this squared one
 UNLIKELY = 1e-9  # weight of a member that is left out of expectations
 # Of a document's own variance, what is not shared with its neighbours and can make it better than these. Chosen on the
 # losses that are real (docs/evaluation.md); for a scorer of few levels none is left out.
 APART = 0.8
-# Before the first score nothing is known of the scorer: most say yes to few documents, and rather to the first ones.
-UNSEEN_LEVEL, UNSEEN_VARIANCE = -3.0, 9.0
 
 
 @dataclass(eq=False)
@@ -131,11 +135,12 @@ class TrendFantasy:
 class TrendPosterior:
     """A mixture of Gaussian processes over a pool of N documents, after at most `size` scores.
 
-    Each member believes the log-odds y to be a level (generalised least squares under a flat prior), plus an amplitude
-    (maximum likelihood) times a sum: slopes of prior variance `weight` in the features F, and a field of covariance k
-    with noise. The members, with and without BM25 and the caller's signals, are one process, whose columns are the
-    level and the features: with the lower Cholesky factor of G'G + prior precisions, the leading entries are those of
-    the fit without the last columns. Memory: size N numbers of the type of the embeddings.
+    Each member believes the log-odds y to be `LEVEL` plus an amplitude (its most probable value) times a sum: what the
+    level is off by, slopes in the features F, and a field of covariance k with noise. Slopes along the ranking and in
+    the similarity are expected to be `SLOPE`; the others, of prior variance `weight`, are expected to be 0. The
+    members, with and without BM25 and the caller's signals, are one process, whose columns are the level and the
+    features: with the lower Cholesky factor of G'G + I, the leading entries are those of the fit without the last
+    columns. Memory: size N numbers of the type of the embeddings.
     """
 
     def __init__(
@@ -143,8 +148,11 @@ class TrendPosterior:
     ) -> None:
         always, by_words, others = rank_and_similarity(pool), lexical(pool), signals(pool)
         others /= max(len(others), 1)  # the more there are, the less each is expected to say
-        features = np.concatenate([always, by_words, others])
-        columns = np.concatenate([np.ones((1, len(pool))), np.sqrt(weight) * features])
+        level, share = np.ones((1, len(pool))), np.sqrt(weight / LINEAR_WEIGHT)
+        retrieved, learned = SLOPE_DEVIATION * share * always, np.sqrt(weight) * np.concatenate([by_words, others])
+        columns = np.concatenate([LEVEL_DEVIATION * level, retrieved, learned])
+        self._expected = np.zeros(len(columns))
+        self._expected[1 : 1 + len(always)] = SLOPE / SLOPE_DEVIATION
         self._shared, self._weights = SharedRows(pool, kernel), (0.0, weight)
         self._processes = [
             GaussianProcess(covariance, columns, max(size, 1), noise, dtype=pool.embeddings.dtype)
@@ -154,20 +162,18 @@ class TrendPosterior:
         self._members = np.tri(len(columns))[np.array(sorted(sizes)) - 1]  # (q, p), 1 for the columns of each
         self._scores: dict[int, float] = {}
         self._scale = Scale()
-        self._unseen = UNSEEN_LEVEL + always[0]
-        self._base = 0.0  # what the process's targets are counted from, so that equal scores make exactly equal means
+        self._unseen = LEVEL + SLOPE * always[0]
         self._mixture = self._mixed()
 
     def observe(self, documents: Sequence[int], scores: Sequence[float]) -> None:
         self._scores.update(zip(documents, scores, strict=True))
         scale = Scale.of(self._scores.values())
         changed, self._scale = scale.clip != self._scale.clip, scale
-        values = scale.log_odds(np.array(list(self._scores.values())))
-        self._base = float(values[0]) if values.size else 0.0
+        values = scale.log_odds(np.array(list(self._scores.values()))) - LEVEL
         for process in self._processes:
-            process.observe(documents, values[len(values) - len(documents) :] - self._base)
+            process.observe(documents, values[len(values) - len(documents) :])
             if changed:
-                process.retarget(values - self._base)
+                process.retarget(values)
         self._mixture = self._mixed()
 
     @property
@@ -192,16 +198,17 @@ class TrendPosterior:
         return [SharedCovariance(shared, weight) for weight in self._weights]
 
     def _mixed(self) -> Mixture:
-        self._fitted = [Fitted.of(process, self._members) for process in self._processes]
+        self._fitted = [Fitted.of(process, self._members, self._expected) for process in self._processes]
         likelihoods = np.concatenate([fitted.log_likelihoods for fitted in self._fitted])
         weights = np.exp(likelihoods - likelihoods.max())
         weights /= weights.sum()
         means = np.concatenate([fitted.means for fitted in self._fitted])
-        means += self._base
+        means += LEVEL
         variances = np.concatenate([fitted.variances for fitted in self._fitted])
         own = np.concatenate([fitted.own for fitted in self._fitted])
-        if not self._scores:
-            means[:], variances[:], own[:] = self._unseen, UNSEEN_VARIANCE, UNSEEN_VARIANCE
+        if not self._scores:  # nothing is preferred for what is not known of its words
+            means[:] = self._unseen
+            variances[:], own[:] = (values.mean(axis=1, keepdims=True) for values in (variances, own))
         noise = np.concatenate([fitted.process.noise * fitted.scales for fitted in self._fitted])[:, None]
         observed, scores = np.array(list(self._scores), dtype=np.intp), np.array(list(self._scores.values()))
         scale = self._scale
@@ -210,19 +217,19 @@ class TrendPosterior:
                 np.concatenate(parts)
                 for parts in zip(*((fitted.foreseen, fitted.deviations) for fitted in self._fitted), strict=True)
             )
-            scale = scale.cut(scores, weights, foreseen + self._base, deviations)
+            scale = scale.cut(scores, weights, foreseen + LEVEL, deviations)
         return Mixture(weights, means, variances, own, noise, observed, scores, scale)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fitted:
     """The members that share a process, fitted to what it observed: by least squares in their leading columns under
-    the columns' priors, with the amplitude by maximum likelihood.
+    the columns' priors, with the most probable amplitude.
 
     directions: (p, N), whose inner products are what the trend of all columns adds to posterior covariances.
-    scales: (q,) squared amplitudes. log_likelihoods: (q,) profiled, with the coefficients integrated out. means,
-    variances: (q, N) with what is not known of the coefficients; own: (q, N) without. foreseen, deviations: (q, t) what
-    was to be expected of each target, given those before it.
+    scales: (q,) squared amplitudes. log_likelihoods: (q,) at these amplitudes, with the coefficients integrated out.
+    means, variances: (q, N) with what is not known of the coefficients; own: (q, N) without. foreseen, deviations:
+    (q, t) what was to be expected of each target, given those before it.
     """
 
     process: GaussianProcess
@@ -236,22 +243,30 @@ class Fitted:
     deviations: NDArray[np.float64]
 
     @classmethod
-    def of(cls, process: GaussianProcess, members: NDArray[np.float64]) -> Fitted:
-        """members: (q, p), 1 for the leading columns that each has. With R the inverse of the lower Cholesky factor of
-        the columns' posterior precision, all that concerns a member is in the leading entries."""
+    def of(cls, process: GaussianProcess, members: NDArray[np.float64], expected: NDArray[np.float64]) -> Fitted:
+        """members: (q, p), 1 for the leading columns that each has; expected: (p,) coefficients before any score, in
+        units of the amplitude, each with variance 1. With R the inverse of the lower Cholesky factor of the columns'
+        posterior precision, all that concerns a member is in the leading entries.
+
+        Under an amplitude a the loads of the columns are u + a v, with u = R G'z and v = R times what was expected, and
+        twice the negated log-density of the targets is, but for a constant,
+        2 n log a + (z'z - u'u) / a^2 - 2 u'v / a + |expected|^2 - v'v. With the prior of a, it is least where
+        n a^2 + (u'v) a = z'z - u'u, each with what the prior adds to it.
+        """
         columns, targets = process.whitened_columns, process.whitened_targets
-        precision = columns.T @ columns
-        precision[0, 0] += 0.0 if process.observed else 1.0 / UNSEEN_VARIANCE
-        precision[1:, 1:] += np.eye(len(precision) - 1)
-        inverse = np.linalg.inv(np.linalg.cholesky(precision))
-        loads = members * (inverse @ (columns.T @ targets))
+        inverse = np.linalg.inv(np.linalg.cholesky(columns.T @ columns + np.eye(len(expected))))
+        from_scores, from_prior = members * (inverse @ (columns.T @ targets)), members * (inverse @ expected)
         directions = inverse @ process.residuals
 
-        free = max(len(targets) - 1, 0) + PRIOR_SCORES
-        squares = targets @ targets - np.square(loads).sum(axis=1)
-        scales = (np.maximum(squares, 0.0) + PRIOR_SCORES * PRIOR_SCALE) / free
+        free = len(targets) + PRIOR_SCORES
+        squares = np.maximum(targets @ targets - np.square(from_scores).sum(axis=1), 0.0) + PRIOR_SCORES * PRIOR_SCALE
+        cross = (from_scores * from_prior).sum(axis=1)
+        amplitudes = (np.sqrt(np.square(cross) + 4.0 * free * squares) - cross) / (2.0 * free)
+        scales = np.square(amplitudes)
+        loads = from_scores + amplitudes[:, None] * from_prior
+        fit = squares / scales / 2.0 - cross / amplitudes - np.square(from_prior).sum(axis=1) / 2.0
         volumes = -(members @ np.log(inverse.diagonal()))
-        likelihoods = -free / 2 * np.log(scales) - process.log_determinant - volumes
+        likelihoods = -free * np.log(amplitudes) - fit - process.log_determinant - volumes
 
         means = loads @ directions
         means += process.explained
@@ -261,5 +276,5 @@ class Fitted:
         variances += own
         surprises = targets - loads @ inverse @ columns.T
         foreseen = process.targets - process.pivots * surprises
-        deviations = np.outer(np.sqrt(scales), process.pivots)
+        deviations = np.outer(amplitudes, process.pivots)
         return cls(process, directions, scales, likelihoods, means, variances, own, foreseen, deviations)
