@@ -2796,6 +2796,15 @@ export interface operations {
                     "application/json": components["schemas"]["RerankError"];
                 };
             };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
             /** @description Request Timeout */
             408: {
                 headers: {
@@ -2935,6 +2944,15 @@ export interface operations {
             };
             /** @description Forbidden */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Not Found */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3088,6 +3106,15 @@ export interface operations {
                     "application/json": components["schemas"]["RerankError"] | components["schemas"]["TeiError"];
                 };
             };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"] | components["schemas"]["TeiError"];
+                };
+            };
             /** @description Request Timeout */
             408: {
                 headers: {
@@ -3234,6 +3261,15 @@ export interface operations {
                     "application/json": components["schemas"]["RerankError"];
                 };
             };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
             /** @description Request Timeout */
             408: {
                 headers: {
@@ -3373,6 +3409,15 @@ export interface operations {
             };
             /** @description Forbidden */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NimError"];
+                };
+            };
+            /** @description Not Found */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };

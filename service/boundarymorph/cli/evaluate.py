@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -81,25 +82,25 @@ def evaluate(
         raise InvalidInput(f"--methods names no method; leave the option out for {','.join(DEFAULT_METHODS)}")
     _make(request.out)
 
-    with terminal.progress(console) as progress, asyncio.Runner() as runner:
+    with terminal.progress(console) as progress, asyncio.Runner() as runner, ExitStack() as stack:
         found = [_limited(tables.read(path), request.queries) for path in request.tables]
         collections = [datasets.load(source) for source in request.texts]
         found = [tables.with_texts_of(table, collections) for table in found]
         searching = request.chat is not None and any(table.texts is not None for table in found)
         encoder = load_encoder() if request.data is not None or searching else None
+        if encoder is not None:
+            stack.callback(lambda: runner.run(encoder.close()))
         if encoder is not None and request.data is not None:
             scorer = load_scorer()
+            stack.callback(lambda: runner.run(scorer.close()))
             builder = TableBuilder(encoder, scorer, request.depth, _approval(request, scorer, console, progress))
             found.append(_built(request, request.data, builder, runner, progress))
-            runner.run(scorer.close())
         if encoder is not None and request.chat is not None:
             embed = _embedding(encoder, runner)
             for table in found:
                 _check_encoder(table, embed)
             agents = agentic.contestants(request.chat, embed)
         studies = _studied(request, found, agents, progress)
-        if encoder is not None:
-            runner.run(encoder.close())
         task = progress.add_task("drawing and writing", total=None)
         report.write(studies, request.out)
         progress.update(task, total=1, completed=1)

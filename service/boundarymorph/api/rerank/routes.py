@@ -35,7 +35,7 @@ ROUTES: Mapping[str, tuple[Dialect, ...]] = {
     "/v1/reranking": (documents.COHERE_V1, nim.NIM),
 }
 ALIASES = {"/reranking", "/v1/reranking"}  # of documented routes
-REFUSED = (400, 401, 403, 408, 413, 415, 422, 424, 429, 500, 502, 503, 504)
+REFUSED = (400, 401, 403, 404, 408, 413, 415, 422, 424, 429, 500, 502, 503, 504)
 router = APIRouter(tags=["reranking"])
 
 
