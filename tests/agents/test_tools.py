@@ -53,6 +53,9 @@ class TestSchemas:
         [
             ({"query": "q", "index": "i"}, True),
             ({"query": "q", "index": "i", "k": 3, "budget": "auto", "filter": {"a": 1}}, True),
+            ({"query": "q", "index": "i", "distinct": True}, True),
+            ({"query": "q", "index": "i", "distinct": "url"}, True),
+            ({"query": "q", "index": "i", "distinct": 2}, False),
             ({"query": "q"}, False),
             ({"query": "q", "index": "i", "k": 0}, False),
             ({"query": "q", "index": "i", "budget": "much"}, False),
@@ -90,6 +93,15 @@ class TestCalls:
         more = answer(await api.post("/tools/select_documents", json={**call, "budget": 25, "k": 10}))
         assert (first["costs"]["judgements"], first["costs"]["reused"]) == (10, 0)
         assert (more["costs"]["judgements"], more["costs"]["reused"]) == (15, 10)
+
+    async def test_one_for_each_value(self, api: httpx.AsyncClient) -> None:
+        papers = [{"id": f"a{n}", "text": f"part {n % 8}", "metadata": {"url": f"u{n % 3}"}} for n in range(12)]
+        answer(await api.put("/indexes/parts"))
+        answer(await api.post("/indexes/parts/documents", json=papers))
+        for distinct, count in ((None, 12), (True, 8), ("url", 3)):
+            call = {"query": "q", "index": "parts", "k": 12} | ({} if distinct is None else {"distinct": distinct})
+            found = answer(await api.post("/tools/select_documents", json=call))
+            assert len(found["documents"]) == count
 
     @pytest.mark.parametrize(
         ("tool", "body", "status", "slug", "said"),

@@ -44,6 +44,9 @@ async def test_out_of_bounds(client: httpx.AsyncClient, given: dict[str, object]
     assert "min_relevance" in str(refused)
 
 
-async def test_tokens_do_not_go_with_it(client: httpx.AsyncClient) -> None:
-    given = {"query": QUERY, "pool": POOL, "max_tokens": 100, "min_relevance": 0.5}
-    assert "leave out 'max_tokens'" in str(problem(await client.post("/select", json=given), 422, "invalid-input"))
+async def test_up_to_a_number_of_tokens(client: httpx.AsyncClient) -> None:
+    given = {"query": QUERY, "pool": POOL, "budget": COUNT, "min_relevance": LEAST}
+    body = answer(await client.post("/select", json={**given, "max_tokens": 1_000}))
+    assert {document["id"] for document in body["documents"]} == {id for id, score in SCORES.items() if score >= LEAST}
+    few = answer(await client.post("/select", json={**given, "max_tokens": 9}))["documents"]  # texts of two or three
+    assert 3 <= len(few) <= 4 and all(SCORES[document["id"]] >= LEAST for document in few)

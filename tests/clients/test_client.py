@@ -64,6 +64,22 @@ class TestSelect:
         selection = await connect(url).select(QUERY, pool=pool, budget=2, k=2, return_documents=True)
         assert all(document.text == pool[int(document.id)] for document in selection.documents)
 
+    async def test_distinct_documents(self, connect: Connect, url: str) -> None:
+        pool: list[bm.PoolDocument] = [
+            {"text": text, "metadata": {"page": page}}
+            for text, page in (("one", 1), ("one", 2), ("two", 2), ("three", 2))
+        ]
+        forms: list[tuple[bool | str | bm.Distinct, list[int]]] = [
+            (True, [1, 2, 2]),
+            ("page", [1, 2]),
+            ({"by": "page", "at_most": 2, "k_counts": "groups"}, [1, 2, 2]),
+        ]
+        for distinct, pages in forms:
+            found = await connect(url).select(QUERY, pool=pool, budget=4, k=3, distinct=distinct)
+            by_page = [pool[int(document.id)]["metadata"]["page"] for document in found.documents]
+            assert len(by_page) == len(pages) and (distinct is True or sorted(by_page) == pages)
+            assert [document.group for document in found.documents] == ([None] * 3 if distinct is True else by_page)
+
     async def test_none_is_left_out(self, connect: Connect, url: str, recorder: Recorder) -> None:
         names = ("pool", "embeddings", "features", "query_embedding", "ranked", "deadline_ms")
         options: dict[str, Any] = dict.fromkeys(names)

@@ -114,7 +114,27 @@ def test_out_of_bounds(least: float) -> None:
         SelectionSession(pool, budget=5, k=10, min_relevance=least)
 
 
-def test_tokens_do_not_go_with_it() -> None:
-    pool, _ = clustered(20, 8, 0)
-    with pytest.raises(InvalidInput, match="min_relevance"):
-        SelectionSession(pool, budget=5, k=TokenCapacity(np.arange(1.0, 21.0), 40.0), min_relevance=0.5)
+@pytest.mark.parametrize("config", CONFIGS)
+def test_as_many_tokens_as_there_are_that_reach_it(config: Config) -> None:
+    pool, scores = clustered(60, 8, 1)
+    lengths = np.arange(1.0, 61.0)
+    edge = float(np.sort(scores)[-7])
+    for limit in (float(lengths.sum()), float(lengths[scores >= edge].sum()), float(lengths[scores >= edge].sum()) - 1):
+        capacity = TokenCapacity(lengths, limit)
+        session = SelectionSession(pool, budget=60, k=capacity, config=config, min_relevance=edge)
+        found = play(session, scores, 4).selection().documents
+        assert set(found) <= set(np.flatnonzero(scores >= edge)) and lengths[found].sum() <= limit
+        assert (len(found) == 7) == (limit >= lengths[scores >= edge].sum())
+
+
+def test_calls_go_to_where_it_is_in_doubt_where_the_tokens_suffice() -> None:
+    """The threshold is the boundary then, as it is of a number of documents that is not reached."""
+    pool, scores = clustered(200, 12, 2)
+    lengths = np.arange(1.0, 201.0)
+    for limit, same in ((float(lengths.sum()), True), (400.0, False)):
+        by_tokens = SelectionSession(
+            pool, budget=20, k=TokenCapacity(lengths, limit), config=TrendConfig(), min_relevance=0.5
+        )
+        by_count = SelectionSession(pool, budget=20, k=200, config=TrendConfig(), min_relevance=0.5)
+        asked = [[seen.document for seen in play(session, scores).history] for session in (by_tokens, by_count)]
+        assert (asked[0] == asked[1]) == same

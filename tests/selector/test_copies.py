@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.errors import EncoderUnavailable
+from boundarymorph.retrieval.candidates import GivenCandidates
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.selection import Pool
+from boundarymorph.selector.documents import Grouping
 from boundarymorph.selector.result import SelectionResult
 from boundarymorph.selector.selector import Selector
 from tests.retrieval.fakes import vector_of
@@ -104,6 +109,32 @@ async def test_deleted_copies_are_left_out(selector_of: Callable[..., Selector])
     result = await selector_of(retriever, SeededScorer()).select(task(budget=11, k=20))
     assert not retriever.gone & {result.pool.ids[position] for position in result.selection.documents.tolist()}
     assert result.calls == 11 and len(scored(result)) == 20
+
+
+class Down(FakeRetriever):
+    """Its encoder is."""
+
+    async def embed_documents(self, texts: Sequence[str]) -> Embeddings:
+        raise EncoderUnavailable("it is down")
+
+
+@pytest.mark.parametrize(
+    ("grouping", "expected"),
+    [
+        (Grouping(("page",), 1), [0, 10, 20]),
+        (Grouping(("page",), 2), [0, 1, 10, 11]),
+        (Grouping(("page",), 2, counts_groups=True), [0, 1, 10, 11, 20, 21]),
+        (Grouping(), [0, 2, 4, 6]),
+    ],
+)
+async def test_the_order_of_the_first_stage_is_thinned_out_too(
+    selector_of: Callable[..., Selector], grouping: Grouping, expected: list[int]
+) -> None:
+    documents = [Document(id, f"text {n // 2}", metadata={"page": n // 10}) for n, id in enumerate(IDS)]
+    candidates = partial(GivenCandidates, query=QUERY, given=documents, vectors="encoder", ranked=True)
+    wanted = replace(task(k=4), candidates=candidates, distinct=grouping)
+    result = await selector_of(Down(), SeededScorer()).select(wanted)
+    assert result.status == "retrieval_only" and result.selection.documents.tolist() == expected
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)

@@ -1,5 +1,6 @@
 """A selection session against the documents that were asked for, scored and given up."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from boundarymorph.selection import (
     Capacity,
     Config,
+    Distinct,
     DocumentCapacity,
     Pool,
     SelectionConfig,
@@ -36,6 +38,14 @@ def pools(draw: st.DrawFn) -> tuple[Pool, NDArray[np.float64]]:
     embeddings = rng.normal(size=(count, dimension))[rng.integers(draw(st.integers(2, count)), size=count)]
     scores = np.array(draw(st.lists(SCORES, min_size=count, max_size=count)))
     return Pool.of([f"d{n}" for n in range(count)], embeddings, rng.normal(size=dimension)), scores
+
+
+@st.composite
+def distincts(draw: st.DrawFn, count: int) -> Distinct | None:
+    groups = draw(st.none() | st.lists(st.integers(0, min(5, count - 1)), min_size=count, max_size=count))
+    at_most, counts_groups = draw(st.integers(1, 3)), groups is not None and draw(st.booleans())
+    given = None if groups is None else np.array(groups, dtype=np.intp)
+    return draw(st.none() | st.just(Distinct(given, at_most, counts_groups)))
 
 
 class SessionMachine(RuleBasedStateMachine):
@@ -66,6 +76,7 @@ class SessionMachine(RuleBasedStateMachine):
             "known": {document: float(self.scores[document]) for document in known},
             "settle": data.draw(st.sampled_from([None, 0.3])),
             "order": data.draw(st.booleans()),
+            "distinct": data.draw(distincts(count)),
         }
         self.session = SelectionSession(self.pool, **self.options)
         self.told, self.paid, self.left = set(known), 0, set(range(count))
@@ -107,8 +118,9 @@ class SessionMachine(RuleBasedStateMachine):
         assert set(self.asked) <= self.left - self.known - self.unanswered
         assert bool(self.asked) == (reason is None)
         fits = self.lengths[list(self.left)]
-        orders = self.options["order"] and self.left and fits.sum() <= self.limit
-        if not orders and (fits.sum() <= self.limit or not (fits <= self.limit).any()):
+        all_fit = fits.sum() <= self.limit and not self.crowded
+        orders = self.options["order"] and self.left and all_fit
+        if not orders and (all_fit or not (fits <= self.limit).any()):
             assert reason is StopReason.NOTHING_TO_DECIDE
         elif self.paid == budget:
             assert reason is StopReason.BUDGET
@@ -158,9 +170,7 @@ class SessionMachine(RuleBasedStateMachine):
         selection = self.session.selection()
         chosen = selection.documents.tolist()
         assert len(set(chosen)) == len(chosen) and set(chosen) <= self.left
-        room = self.limit - self.lengths[chosen].sum()
-        assert room >= 0
-        assert all(self.lengths[document] > room for document in self.left - set(chosen))
+        self.is_what_fits(chosen)
         assert selection.scored.tolist() == [document in self.known for document in chosen]
         assert np.isfinite(selection.std).all() and (selection.std >= 0).all()
         assert (selection.std[selection.scored] == 0).all()
@@ -172,6 +182,37 @@ class SessionMachine(RuleBasedStateMachine):
         assert np.isfinite(self.session.expected_loss()) and self.session.expected_loss() >= 0
         assert (self.session.spent, self.session.given_up) == (self.paid, len(self.pool) - len(self.left))
         assert {seen.document for seen in self.session.history} | self.options["known"].keys() == self.told
+
+    @property
+    def groups(self) -> list[int]:
+        """The group of each document."""
+        distinct = self.options["distinct"]
+        if distinct is None:
+            return list(range(len(self.pool)))
+        groups: list[int] = (self.texts if distinct.groups is None else distinct.groups).tolist()
+        return groups
+
+    @property
+    def crowded(self) -> bool:
+        distinct = self.options["distinct"]
+        most = 1 if distinct is None or distinct.counts_groups else distinct.at_most
+        return max(Counter(self.groups[document] for document in self.left).values(), default=0) > most
+
+    def is_what_fits(self, chosen: list[int]) -> None:
+        distinct, room = self.options["distinct"], self.limit - self.lengths[chosen].sum()
+        if distinct is None:
+            assert room >= 0
+            assert all(self.lengths[document] > room for document in self.left - set(chosen))
+            return
+        of_left, of_set = (Counter(self.groups[document] for document in of) for of in (self.left, chosen))
+        assert all(count <= min(distinct.at_most, of_left[group]) for group, count in of_set.items())
+        if distinct.counts_groups:
+            assert all(count == min(distinct.at_most, of_left[group]) for group, count in of_set.items())
+            assert isinstance(self.capacity, TokenCapacity) or len(of_set) == min(self.limit, len(of_left))
+        elif isinstance(self.capacity, TokenCapacity):
+            assert room >= 0
+        else:
+            assert len(chosen) == min(self.limit, sum(min(distinct.at_most, count) for count in of_left.values()))
 
     def teardown(self) -> None:
         if hasattr(self, "session"):

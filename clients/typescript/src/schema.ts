@@ -1108,6 +1108,11 @@ export interface components {
              */
             retrieval_score: number;
             /**
+             * Group
+             * @description with 'distinct' by a field: its value; null if the document has none
+             */
+            group?: unknown;
+            /**
              * Text
              * @description with 'return_documents'
              */
@@ -1626,6 +1631,31 @@ export interface components {
             filter: Record<string, unknown>;
             ids?: null;
         });
+        /**
+         * Distinct
+         * @description At most so many documents that have something in common.
+         */
+        Distinct: {
+            /**
+             * By
+             * @description 'text': title and text; or a field of the metadata, dots lead into objects. A document without the field has nothing in common with any other
+             * @default text
+             */
+            by?: string;
+            /**
+             * At Most
+             * @description documents with the same value
+             * @default 1
+             */
+            at_most?: number;
+            /**
+             * K Counts
+             * @description 'groups': return k groups, ranked by their best document, each with its best 'at_most' documents
+             * @default documents
+             * @enum {string}
+             */
+            k_counts?: "documents" | "groups";
+        };
         /**
          * DocumentsRequest
          * @description A request in the format of Cohere (v1 and v2), Jina, Infinity or vLLM.
@@ -2178,13 +2208,13 @@ export interface components {
             k?: number | null;
             /**
              * Max Tokens
-             * @description return documents up to this many tokens, instead of k
+             * @description return documents up to this many tokens, instead of k; without 'min_relevance' none that is expected to have less than 1 % of the best one's relevance (the setting 'negligible')
              * @default null
              */
             max_tokens?: number | null;
             /**
              * Min Relevance
-             * @description return only what is more likely than not to be at least so relevant, at most k documents and possibly none; calls go to where that is in doubt
+             * @description return only what is more likely than not to be at least so relevant, at most k documents or max_tokens, and possibly none; calls go to where that is in doubt
              * @default null
              */
             min_relevance?: number | null;
@@ -2194,6 +2224,11 @@ export interface components {
              * @default null
              */
             calibration?: string | false | null;
+            /**
+             * @description true: no two documents with the same text. The name of a field of the metadata: one document for each of its values. An object: as many as it says
+             * @default null
+             */
+            distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Method
              * @description 'trend' learns how the scores relate to the ranking; 'boundarymorph' is the paper's method, which makes the paper's calls one by one only with batch_size 1 and reuse false
@@ -2530,6 +2565,7 @@ export type Usage = components['schemas']['Usage'];
 export type CohereV2Request = components['schemas']['CohereV2Request'];
 export type CreateIndex = components['schemas']['CreateIndex'];
 export type DeleteDocuments = components['schemas']['DeleteDocuments'];
+export type Distinct = components['schemas']['Distinct'];
 export type DocumentsRequest = components['schemas']['DocumentsRequest'];
 export type InfinityRequest = components['schemas']['InfinityRequest'];
 export type NimQuery = components['schemas']['NimQuery'];
@@ -4423,6 +4459,8 @@ export interface operations {
                     max_tokens?: number;
                     /** @description Only documents that are likely at least so relevant, from 0 to 1: k of them at most, or none. */
                     min_relevance?: number;
+                    /** @description true: no two documents with the same text. The name of a metadata field: only the best document for each of its values, such as "url" where an index holds parts of pages. */
+                    distinct?: boolean | string;
                     /** @description How many documents may be judged by the accurate model; more are better and slower. "auto" stops when more would hardly help. The service has a default. */
                     budget?: number | "auto";
                     /** @description Only documents whose metadata match it: {"year": {"gte": 2020}, "kind": "review"}. Operators: eq, ne, in, nin, gt, gte, lt, lte, exists; combine with {"and": [...]}, {"or": [...]}, {"not": {...}}. */

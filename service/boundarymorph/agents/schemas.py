@@ -27,6 +27,11 @@ class SelectDocuments(Message):
         le=1,
         description="Only documents that are likely at least so relevant, from 0 to 1: k of them at most, or none.",
     )
+    distinct: bool | str | None = Field(
+        None,
+        description="true: no two documents with the same text. The name of a metadata field: only the best document "
+        'for each of its values, such as "url" where an index holds parts of pages.',
+    )
     budget: int | Literal["auto"] | None = Field(
         None,
         description="How many documents may be judged by the accurate model; more are better and slower. "

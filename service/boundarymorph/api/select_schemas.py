@@ -53,6 +53,30 @@ def _number_or_auto(least: int, what: str) -> BeforeValidator:
 
 Budget = Annotated[Annotated[int, Field(ge=0)] | Literal["auto"], _number_or_auto(0, "calls")]
 CalibrationName = Annotated[str, Field(min_length=1, max_length=64)] | Literal[False] | None
+
+
+class Distinct(Message):
+    """At most so many documents that have something in common."""
+
+    by: str = Field(
+        "text",
+        min_length=1,
+        max_length=1_024,
+        description="'text': title and text; or a field of the metadata, dots lead into objects. A document without "
+        "the field has nothing in common with any other",
+    )
+    at_most: int = Field(1, ge=1, description="documents with the same value")
+    k_counts: Literal["documents", "groups"] = Field(
+        "documents",
+        description="'groups': return k groups, ranked by their best document, each with its best 'at_most' documents",
+    )
+
+
+def _shortly(value: object) -> object:
+    return {"by": value} if isinstance(value, str) else {} if value is True else None if value is False else value
+
+
+DistinctBy = Annotated[Distinct | None, BeforeValidator(_shortly, json_schema_input_type=bool | str | Distinct | None)]
 BatchSize = Annotated[Annotated[int, Field(ge=1)] | Literal["auto"], _number_or_auto(1, "documents")]
 
 
@@ -138,19 +162,28 @@ class SelectRequest(Message):
     )
     k: int | None = Field(None, ge=1, description="documents to return")
     max_tokens: int | None = Field(
-        None, ge=1, le=1_000_000_000, description="return documents up to this many tokens, instead of k"
+        None,
+        ge=1,
+        le=1_000_000_000,
+        description="return documents up to this many tokens, instead of k; without 'min_relevance' none that is "
+        "expected to have less than 1 % of the best one's relevance (the setting 'negligible')",
     )
     min_relevance: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="return only what is more likely than not to be at least so relevant, at most k documents and "
-        "possibly none; calls go to where that is in doubt",
+        description="return only what is more likely than not to be at least so relevant, at most k documents or "
+        "max_tokens, and possibly none; calls go to where that is in doubt",
     )
     calibration: CalibrationName = Field(
         None,
         description="by which relevance is the probability that a person agrees; by default that of the key or of the "
         "index, if there is one; false: none",
+    )
+    distinct: DistinctBy = Field(
+        None,
+        description="true: no two documents with the same text. The name of a field of the metadata: one document for "
+        "each of its values. An object: as many as it says",
     )
     method: Literal[*METHODS] | None = Field(  # type: ignore[valid-type]
         None,
@@ -220,8 +253,8 @@ class SelectRequest(Message):
             raise ValueError("'vectors' is \"lexical\": leave out the embeddings, or leave out 'vectors'")
         if self.k is not None and self.max_tokens is not None:
             raise ValueError("give 'k' or 'max_tokens', not both")
-        if self.min_relevance is not None and self.max_tokens is not None:
-            raise ValueError("'min_relevance' goes with 'k': at most so many documents; leave out 'max_tokens'")
+        if self.max_tokens is not None and self.distinct is not None and self.distinct.k_counts == "groups":
+            raise ValueError("'distinct': \"k_counts\" is \"groups\", which goes with 'k'; leave out 'max_tokens'")
         return self
 
     @property
@@ -244,6 +277,7 @@ class SelectedDocument(BaseModel):
     cross_encoder_score: float | None = Field(description="null if it was not scored")
     retrieval_rank: int = Field(description="1 is the first of the pool")
     retrieval_score: float = Field(description="of the first stage")
+    group: Any = Field(None, description="with 'distinct' by a field: its value; null if the document has none")
     text: str | None = Field(None, description="with 'return_documents'")
     title: str | None = Field(None, description="with 'return_documents'")
     metadata: dict[str, Any] | None = Field(None, description="with 'return_documents'")

@@ -32,10 +32,12 @@ from boundarymorph.errors import InvalidEmbeddings, InvalidInput
 from boundarymorph.inference.deadline import Deadline
 from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, IndexedCandidates
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.filters import read_path
 from boundarymorph.retrieval.retriever import Retriever, Search
 from boundarymorph.selection import Observation, Pool, Selection, methods
 from boundarymorph.selection.plane import Places
 from boundarymorph.selection.pool import COMPLETE
+from boundarymorph.selector.documents import Grouping
 from boundarymorph.selector.result import Progress, SelectionResult
 from boundarymorph.selector.task import Accepted, SelectionTask
 from boundarymorph.settings import Limits, Settings
@@ -63,6 +65,8 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
         k=None if request.max_tokens is not None else request.k or settings.k,
         max_tokens=request.max_tokens,
         min_relevance=request.min_relevance,
+        distinct=_grouping(request, settings),
+        negligible=settings.negligible if request.max_tokens is not None and request.min_relevance is None else 0.0,
         settle=settings.auto_settle if request.budget == "auto" else None,
         method=request.method or settings.method,
         batch_size=limits.batch_size if batch_size == "auto" else batch_size,
@@ -86,7 +90,7 @@ def response_of(result: SelectionResult, task: SelectionTask, *, explain: bool =
     """Convert the result of a selection to the response."""
     return SelectResponse(
         id=uuid4().hex,
-        documents=_documents(result, task.return_documents),
+        documents=_documents(result, task),
         pool_size=len(result.pool),
         k=task.k,
         max_tokens=task.max_tokens,
@@ -130,6 +134,17 @@ def event_of(progress: Progress, *, explain: bool = False) -> RoundEvent:
         relevance=relevance,
         std=std,
     )
+
+
+def _grouping(request: SelectRequest, settings: Settings) -> Grouping | None:
+    distinct = request.distinct
+    if distinct is None:
+        return None
+    counts_groups = distinct.k_counts == "groups"
+    most = distinct.at_most * (request.k or settings.k) if counts_groups else distinct.at_most
+    bound("distinct.at_most", most, settings.limits.k, "documents in all" if counts_groups else "documents")
+    path = None if distinct.by == "text" else read_path(distinct.by, "distinct.by")
+    return Grouping(path, distinct.at_most, counts_groups)
 
 
 def _budget(request: SelectRequest, settings: Settings) -> int:
@@ -257,12 +272,14 @@ def _decode(block: VectorBlock, field: str, limits: Limits) -> NDArray[np.floati
     return np.frombuffer(raw, dtype=np.dtype(block.dtype).newbyteorder("<")).reshape(block.shape)
 
 
-def _documents(result: SelectionResult, with_text: bool) -> list[SelectedDocument]:
-    selection, pool = result.selection, result.pool
+def _documents(result: SelectionResult, task: SelectionTask) -> list[SelectedDocument]:
+    selection, pool, with_text = result.selection, result.pool, task.return_documents
     chosen = []
     for rank, position in enumerate(selection.documents.tolist(), start=1):
         scored = bool(selection.scored[rank - 1])
-        document = result.documents.get(pool.ids[position]) if with_text else None
+        read = result.documents.get(pool.ids[position])
+        document = read if with_text else None
+        value = [] if task.distinct is None or read is None else task.distinct.value(read)
         chosen.append(
             SelectedDocument(
                 id=pool.ids[position],
@@ -273,6 +290,7 @@ def _documents(result: SelectionResult, with_text: bool) -> list[SelectedDocumen
                 cross_encoder_score=_score(result, rank - 1) if scored else None,
                 retrieval_rank=position + 1,
                 retrieval_score=float(pool.scores[position]),
+                group=value[0] if value else None,
                 text=document.text if document else None,
                 title=document.title if document else None,
                 metadata=dict(document.metadata) if document else None,

@@ -12,6 +12,8 @@ import typer
 from boundarymorph.cli.common import DataDirectory, console, json_object
 from boundarymorph.settings import Settings
 
+Method = Annotated[str | None, typer.Option(help="trend, or boundarymorph: the paper's.", show_default="trend")]
+Spend = Annotated[str, typer.Option(help="If every document fits: order makes calls for their order, set makes none.")]
 Filter = Annotated[
     str | None, typer.Option(help='Only documents whose metadata match it, as JSON: {"year": {"gte": 2020}}.')
 ]
@@ -24,15 +26,12 @@ def select(
     k: Annotated[int | None, typer.Option("-k", help="Documents to return.", show_default="50")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Return up to this many tokens, instead of k.")] = None,
     min_relevance: Annotated[float | None, typer.Option(help="Only what likely scores at least this, up to k.")] = None,
+    distinct: Annotated[str | None, typer.Option(help='Few of one text or field: "text", "page", or JSON.')] = None,
     depth: Annotated[int | None, typer.Option("--depth", "-N", help="Candidates.", show_default="10000")] = None,
     batch_size: Annotated[str | None, typer.Option(help='Documents per round, or "auto".', show_default="auto")] = None,
     calibration: Annotated[str | None, typer.Option(help="Its name.", show_default="the index's own")] = None,
-    method: Annotated[
-        str | None, typer.Option(help="trend, or boundarymorph: the paper's.", show_default="trend")
-    ] = None,
-    spend: Annotated[
-        str, typer.Option(help="If every document fits: order makes calls for their order, set makes none.")
-    ] = "order",
+    method: Method = None,
+    spend: Spend = "order",
     filter: Filter = None,
     hybrid: Annotated[bool, typer.Option("--hybrid", help="Rank candidates by vectors and by words together.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer of POST /select.")] = False,
@@ -51,6 +50,7 @@ def select(
         "k": k,
         "max_tokens": max_tokens,
         "min_relevance": min_relevance,
+        "distinct": json_object("--distinct", distinct) if distinct and distinct.startswith("{") else distinct,
         "depth": depth,
         "batch_size": _number(batch_size),
         "method": method,

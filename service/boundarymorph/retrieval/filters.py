@@ -123,7 +123,7 @@ class Exists:
         return Sql(f"(json_type({column}, ?) IS NOT NULL)", (_json_path(self.path),))
 
     def matches(self, metadata: Mapping[str, Any]) -> bool:
-        return bool(_reach(metadata, self.path))
+        return bool(reach(metadata, self.path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Compare:
         )
 
     def matches(self, metadata: Mapping[str, Any]) -> bool:
-        for found in _reach(metadata, self.path):
+        for found in reach(metadata, self.path):
             return any(self._meets(element) for element in (found if isinstance(found, list) else [found]))
         return False
 
@@ -208,7 +208,7 @@ def _read(filter: object, place: str, depth: int, count: _Count) -> Condition:
             case "not":
                 parts.append(Not(_read(value, where, depth + 1, count)))
             case str():
-                parts += _read_field(_read_path(key, where), value, where, count)
+                parts += _read_field(read_path(key, where), value, where, count)
             case _:
                 raise InvalidInput(f"{place}: a field name must be a string, not {_shown(key)}")
     return parts[0] if len(parts) == 1 else AllOf(frozenset(parts))
@@ -259,7 +259,8 @@ def _among(path: tuple[str, ...], values: Sequence[Scalar]) -> Condition:
     return parts[0] if len(parts) == 1 else AnyOf(frozenset(parts))
 
 
-def _read_path(key: str, place: str) -> tuple[str, ...]:
+def read_path(key: str, place: str) -> tuple[str, ...]:
+    """Return the parts of a field's name, between its dots. Raises InvalidInput."""
     path = tuple(key.split("."))
     if not all(path) or len(key) > MAX_STRING or any(letter in '"\\' or letter < " " for letter in key):
         raise InvalidInput(
@@ -313,7 +314,7 @@ def _shown(value: object) -> str:
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
-def _reach(metadata: Mapping[str, Any], path: tuple[str, ...]) -> list[Any]:
+def reach(metadata: Mapping[str, Any], path: tuple[str, ...]) -> list[Any]:
     """Return the value at a path in a list, which is empty if there is none."""
     value: Any = metadata
     for name in path:

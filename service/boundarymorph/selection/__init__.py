@@ -5,6 +5,7 @@ from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.bookkeeping import Observation, Selection, StopReason
 from boundarymorph.selection.capacity import Capacity, DocumentCapacity, TokenCapacity, capacity_of
 from boundarymorph.selection.config import Config, SelectionConfig, TrendConfig
+from boundarymorph.selection.distinct import Distinct
 from boundarymorph.selection.exhaustive import ExhaustiveSession
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.session import SelectionSession
@@ -15,6 +16,7 @@ __all__ = [
     "BoundaryGap",
     "Capacity",
     "Config",
+    "Distinct",
     "DocumentCapacity",
     "ExhaustiveSession",
     "Explore",

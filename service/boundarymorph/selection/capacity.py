@@ -21,6 +21,9 @@ class Capacity(Protocol):
     def holds_all(self, count: int) -> bool:
         """Whether all `count` documents fit."""
 
+    def holds(self, documents: NDArray[np.bool_]) -> bool:
+        """Whether all documents of a mask (N,) fit."""
+
     def nothing_to_decide(self, count: int) -> bool:
         """Whether there is nothing to decide: all `count` documents fit, or none of them."""
 
@@ -46,6 +49,9 @@ class DocumentCapacity:
 
     def holds_all(self, count: int) -> bool:
         return self.k >= count
+
+    def holds(self, documents: NDArray[np.bool_]) -> bool:
+        return self.holds_all(int(np.count_nonzero(documents)))
 
     def nothing_to_decide(self, count: int) -> bool:
         return self.holds_all(count)
@@ -77,6 +83,9 @@ class TokenCapacity:
 
     def holds_all(self, count: int) -> bool:
         return float(self.lengths.sum()) <= self.limit
+
+    def holds(self, documents: NDArray[np.bool_]) -> bool:
+        return float(self.lengths[documents].sum()) <= self.limit
 
     def nothing_to_decide(self, count: int) -> bool:
         return self.holds_all(count) or bool((self.lengths > self.limit).all())
@@ -119,6 +128,9 @@ class LikelyCapacity:
 
     def holds_all(self, count: int) -> bool:
         return count == 0
+
+    def holds(self, documents: NDArray[np.bool_]) -> bool:
+        return not documents.any()
 
     def nothing_to_decide(self, count: int) -> bool:
         return self.holds_all(count)

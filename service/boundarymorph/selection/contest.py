@@ -33,6 +33,9 @@ class Contest:
         if self.capacity.holds_all(len(self.left)):
             return belief, np.ones_like(belief.scored)
         margin, incumbents = self.capacity.margin(belief.mean)
+        scores = belief.mean[belief.scored]
+        if scores.size and scores.min() == scores.max():
+            return belief, incumbents  # as equal as they are, which bounds of their own would hide
         return Belief(margin, belief.std, belief.scored), incumbents
 
     def choice(self, rule: Acquisition) -> Choice:

@@ -22,6 +22,7 @@ from boundarymorph.selection.capacity import (
 from boundarymorph.selection.config import Config, SelectionConfig
 from boundarymorph.selection.contest import Contest, choose_round
 from boundarymorph.selection.copies import first_of_each
+from boundarymorph.selection.distinct import Distinct, GroupedCapacity
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.posterior import Believed
 
@@ -49,6 +50,8 @@ class SelectionSession(Session):
         settle: float | None = None,
         order: bool = False,
         min_relevance: float | None = None,
+        distinct: Distinct | None = None,
+        negligible: float = 0.0,
         reading: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
     ) -> None:
         """budget: B >= 0 calls. k: documents to return, or another capacity.
@@ -60,6 +63,8 @@ class SelectionSession(Session):
         choose nothing where the budget pays for every score (`covered`).
         min_relevance: return, of k documents at most, those that are more likely than not to score at least that, and
         ask where it is in doubt.
+        distinct: at most so many documents of a group, and no call for what that leaves out.
+        negligible: return nothing that is expected to have less than this share of the best document's relevance.
         reading: what a score says of relevance, an increasing function from [0, 1] to [0, 1]; None if it is the score.
         Asking and choosing go by scores; relevance, its deviation and `expected_loss` are about what they say.
         Raises InvalidInput.
@@ -72,10 +77,10 @@ class SelectionSession(Session):
         self.budget = budget
         self.given = len(known)
         self.capacity = capacity_of(k=k) if isinstance(k, int) else k
-        if min_relevance is not None and not (
-            0.0 <= min_relevance <= 1.0 and isinstance(self.capacity, DocumentCapacity)
-        ):
-            raise InvalidInput(f"min_relevance is {min_relevance}; it is from 0 to 1 and goes with k documents")
+        self._distinct = distinct
+        self._negligible = negligible
+        if min_relevance is not None and not 0.0 <= min_relevance <= 1.0:
+            raise InvalidInput(f"min_relevance is {min_relevance}; it is from 0 to 1")
         self._config = config or SelectionConfig()
         self._settle = settle
         self._order = order and min_relevance is None
@@ -134,11 +139,11 @@ class SelectionSession(Session):
         if self._decided or self.orders or self.belief.scored[self._left].all():
             return 0.0
         if self._doubtful is not None:
-            return 1.0 - _expected_f1(self._doubtful.mean[self._left])
+            return 1.0 - _expected_f1(self._doubtful.mean[self._contested])
         shares, scores = self._outcomes()
         left = slice(None) if len(self._left) == len(self.pool) else self._left
-        best = self.capacity.best(shares[:, left], scores[:, left])
-        inside = self._set()
+        best = self._limited.best(shares[:, left], scores[:, left])
+        inside = self._best_of(self._likely)
         chosen = float((shares[:, inside] * scores[:, inside]).sum())
         return max(0.0, 1.0 - chosen / best) if best > 0 else 0.0
 
@@ -152,7 +157,12 @@ class SelectionSession(Session):
 
     def selection(self) -> Selection:
         """The best documents that fit, as believed now; valid at any moment."""
-        return self._ranked(self._set())
+        documents = self._worthwhile()
+        chosen = self._best_of(documents)
+        if self._distinct is not None:
+            inside, worth = np.isin(documents, chosen), self.belief.mean[documents]
+            chosen = documents[self._distinct.with_others(inside, worth, self._groups[documents])]
+        return self._ranked(chosen)
 
     def ranking(self) -> Selection:
         """All documents that were not given up, as believed now; valid at any moment."""
@@ -165,19 +175,32 @@ class SelectionSession(Session):
         likely = self._rule.shortlist(*self._contest.margins, n)
         return self._left[likely]
 
-    def _set(self) -> NDArray[np.intp]:
-        """Positions of the best documents that fit, ascending."""
-        left = self._left if self._reaching is None else self._left[self._reaching.mean[self._left] > LIKELY]
-        if not left.size:
-            return left
-        belief = self.belief if self._counted is None else self._shared(self._posterior.beliefs.reported(self.belief))
-        belief = belief.of(left)
-        inside = self.capacity.margin(belief.mean)[1]
-        return left[self.capacity.fill(self._config.worth(belief.mean, inside, belief.scored))]
+    def _best_of(self, documents: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Positions of the best of these documents that fit; all ascending."""
+        if not documents.size:
+            return documents
+        belief = self.belief if self._counted is None else self._reported
+        belief = belief.of(documents)
+        capacity = self._limited.among(np.isin(self._left, documents), np.zeros(len(self._left), dtype=np.bool_))
+        inside = capacity.margin(belief.mean)[1]
+        return documents[capacity.fill(self._config.worth(belief.mean, inside, belief.scored))]
+
+    @property
+    def _likely(self) -> NDArray[np.intp]:
+        """Positions of what more likely than not reaches `min_relevance`, or of all that is left without it."""
+        return self._left if self._reaching is None else self._left[self._reaching.mean[self._left] > LIKELY]
+
+    def _worthwhile(self) -> NDArray[np.intp]:
+        """Of these, what is not negligible beside the best."""
+        documents = self._likely
+        if self._negligible:
+            means = self._reported.mean[documents]
+            documents = documents[means >= self._negligible * means.max(initial=0.0)]
+        return documents
 
     def _ranked(self, chosen: NDArray[np.intp]) -> Selection:
         if self._reading is None:
-            return ranked(chosen, self._shared(self._posterior.beliefs.reported(self.belief)))
+            return ranked(chosen, self._reported)
         shares, values = self._outcomes()
         mean = (shares * values).sum(axis=0)
         deviation = np.sqrt((shares * np.square(values - mean)).sum(axis=0))
@@ -189,6 +212,10 @@ class SelectionSession(Session):
         if self.texts is not None:
             scores = np.where(self.belief.scored, self.belief.mean, scores)
         return shares, scores if self._reading is None else self._reading(scores)
+
+    @property
+    def _reported(self) -> Belief:
+        return self._shared(self._posterior.beliefs.reported(self.belief))
 
     def _choices(self, n: int) -> list[Choice]:
         unscored = self._open
@@ -236,8 +263,8 @@ class SelectionSession(Session):
 
     def _doubt(self) -> None:
         """Note what is believed of who reaches `min_relevance`, where that and not k is the boundary."""
-        likely = 0 if self._reaching is None else np.count_nonzero(self._reaching.mean[self._left] > LIKELY)
-        self._doubtful = self._reaching if self.capacity.holds_all(int(likely)) else None
+        fits = self._reaching is not None and self._limited.holds(np.isin(self._left, self._likely))
+        self._doubtful = self._reaching if fits else None
 
     def _view(self, beliefs: Believed, documents: NDArray[np.intp]) -> Belief:
         """The belief about these documents by which is asked."""
@@ -247,8 +274,36 @@ class SelectionSession(Session):
     @property
     def _contest(self) -> Contest:
         if self._doubtful is not None:
-            return Contest(self._doubtful, LikelyCapacity(), self._left)
-        return Contest(self.belief, self._counted or self.capacity, self._left)
+            return Contest(self._doubtful, LikelyCapacity(), self._contested)
+        return Contest(self.belief, self._limit(self._counted or self.capacity), self._left)
+
+    @property
+    def _contested(self) -> NDArray[np.intp]:
+        """Positions of what is in doubt where `min_relevance` is the boundary: the best of each group, if there is
+        anything to ask among these."""
+        limited = self._limited
+        if not isinstance(limited, GroupedCapacity):
+            return self._left
+        best = self._left[limited.eligible(self.belief.mean[self._left])]
+        return best if np.isin(self._unscored, best).any() else self._left
+
+    @property
+    def _groups(self) -> NDArray[np.intp]:
+        """(N,) numbers of the groups of which few documents may be in the set."""
+        groups = None if self._distinct is None else self._distinct.groups
+        if groups is None:
+            groups = np.arange(len(self.pool)) if self.texts is None else self.texts
+        return groups
+
+    def _limit(self, capacity: Capacity) -> Capacity:
+        """This capacity of what is left, for a few documents of a group."""
+        if self._distinct is None:
+            return capacity
+        return self._distinct.limited(capacity, self._groups[self._left])
+
+    @property
+    def _limited(self) -> Capacity:
+        return self._limit(self.capacity)
 
     @property
     def _counted(self) -> DocumentCapacity | None:
@@ -266,13 +321,13 @@ class SelectionSession(Session):
     @property
     def orders(self) -> bool:
         """Whether calls go to the order, because the set is everything."""
-        return self._order and bool(self._left.size) and self.capacity.holds_all(len(self._left))
+        return self._order and bool(self._left.size) and self._limited.holds_all(len(self._left))
 
     @property
     def _decided(self) -> bool:
         if self._least is not None:
             return not self._left.size
-        return not self.orders and self.capacity.nothing_to_decide(len(self._left))
+        return not self.orders and self._limited.nothing_to_decide(len(self._left))
 
 
 def _expected_f1(shares: NDArray[np.float64]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,9 @@ from boundarymorph.caching.known import TaskScores
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded
 from boundarymorph.inference.executors import BoundedExecutor
 from boundarymorph.retrieval.candidates import Candidates
-from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import VectorSource
 from boundarymorph.selection import (
+    Distinct,
     Pool,
     Selection,
     SelectionSession,
@@ -24,6 +24,7 @@ from boundarymorph.selection import (
 )
 from boundarymorph.selection.plane import plane
 from boundarymorph.selection.rounds import growing
+from boundarymorph.selector.documents import Documents, Grouping, texts_of
 from boundarymorph.selector.observer import Observer
 from boundarymorph.selector.pace import Pace
 from boundarymorph.selector.refusal import refusal
@@ -31,7 +32,6 @@ from boundarymorph.selector.remarks import departure, no_call
 from boundarymorph.selector.result import INTERRUPTING, Interruption, Progress, SelectionResult, Status
 from boundarymorph.selector.task import SelectionTask
 from boundarymorph.selector.telling import Session, Telling, session_of, telling
-from boundarymorph.selector.texts import Texts
 
 log = logging.getLogger(__name__)
 AHEAD = 64  # documents likely to be asked for soon that are read with those asked for now
@@ -50,7 +50,6 @@ class SelectionRun:
     batch: NDArray[np.intp] = NOTHING
     _vectors: VectorSource = "none"
     _session: Session | None = None
-    _texts: Texts
     _interruption: Interruption | None = None
     _ungraded = 0
 
@@ -74,7 +73,6 @@ class SelectionRun:
         self._in_thread = executor.run
         self._encoder = encoder
         self._telling = Telling()
-        self._documents: dict[str, Document] = {}
         self._warnings: list[str] = []
 
     async def retrieve(self) -> None:
@@ -91,31 +89,36 @@ class SelectionRun:
                 raise
             self._interrupt(f"nothing was scored, and the order is {ordered.by}", error)
             self.pool = ordered.pool
+            self._documents = Documents(self.pool, self._candidates, self._in_thread)
         else:
             self.pool, self._vectors, self._warnings = retrieved.pool, retrieved.vectors, list(retrieved.warnings)
-            self._documents.update(retrieved.documents)
+            self._documents = Documents(self.pool, self._candidates, self._in_thread, retrieved.documents)
 
     async def recall(self) -> None:
         """Reuse scores of earlier tasks, and choose the first batch, which is empty for an empty pool.
 
-        If max_tokens is set, raises what the retriever does, and DeadlineExceeded, when it reads documents' lengths.
+        If max_tokens or distinct is set, raises what the retriever does, and DeadlineExceeded, when it reads documents'
+        lengths or groups.
         """
-        self._texts = Texts(self.pool)
         if not len(self.pool) or self._interruption is not None:
             return
         lengths: NDArray[np.float64] | None = None
-        deleted: Sequence[int] = ()
+        distinct: Distinct | None = None
+        deleted = NOTHING
         with self._observer.stage("fetch"):
             if self._task.max_tokens is not None:
                 async with self._task.deadline.enforced():
                     lengths = await self._candidates.lengths(self.pool.ids)
+            if self._task.distinct is not None:
+                async with self._task.deadline.enforced():
+                    distinct = await self._distinct(self._task.distinct)
             try:
                 async with self._task.deadline.enforced():
                     deleted = await self._read_ahead()
             except INTERRUPTING as error:
                 self._warn("scores known from earlier requests were not used", error)
         with self._observer.stage("select"):
-            self._session, self.batch = await self._in_thread(self._begin, lengths, deleted)
+            self._session, self.batch = await self._in_thread(self._begin, lengths, distinct, deleted)
 
     async def score(self) -> None:
         """Have the batch scored and choose the next one, which is empty after an interruption.
@@ -198,7 +201,7 @@ class SelectionRun:
             scores.calls,
             scores.cached,
             len(scores.reused),
-            self._documents,
+            self._documents.by_id,
             scores.truncated,
             self._observer.seconds(),
             self._warnings,
@@ -207,7 +210,7 @@ class SelectionRun:
             await self._in_thread(plane, self.pool) if self._task.explain_pool else None,
             scores.bill,
             self._telling.name,
-            self._telling.scores_of(self._texts.numbers),
+            self._telling.scores_of(self._documents.texts),
         )
         self._observer.finished(result, self._task.budget)
         return result
@@ -218,37 +221,44 @@ class SelectionRun:
             return None
         return await self._in_thread(self._session.ranking)
 
-    async def _read_ahead(self) -> list[int]:
+    async def _distinct(self, grouping: Grouping) -> Distinct:
+        """Read the groups of all candidates."""
+        groups = await self._documents.read_groups(grouping)
+        if grouping.path is not None and not any(map(grouping.value, self._documents.by_id.values())):
+            self._warnings.append(f"no candidate has the field {'.'.join(grouping.path)!r} in its metadata")
+        return Distinct(groups, grouping.at_most, grouping.counts_groups)
+
+    async def _read_ahead(self) -> NDArray[np.intp]:
         """Read what came with the request, and what was scored for earlier tasks, whose scores of unchanged texts are
         reused. Returns the positions of documents that turned out to be deleted."""
         hinted = await self._scores.recall() if self._task.reuse else set()
-        everything = np.arange(len(self.pool))
+        wanted = np.arange(len(self.pool))
         if not self._candidates.texts_at_hand:  # read only what had one of these texts when it was scored
-            everything = everything[[id in hinted for id in self.pool.ids]]
-        positions = await self._read(everything)
-        brought = self._candidates.known_scores().keys()
-        settled = {int(number) for number, id in zip(self._texts.numbers, self.pool.ids, strict=True) if id in brought}
-        there: dict[int, Document] = {}
-        for position in positions.tolist():
-            document, number = self._documents.get(self.pool.ids[position]), int(self._texts.numbers[position])
-            if document is not None and number not in settled:
-                settled.add(number)
-                there[position] = document
+            wanted = wanted[[id in hinted for id in self.pool.ids]]
+        positions = await self._documents.read(wanted)
+        brought, texts = self._candidates.known_scores().keys(), self._documents.texts.tolist()
+        settled = {text for text, id in zip(texts, self.pool.ids, strict=True) if id in brought}
+        first = {texts[position]: position for position in reversed(positions.tolist())}
         if hinted:
-            self._scores.reused = await self._in_thread(self._scores.reusable, there)
-        return [position for position in positions.tolist() if self.pool.ids[position] not in self._documents]
+            unsettled = np.array([position for text, position in first.items() if text not in settled], dtype=np.intp)
+            there = zip(unsettled.tolist(), self._documents.at(unsettled), strict=True)
+            found = {position: document for position, document in there if document is not None}
+            self._scores.reused = await self._in_thread(self._scores.reusable, found)
+        return self._documents.deleted(positions)
 
-    def _begin(self, lengths: NDArray[np.float64] | None, deleted: Sequence[int]) -> tuple[Session, NDArray[np.intp]]:
+    def _begin(
+        self, lengths: NDArray[np.float64] | None, distinct: Distinct | None, deleted: NDArray[np.intp]
+    ) -> tuple[Session, NDArray[np.intp]]:
         task, reused, brought = self._task, self._scores.reused, self._candidates.known_scores()
         if lengths is not None:
-            deleted = [*deleted, *np.flatnonzero(np.isnan(lengths)).tolist()]
+            deleted = np.union1d(deleted, np.flatnonzero(np.isnan(lengths)))
             lengths = np.nan_to_num(lengths, nan=1.0)
         told = self._telling = telling(task, self.pool, self._vectors, self._scores.model, self._encoder)
         self._warnings += told.warnings
         scores = {**reused, **{place: brought[id] for place, id in enumerate(self.pool.ids) if id in brought}}
-        session = session_of(task, self.pool, told, scores, len(reused), lengths)
-        if self._texts.found:
-            session.same_texts(self._texts.numbers.copy())
+        session = session_of(task, self.pool, told, scores, len(reused), lengths, distinct)
+        if self._documents.copies:
+            session.same_texts(self._documents.texts.copy())
         session.give_up(deleted)
         return session, self._ask(session)
 
@@ -275,35 +285,16 @@ class SelectionRun:
         deadline = self._task.deadline.of_scores
         return deadline.at - deadline.clock() if self._task.accepts != "complete" else math.inf
 
-    async def _read(self, positions: NDArray[np.intp], session: Session | None = None) -> NDArray[np.intp]:
-        """Read the documents at these positions, and those whose text may be the same. Returns the positions of all.
-
-        session: for which a trip also brings the documents that may well be asked for next.
-        """
-        if positions.size and not self._candidates.texts_at_hand:
-            suspects = await self._in_thread(self._texts.suspects, positions)
-            positions = np.concatenate([positions, np.setdiff1d(suspects, positions)])
-        ids = [self.pool.ids[position] for position in positions]
-        if isinstance(session, SelectionSession) and any(id not in self._documents for id in ids):
-            ids += [self.pool.ids[position] for position in session.shortlist(AHEAD)]
-        await self._fetch(ids)
-        self._texts.read(self._documents, positions.tolist())
-        return positions
-
     async def _read_for(self, session: Session, positions: NDArray[np.intp], *, ahead: bool = False) -> bool:
         """Read these documents, and have the session give up deleted ones and share the scores of copies. Returns
-        whether there were any of either."""
-        before = session.given_up, self._texts.found
-        read = await self._read(positions, session if ahead else None)
-        session.give_up(read[[self.pool.ids[position] not in self._documents for position in read]])
-        if self._texts.found > before[1]:
-            await self._in_thread(session.same_texts, self._texts.numbers.copy())
-        return before != (session.given_up, self._texts.found)
-
-    async def _fetch(self, ids: Sequence[str]) -> None:
-        missing = [id for id in dict.fromkeys(ids) if id not in self._documents]
-        if missing:
-            self._documents.update(await self._candidates.documents(missing))
+        whether there were any of either. ahead: a trip also brings those that may well be asked for next."""
+        documents = self._documents
+        before = session.given_up, documents.copies
+        likely = session.shortlist(AHEAD) if ahead and isinstance(session, SelectionSession) else NOTHING
+        session.give_up(documents.deleted(await documents.read(positions, likely)))
+        if documents.copies > before[1]:
+            await self._in_thread(session.same_texts, documents.texts.copy())
+        return before != (session.given_up, documents.copies)
 
     async def _score(self, positions: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
         """Score the first positions, as many as are likely to be scored in time. Returns them and their scores."""
@@ -311,7 +302,7 @@ class SelectionRun:
         deadline.remaining()
         if not positions.size:
             return positions, np.empty(0)
-        texts = [self._documents[self.pool.ids[position]].content for position in positions]
+        texts = texts_of(self._documents.at(positions))
         positions = positions[: self._pace.fitting(texts, self._seconds)]
         texts = texts[: len(positions)]
         ids = None if self._candidates.texts_at_hand else [self.pool.ids[position] for position in positions]
@@ -351,10 +342,17 @@ class SelectionRun:
         if task.min_relevance is not None:
             self._warnings.append("nothing is known of the scores, so 'min_relevance' left nothing out")
         worth = np.arange(len(ids), 0.0, -1.0)  # per token, if capacity is in tokens
-        fits = capacity.fill(worth if lengths is None else worth * lengths)
+        if lengths is not None:
+            worth *= lengths
+        if task.distinct is None:
+            fits = capacity.fill(worth)
+        else:
+            distinct = await self._distinct(task.distinct)
+            groups = self._documents.texts if distinct.groups is None else distinct.groups
+            fits = distinct.with_others(distinct.limited(capacity, groups).fill(worth), worth, groups)
         documents = np.flatnonzero(fits | task.ranks_all)
         if task.return_documents:
-            await self._fetch([ids[position] for position in documents.tolist()])
+            await self._documents.read(documents)
         unknown = np.full(len(documents), 0.5)
         return Selection(documents, unknown, unknown, np.zeros(len(documents), dtype=np.bool_))
 

@@ -11,6 +11,7 @@ from boundarymorph.inference.deadline import NEVER, Deadline
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.selection.methods import DEFAULT
+from boundarymorph.selector.documents import Grouping
 
 Goal = Literal["set", "order", "ranking", "scores"]
 Accepted = Literal["complete", "scored", "anything"]
@@ -21,7 +22,8 @@ class SelectionTask:
     """Find the best documents for a query with at most `budget` calls.
 
     candidates: made by the retriever. k: documents to return, or None for as many as fit into max_tokens.
-    min_relevance: of these, only those that are more likely than not to score at least this. goal: what calls are spent
+    min_relevance: of these, only those that are more likely than not to score at least this. distinct: at most so
+    many documents of a group. negligible: as in `SelectionSession`. goal: what calls are spent
     on: the set; or, if every document fits into it, its order; or the ranking of all candidates; or the scores of all.
     batch_size: the most calls per round; growing: whether rounds begin small and grow (`selection.rounds`). settle:
     stop when the expected loss is at most this share of the set's relevance. method: a name in `methods.METHODS`.
@@ -39,6 +41,8 @@ class SelectionTask:
     k: int | None
     max_tokens: int | None = None
     min_relevance: float | None = None
+    distinct: Grouping | None = None
+    negligible: float = 0.0
     goal: Goal = "order"
     batch_size: int = 1
     growing: bool = False

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.calibration.calibration import Calibrated
 from boundarymorph.retrieval.retriever import VectorSource
-from boundarymorph.selection import ExhaustiveSession, Observation, Pool, SelectionSession, capacity_of
+from boundarymorph.selection import Distinct, ExhaustiveSession, Observation, Pool, SelectionSession, capacity_of
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.selector.task import SelectionTask
 
@@ -96,6 +96,7 @@ def session_of(
     scores: Mapping[int, float],
     reused: int,
     lengths: NDArray[np.float64] | None,
+    distinct: Distinct | None,
 ) -> Session:
     """The session of a task. scores: known ones by position, of which `reused` replace calls; lengths: (N,) in tokens,
     if max_tokens is set."""
@@ -111,5 +112,7 @@ def session_of(
         settle=task.settle,
         order=task.goal != "set",
         min_relevance=telling.least(task.min_relevance),
+        distinct=distinct,
+        negligible=task.negligible,
         reading=telling.reading,
     )

@@ -87,6 +87,12 @@ class Settings(BaseSettings):
     )
     auto_budget: int = Field(200, ge=0, description='largest budget if a request says "auto", within the limit')
     auto_settle: float = Field(0.01, gt=0, lt=1, description='expected loss at which "auto" stops')
+    negligible: float = Field(
+        0.01,
+        ge=0,
+        lt=1,
+        description="share of the best document's relevance below which max_tokens leaves documents out",
+    )
     encoder: EncoderSettings = Field(default_factory=EncoderSettings)
     retriever: RetrieverSettings = Field(default_factory=RetrieverSettings)
     milvus: MilvusSettings = Field(default_factory=MilvusSettings)

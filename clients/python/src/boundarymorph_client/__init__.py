@@ -33,6 +33,7 @@ from boundarymorph_client.errors import (
 )
 from boundarymorph_client.models import (
     DeleteReport,
+    Distinct,
     ExplainedCall,
     ExplainedPool,
     ExplainedRound,
@@ -64,6 +65,7 @@ __all__ = [
     "CostCeiling",
     "DeadlineExceeded",
     "DeleteReport",
+    "Distinct",
     "EmptyIndex",
     "EncoderUnavailable",
     "ExplainedCall",

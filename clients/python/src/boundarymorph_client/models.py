@@ -45,6 +45,15 @@ class UploadedDocument(TypedDict, total=False):
     embedding: Vector
 
 
+class Distinct(TypedDict, total=False):
+    """At most `at_most` documents with the same value of the field `by`, or with the same `text`; with `k_counts`
+    "groups", k groups with their best `at_most` documents."""
+
+    by: str
+    at_most: int
+    k_counts: Literal["documents", "groups"]
+
+
 class SelectOptions(TypedDict, total=False):
     """Options of a selection. Exactly one of `index` and `pool` is needed; what is left out is the service's to choose.
 
@@ -56,8 +65,10 @@ class SelectOptions(TypedDict, total=False):
         its words) or `encoder`.
     budget: cross-encoder calls at most; "auto" stops when little is expected to be lost by it.
     k: documents to return; max_tokens: return what fits into so many tokens, instead of k. min_relevance: return only
-        what is more likely than not to be at least so relevant, at most k documents. calibration: by which relevance is
-        a probability; False for none, by default that of the key or of the index.
+        what is more likely than not to be at least so relevant, at most k documents or `max_tokens`. calibration: by
+        which relevance is a probability; False for none, by default that of the key or of the index.
+    distinct: True for no two documents with the same text, or a field of the metadata for one document for each of its
+        values; a `Distinct` says how many, and whether k counts documents or groups.
     spend: where every document fits, `order` (the default) makes calls for the order, `set` makes none.
     method: `trend` or `boundarymorph`. depth: candidates taken from the index. batch_size: documents scored a
         round, or "auto": rounds that grow.
@@ -82,6 +93,7 @@ class SelectOptions(TypedDict, total=False):
     max_tokens: int
     min_relevance: float
     calibration: str | Literal[False]
+    distinct: bool | str | Distinct
     method: str
     depth: int
     filter: Mapping[str, Any]
@@ -111,6 +123,7 @@ class SelectedDocument(Answer):
     cross_encoder_score: float | None
     retrieval_rank: int
     retrieval_score: float
+    group: Any = None
     text: str | None = None
     title: str | None = None
     metadata: dict[str, Any] | None = None

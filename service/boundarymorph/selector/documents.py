@@ -1,0 +1,124 @@
+"""The documents of a task's candidates, as they are read, and what they have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from boundarymorph.inference.executors import Run
+from boundarymorph.retrieval.candidates import Candidates
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.filters import reach
+from boundarymorph.selection import Pool
+from boundarymorph.selection.copies import alike
+
+NOTHING = np.empty(0, dtype=np.intp)
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """At most so many documents of a group. path: of the field of the metadata that names the group, None for the text;
+    a document without it is a group of its own. counts_groups: as in `selection.Distinct`."""
+
+    path: tuple[str, ...] | None = None
+    at_most: int = 1
+    counts_groups: bool = False
+
+    def value(self, document: Document) -> list[object]:
+        """Return the document's value of the field in a list, which is empty if there is none."""
+        return [] if self.path is None else reach(document.metadata, self.path)
+
+
+class Documents:
+    """The documents of a pool that were read so far.
+
+    by_id: these documents. texts: (N,) numbers, equal for documents of which it is known that they have the same title
+    and text. copies: documents whose text another one had before.
+    """
+
+    def __init__(
+        self, pool: Pool, candidates: Candidates, run: Run, documents: Mapping[str, Document] | None = None
+    ) -> None:
+        """run: runs what is slow in threads; documents: those that came with the pool, by id."""
+        self.by_id = dict(documents or {})
+        self.texts: NDArray[np.intp] = np.arange(len(pool))
+        self.copies = 0
+        self._pool = pool
+        self._candidates = candidates
+        self._run = run
+        self._first: dict[str, int] = {}
+        self._seen = np.zeros(len(pool), dtype=np.bool_)
+
+    async def read(self, positions: NDArray[np.intp], likely: NDArray[np.intp] = NOTHING) -> NDArray[np.intp]:
+        """Read the documents at these positions, and those whose text may be the same. Returns the positions of all.
+
+        likely: positions of documents that a trip brings in addition, if there is one.
+        """
+        if positions.size and not self._candidates.texts_at_hand:
+            suspects = await self._run(self._suspects, positions)
+            positions = np.concatenate([positions, np.setdiff1d(suspects, positions)])
+        if missing := self._missing(positions):
+            missing = list(dict.fromkeys([*missing, *self._missing(likely)]))
+            self.by_id.update(await self._candidates.documents(missing))
+        for position, document in zip(positions.tolist(), self.at(positions), strict=True):
+            if document is not None and not self._seen[position]:
+                self.texts[position] = self._first.setdefault(document.content, position)
+                self.copies += int(self.texts[position] != position)
+        self._seen[positions] = True
+        return positions
+
+    def at(self, positions: NDArray[np.intp]) -> list[Document | None]:
+        """Return the documents at these positions, None for each that is deleted or was not read."""
+        return [self.by_id.get(self._pool.ids[position]) for position in positions.tolist()]
+
+    def deleted(self, positions: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return those of these positions, which were read, at which there is no document."""
+        return positions[[document is None for document in self.at(positions)]]
+
+    async def read_groups(self, grouping: Grouping) -> NDArray[np.intp] | None:
+        """Read what tells the groups of all documents. Returns (N,) numbers, equal for those of one group; None for
+        `texts`, of which more may become known."""
+        everything = np.arange(len(self._pool))
+        if grouping.path is None:
+            suspects = everything if self._candidates.texts_at_hand else await self._run(self._suspects, everything)
+            await self.read(suspects)
+            return None
+        await self.read(everything)
+        return await self._run(self._numbered, grouping)
+
+    def _missing(self, positions: NDArray[np.intp]) -> list[str]:
+        """Return the ids of those of these documents that are to be read."""
+        return [id for id in map(self._pool.ids.__getitem__, positions.tolist()) if id not in self.by_id]
+
+    def _numbered(self, grouping: Grouping) -> NDArray[np.intp]:
+        first: dict[bytes, int] = {}
+        groups = np.arange(len(self._pool))
+        for position, document in enumerate(self.at(groups)):
+            for value in () if document is None else grouping.value(document):
+                groups[position] = first.setdefault(orjson.dumps(value, option=orjson.OPT_SORT_KEYS), position)
+        return groups
+
+    def _suspects(self, positions: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Positions whose text was not read and may be one of those at these positions, going by the vectors."""
+        groups = self._alike
+        return np.flatnonzero(np.isin(groups, groups[positions]) & self._several & ~self._seen)
+
+    @cached_property
+    def _alike(self) -> NDArray[np.intp]:
+        return alike(self._pool.embeddings)
+
+    @cached_property
+    def _several(self) -> NDArray[np.bool_]:
+        """Mask of the documents beside whose vector there is another."""
+        several: NDArray[np.bool_] = np.bincount(self._alike, minlength=len(self._pool))[self._alike] > 1
+        return several
+
+
+def texts_of(documents: Sequence[Document | None]) -> list[str]:
+    """Return what the cross-encoder reads of documents, all of which are there."""
+    return [document.content for document in documents if document is not None]

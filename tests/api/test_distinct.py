@@ -1,0 +1,192 @@
+"""POST /select with documents that have something in common, and up to a number of tokens."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import orjson
+import pytest
+
+from boundarymorph.settings import Settings
+from tests.api.service import NDJSON, answer, filled, problem
+from tests.scoring.fakes import score_of
+
+QUERY, COUNT = "distinct", 60
+POOL: list[dict[str, Any]] = [
+    {
+        "id": f"c{number}",
+        "text": f"chunk {number if number % 4 else 0}",  # every fourth is a copy of the first
+        "metadata": {"page": {"url": f"p{number // 6}"}} if number < 54 else {},
+        "tokens": 5 + number % 7,
+    }
+    for number in range(COUNT)
+]
+SCORES = {chunk["id"]: score_of(QUERY, chunk["text"]) for chunk in POOL}
+PAGES = {chunk["id"]: chunk["metadata"].get("page", {}).get("url", chunk["id"]) for chunk in POOL}
+TEXTS = {chunk["id"]: chunk["text"] for chunk in POOL}
+BEST = sorted(SCORES, key=lambda id: -SCORES[id])
+
+
+def best_of(groups: dict[str, str], k: int, at_most: int) -> list[float]:
+    """The scores of the best set by hand."""
+    taken = Counter[str]()
+    chosen: list[float] = []
+    for id in BEST:
+        if taken[groups[id]] < at_most and len(chosen) < k:
+            taken[groups[id]] += 1
+            chosen.append(SCORES[id])
+    return chosen
+
+
+@pytest.fixture(params=["pool", "index"])
+async def source(client: httpx.AsyncClient, request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The chunks in the request, or in a real index."""
+    if request.param == "pool":
+        return {"pool": POOL}
+    answer(await client.put("/indexes/chunks"))
+    lines = b"\n".join(orjson.dumps({key: chunk[key] for key in ("id", "text", "metadata")}) for chunk in POOL)
+    answer(await client.post("/indexes/chunks/documents", content=lines, headers=NDJSON))
+    return {"index": "chunks"}
+
+
+async def select(client: httpx.AsyncClient, **request: Any) -> dict[str, Any]:
+    return answer(await client.post("/select", json={"query": QUERY, "budget": 100, **request}))
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+async def test_copies_are_one_call(client: httpx.AsyncClient, source: dict[str, Any], reuse: bool) -> None:
+    body = await select(client, **source, k=COUNT, reuse=reuse)
+    assert body["usage"]["cross_encoder_calls"] == len(set(TEXTS.values())) == 46
+    found = {document["id"]: document["cross_encoder_score"] for document in body["documents"]}
+    assert found == SCORES
+
+
+@pytest.mark.parametrize("budget", [0, 12, 100])
+@pytest.mark.parametrize(
+    ("distinct", "groups", "at_most"),
+    [
+        (True, TEXTS, 1),
+        ("text", TEXTS, 1),
+        ({"at_most": 3}, TEXTS, 3),
+        ("page.url", PAGES, 1),
+        ({"by": "page.url", "at_most": 2}, PAGES, 2),
+    ],
+)
+async def test_no_more_of_a_group(
+    client: httpx.AsyncClient, source: dict[str, Any], distinct: Any, groups: dict[str, str], at_most: int, budget: int
+) -> None:
+    body = await select(client, **source, k=10, distinct=distinct, budget=budget)
+    documents = body["documents"]
+    counts = Counter(groups[document["id"]] for document in documents)
+    assert len(documents) == 10 and max(counts.values()) <= at_most
+    if budget == 100:
+        assert [document["relevance"] for document in documents] == best_of(groups, 10, at_most)
+        assert body["expected_loss"] == 0
+    for document in documents:
+        page = PAGES[document["id"]] if PAGES[document["id"]] != document["id"] else None
+        assert document["group"] == (page if groups is PAGES else None)
+
+
+async def test_as_many_as_there_are_groups(client: httpx.AsyncClient, source: dict[str, Any]) -> None:
+    """9 pages and 6 chunks without one, which all fit, while which chunk of a page is a question for the budget."""
+    body = await select(client, **source, k=50, distinct="page.url")
+    assert sorted(Counter(PAGES[document["id"]] for document in body["documents"]).values()) == [1] * 15
+    assert [document["relevance"] for document in body["documents"]] == best_of(PAGES, 50, 1)
+
+
+async def test_groups_as_k_counts_them(client: httpx.AsyncClient, source: dict[str, Any]) -> None:
+    body = await select(client, **source, k=3, distinct={"by": "page.url", "at_most": 4, "k_counts": "groups"})
+    leaders = list(dict.fromkeys(PAGES[id] for id in BEST))[:3]
+    expected = [[id for id in BEST if PAGES[id] == page][:4] for page in leaders]
+    assert {document["id"] for document in body["documents"]} >= {page[0] for page in expected}
+    assert [d["relevance"] for d in body["documents"]] == sorted(
+        (SCORES[id] for page in expected for id in page), reverse=True
+    )
+
+
+async def test_a_threshold_and_a_stream(client: httpx.AsyncClient, source: dict[str, Any]) -> None:
+    least = SCORES[BEST[20]]
+    body = await select(client, **source, k=50, distinct="page.url", min_relevance=least, budget=100)
+    assert [d["relevance"] for d in body["documents"]] == [s for s in best_of(PAGES, 50, 1) if s >= least]
+    request = {"query": QUERY, **source, "budget": 20, "k": 10, "distinct": "page.url"}
+    response = await client.post("/select", json=request, headers={"accept": "text/event-stream"})
+    for line in response.text.splitlines():
+        if line.startswith("data:") and "ids" in (event := orjson.loads(line[5:])):
+            assert max(Counter(PAGES[id] for id in event["ids"]).values()) == 1
+
+
+async def test_a_field_that_none_has(client: httpx.AsyncClient, source: dict[str, Any]) -> None:
+    body = await select(client, **source, k=10, distinct="pgae")
+    assert [document["relevance"] for document in body["documents"]] == best_of({id: id for id in BEST}, 10, 1)
+    assert "no candidate has the field 'pgae' in its metadata" in body["warnings"]
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"distinct": {"by": "a..b"}}, "distinct.by"),
+        ({"distinct": ""}, "distinct"),
+        ({"distinct": 3}, "distinct"),
+        ({"distinct": {"at_most": 0}}, "at_most"),
+        ({"distinct": {"k_counts": "pages"}}, "k_counts"),
+        ({"distinct": {"atmost": 1}}, "atmost"),
+        ({"distinct": {"by": "page", "k_counts": "groups"}, "max_tokens": 100}, "k_counts"),
+    ],
+)
+async def test_what_is_refused(client: httpx.AsyncClient, given: dict[str, Any], named: str) -> None:
+    response = await client.post("/select", json={"query": QUERY, "pool": POOL, **given})
+    problem(response, 422, "invalid-input")
+    assert named in response.text
+
+
+async def test_no_more_than_k_may_have_in_all(tmp_path: Path) -> None:
+    async with filled(Settings(data_directory=tmp_path, k=10, limits={"k": 20})) as client:
+        for distinct, k, fits in (
+            ({"at_most": 20}, 10, True),
+            ({"at_most": 21}, 10, False),
+            ({"by": "page.url", "at_most": 2, "k_counts": "groups"}, None, True),
+            ({"by": "page.url", "at_most": 3, "k_counts": "groups"}, None, False),
+            ({"by": "page.url", "at_most": 3, "k_counts": "groups"}, 6, True),
+        ):
+            request = {"query": QUERY, "pool": POOL, "budget": 2, "distinct": distinct} | ({"k": k} if k else {})
+            response = await client.post("/select", json=request)
+            if fits:
+                answer(response)
+            else:
+                assert "distinct.at_most" in problem(response, 422, "limit-exceeded")
+
+
+class TestTokens:
+    async def test_with_a_threshold(self, client: httpx.AsyncClient) -> None:
+        least = SCORES[BEST[20]]
+        enough = await select(client, pool=POOL, max_tokens=1_000, min_relevance=least)
+        assert {d["id"] for d in enough["documents"]} == {id for id in BEST if SCORES[id] >= least}
+        few = await select(client, pool=POOL, max_tokens=40, min_relevance=least)
+        tokens = sum(chunk["tokens"] for chunk in POOL if chunk["id"] in {d["id"] for d in few["documents"]})
+        assert 30 < tokens <= 40 and all(SCORES[d["id"]] >= least for d in few["documents"])
+
+    async def test_with_groups(self, client: httpx.AsyncClient) -> None:
+        body = await select(client, pool=POOL, max_tokens=60, distinct="page.url")
+        assert max(Counter(PAGES[d["id"]] for d in body["documents"]).values()) == 1
+        assert sum(chunk["tokens"] for chunk in POOL if chunk["id"] in {d["id"] for d in body["documents"]}) <= 60
+
+    async def test_the_rest_is_not_filled_with_what_is_negligible(self, client: httpx.AsyncClient) -> None:
+        known = [1e-5] * COUNT
+        known[3:6] = 0.9, 0.01, 0.008
+        pool = [chunk | {"cross_encoder_score": score} for chunk, score in zip(POOL, known, strict=True)]
+        request = {"pool": pool, "max_tokens": 1_000, "budget": 0}
+        assert [d["id"] for d in (await select(client, **request))["documents"]] == ["c3", "c4"]
+        assert len((await select(client, **request, min_relevance=0))["documents"]) == COUNT
+        assert len((await select(client, **request | {"max_tokens": None, "k": COUNT}))["documents"]) == COUNT
+
+    @pytest.mark.parametrize(("share", "count"), [(0.0, COUNT), (0.5, 1), (1e-5, COUNT), (1.2e-5, 3)])
+    async def test_as_it_is_set(self, tmp_path: Path, share: float, count: int) -> None:
+        known = [1e-5] * COUNT
+        known[3:6] = 0.9, 0.01, 0.008
+        pool = [chunk | {"cross_encoder_score": score} for chunk, score in zip(POOL, known, strict=True)]
+        async with filled(Settings(data_directory=tmp_path, negligible=share)) as client:
+            body = await select(client, pool=pool, max_tokens=1_000, budget=0)
+        assert len(body["documents"]) == count
+        assert np.isfinite(body["expected_loss"])

@@ -1,0 +1,162 @@
+"""At most so many documents of a group."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+
+from boundarymorph.selection import (
+    Config,
+    Distinct,
+    DocumentCapacity,
+    SelectionConfig,
+    SelectionSession,
+    StopReason,
+    TokenCapacity,
+    TrendConfig,
+)
+from boundarymorph.selection.distinct import GroupedCapacity
+from tests.selection.pools import clustered, play
+
+CONFIGS: tuple[Config, ...] = (TrendConfig(), SelectionConfig())
+WORTHS = arrays(np.float64, 7, elements=st.integers(0, 20).map(lambda number: number / 20))
+GROUPS = arrays(np.intp, 7, elements=st.integers(0, 4))
+
+
+def grouped(groups: NDArray[np.intp], k: int, at_most: int) -> GroupedCapacity:
+    return GroupedCapacity(DocumentCapacity(k), groups, np.full(len(groups), at_most))
+
+
+def allowed(groups: NDArray[np.intp], k: int, at_most: int) -> list[list[int]]:
+    """Every largest set."""
+    count = min(k, sum(min(at_most, int((groups == group).sum())) for group in np.unique(groups)))
+    sets = (list(chosen) for chosen in combinations(range(len(groups)), count))
+    return [chosen for chosen in sets if np.bincount(groups[chosen]).max(initial=0) <= at_most]
+
+
+@settings(max_examples=40, deadline=None)
+@given(WORTHS, GROUPS, st.integers(1, 10), st.integers(1, 3))
+def test_the_set_is_the_best_of_all(worth: NDArray[np.float64], groups: NDArray[np.intp], k: int, at_most: int) -> None:
+    capacity, sets = grouped(groups, k, at_most), allowed(groups, k, at_most)
+    chosen = np.flatnonzero(capacity.fill(worth)).tolist()
+    assert chosen in sets
+    assert worth[chosen].sum() == pytest.approx(max(worth[other].sum() for other in sets))
+    assert capacity.holds_all(7) == (sets == [list(range(7))])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    arrays(np.float64, 7, elements=st.integers(0, 1_000).map(lambda number: number / 1_000), unique=True),
+    GROUPS,
+    st.integers(1, 9),
+    st.integers(1, 3),
+)
+def test_a_margin_is_how_far_a_document_is_from_a_change_of_the_set(
+    worth: NDArray[np.float64], groups: NDArray[np.intp], k: int, at_most: int
+) -> None:
+    """By all that a document would have to change alone, against every allowed set, or by half of it, as of two that
+    would change places each goes half of the way."""
+    capacity, sets = grouped(groups, k, at_most), allowed(groups, k, at_most)
+    margin, inside = capacity.margin(worth)
+    assert np.flatnonzero(inside).tolist() == np.flatnonzero(capacity.fill(worth)).tolist()
+    assert (margin[inside] >= 0).all() and (margin[~inside] <= 0).all()
+    best = max(worth[chosen].sum() for chosen in sets)
+    for document in range(7):
+        other = [worth[chosen].sum() for chosen in sets if (document in chosen) != inside[document]]
+        if not other or capacity.holds_all(7):
+            assert margin[document] >= 1 or capacity.holds_all(7)
+            continue
+        distance = best - max(other)  # by so much it would have to change
+        assert distance / 2 - 1e-9 <= abs(margin[document]) <= distance + 1e-9
+
+
+def test_without_groups_it_is_the_capacity_itself() -> None:
+    worth = np.random.default_rng(0).uniform(size=40)
+    for plain in (DocumentCapacity(7), TokenCapacity(np.arange(1.0, 41.0), 90.0)):
+        capacity = GroupedCapacity(plain, np.arange(40), np.ones(40, dtype=np.intp))
+        assert (capacity.fill(worth) == plain.fill(worth)).all()
+        margin, inside = plain.margin(worth)
+        found = capacity.margin(worth)
+        np.testing.assert_allclose(np.diff(found[0]), np.diff(margin))
+        assert (found[1] == inside).all()
+        shares = np.full((2, 40), 0.5)
+        values = np.stack([worth, worth / 2])
+        assert capacity.best(shares, values) == plain.best(shares, values)
+
+
+@pytest.mark.parametrize(("at_most", "within"), [(1, 0.02), (2, 0.06), (5, 0.06)])
+def test_what_the_best_set_is_expected_to_have(at_most: int, within: float) -> None:
+    """Against draws of all outcomes; 60 groups of one to nine documents, of which some are known."""
+    rng = np.random.default_rng(at_most)
+    groups = np.repeat(np.arange(60), rng.integers(1, 10, size=60))
+    count = len(groups)
+    worth = rng.beta(0.6, 2, size=(6, count))
+    worth[:, rng.permutation(count)[:40]] = rng.beta(0.6, 2, size=40)
+    capacity = grouped(groups, 50, at_most)
+    found = capacity.best(np.full((6, count), 1 / 6), worth)
+    drawn = []
+    for _ in range(300):
+        outcome = worth[rng.integers(6, size=count), np.arange(count)]
+        drawn.append(outcome[capacity.fill(outcome)].sum())
+    assert found == pytest.approx(np.mean(drawn), rel=within)
+    assert found <= DocumentCapacity(50).best(np.full((6, count), 1 / 6), worth)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("n", [1, 4])
+def test_calls_choose_among_what_may_be_in_the_set(config: Config, n: int) -> None:
+    """One group holds the first half of the ranking, and only one of it may be in: calls spent on it without that
+    limit go elsewhere."""
+    pool, scores = clustered(200, 12, 6)
+    groups = np.where(np.arange(200) < 100, 0, np.arange(200))
+    plain, limited = (
+        play(SelectionSession(pool, budget=40, k=40, config=config, distinct=distinct), scores, n)
+        for distinct in (None, Distinct(groups))
+    )
+    in_group = [sum(groups[seen.document] == 0 for seen in session.history) for session in (plain, limited)]
+    assert in_group[1] < in_group[0]
+    best = grouped(groups, 40, 1).fill(scores)
+    plain_set = grouped(groups, 40, 1).fill(np.where(plain.belief.scored, scores, plain.belief.mean))
+    assert (
+        scores[limited.selection().documents].sum() / scores[best].sum() > scores[plain_set].sum() / scores[best].sum()
+    )
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_groups_as_k_counts_them(config: Config) -> None:
+    """With all scores known: the k groups with the best documents, and the best three of each."""
+    pool, scores = clustered(100, 8, 5)
+    groups = np.arange(100) // 7
+    known = dict(enumerate(scores.tolist()))
+    session = SelectionSession(pool, budget=0, k=4, config=config, known=known, distinct=Distinct(groups, 3, True))
+    assert session.stop_reason is StopReason.BUDGET and session.expected_loss() == 0
+    best_of = {group: np.flatnonzero(groups == group)[np.argsort(-scores[groups == group])] for group in range(15)}
+    leading = sorted(best_of, key=lambda group: -scores[best_of[group][0]])[:4]
+    expected = sorted(int(document) for group in leading for document in best_of[group][:3])
+    assert sorted(session.selection().documents.tolist()) == expected
+
+
+def test_by_text_it_follows_what_is_learned_of_the_texts() -> None:
+    pool, scores = clustered(60, 8, 5)
+    texts = np.arange(60) // 3 * 3
+    session = SelectionSession(pool, budget=60, k=20, config=TrendConfig(), distinct=Distinct())
+    assert len(session.selection().documents) == 20
+    session.same_texts(texts)
+    play(session, scores[texts], 5)
+    chosen = session.selection().documents
+    assert len(chosen) == 20 == len(set(texts[chosen])) and session.spent == 20
+
+
+def test_what_is_negligible_beside_the_best() -> None:
+    pool, scores = clustered(40, 8, 5)
+    scores[:] = 1e-4
+    scores[3], scores[7], scores[9] = 0.9, 0.0091, 0.0089
+    known = dict(enumerate(scores.tolist()))
+    for k in (DocumentCapacity(20), TokenCapacity(np.arange(1.0, 41.0), 300.0)):
+        session = SelectionSession(pool, budget=0, k=k, known=known, negligible=0.01)
+        assert sorted(session.selection().documents.tolist()) == [3, 7]
+        assert session.expected_loss() == 0
