@@ -8,7 +8,7 @@ DEVELOPMENT := $(VENV)/.installed-dev
 with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $(1): $(2)")
 
 .PHONY: help setup demo serve test compare-answers test-faults test-faults-milvus compatibility fuzz check audit lock check-deploy dashboard images compose test-ray test-milvus wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-sessions bench-overhead bench-select bench-scorer bench-rerank \
-	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-ray bench-overload load load-open capacity soak-scorer soak-index soak-models soak-tests gpu-check \
+	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-ray bench-overload load load-open capacity soak-scorer soak-index soak-models soak-leavers soak-tests gpu-check \
 	evaluation evaluation-held-out evaluation-calibration evaluation-options evaluation-order evaluation-rerank evaluation-judge evaluation-agents clean
 
 help:  ## this list
@@ -211,6 +211,9 @@ soak-index: setup  ## five minutes of upserts and deletions under 20 readers, th
 
 soak-models: setup  ## the state machines for an hour, with random seeds; OPTIONS="--minutes 5 --only queue"
 	$(BIN)/python -m tests.stateful.soak $(OPTIONS)
+
+soak-leavers: setup  ## callers who begin, read some bytes, stop reading, leave and come again, for an hour; OPTIONS="--minutes 10"
+	$(BIN)/python -m tests.system.leavers $(OPTIONS)
 
 soak-tests: setup  ## the tests that `make test` has in short: more kills, more damaged input; ten minutes
 	$(BIN)/python -m pytest -n auto --dist loadfile --timeout 0 --hypothesis-profile soak \
