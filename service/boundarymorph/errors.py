@@ -215,3 +215,8 @@ class NotReady(BoundaryMorphError):
     """The models are still loading, or have failed."""
 
     slug = "not-ready"
+
+    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
+        """retry_after: seconds after which to try again."""
+        super().__init__(message)
+        self.retry_after = retry_after

@@ -123,7 +123,6 @@ CASES = {
     "waiting": Case(1, at_a_time, 429, "overloaded", others=(("sessions", 2), ("key_share", 1)), total=3),
     "key_sessions": Case(2, at_a_time, 429, "overloaded", others=(("sessions", 4),)),
     "key_share": Case(0.75, at_a_time, 429, "overloaded", others=(("sessions", 4), ("waiting", 0)), total=3),
-    "deadline_seconds": Case(3, select(deadline_ms=lambda size: 1_000 * size)),
     "texts": Case(3, to_score),
     "bytes_in_hand": Case(2_048, bodies_at_a_time, 429, "overloaded", others=(("body_bytes", 1_536), ("key_share", 1))),
 }
@@ -133,7 +132,18 @@ OF_CONNECTIONS = {"connections", "head_bytes"}  # tests/server/test_connections.
 
 
 def test_none_is_forgotten() -> None:
-    assert set(CASES) | OF_CONNECTIONS == set(Limits.model_fields)
+    assert set(CASES) | OF_CONNECTIONS | {"deadline_seconds"} == set(Limits.model_fields)
+
+
+@pytest.mark.parametrize("path", ["/select", "/v1/rerank"])
+async def test_a_longer_deadline_is_cut(path: str, tmp_path: Path) -> None:
+    """A client whose timeout is longer gets its answer by then, not an error."""
+    limits = Limits(deadline_seconds=3)
+    settings = Settings(data_directory=tmp_path, deadline_seconds=2, limits=limits)
+    assert [settings.seconds_of(asked) for asked in (None, 2_999.0, 3_001.0)] == [2, 2.999, 3]
+    async with client_under(settings, scorer=False) as client:
+        body = {"query": "q", "deadline_ms": 86_400_000}
+        answer(await client.post(path, json=body | {"pool" if path == "/select" else "documents": ["a", "b"]}))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from openapi_spec_validator import validate
 
 from boundarymorph.access import keys
 from boundarymorph.access.keys import Scope
-from boundarymorph.errors import ModelUnavailable
+from boundarymorph.errors import ModelUnavailable, NotReady
 from boundarymorph.server.app import create_app
 from boundarymorph.server.composition import AllInOne
+from boundarymorph.server.lifecycle import Lifecycle
 from boundarymorph.settings import RateLimitSettings, Settings
 from tests.api.service import answer, fake_service, problem, serving, starting, texts
 from tests.patience import PATIENCE
@@ -64,6 +66,38 @@ class TestStarting:
             may_go_on.set()
             assert (await until(client, "ok")).status_code == 200
             answer(await client.post("/select", json={"query": "q", "pool": texts(3)}))
+
+    async def test_what_needs_no_model_is_served_as_soon_as_it_is_built(
+        self, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Though the encoder, as if it were elsewhere, has not answered."""
+        asked, may_go_on = asyncio.Event(), asyncio.Event()
+
+        async def away(encoder: SeededEncoder) -> None:
+            asked.set()
+            await may_go_on.wait()
+
+        monkeypatch.setattr(SeededEncoder, "check", away)
+        async with starting(settings, fake_service) as client:
+            await asked.wait()
+            assert (await client.put("/indexes/new", json={"dimension": 4})).status_code == 201
+            assert [index["name"] for index in answer(await client.get("/indexes"))["indexes"]] == ["new"]
+            assert answer(await client.get("/info"))["model_id"] == "seeded"
+            pool = {"query": "q", "pool": texts(3), "k": 2}
+            assert len(answer(await client.post("/select", json=pool | {"budget": 0}))["documents"]) == 2
+            for more in ({"budget": 1}, {"budget": 0, "vectors": "encoder"}):
+                problem(await client.post("/select", json=pool | more), 503, "not-ready")
+            problem(await client.post("/select", json={"query": "q", "index": "new", "budget": 0}), 503, "not-ready")
+            may_go_on.set()
+            await until(client, "ok")
+            answer(await client.post("/select", json=pool | {"budget": 1}))
+
+    def test_a_caller_is_told_to_wait_as_long_as_it_has_taken(self, settings: Settings) -> None:
+        for so_far, seconds in ((0.0, 1), (7.5, 8), (300.0, 30)):
+            waiting = Lifecycle(settings, begun=time.monotonic() - so_far)
+            with pytest.raises(NotReady) as raised:
+                waiting.require()
+            assert raised.value.retry_after in (seconds, seconds + 1)
 
     async def test_ready_only_after_the_probe(self, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
         asked, may_go_on = asyncio.Event(), asyncio.Event()

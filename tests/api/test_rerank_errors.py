@@ -145,11 +145,10 @@ async def test_limits(client: httpx.AsyncClient, field: str, path: str) -> None:
         (request(field, ["a"] * 5), request(field, ["a"] * 6)),
         (request(field, ["a" * 200]), request(field, ["a" * 201])),
         (request(field, ["a"], budget=4), request(field, ["a"], budget=5)),
-        (request(field, ["a"], deadline_ms=10_000), request(field, ["a"], deadline_ms=10_001)),
     ):
         assert (await client.post(path, json=most)).is_success
         message = said(await client.post(path, json=over), field, 422)
-        assert "over this service's limit" in message and message.startswith((field, "budget", "deadline_ms"))
+        assert "over this service's limit" in message and message.startswith((field, "budget"))
     long = {"text": "q" * 51} if field == "passages" else "q" * 51
     assert "query" in said(await client.post(path, json=request(field, ["a"]) | {"query": long}), field, 422)
     response = await client.post(path, content=b" " * 10_001)

@@ -373,7 +373,8 @@ class TestGateway:
         async with in_front_of(url) as client, asyncio.timeout(PATIENCE):
             while url not in ((await client.get("/readyz")).json()["detail"] or ""):  # noqa: ASYNC110 - as users wait
                 await asyncio.sleep(0.005)
-            problem(await client.get("/indexes"), 503, "not-ready")
+            problem(await client.post("/select", json={"query": "q", "index": "texts"}), 503, "not-ready")
+            problem(await client.get("/indexes"), 503, "retriever-unavailable")
         async with on_socket(create_retriever_app(Settings(data_directory=tmp_path), build=fake_retrieval)) as url:
             gateway = in_front_of(url)
             client = await gateway.__aenter__()

@@ -170,5 +170,7 @@ async def test_a_service_that_waits_names_nobody(tmp_path: Path, monkeypatch: py
     app = create_app(Settings(data_directory=tmp_path), build=lambda *_: Elsewhere())
     async with client_of(app) as client:
         await asked.wait()
-        assert "no retriever is able to work now" in problem(await client.get("/indexes"), 503, "not-ready")
+        assert "no retriever is able to work now" in problem(
+            await client.post("/select", json={"query": "q", "index": "i"}), 503, "not-ready"
+        )
         assert "10.0.0.5" in (await client.get("/readyz")).text

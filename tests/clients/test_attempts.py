@@ -59,9 +59,11 @@ class TestPauses:
         assert pauses[0] == FIRST_PAUSE
         assert max(pauses) == LONGEST_PAUSE
 
-    def test_follow_no_date_beyond_any_calendar(self) -> None:
-        tried = attempts(SELECT, clock=Clock(0.0), chance=1)
-        assert tried.after_answer(refusal(429, "Wed, 21 Oct 2015 12:00:30 +99999999999999")) == FIRST_PAUSE
+    @pytest.mark.parametrize("never", ["Wed, 21 Oct 2015 12:00:30 +99999999999999", "-5"])
+    def test_follow_no_time_that_there_is_not(self, never: str) -> None:
+        answered = refusal(429, never)
+        assert attempts(SELECT, clock=Clock(0.0), chance=1).after_answer(answered) == FIRST_PAUSE
+        assert of_response(answered).retry_after is None
 
     def test_end_before_the_deadline(self) -> None:
         clock = Clock(0.0)

@@ -33,6 +33,7 @@ PRELOADED = (
     "boundarymorph.server.process",
     "boundarymorph.server.app",
     "boundarymorph.api.indexes",
+    "boundarymorph.retrieval.words.vectors",
     "tests.weights",
     "uvicorn.protocols.websockets.auto",
     "uvloop",

@@ -55,6 +55,7 @@ class Endpoint:
             started.set_exception(NotInstalled(f"/mcp needs {error.name}: pip install 'boundarymorph[mcp]'"))
             return
         except Exception as error:
+            self._manager = None  # the next request tries again: there may have been no descriptor for a file
             started.set_exception(error)
             return
         async with manager.run():

@@ -45,7 +45,7 @@ class Service(Protocol[Built]):
     """The process of a route, and its parts once they are ready."""
 
     def health(self) -> Ready: ...
-    def require(self) -> Built: ...
+    def require(self, *, probed: bool = True) -> Built: ...
 
 
 class Selecting(Protocol):
@@ -170,19 +170,20 @@ def permitted(request: Request) -> Caller:
     return found
 
 
-async def selector(request: Request) -> Selector:
-    found: Service[Selecting] = await service(request)
-    return found.require().selector
-
-
 async def selecting(request: Request) -> Selecting:
     found: Service[Selecting] = await service(request)
     return found.require()
 
 
+async def built(request: Request) -> Selecting:
+    """For what needs no model, and no other process."""
+    found: Service[Selecting] = await service(request)
+    return found.require(probed=False)
+
+
 async def indexes(request: Request) -> Indexes:
     found: Service[Indexes] = await service(request)
-    return found.require()
+    return found.require(probed=False)
 
 
 async def scorer(request: Request) -> BatchingScorer:
@@ -191,19 +192,20 @@ async def scorer(request: Request) -> BatchingScorer:
 
 
 async def retriever(request: Request) -> Retriever:
-    return ObservedRetriever((await indexes(request)).retriever)
+    found: Service[Indexes] = await service(request)
+    return ObservedRetriever(found.require().retriever)
 
 
 async def forwarder(request: Request) -> Forwarder:
     found: Service[Forwarding] = await service(request)
-    return found.require().retriever
+    return found.require(probed=False).retriever
 
 
 AccessOf = Annotated[Access, Depends(access)]
 ServiceOf = Annotated[Service[Any], Depends(service)]
 CallerOf = Annotated[str, Depends(allowed(Scope.SELECT))]
+BuiltOf = Annotated[Selecting, Depends(built)]
 SelectingOf = Annotated[Selecting, Depends(selecting)]
-SelectorOf = Annotated[Selector, Depends(selector)]
 IndexesOf = Annotated[Indexes, Depends(indexes)]
 ScorerOf = Annotated[BatchingScorer, Depends(scorer)]
 RetrieverOf = Annotated[Retriever, Depends(retriever)]

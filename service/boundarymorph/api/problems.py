@@ -132,7 +132,7 @@ async def typed(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, errors.BoundaryMorphError)
     status = _status(error)
     _log(error)
-    seconds = error.retry_after if isinstance(error, errors.Overloaded) else 1.0
+    seconds = error.retry_after if isinstance(error, errors.Overloaded | errors.NotReady) else 1.0
     again = status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS) and math.isfinite(seconds)
     headers = {"Retry-After": str(math.ceil(seconds))} if again else None
     if status == HTTPStatus.UNAUTHORIZED:

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
 from boundarymorph.api import examples, openapi, problems
-from boundarymorph.api.dependencies import AccessOf, CallerOf, SelectorOf, permitted
+from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, ServiceOf, permitted
 from boundarymorph.api.select_schemas import RoundEvent, SelectRequest, SelectResponse
 from boundarymorph.api.translate import event_of, response_of, task_of
 from boundarymorph.errors import BoundaryMorphError
@@ -38,7 +38,7 @@ EVENTS = "text/event-stream"
     responses={200: openapi.events(), **openapi.problems(401, 403, 404, 409, 413, 422, 429, 502, 503, 504)},
 )
 async def select(
-    request: Request, response: Response, access: AccessOf, caller: CallerOf, selector: SelectorOf
+    request: Request, response: Response, access: AccessOf, caller: CallerOf, service: ServiceOf, parts: BuiltOf
 ) -> SelectResponse | Response:
     """Takes candidates from an index or from the request. Returns the set, most relevant first, each document with its
     score or with the one expected from its scored neighbours. If the caller disconnects, the work ends. With
@@ -51,19 +51,21 @@ async def select(
         with watch.stage("parse"):
             wanted, task = await access.work.parsing.run(_parse, body, access, caller, arrival)
             task = replace(task, tenant=permitted(request).tenant)
+        if task.budget or wanted.index is not None or (wanted.vectors or access.settings.vectors) == "encoder":
+            service.require()  # else it needs no model
         if wanted.index is not None:
             permitted(request).require(wanted.index)
         turn = access.admission.turn(CALLER.get(), priority=wanted.priority, deadline=task.deadline.moment)
         explain = bool(wanted.explain)
         answer = partial(response_of, task=task, explain=explain)
         if EVENTS in request.headers.get("accept", ""):
-            steps = await held.enter_async_context(aclosing(selector.steps(task, watch)))
+            steps = await held.enter_async_context(aclosing(parts.selector.steps(task, watch)))
             first = await bodies.while_connected(request, _begun(steps, watch, turn, held))
             kept = held.pop_all()
             events = _events(request, first, steps, kept, partial(event_of, explain=explain), answer)
             return _Events(events, kept)
 
-        result = await bodies.while_connected(request, selected(selector, task, watch, turn))
+        result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
     response.headers[STATUS_HEADER] = result.status.value
     return answer(result)
 

@@ -55,9 +55,7 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
     """
     limits = settings.limits
     batch_size = settings.batch_size if request.batch_size is None else request.batch_size
-    seconds = settings.deadline_seconds if request.deadline_ms is None else request.deadline_ms / 1e3
-    longest = math.floor(1e3 * limits.deadline_seconds)
-    bound("deadline_ms", math.ceil(request.deadline_ms or 0), longest, "ms (limits.deadline_seconds)")
+    seconds = settings.seconds_of(request.deadline_ms)
     task = SelectionTask(
         query=request.query,
         candidates=_candidates(request, settings),

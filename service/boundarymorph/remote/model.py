@@ -135,6 +135,12 @@ class RemoteModel:
         first = self._servers[0]
         return self.identity or f"{first.dialect.name}:{first.endpoint.model or urlsplit(first.base).netloc}"
 
+    @property
+    def max_length(self) -> int | None:
+        """The least number of tokens that one of the servers reads; None if none of them says."""
+        lengths = (server.description.length for server in self._servers if server.description is not None)
+        return min((length for length in lengths if length is not None), default=None)
+
     async def connect(self) -> None:
         """Fetch the descriptions of all servers concurrently; one that fits is enough.
 

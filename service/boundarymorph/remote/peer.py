@@ -232,10 +232,10 @@ def retry_after(header: str | None, now: float) -> float | None:
         seconds = float(header)
     except ValueError:
         try:
-            seconds = parsedate_to_datetime(header).timestamp() - now
+            return max(0.0, parsedate_to_datetime(header).timestamp() - now)
         except (ValueError, OverflowError):
             return None
-    return max(0.0, seconds) if seconds < float("inf") else None
+    return seconds if 0 <= seconds < float("inf") else None
 
 
 def _message(response: Response) -> str:

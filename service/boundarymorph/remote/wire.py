@@ -61,7 +61,8 @@ class Description:
 
     name: model and precision, as far as known; model: how requests name the model; texts: most per request;
     concurrent_texts: how many it takes at a time before it rejects any; revision: of the model; weights: their name on
-    the hub or their folder. The last three are None if the server does not say.
+    the hub or their folder; length: tokens that it reads of a text, with its context. The last four are None if the
+    server does not say.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Description:
     concurrent_texts: int | None = None
     revision: str | None = None
     weights: str | None = None
+    length: int | None = None
 
 
 class Dialect(ABC):
@@ -148,6 +150,7 @@ class TextEmbeddingsInference(Dialect):
             limit(info, "max_concurrent_requests", 0) or None,
             optional_word(revision),
             served,
+            limit(info, "max_input_length", 0) or None,
         )
 
 
@@ -157,7 +160,11 @@ def vllm_description(body: bytes, model: str | None, most_texts: int) -> Descrip
     served, root = word(card, "id"), optional_word(card.get("root"))
     name = served if root in (None, served) else f"{served}={root}"  # it may be served under another name
     return Description(
-        full_name(name, None, None, card.get("max_model_len")), served, most_texts, weights=root or served
+        full_name(name, None, None, card.get("max_model_len")),
+        served,
+        most_texts,
+        weights=root or served,
+        length=limit(card, "max_model_len", 0) or None,
     )
 
 

@@ -223,6 +223,8 @@ def _selector(
     caches: Caches,
     encoder: Callable[[], str | None] = lambda: None,
 ) -> Selector:
+    import boundarymorph.retrieval.words.vectors  # noqa: F401 - at start: later there may be no descriptor for its files
+
     return Selector(
         ObservedRetriever(retriever),
         scorer,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import math
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from boundarymorph.api.schemas import Ready
@@ -26,6 +28,7 @@ from boundarymorph.telemetry import tracing
 
 # What another process, or the disk, may still become ready for.
 NOT_YET = (ScorerUnavailable, EncoderUnavailable, RetrieverUnavailable, StorageUnavailable, Overloaded)
+LONGEST_PAUSE = 30.0  # seconds after which a caller is told to try again
 TICK = 0.1  # seconds between checks for a signal before the server runs
 log = logging.getLogger(__name__)
 
@@ -67,6 +70,7 @@ class Lifecycle:
     draining: bool = False
     listen_when_ready: bool = False
     readiness: Readiness | None = None
+    begun: float = field(default_factory=time.monotonic)
 
     async def live(self, build: Build) -> None:
         """Start, and from then on keep probing the parts."""
@@ -106,12 +110,16 @@ class Lifecycle:
         missing = None if self.readiness is None else self.readiness.missing
         return Ready(status="ok" if missing is None else "unready", detail=missing, parts=parts)
 
-    def require(self) -> Part:
-        """Return the parts. Raises NotReady before they have answered a first probe, and after a failure."""
-        if self.built is None or not self.ready:
-            if self.failure is not None:
-                raise NotReady("the service could not start, or failed; its log says why")
-            raise NotReady(f"{self.waiting}; try again in a second")
+    def require(self, *, probed: bool = True) -> Part:
+        """Return the parts. Raises NotReady until they have answered a first probe, or, if not `probed`, until they are
+        built, and after a failure."""
+        if self.failure is not None:
+            raise NotReady("the service could not start, or failed; its log says why")
+        if self.built is None or (probed and not self.ready):
+            # As long as it has taken so far: nobody knows how long a model takes, or when another process comes.
+            seconds = math.ceil(min(max(time.monotonic() - self.begun, 1.0), LONGEST_PAUSE))
+            again = "in a second" if seconds == 1 else f"in {seconds} seconds"
+            raise NotReady(f"{self.waiting}; try again {again}", retry_after=seconds)
         return self.built
 
     async def may_listen(self) -> None:

@@ -44,7 +44,7 @@ class Limits(BaseModel, extra="forbid"):
         description="most that one key gets of a bound that keys share, while no other has any of it; 1: all",
     )
     deadline_seconds: float = Field(
-        600.0, ge=0.001, allow_inf_nan=False, description="longest deadline_ms of a selection"
+        600.0, ge=0.001, allow_inf_nan=False, description="longest time of a selection, whatever its deadline_ms"
     )
     texts: int = Field(512, ge=1, description="texts in one call of a scorer")
     connections: int | None = Field(

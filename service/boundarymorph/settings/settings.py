@@ -140,6 +140,12 @@ class Settings(BaseSettings):
                 raise ValueError(f"{name} is {default:,}, over limits.{limit}, which is {most:,}")
         return self
 
+    def seconds_of(self, deadline_ms: float | None) -> float:
+        """Return the time of a request with this deadline: at most limits.deadline_seconds, by which whoever would wait
+        for longer is answered too."""
+        seconds = self.deadline_seconds if deadline_ms is None else deadline_ms / 1e3
+        return min(seconds, self.limits.deadline_seconds)
+
     @property
     def sessions(self) -> int:
         """Concurrent selections in one process. On a few cores, more of them only delay each other."""

@@ -54,6 +54,14 @@ async def scoring(*servers: Server, **options: Any) -> AsyncIterator[RemoteScore
         await scorer.close()
 
 
+@pytest.mark.parametrize(("wire", "length"), [(Tei(), 512), (Vllm(), 8_192), (Ours(), None)])
+async def test_what_it_reads_is_what_its_server_says(wire: Wire, length: int | None) -> None:
+    async with running(wire) as servers, scoring(*servers) as scorer:
+        assert scorer.max_length is None
+        await scorer.connect()
+        assert scorer.max_length == length
+
+
 async def check(scorer: RemoteScorer, texts: list[str] = TEXTS) -> None:
     np.testing.assert_array_equal((await scorer.score(QUERY, texts)).values, [score_of(QUERY, t) for t in texts])
 

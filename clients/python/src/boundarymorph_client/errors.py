@@ -208,7 +208,8 @@ def _seconds(header: str | None) -> float | None:
     if header is None:
         return None
     try:
-        return max(0.0, float(header))
+        seconds = float(header)
+        return seconds if seconds >= 0 else None
     except ValueError:
         pass
     try:

@@ -46,7 +46,7 @@ def task_of(
     budget = _budget(request, count, settings)
     degrade = request.on_failure == "degrade"
     exhaustive = budget >= count and not degrade  # the answer then needs only the scores
-    seconds = settings.deadline_seconds if request.deadline_ms is None else request.deadline_ms / 1e3
+    seconds = settings.seconds_of(request.deadline_ms)
     return SelectionTask(
         query=wanted.query,
         candidates=partial(
@@ -121,8 +121,6 @@ def _check(request: RerankRequest, wanted: Wanted, limits: Limits, field: str) -
     longest = max(map(len, wanted.texts))
     bound(field, longest, limits.text_characters, "characters each")
     bound("k", request.k or 0, limits.k, "documents")
-    longest_deadline = math.floor(1e3 * limits.deadline_seconds)
-    bound("deadline_ms", math.ceil(request.deadline_ms or 0), longest_deadline, "ms (limits.deadline_seconds)")
     if isinstance(request.budget, int):
         bound("budget", request.budget, limits.budget, "calls")
 

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
 from boundarymorph.api import openapi, problems
-from boundarymorph.api.dependencies import AccessOf, CallerOf, SelectingOf, permitted
+from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, SelectingOf, permitted
 from boundarymorph.api.rerank import documents, nim, tei
 from boundarymorph.api.rerank.common import Dialect, RerankRequest, Wanted
 from boundarymorph.api.rerank.core import ranking_of, task_of
@@ -78,11 +78,12 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Se
     dependencies=[Depends(speaking(tei.TEI))],
     responses={status: {"model": tei.TeiError} for status in (401, 403, 429, 503)},
 )
-async def info(access: AccessOf, caller: CallerOf, parts: SelectingOf) -> tei.TeiInfo:
+async def info(access: AccessOf, caller: CallerOf, parts: BuiltOf) -> tei.TeiInfo:
     """Return the cross-encoder and the limits of one request."""
     settings, scorer = access.settings, parts.scorer
     model = getattr(scorer, "model", None)  # only scorers in this process have one
-    longest = settings.max_length if model is None else model.max_length
+    known = getattr(scorer if model is None else model, "max_length", None)
+    longest = settings.max_length if known is None else known
     return tei.TeiInfo(
         model_id=scorer.name,
         model_type=tei.RERANKER,

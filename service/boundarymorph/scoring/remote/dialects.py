@@ -59,7 +59,8 @@ class BoundaryMorph(Dialect):
         if model not in (None, name, family):
             raise Unusable(f"it serves {name}, not {model}")
         revision = rest.partition("/")[0] or name  # the name is complete either way
-        return Description(name, family, limit(info, "max_texts", self.most_texts), revision=revision)
+        length = limit(info, "max_length", 0) or None
+        return Description(name, family, limit(info, "max_texts", self.most_texts), revision=revision, length=length)
 
 
 class TextEmbeddingsInference(wire.TextEmbeddingsInference):
