@@ -215,6 +215,10 @@ soak-models: setup  ## the state machines for an hour, with random seeds; OPTION
 soak-leavers: setup  ## callers who begin, read some bytes, stop reading, leave and come again, for an hour; OPTIONS="--minutes 10"
 	$(BIN)/python -m tests.system.leavers $(OPTIONS)
 
+soak-shapes: setup  ## JSON bodies of every shape and up to 32 MiB to every route for ten minutes -> build/bench/soak-shapes.jsonl
+	mkdir -p build/bench
+	$(BIN)/python -m tests.fuzz.shapes --minutes 10 $(OPTIONS) > build/bench/soak-shapes.jsonl
+
 soak-tests: setup  ## the tests that `make test` has in short: more kills, more damaged input; ten minutes
 	$(BIN)/python -m pytest -n auto --dist loadfile --timeout 0 --hypothesis-profile soak \
 		tests/system/test_kill.py tests/fuzz/test_streams.py tests/retrieval tests/selection tests/api/test_fuzz.py

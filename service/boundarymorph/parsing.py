@@ -14,7 +14,6 @@ PIECE_BYTES = 2**18  # parsed at a time, since no other thread runs meanwhile
 OBJECT_BYTES, ARRAY_BYTES = 250, 100  # in memory, without what they contain
 TIMES, LEAST_BYTES = 15, 32 * 2**20  # most memory of objects and arrays: times the body, or this if it is more
 DEEPEST = 200  # nesting, also of `from_json`
-CUT_DEPTH = 3  # objects and arrays down to this depth are cut into pieces
 _CLOSED_BY = {ord("{"): ord("}"), ord("["): ord("]")}
 _BLANK = b" \t\r\n"
 _QUOTE, _BACKSLASH = b'"\\'
@@ -69,13 +68,13 @@ def _cuts(body: bytes, most_numbers: int) -> Iterator[tuple[int, list[bytes]]]:
         mark = body[begin : begin + 1]
         if end - position > 2 * most_numbers:
             _check_numbers(body[position:begin], body[begin:end], most_numbers)
-        if begin - start >= PIECE_BYTES and 0 < len(opened) <= CUT_DEPTH:
+        if begin - start >= PIECE_BYTES and opened:
             comma = body.rfind(b",", max(position, start), begin)
             if comma >= 0:
                 yield comma, opened.copy()
                 start = comma + 1
         if mark == b'"':
-            name = body[begin:end] if len(opened) < CUT_DEPTH else name
+            name = body[begin:end]
         elif mark in b"{[":
             memory += OBJECT_BYTES if mark == b"{" else ARRAY_BYTES
             if memory > most:
@@ -84,7 +83,7 @@ def _cuts(body: bytes, most_numbers: int) -> Iterator[tuple[int, list[bytes]]]:
                     f"take {TIMES} times the size of the body"
                 )
             if end == begin + 1:
-                in_object = 0 < len(opened) < CUT_DEPTH and opened[-1][-1:] == b"{"
+                in_object = opened and opened[-1].endswith(b"{")
                 opened.append(name + b":" + mark if in_object else mark)
                 if len(opened) > DEEPEST:
                     raise LimitExceeded(f"the body is nested more than {DEEPEST} deep")

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import httpx
 import orjson
+from pydantic_core import to_json
 
 from boundarymorph.errors import PROBLEM_TYPE
 
@@ -71,8 +72,8 @@ class Rest:
 
         Raises ToolError.
         """
-        headers = {**self.headers, "accept": EVENTS}
-        request = self.http.build_request("POST", "/select", json=body, headers=headers)
+        headers = {**self.headers, "accept": EVENTS, "content-type": "application/json"}
+        request = self.http.build_request("POST", "/select", content=to_json(body), headers=headers)
         async with self._answer(request) as response:
             name = b""
             async for line in _lines(response):

@@ -45,7 +45,7 @@ class Tool:
 
 
 async def select_documents(call: Call, asked: schemas.SelectDocuments) -> schemas.SelectedTexts:
-    body = asked.model_dump(exclude={"response_format"}, exclude_none=True)
+    body = {name: value for name, value in asked if name != "response_format" and value is not None}
     if asked.max_tokens is None:
         body.setdefault("k", schemas.DEFAULT_K)
     selection = await _select(call, body)

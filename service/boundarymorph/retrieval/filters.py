@@ -18,6 +18,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from reprlib import Repr
 from typing import Any
 
 from boundarymorph.errors import InvalidInput, LimitExceeded
@@ -34,6 +35,8 @@ _ORDER: Mapping[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "lt": ("<", operator.lt),
     "lte": ("<=", operator.le),
 }
+_BRIEFLY = Repr()
+_BRIEFLY.maxstring = _BRIEFLY.maxother = _BRIEFLY.maxlong = 60
 _TYPES = {"text": "'text'", "number": "'integer', 'real'", "true": "'true'", "false": "'false'", "null": "'null'"}
 
 
@@ -310,7 +313,7 @@ def type_of(value: object) -> str:
 
 def _shown(value: object) -> str:
     """Format the beginning of a value for a message."""
-    shown = repr(value)
+    shown = _BRIEFLY.repr(value)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
