@@ -15,6 +15,7 @@ import pytest
 from openapi_spec_validator import validate
 from starlette.types import Receive, Scope, Send
 
+from boundarymorph.access import keys
 from boundarymorph.errors import (
     BoundaryMorphError,
     EncoderUnavailable,
@@ -22,7 +23,9 @@ from boundarymorph.errors import (
     RetrieverUnavailable,
     ScorerUnavailable,
 )
+from boundarymorph.inference.shares import CALLER
 from boundarymorph.retrieval.frame import EMBEDDINGS_TYPE, POOL_TYPE, decode_embeddings, decode_pool
+from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_app, create_retriever_app
@@ -519,3 +522,29 @@ async def test_a_compressed_answer_is_passed_on_as_such() -> None:
         async with client_of(create_app(settings, build=Ready.build)) as client, asyncio.timeout(PATIENCE):
             await ready(client)
             assert answer(await client.get("/indexes/a")) == {}
+
+
+class TestCallers:
+    """On whose behalf a gateway calls."""
+
+    async def test_are_told_to_its_retriever(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        told: list[str] = []
+        described = LocalCatalog.describe
+
+        def noted(catalog: LocalCatalog, name: str) -> Any:
+            told.append(CALLER.get())
+            return described(catalog, name)
+
+        secret, key = keys.make("rag", list(keys.Scope))
+        behind = create_retriever_app(Settings(data_directory=tmp_path), build=fake_retrieval)
+        async with on_socket(behind) as url:
+            settings = Settings(retriever=RetrieverSettings(url=url), keys=(str(key),))
+            async with client_of(create_app(settings, build=fake_gateway)) as client:
+                client.headers["Authorization"] = f"Bearer {secret}"
+                await ready(client)
+                answer(await client.put("/indexes/texts"))
+                monkeypatch.setattr(LocalCatalog, "describe", noted)
+                answer(await client.get("/indexes/texts"))
+                forged = {"X-BoundaryMORPH-Caller": "another"}
+                answer(await client.get("/indexes/texts", headers=forged))
+            assert told == ["anonymous/rag"] * 2

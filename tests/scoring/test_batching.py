@@ -18,6 +18,7 @@ from boundarymorph.errors import (
     TextTooLong,
 )
 from boundarymorph.inference.batching.batcher import GROW_AFTER
+from boundarymorph.inference.shares import CALLER
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.cross_encoder import Pair
 from tests import metrics
@@ -563,3 +564,30 @@ async def test_many_threads_lose_nothing() -> None:
     assert not any(
         thread.name.startswith("scorer-") and thread.is_alive() for thread in set(threading.enumerate()) - others
     )
+
+
+class TestCallers:
+    async def test_one_leaves_room_in_the_queue_to_the_next(self) -> None:
+        """Three quarters of 400 tokens, besides those in the model."""
+        model = SeededCrossEncoder(open=False)
+        scorer = BatchingScorer(model, queue_tokens=400, share=0.75)
+
+        async def on_behalf(caller: str, texts: list[str]) -> Any:
+            CALLER.set(caller)
+            return await scorer.score("q", texts)
+
+        try:
+            running = asyncio.create_task(on_behalf("greedy", ["r" * 50]))
+            await until_async(lambda: len(model.batches) == 1)
+            waiting = [asyncio.create_task(on_behalf("greedy", [letter * 50])) for letter in "abcdef"]
+            await queued(scorer, 6)
+            with pytest.raises(Overloaded):
+                await on_behalf("greedy", ["g" * 10])
+            modest = asyncio.create_task(on_behalf("modest", ["m" * 50]))
+            await queued(scorer, 7)
+            model.open.set()
+            await asyncio.gather(running, modest, *waiting)
+            assert ["m" * 50] in model.batches[1:3], "it is among the next two"
+        finally:
+            model.open.set()
+            await scorer.close()

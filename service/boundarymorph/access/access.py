@@ -46,11 +46,15 @@ class Work:
 class Access:
     """The limits on requests to one process, from its settings."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Raises InvalidConfiguration for malformed keys and rate limits."""
+    def __init__(self, settings: Settings, *, behind_gateways: bool = False) -> None:
+        """behind_gateways: whether its callers are gateways, which tell on whose behalf they call.
+
+        Raises InvalidConfiguration for malformed keys and rate limits.
+        """
         limits = settings.limits
         redis = settings.rate_limits.url or settings.cache.url
         self.settings = settings
+        self.behind_gateways = behind_gateways
         self.keys = KeyRing(settings.keys)
         self.calibrations = Calibrations(settings)
         self.origins = Origins(settings.allowed_hosts, with_keys=bool(settings.keys))

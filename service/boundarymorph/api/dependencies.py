@@ -17,7 +17,7 @@ from boundarymorph.access.access import Access
 from boundarymorph.access.keys import Caller, Scope
 from boundarymorph.api.schemas import Ready
 from boundarymorph.errors import InvalidInput
-from boundarymorph.inference.shares import CALLER
+from boundarymorph.inference.shares import CALLER, ON_BEHALF_OF
 from boundarymorph.remote.connections import Response as PeerResponse
 from boundarymorph.retrieval.observed import ObservedRetriever
 from boundarymorph.retrieval.retriever import Retriever
@@ -126,13 +126,15 @@ def allowed(scope: Scope) -> Callable[..., Awaitable[str]]:
 
 def identify(request: Request, access: Access) -> Caller:
     """Return who sends a request, for the access log too, and note on whose behalf its work is done: a key or, if there
-    are none, the address that the request comes from. Raises Unauthenticated."""
+    are none, the address that the request comes from; behind gateways, what they tell. Raises Unauthenticated."""
     caller = access.keys.caller(request.headers.get("authorization"))
     request.state.caller = caller.name
     if caller.keys:
         CALLER.set(caller.name)
     elif request.client is not None:  # within the process, a tool has the address of its own caller
         CALLER.set(_network(request.client.host))
+    if access.behind_gateways and (told := request.headers.get(ON_BEHALF_OF)):
+        CALLER.set(f"{caller.name}/{told}")
     return caller
 
 

@@ -10,12 +10,21 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from fractions import Fraction
+from math import floor
 
 from boundarymorph.errors import Overloaded
 
 CALLER: ContextVar[str] = ContextVar("caller", default="")
 """On whose behalf something is done: the name of a key or, without keys, an address; empty for the service itself."""
+ON_BEHALF_OF = "X-BoundaryMORPH-Caller"  # the header that tells a retriever or scorer of ours
 REMEMBERED = 10_000  # callers whose last turn is known
+
+
+def room(held: int, total: int, most: int, share: float) -> int:
+    """Return how much more a caller may take that holds some of a total, as in `Shares`; may be negative."""
+    left = most - total
+    exact = Fraction(share).limit_denominator(1_000)
+    return floor(exact * left - (1 - exact) * held) if held else left
 
 
 class Shares:
@@ -30,7 +39,7 @@ class Shares:
         """share: in (0, 1], of a caller that is alone; 1 for no limit but the bound itself. what: it is, with the
         setting of its bound, for the message of `take`."""
         self.most = most
-        self._share = Fraction(share).limit_denominator(1_000)  # exact at its edge
+        self._share = share
         self._what = what
         self._held: Counter[str] = Counter()
 
@@ -50,9 +59,7 @@ class Shares:
 
     def allows(self, caller: str, amount: int = 1) -> bool:
         """Whether a caller may take so much more."""
-        held, left = self.held(caller), self.most - self.total - amount
-        share = self._share
-        return not amount or (left >= 0 and (not held or (1 - share) * (held + amount) <= share * left))
+        return not amount or amount <= room(self.held(caller), self.total, self.most, self._share)
 
     def check(self, caller: str, amount: int = 1) -> None:
         """Raises Overloaded if a caller may not take so much more."""

@@ -67,7 +67,14 @@ class _Server(Peer):
     """description: None if it must be fetched; asked_at: the value of `opened` when it was fetched."""
 
     def __init__(self, endpoint: Endpoint, role: str, *, api_key: str | None, connections: int) -> None:
-        super().__init__(endpoint.base, role, api_key=api_key, connections=connections, paid=endpoint.dialect.paid)
+        super().__init__(
+            endpoint.base,
+            role,
+            api_key=api_key,
+            connections=connections,
+            paid=endpoint.dialect.paid,
+            ours=endpoint.dialect.name == "boundarymorph",
+        )
         self.endpoint, self.dialect = endpoint, endpoint.dialect
         self.description: Description | None = None
         self.asked_at = 0

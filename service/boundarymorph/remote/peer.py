@@ -13,6 +13,7 @@ import aiohttp
 import orjson
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration
+from boundarymorph.inference.shares import CALLER, ON_BEHALF_OF
 from boundarymorph.remote.connections import NOT_CONNECTED, SMALL, Connections, Response, Unreadable
 from boundarymorph.remote.deadline import Budget
 from boundarymorph.telemetry import logs, tracing
@@ -77,14 +78,22 @@ class Peer:
     """A server and the connections to it. The key is sent only there, and appears in no message.
 
     base: its URL without a trailing slash; paid: whether each request costs money, so that one which may have been
-    carried out must not be repeated.
+    carried out must not be repeated; ours: whether it is a process of this service, which is told on whose behalf we
+    call.
     """
 
     def __init__(
-        self, base: str, role: str, *, api_key: str | None = None, connections: int = 64, paid: bool = False
+        self,
+        base: str,
+        role: str,
+        *,
+        api_key: str | None = None,
+        connections: int = 64,
+        paid: bool = False,
+        ours: bool = False,
     ) -> None:
         """role: what it is to us, for messages. Raises InvalidConfiguration if the key is not valid in a header."""
-        self.base, self.paid = base, paid
+        self.base, self.paid, self.ours = base, paid, ours
         self._role, self._key = role, api_key or None
         if self._key is not None and (not (self._key.isascii() and self._key.isprintable()) or " " in self._key):
             raise InvalidConfiguration("the key of a server contains characters that are not allowed in a header")
@@ -192,6 +201,8 @@ class Peer:
             headers["Authorization"] = f"Bearer {self._key}"
         if (request_id := logs.request_id.get()) is not None:
             headers[logs.REQUEST_ID] = request_id
+        if self.ours and (caller := CALLER.get()):
+            headers[ON_BEHALF_OF] = caller
         return headers
 
     def _too_late(self, message: str) -> DeadlineExceeded:

@@ -87,7 +87,7 @@ class RemoteRetriever:
 
         Raises InvalidConfiguration for a missing, repeated or malformed URL.
         """
-        peers = [Peer(_base(url), _ROLE.name, api_key=api_key, connections=connections) for url in urls]
+        peers = [Peer(_base(url), _ROLE.name, api_key=api_key, connections=connections, ours=True) for url in urls]
         self._budget = Budget(timeout, last=False)
         self._vector, self._document = 4 * dimension, RECORD + line_bytes  # bytes
         self._balancer = Balancer(peers, _ROLE, requests=2**31, probe=self._probe, clock=clock, on_change=on_change)

@@ -29,8 +29,8 @@ SCORER = Role(
 class BatchingScorer(Served[CrossEncoder, Pair]):
     """A `Scorer` that batches the pairs of all requests together; see `Batcher` for the order and the limits.
 
-    queue_tokens: most tokens that may wait; patience: seconds after which a request without a deadline is due; on_lost:
-    called if the device is lost for good.
+    queue_tokens: most tokens that may wait; share: of these, for one caller, as in `Shares`; patience: seconds after
+    which a request without a deadline is due; on_lost: called if the device is lost for good.
     """
 
     def __init__(
@@ -38,11 +38,14 @@ class BatchingScorer(Served[CrossEncoder, Pair]):
         model: CrossEncoder,
         *,
         queue_tokens: int = 1_000_000,
+        share: float = 1.0,
         patience: float = 30.0,
         on_lost: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(model, SCORER, queue_tokens=queue_tokens, patience=patience, on_lost=on_lost, clock=clock)
+        super().__init__(
+            model, SCORER, queue_tokens=queue_tokens, share=share, patience=patience, on_lost=on_lost, clock=clock
+        )
 
     async def check(self) -> None:
         """Warm up with a batch of the largest size, then score a probe. Raises as `score` does."""

@@ -49,7 +49,12 @@ def create_retriever_app(
     """Create a retriever: the indexes of this machine behind HTTP, with the lifecycle of `create_app`."""
     description = "First-stage retrieval: pools of the documents that are nearest to a query."
     return _application(
-        settings, build, on_failure, (retrieval.router, _indexes().router, operations.router), description
+        settings,
+        build,
+        on_failure,
+        (retrieval.router, _indexes().router, operations.router),
+        description,
+        behind_gateways=True,
     )
 
 
@@ -58,7 +63,8 @@ def create_scorer_app(
 ) -> FastAPI:
     """Create a scorer: one cross-encoder behind HTTP, with the lifecycle of `create_app`."""
     description = "A cross-encoder: relevances of documents to a query, batched across requests."
-    return _application(settings, build, on_failure, (score.router, operations.router), description)
+    routers = (score.router, operations.router)
+    return _application(settings, build, on_failure, routers, description, behind_gateways=True)
 
 
 def _indexes() -> ModuleType:
@@ -76,8 +82,10 @@ def _application(
     on_failure: Callable[[], None],
     routers: Sequence[APIRouter],
     description: str,
+    *,
+    behind_gateways: bool = False,
 ) -> FastAPI:
-    access, lifecycle = Access(settings), Lifecycle(settings, on_failure)
+    access, lifecycle = Access(settings, behind_gateways=behind_gateways), Lifecycle(settings, on_failure)
     metrics.observe_admission(lambda: access.admission.running, lambda: access.admission.waiting)
 
     @asynccontextmanager

@@ -83,3 +83,36 @@ def test_padding_is_a_share_of_the_cost() -> None:
     assert padding([10, 10], pads=True) == 0
     assert padding([5, 10], pads=True) == 0.25
     assert padding([5, 10], pads=False) == 0
+
+
+class TestCallers:
+    def of(self, *requests: tuple[str, int, float]) -> TokenQueue[Pair, str]:
+        """A queue of requests: the caller, the number of its pairs of ten tokens, and when they are due."""
+        queue: TokenQueue[Pair, str] = TokenQueue()
+        for caller, count, due in requests:
+            queue.add(
+                Entry(Pair(np.arange(10), False, query="q"), caller, place, due, caller) for place in range(count)
+            )
+        return queue
+
+    @pytest.mark.parametrize("pads", [True, False])
+    def test_have_equal_parts_of_a_batch_whoever_is_due_first(self, pads: bool) -> None:
+        queue = self.of(("greedy", 100, 0.0), ("modest", 3, 9.0))
+        assert queue.callers == {"greedy": 1_000, "modest": 30}
+        batch = queue.take(40, pads=pads)
+        assert sorted(entry.caller for entry in batch) == ["greedy", "greedy", "modest", "modest"]
+        assert [entry.caller for entry in queue.take(40, pads=pads)].count("modest") == 1
+        assert queue.callers == {"greedy": 950}
+
+    def test_lead_by_turns(self) -> None:
+        """Batches of one pair each."""
+        queue = self.of(("a", 6, 0.0), ("b", 2, 1.0), ("c", 2, 2.0))
+        order = "".join(queue.take(1, pads=True)[0].caller for _ in range(10))
+        assert order == "abcabcaaaa"
+
+    @pytest.mark.parametrize(("tokens", "before"), [(10, 10), (30, 30), (1_000, 100)])
+    def test_no_more_of_others_goes_before_than_is_its_own(self, tokens: int, before: int) -> None:
+        queue = self.of(("greedy", 10, 0.0))
+        assert queue.tokens_due(5.0, "modest", tokens) == before
+        assert queue.tokens_due(5.0, "greedy", tokens) == 100
+        assert queue.tokens_due(-1.0, "modest", tokens) == 0

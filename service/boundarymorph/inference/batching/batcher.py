@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, LimitExceeded, Overloaded, TextTooLong
 from boundarymorph.inference.batching.model import DeviceLost, Item, Model, OutOfMemory, Results, Role
 from boundarymorph.inference.batching.queue import Entry, TokenQueue, padding
+from boundarymorph.inference.shares import CALLER, room
 from boundarymorph.telemetry.metrics import BatchMetrics
 
 TOKENIZER_THREADS = 2
@@ -33,6 +34,7 @@ class _Job(Generic[Item]):
         self.items = items
         self.arrival = arrival
         self.due = due
+        self.caller = CALLER.get()
         self.values: NDArray[Any] = np.empty((len(items), *role.shape), dtype=role.dtype)
         self.missing = len(items)
         self.loop = asyncio.get_running_loop()
@@ -63,9 +65,11 @@ class Batcher(Generic[Item]):
     If the device runs out of memory, later batches are halved. They double again, up to the model's own size, after
     `GROW_AFTER` successful batches, and after twice as many each time that this fails.
 
-    queue_tokens: most tokens that may wait. A request is rejected as a whole if it would exceed that, or could not be
-    done in time behind those due before it. on_lost: called if the device is lost for good, or a worker ended because
-    of a bug; every request fails from then on.
+    Callers have equal parts of each batch.
+
+    queue_tokens: most tokens that may wait; share: of them, for one caller, as in `Shares`. A request is rejected as a
+    whole if it would exceed that, or could not be done in time behind those before it. on_lost: called if the device is
+    lost for good, or a worker ended because of a bug; every request fails from then on.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class Batcher(Generic[Item]):
         role: Role,
         *,
         queue_tokens: int = 1_000_000,
+        share: float = 1.0,
         patience: float = 30.0,
         on_lost: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
@@ -82,6 +87,7 @@ class Batcher(Generic[Item]):
         self.token_seconds = 0.0  # running mean per token, 0 before the first batch
         self._model = model
         self._role = role
+        self._share = share
         self._patience = patience
         self._on_lost = on_lost
         self._clock = clock
@@ -89,7 +95,9 @@ class Batcher(Generic[Item]):
         self._good_batches = 0  # since `batch_tokens` last changed
         self._grow_after, self._grown = GROW_AFTER, False
         self._queue: TokenQueue[Item, _Job[Item]] = TokenQueue()
-        self._tokenizing: list[tuple[float, int]] = []  # when requests are due, and their estimated tokens
+        self._tokenizing: list[
+            tuple[float, int, str]
+        ] = []  # when requests are due, their estimated tokens, and callers
         self._idle = 0  # workers waiting for a batch
         self._lost: str | None = None
         self._closed = False
@@ -198,7 +206,7 @@ class Batcher(Generic[Item]):
     async def _tokenize(
         self, tokenize: Callable[[], Sequence[Item]], guess: int, due: float, deadline: float | None, admitted: bool
     ) -> Sequence[Item]:
-        expected = (due, guess)
+        expected = (due, guess, CALLER.get())
         with self._changed:
             self._admit(guess, due, deadline, admitted)
             self._tokenizing.append(expected)
@@ -233,11 +241,13 @@ class Batcher(Generic[Item]):
         in_time = self._patience if deadline is None else deadline - self._clock()
         if in_time <= 0:
             raise DeadlineExceeded("the deadline passed before the request arrived")
-        waiting = self._queue.tokens + sum(guess for _, guess in self._tokenizing)
-        excess = waiting + tokens - self.queue_tokens
+        waiting = self._queue.tokens + sum(guess for _, guess, _ in self._tokenizing)
+        caller = CALLER.get()
+        own = self._queue.callers[caller] + sum(guess for _, guess, of in self._tokenizing if of == caller)
+        excess = tokens - room(own, waiting, self.queue_tokens, self._share)
         late = (waiting + tokens) * self.token_seconds - in_time
         if late > 0:
-            ahead = self._ahead(due + tokens * self.token_seconds)
+            ahead = self._ahead(due + tokens * self.token_seconds, caller, tokens)
             late = (ahead + tokens) * self.token_seconds - in_time if ahead else 0.0
         if excess > 0 or late > 0:
             self._metrics.refused.inc()
@@ -246,14 +256,15 @@ class Batcher(Generic[Item]):
                 retry_after=max(1.0, late, excess * self.token_seconds),
             )
 
-    def _ahead(self, moment: float) -> int:
-        """Return the number of tokens that go before what is due at this time. The lock must be held."""
-        return self._queue.tokens_due(moment) + sum(guess for due, guess in self._tokenizing if due <= moment)
+    def _ahead(self, moment: float, caller: str, tokens: int) -> int:
+        """Return the number of tokens that go before so many of a caller, due at this time. The lock must be held."""
+        tokenizing = sum(guess for due, guess, _ in self._tokenizing if due <= moment)
+        return self._queue.tokens_due(moment, caller, tokens) + tokenizing
 
     def _entries(self, job: _Job[Item]) -> Iterable[Entry[Item, _Job[Item]]]:
         due = job.due + sum(map(len, job.items)) * self.token_seconds
         for position, item in enumerate(job.items):
-            yield Entry(item, job, position, due)
+            yield Entry(item, job, position, due, job.caller)
 
     def _work(self) -> None:
         batch: list[Entry[Item, _Job[Item]]] = []

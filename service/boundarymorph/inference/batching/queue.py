@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right, insort
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, takewhile
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Generic, TypeVar
 
 from boundarymorph.inference.batching.model import Item
@@ -19,22 +20,27 @@ _due = attrgetter("due")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry(Generic[Item, Owner]):
-    """A waiting sequence, the `position`-th of its owner's request. The earlier it is `due`, the more urgent."""
+    """A waiting sequence, the `position`-th of its owner's request. The earlier it is `due`, the more urgent.
+
+    caller: on whose behalf it is.
+    """
 
     item: Item
     owner: Owner
     position: int
     due: float
+    caller: str = ""
 
 
 @dataclass(slots=True)
 class TokenQueue(Generic[Item, Owner]):
-    """Waiting sequences, most urgent first; equally urgent ones in order of arrival.
+    """Waiting sequences, most urgent first; equally urgent ones in order of arrival. Callers share each batch evenly.
 
-    tokens: total of all that wait.
+    callers: tokens that wait, by caller.
     """
 
-    tokens: int = 0
+    callers: Counter[str] = field(default_factory=Counter)
+    _led: dict[str, int] = field(default_factory=dict)
     _waiting: list[Entry[Item, Owner]] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -44,23 +50,31 @@ class TokenQueue(Generic[Item, Owner]):
         """Add sequences to the queue."""
         for entry in entries:
             insort(self._waiting, entry, key=_due)
-            self.tokens += len(entry.item)
+            self.callers[entry.caller] += len(entry.item)
 
     def discard(self, owners: Collection[Owner]) -> int:
         """Remove the sequences of these owners; return how many there were."""
-        kept = [entry for entry in self._waiting if entry.owner not in owners]
-        dropped = len(self._waiting) - len(kept)
-        self._waiting = kept
-        self.tokens = sum(len(entry.item) for entry in kept)
-        return dropped
+        dropped = [entry for entry in self._waiting if entry.owner in owners]
+        self._remove(dropped)
+        return len(dropped)
 
     def owners(self) -> set[Owner]:
         """Return the owners of the waiting sequences."""
         return {entry.owner for entry in self._waiting}
 
-    def tokens_due(self, moment: float) -> int:
-        """Return the number of tokens due at this time or before."""
-        return sum(len(entry.item) for entry in self._waiting[: bisect_right(self._waiting, moment, key=_due)])
+    @property
+    def tokens(self) -> int:
+        """Total of all tokens that wait."""
+        return self.callers.total()
+
+    def tokens_due(self, moment: float, caller: str = "", tokens: int = 0) -> int:
+        """Return the number of tokens that go before so many of a caller, due at this time: its own that are due by
+        then, and of each other caller at most as many as it has itself then."""
+        due: Counter[str] = Counter()
+        for entry in self._waiting[: bisect_right(self._waiting, moment, key=_due)]:
+            due[entry.caller] += len(entry.item)
+        own = due.pop(caller, 0)
+        return own + sum(min(count, own + tokens) for count in due.values())
 
     def take(self, batch_tokens: int, *, pads: bool) -> list[Entry[Item, Owner]]:
         """Remove and return the next batch, which contains the most urgent sequence; empty if nothing waits.
@@ -73,18 +87,38 @@ class TokenQueue(Generic[Item, Owner]):
         if pads:
             front = self._front(LOOK_AHEAD * batch_tokens)
             batch = _like_lengths(front, batch_tokens)
-            taken = set(map(id, batch))
-            self._waiting[: len(front)] = [entry for entry in front if id(entry) not in taken]
         else:
             batch = self._front(batch_tokens)
-            del self._waiting[: len(batch)]
-        self.tokens -= sum(len(entry.item) for entry in batch)
+        self._remove(batch)
         return batch
 
+    def _remove(self, entries: Sequence[Entry[Item, Owner]]) -> None:
+        gone = set(map(id, entries))
+        self._waiting = [entry for entry in self._waiting if id(entry) not in gone]
+        for entry in entries:
+            self.callers[entry.caller] -= len(entry.item)
+        self.callers = +self.callers
+
     def _front(self, tokens: int) -> list[Entry[Item, Owner]]:
-        """Return the most urgent sequences with at most this many tokens in total, but at least one."""
-        sums = accumulate(len(entry.item) for entry in self._waiting)
-        return self._waiting[: max(1, sum(1 for _ in takewhile(lambda total: total <= tokens, sums)))]
+        """Return the most urgent sequences with at most this many tokens in total, but at least one; of several callers
+        about as many tokens each."""
+        entries = self._waiting if len(self.callers) <= 1 else self._by_turns()
+        sums = accumulate(len(entry.item) for entry in entries)
+        return entries[: max(1, sum(1 for _ in takewhile(lambda total: total <= tokens, sums)))]
+
+    def _by_turns(self) -> list[Entry[Item, Owner]]:
+        """Return all that wait in the order of callers that take turns: each entry after as many tokens of every other
+        caller as of its own, and first one of the caller that was first the longest ago."""
+        before: Counter[str] = Counter()
+        places, led = [], []
+        for entry in self._waiting:
+            places.append(before[entry.caller])
+            before[entry.caller] += len(entry.item)
+            led.append(self._led.get(entry.caller, 0))
+        order = sorted(zip(places, led, self._waiting, strict=True), key=itemgetter(0, 1))
+        self._led = {caller: self._led.get(caller, 0) for caller in before}
+        self._led[order[0][2].caller] = max(led) + 1
+        return [entry for *_, entry in order]
 
 
 def padding(lengths: Sequence[int], *, pads: bool) -> float:

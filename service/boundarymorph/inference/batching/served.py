@@ -21,13 +21,14 @@ class Served(Generic[ModelType, Item]):
         role: Role,
         *,
         queue_tokens: int,
+        share: float = 1.0,
         patience: float,
         on_lost: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.model = model
         self.batcher: Batcher[Item] = Batcher(
-            model, role, queue_tokens=queue_tokens, patience=patience, on_lost=on_lost, clock=clock
+            model, role, queue_tokens=queue_tokens, share=share, patience=patience, on_lost=on_lost, clock=clock
         )
 
     @property
