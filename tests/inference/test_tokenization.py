@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from boundarymorph.inference import tokenization
+from boundarymorph.inference.executors import Abandoned, awaited
 from boundarymorph.inference.models import embedded_cross_encoder, embedded_encoder
 from boundarymorph.inference.tokenization import encode_heads, encode_pairs, encode_texts, plain
 from boundarymorph.scoring.transformer.prompts import QWEN3, ZERANK, ChatPrompt, Template
@@ -216,3 +217,11 @@ def fixed(template: Template) -> int:
     """Tokens of the prompt itself, with some to spare."""
     text = json.dumps([template.text, template.instruction])
     return len(tiny_chat().encode(text, add_special_tokens=False))
+
+
+def test_ends_once_nobody_waits_for_it() -> None:
+    tokenizer = made("gpt2")
+    with awaited() as context:
+        assert len(context.run(tokenization.encode_heads, tokenizer, ["a"] * 200, 5)) == 200
+    with pytest.raises(Abandoned):
+        context.run(tokenization.encode_heads, tokenizer, ["a"] * 200, 5)

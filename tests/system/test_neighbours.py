@@ -27,6 +27,9 @@ DOCUMENTS = [
     for number in range(3_000)
 ]
 COSTLY = {"or": [{"tags": {"gt": f"x{number}"}} for number in range(480)]}  # takes seconds, and passes nothing
+SLOW = json.dumps(
+    {"query": "common", "index": "theirs", "filter": COSTLY, "budget": 0, "k": 1, "deadline_ms": 600_000}
+).encode()
 INITIALIZE = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -111,16 +114,17 @@ def _pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Key, Key]]
     folder = tmp_path_factory.mktemp("neighbours")
     with keys(folder) as (environment, callers), service(folder / "data", environment=environment) as running:
         greedy, modest = callers(running)
-        lines = "\n".join(map(json.dumps, DOCUMENTS))
-        for name in ("theirs", "mine"):
-            assert modest.client.put(f"/indexes/{name}", json={"encoder": "none"}).is_success
-            sent = modest.client.post(
-                f"/indexes/{name}/documents",
-                content=lines if name == "theirs" else lines.partition("\n")[0],
-                headers={"Content-Type": NDJSON},
-            )
-            assert sent.is_success, sent.text
+        fill(modest)
         yield greedy, modest
+
+
+def fill(key: Key) -> None:
+    """Create an index for filters that take long, and one with a single document."""
+    lines = "\n".join(map(json.dumps, DOCUMENTS))
+    for name, content in (("theirs", lines), ("mine", lines.partition("\n")[0])):
+        assert key.client.put(f"/indexes/{name}", json={"encoder": "none"}).is_success
+        sent = key.client.post(f"/indexes/{name}/documents", content=content, headers={"Content-Type": NDJSON})
+        assert sent.is_success, sent.text
 
 
 @pytest.fixture
@@ -170,15 +174,11 @@ def test_places_of_selections(pair: tuple[Key, Key]) -> None:
     stays_served(selected, pair, lambda greedy: greedy.takes(6, lambda: greedy.begin("POST", "/select", 100)))
 
 
-def costly(greedy: Key) -> None:
-    wanted = {"query": "common", "index": "theirs", "filter": COSTLY, "budget": 0, "k": 1, "deadline_ms": 600_000}
-    body = json.dumps(wanted).encode()
-    greedy.takes(6, lambda: greedy.begin("POST", "/select", len(body), body))
-
-
 def test_turns_of_selections_and_threads_of_searches(pair: tuple[Key, Key]) -> None:
     """Filters that are compared with every document for seconds."""
-    stays_served(selected, pair, costly)
+    stays_served(
+        selected, pair, lambda greedy: greedy.takes(6, lambda: greedy.begin("POST", "/select", len(SLOW), SLOW))
+    )
 
 
 def test_bytes_in_hand(pair: tuple[Key, Key]) -> None:
@@ -218,21 +218,44 @@ def test_sessions_of_mcp(pair: tuple[Key, Key]) -> None:
     assert seconds(opened, modest) <= max(2 * quiet, PATIENCE / 10)
 
 
-def test_connections_of_a_gateway_to_its_retriever(tmp_path: Path) -> None:
-    """Forwarded uploads that are silent."""
-    settings = "body_pause_seconds = 600\nretriever.connections = 4\n"
+@pytest.fixture(scope="module")
+def _pair_of_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Key, Key]]:
+    """Callers of a gateway whose retriever has few threads."""
+    folder = tmp_path_factory.mktemp("gateway")
+    (folder / "boundarymorph.toml").write_text("work.search_threads = 4\n")
+    settings = "body_pause_seconds = 600\ndeadline_seconds = 600\nlimits.sessions = 8\nretriever.connections = 4\n"
     with (
-        retriever(tmp_path / "data") as behind,
-        keys(tmp_path / "front", settings) as (environment, callers),
-        service(tmp_path / "front" / "data", "--retriever-url", behind.url, environment=environment) as running,
+        retriever(folder / "data") as behind,
+        keys(folder / "front", settings) as (environment, callers),
+        service(folder / "front" / "data", "--retriever-url", behind.url, environment=environment) as running,
     ):
-        pair = callers(running)
-        assert pair[1].client.put("/indexes/mine", json={"encoder": "none"}).is_success
-        assert uploaded(pair[1]).is_success
+        greedy, modest = callers(running)
+        fill(modest)
+        yield greedy, modest
 
-        def take(greedy: Key) -> None:
-            greedy.takes(2, lambda: greedy.begin("POST", "/indexes/mine/documents", 10, kind=NDJSON))
 
-        stays_served(uploaded, pair, take)
-        stays_served(selected, pair, lambda greedy: None)
-        pair[0].leave()
+@pytest.fixture
+def pair_of_gateway(_pair_of_gateway: tuple[Key, Key]) -> Iterator[tuple[Key, Key]]:
+    yield _pair_of_gateway
+    _pair_of_gateway[0].leave()
+
+
+def test_connections_of_a_gateway_to_its_retriever(pair_of_gateway: tuple[Key, Key]) -> None:
+    """Forwarded uploads that are silent."""
+
+    def take(greedy: Key) -> None:
+        greedy.takes(2, lambda: greedy.begin("POST", "/indexes/mine/documents", 10, kind=NDJSON))
+
+    stays_served(uploaded, pair_of_gateway, take)
+    stays_served(selected, pair_of_gateway, lambda greedy: None)
+
+
+def test_threads_of_a_retriever_behind_a_gateway(pair_of_gateway: tuple[Key, Key]) -> None:
+    """It is told on whose behalf it searches: three of its threads are for filters that take seconds."""
+
+    def take(greedy: Key) -> None:
+        for _ in range(3):
+            greedy.begin("POST", "/select", len(SLOW), SLOW)
+        until(lambda: "boundarymorph_select_running 3.0" in greedy.client.get("/metrics").text)
+
+    stays_served(selected, pair_of_gateway, take)

@@ -9,8 +9,12 @@ from collections.abc import Sequence
 
 from tokenizers import Encoding, Tokenizer
 
+from boundarymorph.inference.executors import check_awaited
+
 # The cores are busy with models; the tokenizers' own threads would only get in their way.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+TEXTS = 64  # tokenized at a time
 
 # To get the first tokens of a long text we read only its beginning: this many characters per token, at least
 # LEAST_CHARACTERS, and LONGER times as many if they do not suffice.
@@ -64,15 +68,19 @@ def encode_heads(tokenizer: Tokenizer, texts: Sequence[str], tokens: int) -> lis
     """Tokenize n texts, without special tokens, so that the first `tokens` tokens are those of the whole text.
 
     An encoding of at most `tokens` tokens is complete; of a longer one only the first `tokens` are valid. Only the
-    beginning of a long text is read, if the tokenizer never merges across white space.
+    beginning of a long text is read, if the tokenizer never merges across white space. Raises Abandoned once nobody
+    waits for the result.
     """
     bound = max(CHARACTERS_A_TOKEN * tokens, LEAST_CHARACTERS)
-    encodings = tokenizer.encode_batch_fast(
-        [text if len(text) <= bound else "" for text in texts], add_special_tokens=False
-    )
+    short = [text if len(text) <= bound else "" for text in texts]
+    encodings: list[Encoding] = []
+    for start in range(0, len(short), TEXTS):
+        check_awaited()
+        encodings += tokenizer.encode_batch_fast(short[start : start + TEXTS], add_special_tokens=False)
     long = [place for place, text in enumerate(texts) if len(text) > bound]
     spaces = _spaces(tokenizer) if long else ""
     for place in long:
+        check_awaited()
         encodings[place] = _encode_head(tokenizer, texts[place], tokens, bound, spaces)
     return encodings
 

@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Generic
 
@@ -17,10 +16,12 @@ from numpy.typing import NDArray
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, LimitExceeded, Overloaded, TextTooLong
 from boundarymorph.inference.batching.model import DeviceLost, Item, Model, OutOfMemory, Results, Role
 from boundarymorph.inference.batching.queue import Entry, TokenQueue, padding
+from boundarymorph.inference.executors import BoundedExecutor
 from boundarymorph.inference.shares import CALLER, room
 from boundarymorph.telemetry.metrics import BatchMetrics
 
-TOKENIZER_THREADS = 2
+TOKENIZER_THREADS = 4
+SHUTTING_DOWN = "the model is shutting down"
 CHARACTERS_A_TOKEN = 4  # an estimate, used while a request is being tokenized
 MEMORY = 0.9  # weight of the past in the running mean of seconds per token
 GROW_AFTER, GROW_AFTER_AT_MOST = 100, 6_400  # successful batches before larger ones are tried
@@ -102,7 +103,7 @@ class Batcher(Generic[Item]):
         self._lost: str | None = None
         self._closed = False
         self._changed = threading.Condition()
-        self._tokenizer = ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
+        self._tokenizer = BoundedExecutor("tokenizer", threads=TOKENIZER_THREADS, share=share)
         self._metrics = BatchMetrics(role.metrics, model.name, model.backend, self.waiting)
         self._workers = [
             threading.Thread(target=self._work, name=f"{role.name}-{worker}", daemon=True)
@@ -193,15 +194,12 @@ class Batcher(Generic[Item]):
             self._queue.discard(owners)
             self._changed.notify_all()
         for job in owners:
-            job.finish(self._shutting_down())
+            job.finish(self._role.unavailable(SHUTTING_DOWN))
         for worker in self._workers:
             await asyncio.to_thread(worker.join)
-        await asyncio.to_thread(self._tokenizer.shutdown)
+        await self._tokenizer.close()
         await asyncio.to_thread(self._model.close)
         self._metrics.close()
-
-    def _shutting_down(self) -> BoundaryMorphError:
-        return self._role.unavailable(f"the {self._role.name} is shutting down")
 
     async def _tokenize(
         self, tokenize: Callable[[], Sequence[Item]], guess: int, due: float, deadline: float | None, admitted: bool
@@ -213,7 +211,7 @@ class Batcher(Generic[Item]):
         start = self._clock()
         try:
             async with asyncio.timeout(None if deadline is None else deadline - start):
-                return await asyncio.get_running_loop().run_in_executor(self._tokenizer, tokenize)
+                return await self._tokenizer.run(tokenize)
         except TimeoutError:
             raise self._too_late() from None
         finally:
@@ -230,7 +228,7 @@ class Batcher(Generic[Item]):
     def _admit(self, tokens: int, due: float, deadline: float | None, admitted: bool) -> None:
         """Raise unless this many more tokens, due at this time, may wait. The lock must be held."""
         if self._closed:
-            raise self._shutting_down()
+            raise self._role.unavailable(SHUTTING_DOWN)
         if self._lost is not None:
             raise self._role.unavailable(self._lost)
         if admitted:
