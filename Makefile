@@ -9,7 +9,7 @@ with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $
 
 .PHONY: help setup demo serve test compare-answers test-faults test-faults-milvus compatibility fuzz check audit lock check-deploy dashboard images compose test-ray test-milvus wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-sessions bench-overhead bench-select bench-scorer bench-rerank \
 	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-ray bench-overload load load-open capacity soak-scorer soak-index soak-models soak-leavers soak-tests gpu-check \
-	evaluation evaluation-held-out evaluation-calibration evaluation-options evaluation-order evaluation-rerank evaluation-judge evaluation-agents clean
+	evaluation evaluation-held-out evaluation-calibration evaluation-options evaluation-order evaluation-rerank evaluation-judge evaluation-agents evaluation-diversity clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -254,6 +254,9 @@ evaluation-options: setup  ## rounds, settling, token limits, known scores, spec
 
 evaluation-order: setup  ## calls for the order against reranking the first B on TABLES=dir -> build/bench/evaluation-order.json
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_order $(STUDIED) $(OPTIONS)
+
+evaluation-diversity: setup  ## ways to sets of different documents, with injected near copies, on TABLES=dir with the texts of COLLECTIONS=dir
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_diversity $(TABLES) --collections $(COLLECTIONS) $(OPTIONS)
 
 COLLECTION ?= data/trec_dl19_pool
 TABLE ?= tables/trec_dl19_pool.npz

@@ -117,6 +117,30 @@ async def test_a_threshold_and_a_stream(client: httpx.AsyncClient, source: dict[
             assert max(Counter(PAGES[id] for id in event["ids"]).values()) == 1
 
 
+async def test_diversity(client: httpx.AsyncClient) -> None:
+    """Ten near copies that score more than ten others, each on a page of its own but for the first two."""
+    rng = np.random.default_rng(1)
+    vectors = np.concatenate([np.eye(12)[:1] + 0.02 * rng.normal(size=(10, 12)), np.eye(12)[1:11]])
+    pool = [
+        {
+            "text": f"text {n}",
+            "embedding": vector.tolist(),
+            "cross_encoder_score": 0.9 - 0.001 * n if n < 10 else 0.5,
+            "metadata": {"page": max(n - 10, 1)},
+        }
+        for n, vector in enumerate(vectors)
+    ]
+    request = {"pool": pool, "query_embedding": [1.0] * 12, "budget": 0, "k": 8}
+    copies = []
+    for diversity, distinct in ((0, None), (0.5, None), (0.5, "page")):
+        body = await select(client, **request, diversity=diversity, distinct=distinct)
+        copies.append(sum(document["relevance"] > 0.5 for document in body["documents"]))
+        assert len(body["documents"]) == 8 and body["expected_loss"] == 0
+        relevances = [document["relevance"] for document in body["documents"]]
+        assert relevances == sorted(relevances, reverse=True)
+    assert copies == [8, 1, 1]
+
+
 async def test_a_field_that_none_has(client: httpx.AsyncClient, source: dict[str, Any]) -> None:
     body = await select(client, **source, k=10, distinct="pgae")
     assert [document["relevance"] for document in body["documents"]] == best_of({id: id for id in BEST}, 10, 1)
@@ -132,6 +156,9 @@ async def test_a_field_that_none_has(client: httpx.AsyncClient, source: dict[str
         ({"distinct": {"at_most": 0}}, "at_most"),
         ({"distinct": {"k_counts": "pages"}}, "k_counts"),
         ({"distinct": {"atmost": 1}}, "atmost"),
+        ({"diversity": 1.1}, "diversity"),
+        ({"diversity": -0.1}, "diversity"),
+        ({"diversity": 0.5, "max_tokens": 100}, "diversity"),
         ({"distinct": {"by": "page", "k_counts": "groups"}, "max_tokens": 100}, "k_counts"),
     ],
 )

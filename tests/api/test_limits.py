@@ -95,6 +95,7 @@ class Case:
 CASES = {
     "body_bytes": Case(1_024, whole_body, 413, "body-too-large"),
     "line_bytes": Case(1_024, one_line, 422, "invalid-input"),
+    "diverse": Case(4, select(k=lambda size: size, diversity=lambda size: 0.3)),
     "query_characters": Case(5, select(query=lambda size: "q" * size)),
     "text_characters": Case(
         8, select(pool=lambda size: [{"text": "t" * (size - 3), "title": "abc"}, *texts(1)]), others=(("budget", 0),)

@@ -2230,6 +2230,12 @@ export interface components {
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
+             * Diversity
+             * @description how much the set goes by what its documents have not in common, beside relevance
+             * @default 0
+             */
+            diversity?: number;
+            /**
              * Method
              * @description 'trend' learns how the scores relate to the ranking; 'boundarymorph' is the paper's method, which makes the paper's calls one by one only with batch_size 1 and reuse false
              * @default null

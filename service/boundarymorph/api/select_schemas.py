@@ -185,6 +185,9 @@ class SelectRequest(Message):
         description="true: no two documents with the same text. The name of a field of the metadata: one document for "
         "each of its values. An object: as many as it says",
     )
+    diversity: float = Field(
+        0, ge=0, le=1, description="how much the set goes by what its documents have not in common, beside relevance"
+    )
     method: Literal[*METHODS] | None = Field(  # type: ignore[valid-type]
         None,
         description="'trend' learns how the scores relate to the ranking; 'boundarymorph' is the paper's method, "
@@ -253,6 +256,8 @@ class SelectRequest(Message):
             raise ValueError("'vectors' is \"lexical\": leave out the embeddings, or leave out 'vectors'")
         if self.k is not None and self.max_tokens is not None:
             raise ValueError("give 'k' or 'max_tokens', not both")
+        if self.max_tokens is not None and self.diversity:
+            raise ValueError("'diversity' goes with 'k'; leave out 'max_tokens'")
         if self.max_tokens is not None and self.distinct is not None and self.distinct.k_counts == "groups":
             raise ValueError("'distinct': \"k_counts\" is \"groups\", which goes with 'k'; leave out 'max_tokens'")
         return self

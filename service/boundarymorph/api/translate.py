@@ -64,6 +64,7 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
         max_tokens=request.max_tokens,
         min_relevance=request.min_relevance,
         distinct=_grouping(request, settings),
+        diversity=request.diversity,
         negligible=settings.negligible if request.max_tokens is not None and request.min_relevance is None else 0.0,
         settle=settings.auto_settle if request.budget == "auto" else None,
         method=request.method or settings.method,
@@ -79,6 +80,7 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
     bound("query", len(request.query), limits.query_characters, "characters")
     bound("budget", task.budget, limits.budget, "calls")
     bound("k", task.k or 0, limits.k, "documents")
+    bound("k", task.k or 0 if task.diversity else 0, limits.diverse, "documents with 'diversity' (limits.diverse)")
     bound("max_tokens", task.max_tokens or 0, limits.max_tokens, "tokens")
     bound("batch_size", task.batch_size, limits.batch_size, "documents")
     return task

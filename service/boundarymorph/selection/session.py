@@ -23,6 +23,7 @@ from boundarymorph.selection.config import Config, SelectionConfig
 from boundarymorph.selection.contest import Contest, choose_round
 from boundarymorph.selection.copies import first_of_each
 from boundarymorph.selection.distinct import Distinct, GroupedCapacity
+from boundarymorph.selection.diversity import diverse
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.posterior import Believed
 
@@ -52,6 +53,7 @@ class SelectionSession(Session):
         min_relevance: float | None = None,
         distinct: Distinct | None = None,
         negligible: float = 0.0,
+        diversity: float = 0.0,
         reading: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
     ) -> None:
         """budget: B >= 0 calls. k: documents to return, or another capacity.
@@ -64,6 +66,8 @@ class SelectionSession(Session):
         min_relevance: return, of k documents at most, those that are more likely than not to score at least that, and
         ask where it is in doubt.
         distinct: at most so many documents of a group, and no call for what that leaves out.
+        diversity: how much a set of k documents goes by what they have not in common (`diversity.diverse`), in place of
+        their relevance alone.
         negligible: return nothing that is expected to have less than this share of the best document's relevance.
         reading: what a score says of relevance, an increasing function from [0, 1] to [0, 1]; None if it is the score.
         Asking and choosing go by scores; relevance, its deviation and `expected_loss` are about what they say.
@@ -79,6 +83,7 @@ class SelectionSession(Session):
         self.capacity = capacity_of(k=k) if isinstance(k, int) else k
         self._distinct = distinct
         self._negligible = negligible
+        self._diversity = diversity
         if min_relevance is not None and not 0.0 <= min_relevance <= 1.0:
             raise InvalidInput(f"min_relevance is {min_relevance}; it is from 0 to 1")
         self._config = config or SelectionConfig()
@@ -159,6 +164,8 @@ class SelectionSession(Session):
         """The best documents that fit, as believed now; valid at any moment."""
         documents = self._worthwhile()
         chosen = self._best_of(documents)
+        if self._diversity:
+            chosen = self._diverse(documents, len(chosen))
         if self._distinct is not None:
             inside, worth = np.isin(documents, chosen), self.belief.mean[documents]
             chosen = documents[self._distinct.with_others(inside, worth, self._groups[documents])]
@@ -197,6 +204,14 @@ class SelectionSession(Session):
             means = self._reported.mean[documents]
             documents = documents[means >= self._negligible * means.max(initial=0.0)]
         return documents
+
+    def _diverse(self, documents: NDArray[np.intp], count: int) -> NDArray[np.intp]:
+        """Positions of so many of these documents that have little in common, ascending; the best of each group."""
+        means = self.belief.mean
+        if self._distinct is not None:
+            limited = self._distinct.limited(self.capacity, self._groups[documents])
+            documents = documents[limited.eligible(means[documents])]
+        return np.sort(documents[diverse(self.pool.embeddings[documents], means[documents], count, self._diversity)])
 
     def _ranked(self, chosen: NDArray[np.intp]) -> Selection:
         if self._reading is None:

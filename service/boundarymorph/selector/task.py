@@ -23,7 +23,7 @@ class SelectionTask:
 
     candidates: made by the retriever. k: documents to return, or None for as many as fit into max_tokens.
     min_relevance: of these, only those that are more likely than not to score at least this. distinct: at most so
-    many documents of a group. negligible: as in `SelectionSession`. goal: what calls are spent
+    many documents of a group. negligible, diversity: as in `SelectionSession`. goal: what calls are spent
     on: the set; or, if every document fits into it, its order; or the ranking of all candidates; or the scores of all.
     batch_size: the most calls per round; growing: whether rounds begin small and grow (`selection.rounds`). settle:
     stop when the expected loss is at most this share of the set's relevance. method: a name in `methods.METHODS`.
@@ -43,6 +43,7 @@ class SelectionTask:
     min_relevance: float | None = None
     distinct: Grouping | None = None
     negligible: float = 0.0
+    diversity: float = 0.0
     goal: Goal = "order"
     batch_size: int = 1
     growing: bool = False

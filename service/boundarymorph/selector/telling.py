@@ -114,5 +114,6 @@ def session_of(
         min_relevance=telling.least(task.min_relevance),
         distinct=distinct,
         negligible=task.negligible,
+        diversity=task.diversity,
         reading=telling.reading,
     )

@@ -23,6 +23,7 @@ class Limits(BaseModel, extra="forbid"):
     features: int = Field(16, ge=0, description="named signals that come with a pool")
     budget: int = Field(2_000, ge=0, description="B: cross-encoder calls")
     k: int = Field(20_000, ge=1, description="documents returned")
+    diverse: int = Field(1_000, ge=1, description="documents returned with 'diversity'")
     max_tokens: int = Field(10_000_000, ge=1, description="tokens returned")
     known_scores: int = Field(1_000, ge=0, description="cross-encoder scores that come with a pool")
     batch_size: int = Field(256, ge=1, description="documents per round")

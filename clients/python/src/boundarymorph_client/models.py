@@ -68,7 +68,8 @@ class SelectOptions(TypedDict, total=False):
         what is more likely than not to be at least so relevant, at most k documents or `max_tokens`. calibration: by
         which relevance is a probability; False for none, by default that of the key or of the index.
     distinct: True for no two documents with the same text, or a field of the metadata for one document for each of its
-        values; a `Distinct` says how many, and whether k counts documents or groups.
+        values; a `Distinct` says how many, and whether k counts documents or groups. diversity: from 0 to 1, how much
+        the set goes by what its documents have not in common.
     spend: where every document fits, `order` (the default) makes calls for the order, `set` makes none.
     method: `trend` or `boundarymorph`. depth: candidates taken from the index. batch_size: documents scored a
         round, or "auto": rounds that grow.
@@ -94,6 +95,7 @@ class SelectOptions(TypedDict, total=False):
     min_relevance: float
     calibration: str | Literal[False]
     distinct: bool | str | Distinct
+    diversity: float
     method: str
     depth: int
     filter: Mapping[str, Any]
