@@ -8,7 +8,7 @@ DEVELOPMENT := $(VENV)/.installed-dev
 with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $(1): $(2)")
 
 .PHONY: help setup demo serve test compare-answers test-faults test-faults-milvus compatibility fuzz check audit lock check-deploy dashboard images compose test-ray test-milvus wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-sessions bench-overhead bench-select bench-scorer bench-rerank \
-	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-ray bench-overload load load-open capacity soak-scorer soak-index soak-models soak-leavers soak-tests gpu-check \
+	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-ray bench-overload load load-open capacity soak-scorer soak-index soak-models soak-leavers soak-shapes soak-tests gpu-check \
 	evaluation evaluation-held-out evaluation-calibration evaluation-options evaluation-order evaluation-rerank evaluation-judge evaluation-agents evaluation-diversity clean
 
 help:  ## this list
