@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def test_the_gpu_check_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = ["--device", "cpu", "--models", "smoke", "smoke-qwen", "--pairs", "12", "--batch-tokens", "256", "512"]
+    options = ["--device", "cpu", "--models", "smoke", "smoke-qwen", "--pairs", "6", "--batch-tokens", "256"]
     options += ["--precisions", "bf16", "--documents", "3000", "--dimension", "16", "--depth", "500", "--repeats", "1"]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["gpu_check", *options])

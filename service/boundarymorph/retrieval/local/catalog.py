@@ -91,7 +91,8 @@ class LocalCatalog:
         trouble: StorageUnavailable | None = None
         for name in (*opened, *self._names()):
             try:
-                return self.get(name).check_file()
+                with self._looked_at(name) as index:
+                    return index.check_file()
             except (UnknownIndex, CorruptIndex):
                 continue
             except StorageUnavailable as error:

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 
 from boundarymorph.errors import CorruptIndex, StorageFull, StorageUnavailable, UnknownIndex
@@ -45,7 +46,6 @@ class SqliteFile:
         self._idle: deque[sqlite3.Connection] = deque()
         self._most_idle = _IDLE_CONNECTIONS
         self._closed = False
-        self._settled = False  # whether the last read was of the file alone, on a full or read-only disk
 
     def check(self) -> None:
         """Raise an error if the file cannot be read."""
@@ -146,9 +146,7 @@ class SqliteFile:
     def _reading_settled(self, trouble: sqlite3.OperationalError) -> Iterator[sqlite3.Connection]:
         """Yield a connection to the file alone; see `settled`."""
         with settled.reading(self.path, trouble) as connection:
-            if not self._settled:
-                _log.warning("%s can be read but not written: %s; is the disk full or read-only?", self.path, trouble)
-            self._settled = True
+            _warn(self.path, str(trouble))
             _prepare(connection)
             yield connection
 
@@ -156,9 +154,7 @@ class SqliteFile:
         try:
             return self._idle.pop()
         except IndexError:
-            connection = self._connect(_PATIENCE)
-            self._settled = False
-            return connection
+            return self._connect(_PATIENCE)
 
     def _connect(self, patience: float) -> sqlite3.Connection:
         """Return a new connection that waits this many seconds for locks, and can be read."""
@@ -174,6 +170,11 @@ class SqliteFile:
             connection.close()
             raise
         return connection
+
+
+@lru_cache  # once, however often the file is opened and read
+def _warn(path: Path, trouble: str) -> None:
+    _log.warning("%s can be read but not written: %s; is the disk full or read-only?", path, trouble)
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
