@@ -108,14 +108,16 @@ def test_read_only_without_what_was_written_last(disk: Path, table: Table) -> No
         refused = indexes.client.get("/readyz")
         assert (refused.status_code, refused.json()["status"]) == (503, "starting")
         assert log.name in refused.json()["detail"]
-        listed = indexes.client.get("/indexes")
+        (unreadable,) = indexes.client.get("/indexes").json()["unreadable"]
+        assert unreadable["name"] == "tales"
+        described = indexes.client.get("/indexes/tales")
         make_writable(indexes, disk)
         watch = Stopwatch()
         indexes.await_answer()
         recovery = watch.seconds
         nothing_is_missing = indexes.client.get("/indexes").json()
         assert [index["name"] for index in nothing_is_missing["indexes"]] == ["tales"]
-    saw = f"{outcome(listed)} until it is writable; `/readyz` says why"
+    saw = f"{outcome(described)} until it is writable; `/readyz` says why"
     table.add("disk read-only after a power failure, with writes left in SQLite's log", saw, recovery)
 
 
