@@ -14,11 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import orjson
 
 from tests.caching.servers import RedisServer
@@ -148,7 +149,9 @@ class Leavers:
     """The callers of a gateway. moves: how often each was made."""
 
     def __init__(self, front: Service, indexes: Service, scorer: Server, redis: RedisServer, seed: int) -> None:
-        self.front, self.indexes, self.scorer, self.redis = front, indexes, scorer, redis
+        # Without idle connections, which the gateway may close just as they are used again.
+        client = httpx.Client(base_url=front.url, timeout=PATIENCE, limits=httpx.Limits(max_keepalive_connections=0))
+        self.front, self.indexes, self.scorer, self.redis = replace(front, client=client), indexes, scorer, redis
         self.moves = Counter[str]()
         self._chance = random.Random(seed)
         self._callers: list[Caller] = []
