@@ -76,6 +76,20 @@ def test_a_service_over_milvus(tmp_path: Path, vectors: str) -> None:
         trams = select(running, filter={"of": "tram", "n": {"gte": 4}}, k=10)
         assert {document["id"] for document in trams["documents"]} == {f"tram-{n}" for n in range(4, 10)}
         assert select(running, max_tokens=30, k=None)["status"] == "complete"
+        subjects = select(running, k=10, distinct="of")["documents"]
+        assert sorted(document["group"] or [] for document in subjects) == [
+            [],
+            *([subject] for subject in sorted(SUBJECTS)),
+        ]
+        copies = [{"id": f"copy-{n}", "text": DOCUMENTS[0]["text"]} for n in range(5)]
+        assert upload(client, copies)["added"] == 5
+        same = running.select(**SELECT | {"k": 46, "budget": 46})
+        usage = same["usage"]
+        assert (usage["cross_encoder_calls"] + usage["cached_scores"], len(same["documents"])) == (41, 46)
+        assert {document["source"] for document in same["documents"]} == {"cross_encoder"}
+        assert len(select(running, k=46, distinct=True)["documents"]) == 41
+        gone = {"ids": [document["id"] for document in copies]}
+        assert client.request("DELETE", "/indexes/tales/documents", json=gone).json() == {"deleted": 5}
         assert first["warnings"] == [WORDS_OF_THE_POOL]
         assert select(running, hybrid=True)["warnings"] == [HYBRID_OF_THE_POOL.format("41")]
 
