@@ -18,6 +18,11 @@ AFTER_A_FAULT = {  # and, of the circuit, with a Redis
     "boundarymorph_scorer_dropped_pairs_total",
     "boundarymorph_select_refused_total",
 }
+OF_JUDGEMENTS = {
+    "boundarymorph_judgment_log_loss_count",
+    "boundarymorph_judgment_log_loss_sum",
+    "boundarymorph_judgments_total",
+}
 OF_A_LANGUAGE_MODEL = {
     "boundarymorph_cost_ceiling_refusals_total",
     "boundarymorph_judge_answers_total",
@@ -47,7 +52,7 @@ def test_every_metric_is_there_after_one_request(tmp_path: Path) -> None:
     there = set(re.findall(r"^(boundarymorph_\w+)", scraped, re.MULTILINE))
     named = {name for expression in expressions() for name in METRIC.findall(expression)}
     assert len(named) > 30
-    assert named - there == AFTER_A_FAULT | OF_A_LANGUAGE_MODEL
+    assert named - there == AFTER_A_FAULT | OF_A_LANGUAGE_MODEL | OF_JUDGEMENTS
 
 
 def test_panels_do_not_overlap() -> None:

@@ -250,6 +250,34 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/judgments": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Count the judgements of an index
+         * @description Return how many there are.
+         */
+        get: operations["count_judgments_get"];
+        put?: never;
+        /**
+         * Say how relevant documents were
+         * @description Keeps grades and clicks, by which `boundarymorph calibrate INDEX --update` learns.
+         */
+        post: operations["add_judgments_post"];
+        /**
+         * Delete judgements
+         * @description Delete the judgements of an index, or of one query.
+         */
+        delete: operations["delete_judgments_delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/livez": {
         parameters: {
             query?: never;
@@ -477,6 +505,17 @@ export interface components {
             /**
              * Deleted
              * @description number of documents that existed and are deleted
+             */
+            deleted: number;
+        };
+        /**
+         * Deleted
+         * @description What was deleted.
+         */
+        Deleted: {
+            /**
+             * Deleted
+             * @description judgements
              */
             deleted: number;
         };
@@ -714,6 +753,17 @@ export interface components {
              * @default []
              */
             unreadable?: components["schemas"]["UnreadableIndex"][];
+        };
+        /**
+         * Kept
+         * @description What is kept now.
+         */
+        Kept: {
+            /**
+             * Kept
+             * @description judgements of the index
+             */
+            kept: number;
         };
         /**
          * LanguageModelUsage
@@ -1863,6 +1913,68 @@ export interface components {
             use_activation?: boolean | null;
         };
         /**
+         * Judgment
+         * @description What a person said of a document: a grade, or whether it was clicked where it was shown.
+         */
+        Judgment: {
+            /**
+             * Document
+             * @description its id in the index
+             */
+            document: string | number;
+            /**
+             * Grade
+             * @description 0 for not relevant, as for a dismissed document
+             * @default null
+             */
+            grade?: number | null;
+            /**
+             * Clicked
+             * @description instead: whether it was chosen from what was shown
+             * @default null
+             */
+            clicked?: boolean | null;
+            /**
+             * Rank
+             * @description where it was shown, from 1; with 'clicked'
+             * @default null
+             */
+            rank?: number | null;
+            /**
+             * Relevance
+             * @description what the answer said of it: by this the metrics show when a calibration drifts
+             * @default null
+             */
+            relevance?: number | null;
+        };
+        /**
+         * Judgments
+         * @description What people said of the answer to one query.
+         */
+        Judgments: {
+            /**
+             * Query
+             * @description as in the request that was answered
+             */
+            query: string;
+            /**
+             * Index
+             * @description the index that it was about
+             */
+            index: string;
+            /**
+             * Calibration
+             * @description the one that the answer named, for the metrics
+             * @default null
+             */
+            calibration?: string | null;
+            /**
+             * Judgments
+             * @description of any of its documents
+             */
+            judgments: components["schemas"]["Judgment"][];
+        };
+        /**
          * NimQuery
          * @description The query in an object.
          */
@@ -2536,6 +2648,7 @@ export interface components {
 export type ApiVersion = components['schemas']['ApiVersion'];
 export type BilledUnits = components['schemas']['BilledUnits'];
 export type DeleteReport = components['schemas']['DeleteReport'];
+export type Deleted = components['schemas']['Deleted'];
 export type Diagnostics = components['schemas']['Diagnostics'];
 export type ExplainedCall = components['schemas']['ExplainedCall'];
 export type ExplainedPool = components['schemas']['ExplainedPool'];
@@ -2543,6 +2656,7 @@ export type ExplainedRound = components['schemas']['ExplainedRound'];
 export type Health = components['schemas']['Health'];
 export type IndexDescription = components['schemas']['IndexDescription'];
 export type IndexList = components['schemas']['IndexList'];
+export type Kept = components['schemas']['Kept'];
 export type LanguageModelUsage = components['schemas']['LanguageModelUsage'];
 export type Meta = components['schemas']['Meta'];
 export type NimAnswer = components['schemas']['NimAnswer'];
@@ -2574,6 +2688,8 @@ export type DeleteDocuments = components['schemas']['DeleteDocuments'];
 export type Distinct = components['schemas']['Distinct'];
 export type DocumentsRequest = components['schemas']['DocumentsRequest'];
 export type InfinityRequest = components['schemas']['InfinityRequest'];
+export type Judgment = components['schemas']['Judgment'];
+export type Judgments = components['schemas']['Judgments'];
 export type NimQuery = components['schemas']['NimQuery'];
 export type NimRequest = components['schemas']['NimRequest'];
 export type NimText = components['schemas']['NimText'];
@@ -4271,6 +4387,282 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["DeleteReport"];
+                };
+            };
+            /** @description Problem details */
+            401: {
+                headers: {
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            429: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            503: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    count_judgments_get: {
+        parameters: {
+            query: {
+                /** @description name of the index */
+                index: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Kept"];
+                };
+            };
+            /** @description Problem details */
+            401: {
+                headers: {
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            429: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            503: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    add_judgments_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Judgments"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Kept"];
+                };
+            };
+            /** @description Problem details */
+            401: {
+                headers: {
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            429: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            503: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    delete_judgments_delete: {
+        parameters: {
+            query: {
+                /** @description name of the index */
+                index: string;
+                /** @description only those of this query */
+                query?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
                 };
             };
             /** @description Problem details */

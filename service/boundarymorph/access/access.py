@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from boundarymorph.access.admission import Admission
-from boundarymorph.access.calibrations import Calibrations
+from boundarymorph.access.calibrations import Calibrations, feedback_of
 from boundarymorph.access.keys import KeyRing
 from boundarymorph.access.origins import Origins
 from boundarymorph.access.rates import RateLimits
@@ -57,6 +57,7 @@ class Access:
         self.behind_gateways = behind_gateways
         self.keys = KeyRing(settings.keys)
         self.calibrations = Calibrations(settings)
+        self.feedback = feedback_of(settings)
         self.origins = Origins(settings.allowed_hosts, with_keys=bool(settings.keys))
         self.rates = RateLimits(
             settings.rate_limits, self.keys.callers, url=None if redis is None else redis.get_secret_value()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from boundarymorph.calibration.calibration import Calibration
+from boundarymorph.calibration.feedback import Feedback
 from boundarymorph.calibration.folder import CalibrationFolder
 from boundarymorph.settings import Settings
 
@@ -33,4 +35,13 @@ class Calibrations:
 
 def folder_of(settings: Settings) -> CalibrationFolder:
     """Return the folder of a service's calibrations: that of the settings, or one beside the indexes."""
-    return CalibrationFolder(settings.calibration.directory or settings.data_directory / ".calibrations")
+    return CalibrationFolder(_directory(settings))
+
+
+def feedback_of(settings: Settings) -> Feedback:
+    """Return the judgements that callers of a service have sent, which are kept beside its calibrations."""
+    return Feedback(_directory(settings) / "judgments.sqlite3", settings.calibration.judgments)
+
+
+def _directory(settings: Settings) -> Path:
+    return settings.calibration.directory or settings.data_directory / ".calibrations"

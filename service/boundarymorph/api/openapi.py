@@ -9,6 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from boundarymorph.api.judgment_schemas import Judgments
 from boundarymorph.api.problems import MEDIA_TYPE
 from boundarymorph.api.rerank.documents import CohereV2Request, DocumentsRequest, InfinityRequest
 from boundarymorph.api.rerank.nim import NimRequest
@@ -35,7 +36,15 @@ REFUSAL_HEADERS = {
 }
 REFERENCE = "#/components/schemas/{model}"
 RERANKING = (DocumentsRequest, CohereV2Request, InfinityRequest, TeiRequest, NimRequest)
-PARSED_BY_ROUTES = (SelectRequest, ScoreRequest, CreateIndex, DeleteDocuments, UploadedDocument, *RERANKING)
+PARSED_BY_ROUTES = (
+    SelectRequest,
+    ScoreRequest,
+    CreateIndex,
+    DeleteDocuments,
+    UploadedDocument,
+    Judgments,
+    *RERANKING,
+)
 STREAMED = (RoundEvent, UploadProgress)
 
 

@@ -42,8 +42,9 @@ class JudgedQuery:
         return len(self.grades)
 
     def targets(self, gain: Gain, largest: float) -> NDArray[np.float64]:
-        """(n,) in [0, 1]: whether each is relevant, which is any grade above 0, or its grade over the largest one."""
-        return (self.grades > 0).astype(np.float64) if gain == "relevant" else self.grades / largest
+        """(n,) in [0, 1]: whether each is relevant, that is has a grade of 1 or more (a grade between 0 and 1 says how
+        likely it is); or its grade over the largest one."""
+        return np.minimum(self.grades, 1.0) if gain == "relevant" else self.grades / largest
 
 
 def worth_judging(by_scorer: NDArray[np.intp], size: int, seed: int, *, count: int = PAIRS) -> NDArray[np.intp]:

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import orjson
 import typer
 
-from boundarymorph.access.calibrations import folder_of
+from boundarymorph.access.calibrations import feedback_of, folder_of
 from boundarymorph.calibration.calibration import Calibration
+from boundarymorph.calibration.feedback import Event, grades_of, merged
 from boundarymorph.calibration.files import Judgments, judgments_of, queries_of
-from boundarymorph.calibration.judgments import PAIRS
+from boundarymorph.calibration.judgments import PAIRS, JudgedQuery
 from boundarymorph.cli import source as sources
 from boundarymorph.cli.calibrated import print_calibration
 from boundarymorph.cli.common import DataDirectory, console
@@ -52,6 +53,9 @@ JudgeUrl = Annotated[
     str | None, typer.Option(help="openai:// URL of a language model, which grades the documents of --queries.")
 ]
 Suggest = Annotated[int | None, typer.Option(min=1, help="Write so many pairs to judge to --out, and learn nothing.")]
+Update = Annotated[
+    bool, typer.Option("--update", help="Learn from what callers sent to POST /judgments, with --judgments if given.")
+]
 Gain = Annotated[
     Literal["relevant", "grade"],
     typer.Option(help="What relevance is: the probability of a grade above 0, or the expected grade."),
@@ -77,10 +81,11 @@ def calibrate(
     pools: Pools = None,
     judge: JudgeUrl = None,
     suggest: Suggest = None,
+    update: Update = False,
     out: Annotated[Path | None, typer.Option(dir_okay=False, help="Suggested pairs.", show_default="stdout")] = None,
     name: Annotated[str | None, typer.Option(help="Of the calibration.", show_default="that of the index")] = None,
     gain: Gain = "relevant",
-    budget: Annotated[int, typer.Option("--budget", "-B", min=1, help="Calls to find the best of a query.")] = 100,
+    budget: Annotated[int, typer.Option("--budget", "-B", min=1, help="Calls to find the best of a query.")] = 400,
     depth: Annotated[int | None, typer.Option("--depth", "-N", help="Candidates.", show_default="10000")] = None,
     max_cost: Annotated[float | None, typer.Option(min=0, help="The most that the language model may cost.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before it costs money.")] = False,
@@ -96,11 +101,15 @@ def calibrate(
         raise InvalidInput("name an index, or --pools FILE and --name NAME")
     if (name or index) is None:
         raise InvalidInput("give the calibration of the pools a name: --name NAME")
-    if sum(given is not None for given in (judgments, judge, suggest)) != 1:
-        raise InvalidInput("give one of --judgments FILE, --judge URL and --suggest N")
+    if sum((judgments is not None or update, judge is not None, suggest is not None)) != 1:
+        raise InvalidInput("give one of --judgments FILE, --judge URL and --suggest N, or --update")
+    if update and index is None:
+        raise InvalidInput("--update is for an index, as judgements are")
     settings = Settings.load(data_directory=data_directory)
     texts = {} if queries is None else queries_of(_lines(queries), sources.named(queries))
     given = {} if judgments is None else judgments_of(_lines(judgments), sources.named(judgments), texts)
+    events = _unjudged(feedback_of(settings).events(index), given) if update and index else []
+    given = merged(grades_of(events, {}), given)
     requests = _requests(index, pools, list(given or texts.values()), depth)
     plan = Plan(str(name or index), index, requests, budget, gain)
     if suggest is not None:
@@ -108,7 +117,7 @@ def calibrate(
         return
     if judge is not None:
         given = asyncio.run(_judge(plan, settings, judge, max_cost, yes))
-    made, missing = asyncio.run(_learn(plan, settings, given))
+    made, missing = asyncio.run(_learn(plan, settings, given, events))
     file = folder_of(settings).keep(made)
     if as_json:
         typer.echo(orjson.dumps(made.to_json(), option=orjson.OPT_INDENT_2).decode())
@@ -120,6 +129,11 @@ def _batched(items: Iterable[str], count: int) -> Iterator[list[str]]:
     iterator = iter(items)
     while batch := list(islice(iterator, count)):
         yield batch
+
+
+def _unjudged(events: Sequence[Event], given: Judgments) -> Sequence[Event]:
+    """Those of pairs that have no given grade."""
+    return [event for event in events if event.document not in given.get(event.query, {})]
 
 
 def _lines(source: Path) -> Sequence[bytes]:
@@ -229,29 +243,36 @@ def _allow(pairs: int, most: Any, max_cost: float | None, yes: bool) -> None:
         raise InvalidInput("nothing was graded: allow it with --yes, or set a ceiling with --max-cost")
 
 
-async def _learn(plan: Plan, settings: Settings, given: Judgments) -> tuple[Calibration, int]:
-    """Return a calibration, and how many judged documents were in no pool."""
+async def _learn(plan: Plan, settings: Settings, given: Judgments, events: Sequence[Event]) -> tuple[Calibration, int]:
+    """Return a calibration, and how many judged documents were in no pool. events: those among what is given."""
     from boundarymorph.api.select_schemas import SelectRequest
     from boundarymorph.api.translate import task_of
-    from boundarymorph.calibration.learning import learn
+    from boundarymorph.calibration.learning import learn, learn_from_clicks
     from boundarymorph.selector.telling import WORDS
 
-    judged: list[Judged] = []
+    judged: dict[str, Judged] = {}
     async with _parts(settings) as (built, judging):
         for query, request in plan.requests.items():
             if query in given:
                 task = task_of(SelectRequest.model_validate(request), settings, time.monotonic())
-                judged.append(await judging.judged(task, given[query]))
+                judged[query] = await judging.judged(task, given[query])
         scorer = getattr(built.scorer, "identity", None) or built.scorer.name
         encoder = getattr(built, "encoder", None)
         named = {"lexical": WORDS, "index": getattr(encoder, "name", None), "encoder": getattr(encoder, "name", None)}
-    made = learn(
-        plan.name,
-        [one.query for one in judged if one.found],
-        scorer=scorer,
-        encoder=named.get(judged[0].vectors) if judged else None,
-        gain=plan.gain,
-        index=plan.index if plan.name == plan.index else None,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
-    return made, sum(one.missing for one in judged)
+    vectors = next((one.vectors for one in judged.values()), "none")
+
+    def learned(queries: Sequence[JudgedQuery]) -> Calibration:
+        return learn(
+            plan.name,
+            queries,
+            scorer=scorer,
+            encoder=named.get(vectors),
+            gain=plan.gain,
+            index=plan.index if plan.name == plan.index else None,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    found = {(query, id): None for query, one in judged.items() for id in one.ids}
+    clicks = [event for event in events if (event.query, event.document) in found]
+    queries = [(query, one.query, one.ids) for query, one in judged.items()]
+    return learn_from_clicks(queries, clicks, plan.gain, learned), sum(one.missing for one in judged.values())

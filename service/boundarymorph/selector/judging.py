@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from boundarymorph.calibration.judgments import JudgedQuery, worth_judging
+from boundarymorph.inference.deadline import NEVER
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Retriever, VectorSource
 from boundarymorph.scoring.scorer import Scorer
@@ -17,11 +18,11 @@ from boundarymorph.selector.task import SelectionTask
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A judged query. found: judged documents that are in its pool; missing: those that are not, or have no score.
-    vectors: the source of the pool's."""
+    """A judged query. ids: of the judged documents that are in its pool, in the order of `query`; missing: how many are
+    not, or have no score. vectors: the source of the pool's."""
 
     query: JudgedQuery
-    found: int
+    ids: Sequence[str]
     missing: int
     vectors: VectorSource
 
@@ -34,7 +35,8 @@ class Judging:
 
     async def suggest(self, task: SelectionTask, count: int, seed: int) -> Sequence[Document]:
         """At most `count` documents, shuffled, so that their order says nothing. Raises what a selection does."""
-        result = await self._selector.select(replace(task, k=count, goal="set", accepts="complete", calibration=None))
+        wanted = replace(task, k=count, goal="set", accepts="complete", deadline=NEVER, calibration=None)
+        result = await self._selector.select(wanted)
         positions = worth_judging(result.selection.documents, len(result.pool), seed, count=count)
         ids = [result.pool.ids[position] for position in np.random.default_rng(seed).permutation(positions)]
         documents = await task.candidates(self._retriever).documents(ids)
@@ -42,7 +44,8 @@ class Judging:
 
     async def judged(self, task: SelectionTask, grades: Mapping[str, float]) -> Judged:
         """Score the documents with these ids that are in the pool. Raises what a selection does."""
-        pooled = await self._selector.select(replace(task, budget=0, k=1, accepts="complete", calibration=None))
+        wanted = replace(task, budget=0, k=1, accepts="complete", deadline=NEVER, calibration=None)
+        pooled = await self._selector.select(wanted)
         pool = pooled.pool
         positions = [position for position, id in enumerate(pool.ids) if id in grades]
         documents = await task.candidates(self._retriever).documents([pool.ids[position] for position in positions])
@@ -53,4 +56,5 @@ class Judging:
         there, scores = there[known], scores[known]
         given = np.array([grades[pool.ids[position]] for position in there], dtype=np.float64)
         query = JudgedQuery.of(pool, there, scores, given)
-        return Judged(query, len(there), len(grades) - len(there), pooled.vectors)
+        ids = [pool.ids[position] for position in there]
+        return Judged(query, ids, len(grades) - len(there), pooled.vectors)

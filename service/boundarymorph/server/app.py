@@ -12,7 +12,7 @@ from fastapi import APIRouter, FastAPI
 from boundarymorph import __version__
 from boundarymorph.access.access import Access
 from boundarymorph.agents import routes as agents
-from boundarymorph.api import forward, openapi, operations, problems, retrieval, score, select
+from boundarymorph.api import forward, judgments, openapi, operations, problems, retrieval, score, select
 from boundarymorph.api.rerank import routes as rerank
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.server import composition
@@ -39,7 +39,15 @@ def create_app(
         indexes, build = forward.router, build or composition.build_gateway
     else:
         indexes, build = _indexes().router, build or composition.build
-    routers = (select.router, rerank.router, indexes, operations.router, agents.router, pages.playground(settings))
+    routers = (
+        select.router,
+        rerank.router,
+        indexes,
+        judgments.router,
+        operations.router,
+        agents.router,
+        pages.playground(settings),
+    )
     return _application(settings, build, on_failure, routers, description)
 
 

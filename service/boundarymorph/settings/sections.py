@@ -26,6 +26,7 @@ class Limits(BaseModel, extra="forbid"):
     diverse: int = Field(1_000, ge=1, description="documents returned with 'diversity'")
     max_tokens: int = Field(10_000_000, ge=1, description="tokens returned")
     known_scores: int = Field(1_000, ge=0, description="cross-encoder scores that come with a pool")
+    judgments: int = Field(1_000, ge=1, description="judgements in one request")
     batch_size: int = Field(256, ge=1, description="documents per round")
     dimension: int = Field(8_192, ge=1, description="d of given embeddings")
     sessions: int | None = Field(
@@ -215,6 +216,7 @@ class CalibrationSettings(BaseModel, extra="forbid"):
 
     directory: Path | None = Field(None, description="where they are kept; .calibrations in data_directory if unset")
     keys: dict[str, str] = Field(default_factory=dict, description="the default calibration by the name of a key")
+    judgments: int = Field(100_000, ge=1, description="judgements that are kept of an index; more are refused")
 
 
 class CacheSettings(BaseModel, extra="forbid"):

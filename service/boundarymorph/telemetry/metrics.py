@@ -205,6 +205,14 @@ encoder_attempt_seconds = Histogram(
     buckets=SECONDS,
 )
 
+judgments = Counter("boundarymorph_judgments_total", "Judgements received.", ["kind"])
+judgment_log_loss = Histogram(
+    "boundarymorph_judgment_log_loss",
+    "Log loss of relevance in answers by the grades that people then gave, by calibration.",
+    ["calibration"],
+    buckets=(0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0),
+)
+
 
 class BatchMetrics:
     """The batch metrics of one model in this process. `waiting` returns the items and tokens in the queue."""
