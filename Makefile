@@ -9,7 +9,7 @@ with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $
 
 .PHONY: help setup demo serve test compare-answers test-faults test-faults-milvus compatibility fuzz check audit lock check-deploy dashboard images compose test-ray test-milvus wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-sessions bench-overhead bench-select bench-scorer bench-rerank \
 	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-ray bench-overload load load-open capacity soak-scorer soak-index soak-models soak-leavers soak-shapes soak-tests gpu-check \
-	evaluation evaluation-held-out evaluation-calibration evaluation-options evaluation-order evaluation-rerank evaluation-judge evaluation-agents evaluation-diversity clean
+	evaluation evaluation-held-out evaluation-calibration evaluation-options evaluation-few evaluation-order evaluation-rerank evaluation-judge evaluation-agents evaluation-diversity clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -237,6 +237,7 @@ STUDIED = $(TABLES) $(if $(TEXTS),--collections $(COLLECTIONS))
 evaluation: setup  ## every selector on the tables in TABLES=dir, with texts of COLLECTIONS=dir if there, one report -> build/evaluation/report.md
 	OPENBLAS_NUM_THREADS=1 $(BIN)/boundarymorph evaluate $(addprefix --table ,$(sort $(wildcard $(TABLES)/*.npz))) $(addprefix --texts ,$(TEXTS)) --budgets $(BUDGETS) $(OPTIONS)
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_calibration $(STUDIED)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_few $(STUDIED)
 
 HELD_OUT = build/held-out
 evaluation-held-out: setup  ## on a collection that nothing was chosen on, Debian's packages by apt's lists -> build/held-out/report.md
@@ -251,6 +252,9 @@ evaluation-calibration: setup  ## is what answers say true, and are small sets g
 
 evaluation-options: setup  ## rounds, settling, token limits, known scores, speculation, hybrid on TABLES=dir -> build/evaluation-options/options.md
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_options $(STUDIED) $(OPTIONS)
+
+evaluation-few: setup  ## one to a hundred calls against none and against the first B on TABLES=dir -> build/evaluation/few.md
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_few $(STUDIED) $(OPTIONS)
 
 evaluation-order: setup  ## calls for the order against reranking the first B on TABLES=dir -> build/bench/evaluation-order.json
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_order $(STUDIED) $(OPTIONS)

@@ -14,6 +14,7 @@ from scipy.special import expit, logit
 from scipy.stats import rankdata
 
 from boundarymorph.selection import Pool, SelectionSession, TrendConfig, trend
+from boundarymorph.selection.covariance import SharedRows
 from boundarymorph.selection.features import standardised
 from boundarymorph.selection.geometry import median_distance
 from boundarymorph.selection.kernels import VonMisesFisher
@@ -315,6 +316,18 @@ def test_any_pool(family: str, round_size: int) -> None:
         assert len(selection.documents) == k
         assert np.isfinite(selection.relevance).all() and np.isfinite(selection.std).all()
         assert session.spent == min(40, n)
+
+
+@pytest.mark.parametrize("d", [4, 384])
+def test_equal_embeddings_leave_the_order_and_the_words(d: int) -> None:
+    """Rounding noise is not taken for a query to reweight, which had made the variances of fantasies negative."""
+    rng = np.random.default_rng(0)
+    embeddings, query = np.tile(rng.normal(size=d), (200, 1)), rng.normal(size=d)
+    pool = Pool.of(list(map(str, range(200))), embeddings.astype(np.float32), query, -np.arange(200.0))
+    assert not SharedRows(pool, VonMisesFisher(1.0)).reweighted_diagonal.any()
+    with np.errstate(all="raise", under="ignore"):
+        session = run(pool, rng.uniform(size=200), 60, 10, 5)
+    assert np.isfinite(session.belief.mean).all() and np.isfinite(session.belief.std).all()
 
 
 def test_with_every_score_known_the_set_is_the_best_one() -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.selection.features import terms
 from boundarymorph.selection.geometry import BLOCK, CosineDistances, inner_products
-from boundarymorph.selection.kernels import Kernel
+from boundarymorph.selection.kernels import DEGENERATE, Kernel
 from boundarymorph.selection.pool import Pool
 
 
@@ -66,6 +66,8 @@ class SharedRows:
             centred = pool.embeddings[start : start + BLOCK] - self._centre
             squares[start : start + BLOCK] = np.square(centred, out=centred) @ weights
         scale = float(squares.mean())
+        if scale <= DEGENERATE**2 * float(np.square(self._centre) @ weights):  # rounding noise of equal embeddings
+            scale, squares = 0.0, np.zeros(len(pool))
         self._weights = weights / pool.embeddings.dtype.type(scale) if scale > 0 else np.zeros_like(weights)
         self._terms = terms(pool)
         self.reweighted_diagonal = (squares / scale if scale > 0 else squares) + np.square(self._terms).sum(axis=0)
