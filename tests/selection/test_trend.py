@@ -71,7 +71,8 @@ def members_before(pool: Pool, kappa: float) -> list[tuple[Matrix, Matrix, Matri
     if pool.terms is not None:
         words = pool.terms.T - pool.terms.mean(axis=1)
         reweighting += words @ words.T / (words**2).sum(axis=1).mean()
-    trend = LEVEL_DEVIATION**2 + SLOPE_DEVIATION**2 * sum(np.outer(s, s) for s in signals)
+    trend: Matrix = np.full_like(field, LEVEL_DEVIATION**2)
+    trend += SLOPE_DEVIATION**2 * sum(np.outer(s, s) for s in signals)
     sets = [(trend, SLOPE * (signals[0] + signals[1]))]
     if "bm25" in pool.features:
         bm25 = standardised(np.sqrt(pool.features["bm25"]))
@@ -86,7 +87,8 @@ def members_before(pool: Pool, kappa: float) -> list[tuple[Matrix, Matrix, Matri
 
 def conditioned(covariance: Matrix, observed: list[int]) -> tuple[Matrix, Matrix, Matrix]:
     """Inverse covariance of the observations, covariances with them, and variances given them."""
-    inverse = np.linalg.inv(covariance[np.ix_(observed, observed)] + NOISE * np.eye(len(observed)))
+    noisy = covariance[np.ix_(observed, observed)] + NOISE * np.eye(len(observed))
+    inverse = np.asarray(np.linalg.inv(noisy), dtype=np.float64)
     cross = covariance[:, observed]
     return inverse, cross, np.diag(covariance) - np.einsum("nt,ts,ns->n", cross, inverse, cross)
 
