@@ -87,8 +87,8 @@ def test_a_client_that_hangs_up_during_an_upload(running: Service) -> None:
 @pytest.mark.parametrize(
     ("request_", "status", "kind"),
     [
-        (b"GET /livez HTTP/1.1\r\nHost: [::1\r\nConnection: close\r\n\r\n", b"200", b"json"),
-        (b"POST /select HTTP/1.1\r\nHost: [::1\r\nContent-Length: 2\r\n\r\n{}", b"422", b"problem+json"),
+        (b"GET /livez HTTP/1.1\r\nHost: [::1\r\nConnection: close\r\n\r\n", b"403", b"problem+json"),
+        (b"POST /select HTTP/1.1\r\nHost: [::1\r\nContent-Length: 2\r\n\r\n{}", b"403", b"problem+json"),
         (b"GET /indexes/%ff%fe HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"422", b"problem+json"),
         (b"GET /indexes/\xff HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"400", b"problem+json"),
         (b"POST /select HTTP/1.1\r\nHost: x\r\nContent-Length: nine\r\n\r\n", b"400", b"problem+json"),
