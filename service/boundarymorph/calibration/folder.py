@@ -42,6 +42,8 @@ class CalibrationFolder:
 
     def of_index(self, index: str) -> Calibration | None:
         """The default of an index: the calibration of its name, if it was made for it."""
+        if not NAME.fullmatch(index):
+            return None
         try:
             found = self.get(index)
         except UnknownCalibration:
