@@ -246,6 +246,10 @@ evaluation-held-out: setup  ## on a collection that nothing was chosen on, Debia
 	    --methods baselines,product,hybrid,trend@auto,boundarymorph@5 --out $(HELD_OUT) $(OPTIONS)
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_options $(HELD_OUT) --collections $(HELD_OUT) --out $(HELD_OUT) --studies ablations,paces
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_calibration $(HELD_OUT) --collections $(HELD_OUT) --out $(HELD_OUT)
+	$(BIN)/python -m load_tests.docstring_questions $(HELD_OUT)/python_docstrings
+	OPENBLAS_NUM_THREADS=1 $(BIN)/boundarymorph evaluate --data $(HELD_OUT)/python_docstrings --depth 7000 --methods mips \
+	    --write-table $(HELD_OUT)/python_docstrings.npz --out $(HELD_OUT)/python_docstrings/report
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_few $(HELD_OUT) --collections $(HELD_OUT) --out $(HELD_OUT)
 
 evaluation-calibration: setup  ## is what answers say true, and are small sets good, on TABLES=dir -> build/evaluation/calibration.md
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_calibration $(STUDIED) $(OPTIONS)
