@@ -118,6 +118,8 @@ class Session(ABC):
         positions = np.asarray(documents, dtype=np.intp)
         if ((positions < 0) | (positions >= len(self.pool))).any():
             raise InvalidInput(f"the pool has {len(self.pool)} documents; give up positions from 0 to one less")
+        if not positions.size:
+            return
         self._left = np.setdiff1d(self._left, positions)
         for position in positions.tolist():
             self._asked.pop(position, None)

@@ -155,8 +155,8 @@ class SelectionSession(Session):
     def give_up(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
         before = self._left
         super().give_up(documents)
-        stay = np.isin(before, self._left)
-        if not stay.all():
+        if len(self._left) < len(before):
+            stay = np.isin(before, self._left)
             self.capacity = self.capacity.among(stay, taken=np.zeros_like(stay))
             self._doubt()
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import orjson
@@ -16,8 +16,6 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import reach
 from boundarymorph.selection import Pool
 from boundarymorph.selection.copies import alike
-
-NOTHING = np.empty(0, dtype=np.intp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +51,21 @@ class Documents:
         self._run = run
         self._first: dict[str, int] = {}
         self._seen = np.zeros(len(pool), dtype=np.bool_)
+        self._alike: _Groups | None = None
 
-    async def read(self, positions: NDArray[np.intp], likely: NDArray[np.intp] = NOTHING) -> NDArray[np.intp]:
+    async def read(
+        self, positions: NDArray[np.intp], likely: Callable[[], NDArray[np.intp]] | None = None
+    ) -> NDArray[np.intp]:
         """Read the documents at these positions, and those whose text may be the same. Returns the positions of all.
 
-        likely: positions of documents that a trip brings in addition, if there is one.
+        likely: returns the positions of documents that a trip brings in addition, if there is one.
         """
         if positions.size and not self._candidates.texts_at_hand:
-            suspects = await self._run(self._suspects, positions)
+            suspects = self._suspects(await self._groups(), positions)
             positions = np.concatenate([positions, np.setdiff1d(suspects, positions)])
         if missing := self._missing(positions):
-            missing = list(dict.fromkeys([*missing, *self._missing(likely)]))
+            if likely is not None:
+                missing = list(dict.fromkeys([*missing, *self._missing(likely())]))
             self.by_id.update(await self._candidates.documents(missing))
         for position, document in zip(positions.tolist(), self.at(positions), strict=True):
             if document is not None and not self._seen[position]:
@@ -85,8 +87,8 @@ class Documents:
         `texts`, of which more may become known."""
         everything = np.arange(len(self._pool))
         if grouping.path is None:
-            suspects = everything if self._candidates.texts_at_hand else await self._run(self._suspects, everything)
-            await self.read(suspects)
+            at_hand = self._candidates.texts_at_hand
+            await self.read(everything if at_hand else self._suspects(await self._groups(), everything))
             return None
         await self.read(everything)
         return await self._run(self._numbered, grouping)
@@ -103,20 +105,28 @@ class Documents:
                 groups[position] = first.setdefault(orjson.dumps(value, option=orjson.OPT_SORT_KEYS), position)
         return groups
 
-    def _suspects(self, positions: NDArray[np.intp]) -> NDArray[np.intp]:
+    async def _groups(self) -> _Groups:
+        if self._alike is None:
+            self._alike = await self._run(_Groups.of, self._pool.embeddings)
+        return self._alike
+
+    def _suspects(self, groups: _Groups, positions: NDArray[np.intp]) -> NDArray[np.intp]:
         """Positions whose text was not read and may be one of those at these positions, going by the vectors."""
-        groups = self._alike
-        return np.flatnonzero(np.isin(groups, groups[positions]) & self._several & ~self._seen)
+        left = groups.several[~self._seen[groups.several]]
+        return left[np.isin(groups.numbers[left], groups.numbers[positions])]
 
-    @cached_property
-    def _alike(self) -> NDArray[np.intp]:
-        return alike(self._pool.embeddings)
 
-    @cached_property
-    def _several(self) -> NDArray[np.bool_]:
-        """Mask of the documents beside whose vector there is another."""
-        several: NDArray[np.bool_] = np.bincount(self._alike, minlength=len(self._pool))[self._alike] > 1
-        return several
+class _Groups(NamedTuple):
+    """Documents whose vectors are alike. numbers: (N,), equal within a group. several: the positions of those that are
+    not alone in theirs."""
+
+    numbers: NDArray[np.intp]
+    several: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, embeddings: NDArray[np.floating]) -> _Groups:
+        numbers = alike(embeddings)
+        return cls(numbers, np.flatnonzero(np.bincount(numbers, minlength=len(numbers))[numbers] > 1))
 
 
 def texts_of(documents: Sequence[Document | None]) -> list[str]:

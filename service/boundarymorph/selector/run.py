@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -290,7 +291,7 @@ class SelectionRun:
         whether there were any of either. ahead: a trip also brings those that may well be asked for next."""
         documents = self._documents
         before = session.given_up, documents.copies
-        likely = session.shortlist(AHEAD) if ahead and isinstance(session, SelectionSession) else NOTHING
+        likely = partial(session.shortlist, AHEAD) if ahead and isinstance(session, SelectionSession) else None
         session.give_up(documents.deleted(await documents.read(positions, likely)))
         if documents.copies > before[1]:
             await self._in_thread(session.same_texts, documents.texts.copy())
