@@ -78,11 +78,11 @@ $(TOOLS)/bin/pip-audit: | $(BIN)/python
 	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check pip-audit uv
 
 # A package that the advisories do not know is a failure, not a pass. AUDIT_OPTIONS="--vulnerability-service osv" asks another source.
-audit: $(TOOLS)/bin/pip-audit  ## known vulnerabilities of the versions in constraints.txt, by PyPI's advisories; needs https://pypi.org
+audit: $(TOOLS)/bin/pip-audit  ## known vulnerabilities of the versions in constraints.txt, by the advisories of the package index
 	$(TOOLS)/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip --strict --progress-spinner off $(AUDIT_OPTIONS)
 
 lock: setup $(TOOLS)/bin/pip-audit  ## the packages of the images with their hashes -> docker/locked; after a change of constraints.txt
-	$(BIN)/python -m tests.deploy.locked --uv $(TOOLS)/bin/uv
+	$(BIN)/python -m tests.deploy.locked --uv $(CURDIR)/$(TOOLS)/bin/uv
 
 check-deploy: setup  ## hadolint, promtool and kubectl (where they are) over docker/ and deploy/, and their tests; CRDS=files
 	$(BIN)/hadolint docker/Dockerfile

@@ -2,7 +2,6 @@
 
 # ruff: noqa: F401
 import opentelemetry.exporter.otlp.proto.http.trace_exporter
-import opentelemetry.instrumentation.httpx
 import redis.asyncio.cluster
 import uvicorn.lifespan.on
 import uvicorn.loops.auto

@@ -70,10 +70,10 @@ async def test_scopes(tmp_path: Path) -> None:
 
 async def test_drift_is_measured(client: httpx.AsyncClient, settings: Settings) -> None:
     folder_of(settings).keep(SCALE)
-    before = counted("boundarymorph_judgment_log_loss_sum", calibration="scale")
+    before = counted("boundarymorph_judgment_log_loss_nats_sum", calibration="scale")
     told = [{"document": "d1", "grade": 1, "relevance": 0.5}, {"document": "d2", "grade": 0, "relevance": 0.5}]
     for name in ("scale", "made-up"):
         answer(await client.post("/judgments", json={**GIVEN, "calibration": name, "judgments": told}))
-    after = counted("boundarymorph_judgment_log_loss_sum", calibration="scale")
+    after = counted("boundarymorph_judgment_log_loss_nats_sum", calibration="scale")
     assert after - before == pytest.approx(2 * 0.6931, abs=1e-3)
     assert "made-up" not in (await client.get("/metrics")).text

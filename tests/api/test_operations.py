@@ -258,6 +258,7 @@ class TestOpenAPI:
             "/indexes/{name}",
             "/indexes/{name}/documents",
             "/indexes/{name}/documents/{id}",
+            "/judgments",
             "/livez",
             "/readyz",
             "/metrics",

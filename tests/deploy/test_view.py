@@ -19,8 +19,8 @@ AFTER_A_FAULT = {  # and, of the circuit, with a Redis
     "boundarymorph_select_refused_total",
 }
 OF_JUDGEMENTS = {
-    "boundarymorph_judgment_log_loss_count",
-    "boundarymorph_judgment_log_loss_sum",
+    "boundarymorph_judgment_log_loss_nats_count",
+    "boundarymorph_judgment_log_loss_nats_sum",
     "boundarymorph_judgments_total",
 }
 OF_A_LANGUAGE_MODEL = {

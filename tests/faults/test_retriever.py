@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.faults.scenario import (
+    BUDGET,
     DOCUMENTS,
     K,
     Role,
@@ -98,7 +99,7 @@ def test_killed_in_the_middle(front: Service, rogue: Server, indexes: Role, tabl
         until(lambda: any(asked["query"] == query for asked in rogue.asked))
         indexes.kill()
         response = request.result()
-    assert spent(whole(response, "partial"))[0] == 5
+    assert spent(whole(response, "complete"))[0] == BUDGET  # the first documents came with the pool
     rogue.behaviour = well
     watch = Stopwatch()
     indexes.start(ready=False)

@@ -48,6 +48,7 @@ SELECTING: list[Route] = [
     ("POST", "/tools/search", JSON, {"query": "q", "index": "texts"}),
     ("POST", "/tools/list_indexes", JSON, {}),
     ("POST", "/tools/fetch", JSON, {"id": "texts/d0", "offset": 0}),
+    ("POST", "/judgments", JSON, {"query": "q", "index": "texts", "judgments": [{"document": "d0", "grade": 1}]}),
     ("POST", "/mcp", JSON, {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": BEGIN}),
 ]
 INDEXES: list[Route] = [

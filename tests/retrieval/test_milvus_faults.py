@@ -29,6 +29,7 @@ from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
 from boundarymorph.retrieval.milvus.connection import Connection
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.scoring.scorer import Scores
+from boundarymorph.selector import run
 from boundarymorph.selector.result import Interruption, Status
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionTask
@@ -233,8 +234,9 @@ def await_milvus(catalog: MilvusCatalog) -> None:
             time.sleep(0.1)
 
 
-async def test_kill_9_while_a_request_is_on_its_way(tmp_path: Path) -> None:
+async def test_kill_9_while_a_request_is_on_its_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer is the set as it is then known; a new Milvus over the same data serves on with all of them."""
+    monkeypatch.setattr(run, "AHEAD", 0)
     port = free_port()
     catalog = MilvusCatalog(Connection(f"http://127.0.0.1:{port}", timeout=1.0), prefix=milvus.PREFIX)
     encoder = SeededEncoder()

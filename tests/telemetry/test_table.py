@@ -43,5 +43,5 @@ def test_each_metric_is_documented_and_each_documented_one_is_there() -> None:
 def test_units_are_in_the_names() -> None:
     for name in registered():
         assert re.search(
-            r"_(seconds|total|ratio|tokens|pairs|texts|calls|rounds|state|up|bytes|running|waiting)$", name
+            r"_(seconds|total|ratio|tokens|pairs|texts|calls|rounds|state|up|bytes|running|waiting|nats)$", name
         ), f"{name} has no unit"

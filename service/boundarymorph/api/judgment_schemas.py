@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from boundarymorph.api.schemas import Id, Message
+from boundarymorph.api.schemas import Array, Id, Message
 
 HIGHEST, DEEPEST = 100.0, 1_000_000
 
@@ -37,7 +37,7 @@ class Judgments(Message):
     query: str = Field(min_length=1, pattern=r"\S", description="as in the request that was answered")
     index: str = Field(description="the index that it was about")
     calibration: str | None = Field(None, max_length=64, description="the one that the answer named, for the metrics")
-    judgments: list[Judgment] = Field(min_length=1, description="of any of its documents")
+    judgments: Array[Judgment] = Field(min_length=1, description="of any of its documents")
 
 
 class Kept(BaseModel):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
 
@@ -64,11 +65,11 @@ async def delete(
     return Deleted(deleted=await access.work.write.run(access.feedback.delete, index, query))
 
 
-def _observe(given: Judgments, known: object) -> None:
+def _observe(given: Judgments, known: Sequence[str]) -> None:
     """Count judgements, and record how well relevance predicted grades."""
-    name = given.calibration if isinstance(known, list) and given.calibration in known else ""
+    name = given.calibration if given.calibration in known else None
     for one in given.judgments:
         metrics.judgments.labels("click" if one.grade is None else "grade").inc()
         if one.grade is not None and one.relevance is not None:
             said = min(max(one.relevance, LEAST), 1.0 - LEAST)
-            metrics.judgment_log_loss.labels(name).observe(-math.log(said if one.grade > 0 else 1.0 - said))
+            metrics.judgment_log_loss.labels(name or "").observe(-math.log(said if one.grade > 0 else 1.0 - said))
