@@ -1,12 +1,17 @@
-"""What an answer says in words: why no call was made, and where the paper's method departed from its algorithm."""
+"""What an answer says in words: why no call was made, that nothing relevant was found, and where the paper's method
+departed from its algorithm."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 
 from boundarymorph.selection import SelectionSession, StopReason
 from boundarymorph.selection.methods import PAPER
 from boundarymorph.selector.task import SelectionTask
+
+ENOUGH = 10  # scores from which on it is said that all are low
+LOW = 0.05  # on pools with relevant documents, the first ten nearly always have one above
 
 
 def departure(task: SelectionTask, session: SelectionSession, reused: int) -> str | None:
@@ -44,3 +49,13 @@ def no_call(stop_reason: StopReason | None, reused: int, returned: int) -> str:
         case _:
             why = "no document is left that fits"
     return f"no call was made: {why}"
+
+
+def nothing_found(scores: Collection[float]) -> str | None:
+    """Say that enough documents were scored and all scores are low; None if it is not so."""
+    if len(scores) < ENOUGH or max(scores) >= LOW:
+        return None
+    return (
+        f"the best of {len(scores)} scores is {max(scores):.2g}: either no document is relevant, or the cross-encoder "
+        "does not understand this domain"
+    )

@@ -29,7 +29,7 @@ from boundarymorph.selector.documents import Documents, Grouping, texts_of
 from boundarymorph.selector.observer import Observer
 from boundarymorph.selector.pace import Pace
 from boundarymorph.selector.refusal import refusal
-from boundarymorph.selector.remarks import departure, no_call
+from boundarymorph.selector.remarks import departure, no_call, nothing_found
 from boundarymorph.selector.result import INTERRUPTING, Interruption, Progress, SelectionResult, Status
 from boundarymorph.selector.task import SelectionTask
 from boundarymorph.selector.telling import Session, Telling, session_of, telling
@@ -184,6 +184,8 @@ class SelectionRun:
                 status = Status.PARTIAL if session.belief.scored.any() else Status.RETRIEVAL_ONLY
             elif self._task.budget and not (session.history or self._ungraded):
                 self._warnings.append(no_call(session.stop_reason, len(scores.reused), len(selection.documents)))
+            if (said := nothing_found(self._telling.scores.values())) is not None:
+                self._warnings.append(said)
         if self._ungraded:
             self._warnings.append(
                 f"{self._ungraded} documents got no score of the language model, only an expected one"
