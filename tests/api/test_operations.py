@@ -15,13 +15,16 @@ from openapi_spec_validator import validate
 from boundarymorph.access import keys
 from boundarymorph.access.keys import Scope
 from boundarymorph.errors import ModelUnavailable, NotReady
+from boundarymorph.scoring.batching import BatchingScorer
+from boundarymorph.server import composition
 from boundarymorph.server.app import create_app
 from boundarymorph.server.composition import AllInOne
 from boundarymorph.server.lifecycle import Lifecycle
 from boundarymorph.settings import RateLimitSettings, Settings
-from tests.api.service import answer, fake_service, problem, serving, starting, texts
+from tests.api.service import answer, client_of, fake_service, problem, serving, starting, texts
 from tests.patience import PATIENCE
 from tests.retrieval.fakes import SeededEncoder
+from tests.scoring.fakes import SeededCrossEncoder
 
 # Routes of the rerank dialects, whose errors have the shapes of their clients.
 RERANK_PATHS = {"/rerank", "/v1/rerank", "/v2/rerank", "/infinity/rerank", "/v1/ranking", "/info"}
@@ -91,6 +94,47 @@ class TestStarting:
             may_go_on.set()
             await until(client, "ok")
             answer(await client.post("/select", json=pool | {"budget": 1}))
+
+    async def test_also_while_the_models_of_this_process_load(
+        self, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The parts are those of the settings, but for what would load the models."""
+        may_load = threading.Event()
+
+        def scorer(*_: object) -> BatchingScorer:
+            assert may_load.wait(PATIENCE)
+            return BatchingScorer(SeededCrossEncoder())
+
+        monkeypatch.setattr(composition, "build_local_scorer", scorer)
+        monkeypatch.setattr(composition, "build_encoder", lambda *_: SeededEncoder())
+        async with client_of(create_app(settings)) as client:
+            try:
+                await self.served_without_models(client)
+            finally:
+                may_load.set()
+            await until(client, "ok")
+            assert answer(await client.get("/info"))["model_id"] == "seeded"
+            asked = await client.post("/select", json={"query": "q", "pool": texts(3), "k": 2, "budget": 1})
+            assert answer(asked)["usage"]["cross_encoder_calls"] == 1
+
+    async def served_without_models(self, client: httpx.AsyncClient) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while (await client.get("/indexes")).status_code != 200:  # noqa: ASYNC110 - as its users wait
+                await asyncio.sleep(0.005)
+        assert (await client.get("/readyz")).status_code == 503
+        assert (await client.put("/indexes/new", json={"dimension": 4})).status_code == 201
+        pool = {"query": "q", "pool": texts(3), "k": 2}
+        assert len(answer(await client.post("/select", json=pool | {"budget": 0}))["documents"]) == 2
+        problem(await client.post("/select", json=pool | {"budget": 1}), 503, "not-ready")
+
+    async def test_a_model_that_cannot_be_loaded(self, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+        def missing(*_: object) -> BatchingScorer:
+            raise ModelUnavailable("there is no such model")
+
+        monkeypatch.setattr(composition, "build_local_scorer", missing)
+        monkeypatch.setattr(composition, "build_encoder", lambda *_: SeededEncoder())
+        async with client_of(create_app(settings)) as client:
+            assert "no such model" in (await until(client, "failed")).json()["detail"]
 
     def test_a_caller_is_told_to_wait_as_long_as_it_has_taken(self, settings: Settings) -> None:
         for so_far, seconds in ((0.0, 1), (7.5, 8), (300.0, 30)):

@@ -94,10 +94,11 @@ class TaskScores:
 
         Returns the ids that the documents with these texts had when they were scored.
         """
-        model, cache, name = self._known.identity(self._tenant), self._known.cache, self._known.scorer.name
+        model, cache = self._known.identity(self._tenant), self._known.cache
         if cache is None or model is None:
             self._recalled = {}
         else:
+            name = self._known.scorer.name
             self._recalled = await cache.recall(model, self._query)
             self._model = name
         return {cached.document for cached in self._recalled.values()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from types import ModuleType
 
 from fastapi import APIRouter, FastAPI
@@ -36,9 +37,9 @@ def create_app(
     """
     description = "Budgeted reranking: spend B cross-encoder calls where they change which k documents are returned."
     if settings.retriever.url:
-        indexes, build = forward.router, build or composition.build_gateway
+        indexes, build = forward.router, build or partial(composition.build_gateway, later=True)
     else:
-        indexes, build = _indexes().router, build or composition.build
+        indexes, build = _indexes().router, build or partial(composition.build, later=True)
     routers = (
         select.router,
         rerank.router,
@@ -52,13 +53,13 @@ def create_app(
 
 
 def create_retriever_app(
-    settings: Settings, *, build: Build = composition.build_retrieval, on_failure: Callable[[], None] = lambda: None
+    settings: Settings, *, build: Build | None = None, on_failure: Callable[[], None] = lambda: None
 ) -> FastAPI:
     """Create a retriever: the indexes of this machine behind HTTP, with the lifecycle of `create_app`."""
     description = "First-stage retrieval: pools of the documents that are nearest to a query."
     return _application(
         settings,
-        build,
+        build or partial(composition.build_retrieval, later=True),
         on_failure,
         (retrieval.router, _indexes().router, operations.router),
         description,

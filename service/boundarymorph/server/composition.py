@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from threadpoolctl import threadpool_limits
 
@@ -16,6 +16,7 @@ from boundarymorph.retrieval.observed import ObservedRetriever
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.bill import Ledger
 from boundarymorph.scoring.build import build_local_scorer, build_scorer, scorer_is_paid
+from boundarymorph.scoring.loading import LoadingScorer
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from boundarymorph.retrieval.remote import RemoteRetriever
     from boundarymorph.retrieval.retriever import Retriever
 
+Model = TypeVar("Model")
 PROBE = "probe"
 LOCAL_THREADS = 16  # that search local indexes: searches that wait at the same time run together
 Probe = Callable[[float], Awaitable[object]]  # a small call of a part; takes its deadline on `time.monotonic()`
@@ -122,14 +124,15 @@ def build_scoring(settings: Settings, on_lost: Callable[[], None] = lambda: None
     return Scoring(build_local_scorer(settings, on_lost))
 
 
-def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> AllInOne:
+def build(settings: Settings, on_lost: Callable[[], None] = lambda: None, *, later: bool = False) -> AllInOne:
     """Build all parts of a service in one process. Raises ModelUnavailable; blocks while the weights load.
 
     Limits BLAS to one thread in this process: sessions already run side by side, and in products too small to split
-    its threads would spin while waiting for each other.
+    its threads would spin while waiting for each other. later: load models of this process in `check`, which then
+    raises ModelUnavailable.
     """
-    indexes = build_retrieval(settings, on_lost)
-    scorer = build_scorer(settings, on_lost, lambda: ledger(settings))
+    indexes = build_retrieval(settings, on_lost, later=later)
+    scorer = _scorer(settings, on_lost, later=later)
     selector = _selector(settings, indexes.retriever, scorer, indexes.caches, _name_of(indexes.encoder))
     return AllInOne(
         indexes.catalog,
@@ -142,16 +145,19 @@ def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> All
     )
 
 
-def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Retrieval:
+def build_retrieval(
+    settings: Settings, on_lost: Callable[[], None] = lambda: None, *, later: bool = False
+) -> Retrieval:
     """Build the indexes of this machine or of Milvus and their retriever, for a process of its own or a part of one.
 
-    Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load. Limits BLAS as `build` does.
+    Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load. Limits BLAS, and takes `later`, as
+    `build` does.
     """
     from boundarymorph.retrieval.index_retriever import IndexRetriever
 
     catalog = build_indexes(settings)
     caches = build_caches(settings.cache)
-    bare = build_encoder(settings, on_lost)
+    bare = _encoder(settings, on_lost, later=later)
     encoder = caches.before_encoder(bare, _identity(bare))
     threadpool_limits(1, user_api="blas")  # affects only libraries that are loaded already
     threads = LOCAL_THREADS if settings.milvus.url is None else settings.milvus.connections
@@ -169,18 +175,38 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
     return Retrieval(catalog, encoder, retriever, caches=caches, probes=probes)
 
 
-def build_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Gateway:
-    """Build the parts of a service whose indexes are at `retriever.url`. Limits BLAS as `build` does.
+def build_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None, *, later: bool = False) -> Gateway:
+    """Build the parts of a service whose indexes are at `retriever.url`. Limits BLAS, and takes `later`, as `build`.
 
     Raises InvalidConfiguration, and ModelUnavailable if the cross-encoder is in this process.
     """
     threadpool_limits(1, user_api="blas")
     retriever = build_remote_retriever(settings)
     caches = build_caches(settings.cache)
-    scorer = build_scorer(settings, on_lost, lambda: ledger(settings))
+    scorer = _scorer(settings, on_lost, later=later)
     selector = _selector(settings, retriever, scorer, caches)
     probes = {"retriever": lambda deadline: retriever.check(), **_probes_of(settings, scorer)}
     return Gateway(retriever, scorer, selector, caches=caches, probes=probes)
+
+
+def _scorer(settings: Settings, on_lost: Callable[[], None], *, later: bool) -> Scorer:
+    if not later or settings.scorer.url:
+        return build_scorer(settings, on_lost, lambda: ledger(settings))
+    return LoadingScorer(lambda: _alone(build_local_scorer(settings, on_lost)))
+
+
+def _encoder(settings: Settings, on_lost: Callable[[], None], *, later: bool) -> Encoder:
+    if not later or settings.encoder.url:
+        return build_encoder(settings, on_lost)
+    from boundarymorph.retrieval.encoders.loading import LoadingEncoder
+
+    return LoadingEncoder(lambda: _alone(build_encoder(settings, on_lost)))
+
+
+def _alone(model: Model) -> Model:
+    """Limit BLAS, which may have come with the model, as `build` says."""
+    threadpool_limits(1, user_api="blas")
+    return model
 
 
 def ledger(settings: Settings) -> Ledger:
