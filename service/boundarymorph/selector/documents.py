@@ -54,13 +54,18 @@ class Documents:
         self._alike: _Groups | None = None
 
     async def read(
-        self, positions: NDArray[np.intp], likely: Callable[[], NDArray[np.intp]] | None = None
+        self,
+        positions: NDArray[np.intp],
+        likely: Callable[[], NDArray[np.intp]] | None = None,
+        *,
+        copies: bool = True,
     ) -> NDArray[np.intp]:
-        """Read the documents at these positions, and those whose text may be the same. Returns the positions of all.
+        """Read the documents at these positions, and with `copies` those whose text may be the same. Returns the
+        positions of all.
 
         likely: returns the positions of documents that a trip brings in addition, if there is one.
         """
-        if positions.size and not self._candidates.texts_at_hand:
+        if copies and positions.size and not self._candidates.texts_at_hand:
             suspects = self._suspects(await self._groups(), positions)
             positions = np.concatenate([positions, np.setdiff1d(suspects, positions)])
         if missing := self._missing(positions):

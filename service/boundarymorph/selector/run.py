@@ -294,7 +294,8 @@ class SelectionRun:
         documents = self._documents
         before = session.given_up, documents.copies
         likely = partial(session.shortlist, AHEAD) if ahead and isinstance(session, SelectionSession) else None
-        session.give_up(documents.deleted(await documents.read(positions, likely)))
+        copies = ahead or bool(session.belief.scored.any())  # which matter where there are scores to share
+        session.give_up(documents.deleted(await documents.read(positions, likely, copies=copies)))
         if documents.copies > before[1]:
             await self._in_thread(session.same_texts, documents.texts.copy())
         return before != (session.given_up, documents.copies)
