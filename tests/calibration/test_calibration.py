@@ -105,3 +105,4 @@ def test_damaged_files(tmp_path: Path, change: dict[str, object]) -> None:
     (tmp_path / "made.json").write_bytes(b"[1")
     with pytest.raises(InvalidInput, match="'made' cannot be used"):
         CalibrationFolder(tmp_path).get("made")
+    assert CalibrationFolder(tmp_path).of_index("made") is None  # an index is searched without its own

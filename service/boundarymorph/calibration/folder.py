@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import orjson
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import InvalidInput, UnknownCalibration
 
+log = logging.getLogger(__name__)
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
@@ -41,12 +43,15 @@ class CalibrationFolder:
         return self._read[name][1]
 
     def of_index(self, index: str) -> Calibration | None:
-        """The default of an index: the calibration of its name, if it was made for it."""
+        """The default of an index: the calibration of its name, if it was made for it and can be read."""
         if not NAME.fullmatch(index):
             return None
         try:
             found = self.get(index)
         except UnknownCalibration:
+            return None
+        except InvalidInput as error:  # nobody asked for it by name
+            log.warning("%s; its index is searched without", error)
             return None
         return found if found.index == index else None
 
