@@ -9,7 +9,7 @@ from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.calibration.feedback import Event, Feedback, examined, grades_of, merged
 from boundarymorph.calibration.judgments import JudgedQuery
 from boundarymorph.calibration.learning import learn, learn_from_clicks
-from boundarymorph.errors import LimitExceeded
+from boundarymorph.errors import LimitExceeded, StorageUnavailable
 from tests.calibration.worlds import World
 
 
@@ -27,6 +27,14 @@ def test_events_are_kept_counted_and_deleted(tmp_path: Path) -> None:
     assert feedback.events("index") == [Event("r", "a", 0.0)]
     assert feedback.delete("index") == 1
     assert feedback.count("another") == 3
+
+
+def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
+    (tmp_path / "judgments.sqlite3").mkdir()
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "judgments.sqlite3", tmp_path / "file" / "judgments.sqlite3"):
+        with pytest.raises(StorageUnavailable):
+            Feedback(path, most=4).count("index")
 
 
 def test_what_clicks_say() -> None:

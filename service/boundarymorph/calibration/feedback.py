@@ -5,11 +5,11 @@ from __future__ import annotations
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from boundarymorph.errors import LimitExceeded
+from boundarymorph.errors import LimitExceeded, StorageUnavailable
 
 SCHEMA = """
 create table if not exists judgments (
@@ -38,7 +38,7 @@ class Event:
 
 
 class Feedback:
-    """Events of indexes, oldest first. Methods block, and may be called from any thread."""
+    """Events of indexes, oldest first. Methods block, may be called from any thread, and raise StorageUnavailable."""
 
     def __init__(self, path: Path, most: int) -> None:
         """path: of the file, which need not exist; most: events that are kept of an index."""
@@ -78,15 +78,17 @@ class Feedback:
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        database = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None)
+        """Raises StorageUnavailable."""
         try:
-            database.executescript(SCHEMA)
-            database.execute("begin immediate")
-            yield database
-            database.execute("commit")
-        finally:
-            database.close()  # which rolls back what was not committed
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            # Closing it rolls back what was not committed.
+            with closing(sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None)) as database:
+                database.executescript(SCHEMA)
+                database.execute("begin immediate")
+                yield database
+                database.execute("commit")
+        except (OSError, sqlite3.Error) as error:
+            raise StorageUnavailable(f"{self._path}: {error}") from error
 
     def _count(self, database: sqlite3.Connection, index: str) -> int:
         found: int = database.execute("select count(*) from judgments where place = ?", (index,)).fetchone()[0]

@@ -108,7 +108,7 @@ class Connections:
         content: bytes | AsyncIterator[bytes] | None,
         headers: Mapping[str, str],
     ) -> Response:
-        """Send a request and return its answer, whose body is not read yet.
+        """Send a request and return its answer before its body is read.
 
         Raises aiohttp.ClientError, of `NOT_CONNECTED` if nothing was sent, and what the iterator of the body raises.
         Cancelling closes the connection.

@@ -19,7 +19,7 @@ class LoadingScorer(Loading[BatchingScorer]):
 
     @property
     def name(self) -> str:
-        """Known in time: nothing is cached or answered under it before `identity` is."""
+        """The model's; until it is loaded a placeholder, under which nothing is cached."""
         return self.identity or "loading"
 
     @property
