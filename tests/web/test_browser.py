@@ -38,6 +38,7 @@ def ask(page: Page, query: str = QUERY, **fields: object) -> None:
 
 
 def compared(page: Page) -> None:
+    expect(page.locator("#answer")).to_have_attribute("aria-busy", "false")
     expect(page.locator("#compared .verdict")).to_be_visible()
     expect(page.locator("#problem")).to_be_empty()
 
@@ -77,7 +78,12 @@ def test_a_selection(opened: Open, demonstrated: Service) -> None:
         answer = selected(demonstrated, budget=20, k=12, batch_size=5)
         assert page.locator(f"#set {TITLE}").all_inner_texts() == ids(answer)
         scored = sum(document["source"] == "cross_encoder" for document in answer["documents"])
-        assert f"12 documents: {scored} scored, {12 - scored} inferred" in page.inner_text("#headline")
+        assert f"{scored} scored, {12 - scored} inferred" in page.inner_text("#outcome")
+        found = sum(document["relevance"] for document in answer["documents"])
+        said = page.inner_text("#headline")
+        shown = re.match(r"([\d.]+) relevance; plain reranking finds [\d.]+ with the same 20", said)
+        assert shown and float(shown[1]) == pytest.approx(found, abs=0.5)  # it knows the scores of plain reranking, too
+        assert "20 calls" in page.inner_text("#curve-text") and picture(page, "curve-chart")
         assert "20 of 20 calls" in page.inner_text("#status")
         assert f"in 4 rounds among {answer['pool_size']} candidates" in page.inner_text("#status")
         assert page.locator("#all-calls tbody tr").count() == 20
@@ -146,8 +152,9 @@ def test_documents_of_ones_own(opened: Open) -> None:
         page.click("#example")
         page.click("#go")
         compared(page)
-        assert page.locator("#set > li").count() == 4
-        assert "5 of 5 calls" in page.inner_text("#status") and "12 candidates" in page.inner_text("#status")
+        assert page.locator("#set > li").count() == 5
+        assert "5 of 5 calls" in page.inner_text("#status") and "14 candidates" in page.inner_text("#status")
+        assert page.locator("#example").is_disabled()
 
         lines = [
             '{"id": 7, "title": "<b>bold</b>", "text": "<img src=nowhere onerror=alert(1)>"}',
@@ -163,7 +170,14 @@ def test_documents_of_ones_own(opened: Open) -> None:
 
         page.fill("#documents", '[{"text": "never ends"')
         page.click("#go")
-        expect(page.locator("#problem")).to_contain_text("The documents begin like JSON, but are not")
+        expect(page.locator("#problem")).to_contain_text("The documents begin like a JSON array, but are none")
+        page.fill("#documents", '{"text": "fine"}\n{"text": broken}')
+        page.click("#go")
+        expect(page.locator("#problem")).to_contain_text("Line 2 is not a JSON object")
+        page.fill("#documents", "[1] Smith on sleep\n{braces} in plain words")
+        page.click("#go")
+        compared(page)
+        assert page.locator("#set > li").count() == 2
 
 
 def test_an_error(opened: Open) -> None:
@@ -206,7 +220,7 @@ def test_calls_that_cost_money(opened: Open) -> None:
         bill = '"language_model":{"input_tokens":12345,"output_tokens":40,"cost":0.0125}'
         route.fulfill(response=answer, body=answer.text().replace('"language_model":null', bill))
 
-    with opened() as page:
+    with opened("/playground?budget=50") as page:
         expect(page.locator("#index option")).to_have_count(1)
         page.route("**/select", billed)
         page.fill("#budget", "20")
@@ -247,7 +261,7 @@ def test_a_scorer_that_is_away(opened: Open, tmp_path: Path) -> None:
         expect(page.locator("#status")).to_contain_text("Retrieval only: nothing was scored")
         expect(page.locator("#warnings")).to_contain_text("nothing was scored")
         assert serious(page) == []
-        assert page.locator("#set > li").count() == 4
+        assert page.locator("#set > li").count() == 5
 
 
 def test_a_key(opened: Open, tmp_path: Path) -> None:
@@ -293,10 +307,12 @@ LOOKS: list[dict[str, Any]] = [
     {"color_scheme": "light"},
     {"color_scheme": "dark"},
     {"color_scheme": "light", "viewport": {"width": 390, "height": 844}},
+    {"color_scheme": "dark", "viewport": {"width": 320, "height": 640}},
+    {"forced_colors": "active", "viewport": {"width": 1024, "height": 768}},
 ]
 
 
-@pytest.mark.parametrize("look", LOOKS, ids=["light", "dark", "phone"])
+@pytest.mark.parametrize("look", LOOKS, ids=["light", "dark", "phone", "small", "forced-colours"])
 def test_for_everybody(opened: Open, look: dict[str, Any]) -> None:
     """axe finds nothing serious, and nothing is wider than the screen."""
     with opened(**look) as page:
@@ -370,6 +386,75 @@ def test_what_a_mark_is(opened: Open) -> None:
         assert {name for name, facts in said if facts.endswith("in the set")} <= set(names)
         assert any(re.fullmatch(r"rank \d+ · [01]\.\d\d · scored in round \d · in the set", facts) for _, facts in said)
         assert any(re.fullmatch(r"rank \d+ · [01]\.\d\d ± 0\.\d\d · not scored", facts) for _, facts in said)
+
+
+def test_the_first_sight(opened: Open) -> None:
+    """A result, without a click, and queries to try."""
+    with opened() as page:
+        compared(page)
+        assert re.match(r"[\d.]+ relevance; plain reranking finds [\d.]+ ", page.inner_text("#headline"))
+        page.locator("#tries button").nth(1).click()
+        expect(page.locator("#query")).to_have_value(page.locator("#tries button").nth(1).inner_text())
+        compared(page)
+
+
+def test_the_address_holds_the_state(opened: Open) -> None:
+    with opened("/playground?k=12&budget=20") as page:
+        ask(page)
+        ask(page, "round a number", batch_size=5, filter='{"kind": "function"}')
+        first = page.locator(f"#set {TITLE}").all_inner_texts()
+        page.reload()
+        compared(page)
+        assert page.input_value("#query") == "round a number" and page.input_value("#k") == "12"
+        assert page.locator(f"#set {TITLE}").all_inner_texts() == first
+        page.go_back()
+        expect(page.locator("#query")).to_have_value(QUERY)
+        compared(page)
+        assert page.input_value("[name=filter]") == page.input_value("[name=batch_size]") == ""
+
+
+def test_a_stale_answer(opened: Open) -> None:
+    """Is dimmed while another one is awaited, and stays if that is cancelled."""
+    with opened() as page:
+        ask(page, budget=20, k=12)
+        before = page.inner_text("#headline")
+        page.route("**/select", lambda route: None)  # which never answers
+        page.fill("#query", "round a number")
+        page.click("#go")
+        expect(page.locator("#answer")).to_have_attribute("aria-busy", "true")
+        page.click("#cancel")
+        expect(page.locator("#answer")).to_have_attribute("aria-busy", "false")
+        expect(page.locator("#progress")).to_contain_text("Cancelled")
+        assert page.inner_text("#headline") == before and not page.locator("#cancel").is_visible()
+
+
+def test_an_option_that_is_not_valid_is_shown(opened: Open) -> None:
+    with opened() as page:
+        ask(page, batch_size=5)
+        page.fill("[name=batch_size]", "999")
+        page.evaluate("document.querySelector('.more').open = false")
+        page.click("#go")
+        expect(page.locator("[name=batch_size]")).to_be_visible()
+        page.fill("[name=batch_size]", "5")
+        page.fill("[name=filter]", "kind")
+        page.click("#go")
+        expect(page.locator("#problem")).to_contain_text("The filter is not JSON")
+
+
+def test_a_key_that_cannot_be_one(opened: Open) -> None:
+    with opened() as page:
+        page.fill("#key", "ключ")
+        page.click("#go")
+        expect(page.locator("#problem")).to_contain_text("only ASCII characters")
+
+
+def test_many_documents(opened: Open) -> None:
+    """Are listed when somebody wants them."""
+    with opened() as page:
+        ask(page, budget=5, k=130)
+        assert page.locator("#set > li").count() == 100
+        page.click("#rest")
+        assert page.locator("#set > li").count() == 130
 
 
 def test_where_it_is_found(demonstrated: Service) -> None:

@@ -16,6 +16,7 @@ from boundarymorph.settings import Settings
 from boundarymorph.web import pages
 from boundarymorph.web.files import STATIC
 from tests.api.service import client_of, fake_service, problem, starting
+from tests.web import pictures
 
 PAGE_BYTES = 300_000
 
@@ -38,6 +39,10 @@ async def test_the_playground_is_small_and_keeps_to_itself(client: httpx.AsyncCl
         size += len(answer.content)
     assert 50_000 < size < PAGE_BYTES
     assert not re.search(r"https?://|<style|style=|<script(?![^>]*src=)|\son\w+=", page.text)
+
+
+def test_the_picture_is_of_this_page() -> None:
+    assert pictures.DIGEST.read_text().strip() == pictures.digest(), "the page has changed: run `make pictures`"
 
 
 async def test_what_a_browser_has_is_not_sent_again(client: httpx.AsyncClient) -> None:

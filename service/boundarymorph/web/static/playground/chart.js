@@ -23,6 +23,7 @@ export class MarkChart {
     this.underneath = underneath;
     this.over = over;
     new ResizeObserver(() => this.#fit()).observe(holder);
+    holder.addEventListener("pointerdown", (event) => this.#point(event)); // a touch does not move first
     holder.addEventListener("pointermove", (event) => this.#point(event));
     holder.addEventListener("pointerleave", () => (this.#note.hidden = true));
   }

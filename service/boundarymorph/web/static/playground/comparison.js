@@ -22,6 +22,8 @@ function bare({ id, text, title }) {
 }
 
 export class Comparison {
+  #ids;
+
   // scored: the documents of the answer to `plainRequest`; none if the budget is 0.
   constructor(answer, scored) {
     const { ids, relevance } = answer.pool;
@@ -33,6 +35,7 @@ export class Comparison {
     this.ours = answer.documents.map(({ id }) => id);
     this.scored = new Set(scored.filter(({ source }) => source === "cross_encoder").map(({ id }) => id));
     this.ranks = new Map(ids.map((id, position) => [id, position + 1]));
+    this.#ids = ids;
   }
 
   get onlyOurs() {
@@ -47,6 +50,17 @@ export class Comparison {
 
   sum(ids) {
     return ids.reduce((total, id) => total + (this.believed.get(id) ?? 0), 0);
+  }
+
+  // Of the documents at these positions.
+  sumAt(positions) {
+    return this.sum([...positions].map((position) => this.#ids[position]));
+  }
+
+  // Of what plain reranking returns for so many calls.
+  plainSum(calls) {
+    const byScore = this.#ids.slice(0, calls).sort((a, b) => this.believed.get(b) - this.believed.get(a));
+    return this.sum([...byScore, ...this.#ids.slice(calls)].slice(0, this.ours.length));
   }
 }
 

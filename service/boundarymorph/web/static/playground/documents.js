@@ -2,9 +2,11 @@
 
 import { decimal, element, find, number } from "./dom.js";
 
+const FIRST = 100; // documents of the set that are listed at first
+
 // The set, and why each document is in it.
 export function showSet(answer, frame, texts) {
-  const rows = answer.documents.map((document) => {
+  const rows = (documents) => documents.map((document) => {
     const scored = document.source === "cross_encoder";
     const call = frame.asked.get(document.retrieval_rank - 1);
     const facts = [
@@ -13,7 +15,14 @@ export function showSet(answer, frame, texts) {
     ];
     return row(document.id, document.relevance, facts, reason(document, call, texts), texts);
   });
-  find("set").replaceChildren(...rows);
+  const [first, others] = [answer.documents.slice(0, FIRST), answer.documents.slice(FIRST)];
+  find("set").replaceChildren(...rows(first));
+  find("rest").hidden = !others.length;
+  find("rest").textContent = `Show the other ${number(others.length)}`;
+  find("rest").onclick = () => {
+    find("set").append(...rows(others));
+    find("rest").hidden = true;
+  };
 }
 
 // All calls as a table, also for screen readers.
@@ -42,14 +51,14 @@ export function row(id, relevance, facts, explanation, texts) {
   const details = element(
     "details",
     {},
-    element("summary", {}, element("span", { className: "worth" }, decimal(relevance)), bar, element("span", { className: "title" }, texts.title(id)), ...facts),
+    element("summary", {}, element("span", { className: "worth" }, decimal(relevance)), bar, element("span", { className: "title", dir: "auto" }, texts.title(id)), ...facts),
   );
   details.addEventListener("toggle", () => open(details, id, explanation, texts), { once: true });
   return element("li", {}, details);
 }
 
 async function open(details, id, explanation, texts) {
-  const text = element("p", { className: "text", tabIndex: 0 }, "…");
+  const text = element("p", { className: "text", tabIndex: 0, dir: "auto" }, "…");
   details.append(element("p", { className: "why" }, explanation), element("p", { className: "id" }, id), text);
   try {
     text.textContent = await texts.text(id);

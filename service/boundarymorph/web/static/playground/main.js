@@ -1,8 +1,10 @@
 // The page: sends requests and shows the answers.
 
 import { Comparison, offerComparison, rerankPlainly, showComparison, showNoComparison } from "./comparison.js";
+import { hideCurve, showCurve } from "./curve.js";
 import { decimal, find, number, plural } from "./dom.js";
 import { showCalls, showSet } from "./documents.js";
+import { DEMO, offerQueries } from "./examples.js";
 import { MapChart } from "./map.js";
 import { drawLegend } from "./marks.js";
 import { RankingChart } from "./ranking.js";
@@ -11,7 +13,7 @@ import { RequestForm } from "./request.js";
 import { Unfolding } from "./selection.js";
 import { Service } from "./service.js";
 import { Snippets } from "./snippets.js";
-import { showProblem, showSummary, showTime } from "./summary.js";
+import { showOutcome, showProblem, showSummary, showTime } from "./summary.js";
 import { Texts } from "./texts.js";
 
 const RETRY = 1000; // milliseconds between attempts
@@ -27,11 +29,13 @@ const replay = new Replay((frame) => {
 });
 let underWay = null;
 let shown = null;
+let begun = false;
 
 async function ask() {
   underWay?.abort();
   const asking = (underWay = new AbortController());
   showProblem(null);
+  busy(true);
   try {
     const request = form.request();
     const unfolding = new Unfolding();
@@ -61,8 +65,24 @@ async function ask() {
     find("answer").hidden = true;
     if (error.status === 401) find("key").focus();
   } finally {
-    if (underWay === asking && !shown) say("");
+    if (underWay === asking) {
+      busy(false);
+      if (!shown) say("");
+    }
   }
+}
+
+// While another answer is awaited, the one that is shown is stale.
+function busy(waiting) {
+  find("answer").ariaBusy = String(waiting);
+  find("cancel").hidden = !waiting;
+}
+
+function cancel() {
+  underWay?.abort();
+  busy(false);
+  find("answer").hidden = !shown;
+  say(shown ? "Cancelled. This is the answer to the request before." : "Cancelled.");
 }
 
 // Shows an unfinished selection along the ranking, which is known before ids and places.
@@ -71,7 +91,7 @@ function beginLive(prior) {
   find("answer").classList.add("live");
   find("answer").hidden = false;
   drawLegend();
-  ranking.begin(prior);
+  ranking.begin(prior, 0);
 }
 
 async function show(request, answer, unfolding, signal) {
@@ -89,18 +109,26 @@ async function show(request, answer, unfolding, signal) {
   showSet(answer, last, shown.texts);
   showCalls(last, shown.texts);
   snippets.show(request, Boolean(service.key));
+  hideCurve();
+  showNoComparison("");
+  busy(false);
   await new Promise(requestAnimationFrame);
   showTime(answer, performance.now() - begun);
   say(find("headline").textContent, false);
   const comparing = () => compare(request, answer, shown.texts, signal);
   form.paid = Boolean(answer.usage.language_model);
-  if (form.paid) offerComparison(Math.min(request.budget, answer.pool_size), comparing);
+  if (form.paid) offerComparison(plainCalls(answer), comparing);
   else await comparing();
+}
+
+// As many calls as the selection made.
+function plainCalls({ usage, pool_size: count }) {
+  return Math.min(usage.cross_encoder_calls + usage.cached_scores, count);
 }
 
 function draw() {
   drawLegend();
-  ranking.begin(shown.frames[0]);
+  ranking.begin(shown.frames[0], plainCalls(shown.answer));
   map.begin(shown.answer.pool.map);
   replay.begin(shown.frames);
 }
@@ -109,9 +137,13 @@ async function compare(request, answer, texts, signal) {
   if (!answer.pool_size) return showNoComparison("There are no candidates to rerank.");
   showNoComparison("Reranking …");
   try {
-    const { scored, unseen } = await rerankPlainly(service, request, answer.pool, signal);
+    const calls = plainCalls(answer);
+    const { scored, unseen } = await rerankPlainly(service, { ...request, budget: calls }, answer.pool, signal);
     texts.add([...scored, ...unseen]);
-    showComparison(new Comparison(answer, scored), texts);
+    const comparison = new Comparison(answer, scored);
+    showOutcome(comparison.sum(comparison.ours), comparison.sum(comparison.plain), calls);
+    showComparison(comparison, texts);
+    showCurve(shown.frames, comparison);
   } catch (error) {
     if (error.name !== "AbortError") showNoComparison(`It could not be reranked: ${error.message}`);
   }
@@ -137,13 +169,29 @@ async function listIndexes() {
     const searchable = indexes.filter(({ encoder, dimension }) => encoder !== null || !dimension); // others need query embeddings
     form.offer(searchable, unreadable.map(({ name }) => name));
     showProblem(null);
+    begin(searchable.some(({ name, count }) => name === DEMO && count));
   } catch (error) {
     if (error.status === 503) setTimeout(listIndexes, RETRY); // the models are loading
-    const words = { 401: "This service needs an API key: enter it above.", 403: "This key lacks the scope 'select'." };
+    const unknown = service.key ? "The service does not know this key: paste it again." : "This service needs an API key: enter it above.";
+    const words = { 401: unknown, 403: "This key lacks the scope 'select'." };
     form.withoutIndexes(words[error.status] ?? `The indexes cannot be listed: ${error.message}`);
   }
 }
 
+// Asks at first sight: what the address holds, or the demo's query.
+function begin(demo) {
+  if (begun) return;
+  begun = true;
+  if (demo) offerQueries((query) => {
+    form.query = query;
+    form.ask(ask);
+  });
+  const queried = location.search ? form.restore() : demo; // without one, what somebody has typed in meanwhile stays
+  if (queried && form.usesIndex) ask();
+}
+
+addEventListener("popstate", () => form.restore() && ask());
+find("cancel").addEventListener("click", cancel);
 find("key").addEventListener("change", () => {
   service.key = find("key").value.trim();
   listIndexes();

@@ -7,7 +7,7 @@ export function colour(name) {
 }
 
 export function palette() {
-  return Object.fromEntries([...KINDS, "text", "faint", "line", "band", "posterior", "prior", "boundary", "card"].map((name) => [name, colour(name)]));
+  return Object.fromEntries([...KINDS, "text", "faint", "line", "band", "posterior", "prior", "boundary", "card", "seen"].map((name) => [name, colour(name)]));
 }
 
 export function drawMark(context, kind, x, y, size, colours) {

@@ -1,14 +1,16 @@
-// Prior and posterior along the ranking, averaged over neighbouring ranks, and the marks of the documents.
+// Expected relevance along the ranking before and after scoring, averaged over neighbouring ranks, and the documents.
 
 import { decimal, find, number, plural } from "./dom.js";
 import { MarkChart } from "./chart.js";
 
-const STEPS = 140; // intervals of ranks that are averaged, of growing length
+const STEPS = 40; // intervals of ranks that are averaged, of growing length,
+const LEAST = 5; // and of so many documents at least
 
 export class RankingChart {
   #chart;
   #prior = null;
   #stretches = [];
+  #budget = 0;
 
   constructor(describe) {
     this.#chart = new MarkChart(find("ranking"), (colours) => this.#options(colours), {
@@ -19,16 +21,19 @@ export class RankingChart {
     });
   }
 
-  // prior: the frame before the first call.
-  begin(prior) {
+  // prior: the frame before the first call. budget: how many documents plain reranking sees.
+  begin(prior, budget) {
+    this.#budget = Math.min(budget, prior.relevance.length);
     this.#stretches = stretches(prior.relevance.length);
     this.#prior = averages(prior.relevance, this.#stretches);
     this.#chart.reset();
   }
 
   show(frame) {
-    const mean = averages(frame.relevance, this.#stretches);
-    const std = averages(frame.std, this.#stretches);
+    // Scored documents are marks of their own: in the line they would be spikes.
+    const open = (values) => values.map((value, position) => (frame.isScored(position) ? null : value));
+    const mean = averages(open(frame.relevance), this.#stretches);
+    const std = averages(open(frame.std), this.#stretches);
     const band = (sign) => mean.map((value, i) => (value === null ? null : Math.min(1, Math.max(0, value + sign * std[i]))));
     const ranks = this.#stretches.map(([from, to]) => Math.sqrt((from + 1) * to));
     const marked = frame.relevance.map((y, position) => (frame.kind(position) === "unasked" || y === null ? null : { x: position + 1, y }));
@@ -44,7 +49,7 @@ export class RankingChart {
 
   #options(colours) {
     const axis = { stroke: colours.faint, grid: { stroke: colours.line, width: 1 }, ticks: { show: false }, font: "12px system-ui", labelFont: "12px system-ui", labelSize: 18, size: 30 };
-    const line = (stroke, width, dash) => ({ stroke, width, dash, points: { show: false }, spanGaps: true });
+    const line = (stroke, width, dash) => ({ stroke, width, dash, points: { show: false }, spanGaps: true, paths: uPlot.paths.spline() });
     return {
       scales: { x: { time: false, distr: 3, range: (plot, min, max) => [0.9, Math.max(10, max * 1.1)] }, y: { range: [0, 1.02] } },
       axes: [
@@ -58,6 +63,10 @@ export class RankingChart {
 
   #underneath(plot, frame, colours) {
     const { ctx: context, bbox } = plot;
+    if (this.#budget) {
+      context.fillStyle = colours.seen;
+      context.fillRect(bbox.left, bbox.top, plot.valToPos(this.#budget + 0.5, "x", true) - bbox.left, bbox.height);
+    }
     if (frame.boundary === null) return;
     const y = plot.valToPos(frame.boundary, "y", true);
     context.strokeStyle = context.fillStyle = colours.boundary;
@@ -74,13 +83,15 @@ export class RankingChart {
   }
 }
 
-// Positions [from, to) of at most STEPS intervals, the first ones with a single document.
+// Positions [from, to) of the intervals; the last one may be shorter.
 function stretches(count) {
-  const edges = new Set([0]);
-  for (let step = 1; step <= STEPS; step += 1) edges.add(Math.round(count ** (step / STEPS)));
-  edges.add(count);
-  const sorted = [...edges].filter((edge) => edge <= count).sort((a, b) => a - b);
-  return sorted.slice(1).map((to, i) => [sorted[i], to]);
+  const edges = [0];
+  for (let step = 1; step <= STEPS; step += 1) {
+    const edge = Math.round(count ** (step / STEPS));
+    if (edge >= edges.at(-1) + LEAST) edges.push(edge);
+  }
+  if (edges.at(-1) < count) edges.push(count);
+  return edges.slice(1).map((to, i) => [edges[i], to]);
 }
 
 function averages(values, within) {

@@ -1,24 +1,8 @@
 // The form, and the request that it describes.
 
-import { find } from "./dom.js";
-
-const EXAMPLE = {
-  query: "effects of exercise on sleep",
-  documents: [
-    "Resistance training in older adults: a meta-analysis of sleep outcomes.",
-    "Sleeping bags for alpine use: a survey of manufacturers.",
-    "Evening exercise does not delay sleep onset in trained athletes.",
-    "Aerobic exercise improves the subjective quality of sleep in insomnia.",
-    "The history of the sleeping car on European railways.",
-    "Physical activity and sleep: effects of timing, type and duration.",
-    "Sleep and recovery of shift workers who walk to work.",
-    "Exercise-induced changes of body temperature and slow-wave sleep.",
-    "A catalogue of exercises for violin students.",
-    "Yoga before bedtime: a randomised trial with poor sleepers.",
-    "Muscle strength after a week in bed.",
-    "Naps and sprint performance of football players.",
-  ],
-};
+import { remember, restore } from "./address.js";
+import { find, number } from "./dom.js";
+import { DEMO, POOL } from "./examples.js";
 
 export class RequestForm {
   #form = find("ask");
@@ -28,12 +12,30 @@ export class RequestForm {
   constructor(onAsk) {
     this.#form.addEventListener("submit", (event) => {
       event.preventDefault();
-      this.#asked = true;
-      onAsk();
+      this.ask(onAsk);
     });
+    // A field that is not valid cannot be shown, and nothing is sent, while its section is closed.
+    this.#form.addEventListener("invalid", (event) => (event.target.closest("details") ?? {}).open = true, true);
     for (const range of this.#form.querySelectorAll("[data-of]")) this.#couple(range, onAsk);
     for (const radio of this.#form.querySelectorAll("[name=source]")) radio.addEventListener("change", () => this.#showSource());
     find("example").addEventListener("click", () => this.#useExample());
+    find("documents").addEventListener("input", () => this.#offerExample());
+  }
+
+  // Sends the request and keeps it in the address.
+  ask(onAsk, how = "push") {
+    this.#asked = true;
+    if (this.usesIndex) remember(this.#form, how);
+    onAsk();
+  }
+
+  // Fills in what the address holds, and returns whether it holds a query.
+  restore() {
+    return restore(this.#form);
+  }
+
+  set query(words) {
+    this.#form.elements.query.value = words;
   }
 
   get usesIndex() {
@@ -53,6 +55,10 @@ export class RequestForm {
     for (const name of ["batch_size", "deadline_ms", ...(this.usesIndex ? ["depth"] : [])]) {
       if (fields[name].value) request[name] = Number(fields[name].value);
     }
+    if (fields.auto.checked) request.budget = "auto";
+    if (this.usesIndex && fields.filter.value.trim()) request.filter = filterOf(fields.filter.value);
+    if (this.usesIndex && fields.hybrid.checked) request.hybrid = true;
+    for (const name of ["distinct", "calibration"]) if (fields[name].value.trim()) request[name] = fields[name].value.trim();
     request.reuse = false; // otherwise a second request would find its scores known, and show no calls
     request.return_documents = true;
     return request;
@@ -61,8 +67,10 @@ export class RequestForm {
   offer(indexes, unreadable) {
     const select = find("index");
     const chosen = select.value;
-    select.replaceChildren(...indexes.map(({ name, count }) => new Option(`${name} (${count.toLocaleString("en-US")})`, name)));
-    if (indexes.some(({ name }) => name === chosen)) select.value = chosen;
+    const wanted = [chosen, new URLSearchParams(location.search).get("index"), DEMO];
+    const largest = indexes.reduce((most, index) => (index.count > (most?.count ?? 0) ? index : most), indexes[0]);
+    select.replaceChildren(...indexes.map(({ name, count }) => new Option(`${name} (${number(count)})`, name)));
+    select.value = wanted.find((name) => indexes.some((index) => index.name === name && index.count)) ?? largest?.name ?? "";
     select.hidden = !indexes.length;
     if (unreadable.length) this.#say(`Cannot be read now: ${unreadable.join(", ")}.`);
     else this.#say(indexes.length ? "" : "There is no index yet. `make demo` makes one; or use documents of your own.");
@@ -84,7 +92,7 @@ export class RequestForm {
     let pending;
     const moved = () => {
       clearTimeout(pending);
-      if (this.#asked && !this.paid && this.#form.checkValidity()) pending = setTimeout(onMoved, 300);
+      if (this.#asked && !this.paid && this.#form.checkValidity()) pending = setTimeout(() => this.ask(onMoved, "replace"), 300);
     };
     range.addEventListener("input", () => {
       exact.value = range.value;
@@ -103,12 +111,18 @@ export class RequestForm {
 
   #useExample() {
     const { query, documents, budget, k } = this.#form.elements;
-    query.value = EXAMPLE.query;
-    documents.value = EXAMPLE.documents.join("\n");
-    for (const [field, value] of [[budget, 5], [k, 4]]) {
+    query.value = POOL.query;
+    documents.value = POOL.documents.join("\n");
+    for (const [field, value] of [[budget, POOL.budget], [k, POOL.k]]) {
       field.value = value;
       this.#form.querySelector(`[data-of=${field.id}]`).value = value;
     }
+    this.#offerExample();
+  }
+
+  // The example would replace what somebody has pasted.
+  #offerExample() {
+    find("example").disabled = Boolean(this.#form.elements.documents.value.trim());
   }
 }
 
@@ -117,18 +131,27 @@ export function documentsOf(pasted) {
   const text = pasted.trim();
   if (!text) throw new Error("Paste some documents first: one a line, or as JSON.");
   const lines = text.split("\n").filter((line) => line.trim());
-  let documents;
-  try {
-    if (text.startsWith("[")) documents = JSON.parse(text);
-    else if (text.startsWith("{")) documents = lines.map((line) => JSON.parse(line));
-    else documents = lines;
-  } catch (error) {
-    throw new Error(`The documents begin like JSON, but are not: ${error.message}`);
-  }
+  let documents = lines;
+  if (/^\[\s*["{]/.test(text)) documents = parsed(text, "The documents begin like a JSON array, but are none");
+  else if (/^\{\s*"/.test(text)) documents = lines.map((line, i) => parsed(line, `Line ${i + 1} is not a JSON object`));
   return documents.map((document, position) => {
     const given = typeof document === "string" ? { text: document } : document;
     if (typeof given !== "object" || given === null) throw new Error(`Document ${position + 1} is neither a text nor an object.`);
     const { _id, ...rest } = given; // _id as in BEIR
     return { ...rest, id: String(given.id ?? _id ?? position + 1) };
   });
+}
+
+function filterOf(text) {
+  const filter = parsed(text, "The filter is not JSON");
+  if (typeof filter !== "object" || filter === null || Array.isArray(filter)) throw new Error('The filter must be an object, such as {"kind": "function"}.');
+  return filter;
+}
+
+function parsed(text, complaint) {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new Error(`${complaint}: ${error.message}`);
+  }
 }

@@ -37,6 +37,9 @@ export class Service {
   }
 
   async #send(path, options) {
+    if (!/^[\x21-\x7e]*$/.test(this.key)) {
+      throw new Problem({ title: "This is not a key", detail: "An API key has no spaces and only ASCII characters. Paste it again.", status: 401 });
+    }
     const headers = { ...options.headers, ...(this.key ? { Authorization: `Bearer ${this.key}` } : {}) };
     let response;
     try {

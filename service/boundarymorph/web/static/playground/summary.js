@@ -1,6 +1,6 @@
 // The result of the request: one line, the warnings, and the time by stage.
 
-import { element, find, number, plural } from "./dom.js";
+import { decimal, element, find, number, plural } from "./dom.js";
 
 const STATUS = {
   complete: ["good", "Complete"],
@@ -28,19 +28,26 @@ export function showSummary(answer) {
   const scored = documents.filter(({ source }) => source === "cross_encoder").length;
   const deep = documents.filter(({ retrieval_rank: rank }) => rank > documents.length);
   const deepest = Math.max(0, ...deep.map(({ retrieval_rank: rank }) => rank));
-  find("headline").textContent =
-    `${plural(documents.length, "document")}: ${number(scored)} scored, ${number(documents.length - scored)} inferred` +
-    (deep.length ? `; ${number(deep.length)} from below rank ${number(documents.length)}, the deepest from ${number(deepest)}` : "");
+  const sum = documents.reduce((total, { relevance }) => total + (relevance ?? 0), 0);
+  find("headline").textContent = `${decimal(sum, 1)} relevance in ${plural(documents.length, "document")}`;
+  find("outcome").textContent =
+    `${number(scored)} scored, ${number(documents.length - scored)} inferred` +
+    (deep.length ? `; ${number(deep.length)} from below rank ${number(documents.length)}, the deepest from ${number(deepest)}` : "") +
+    `. About ${percent(answer.expected_loss)} of the best set's relevance may be missed.`;
   const [kind, words] = STATUS[answer.status] ?? ["bad", answer.status];
   const calls = usage.cross_encoder_calls + usage.cached_scores;
   const cached = usage.cached_scores ? ` (${number(usage.cached_scores)} from the cache)` : "";
   find("status").replaceChildren(
     element("span", { className: `badge ${kind}` }, words),
     ` ${number(calls)} of ${plural(usage.budget, "call")}${cached} in ${plural(usage.rounds, "round")} among ${plural(answer.pool_size, "candidate")}. ` +
-      `It ended because ${STOPPED[answer.stop_reason] ?? answer.stop_reason}. ` +
-      `Expected loss: ${percent(answer.expected_loss)} of the best set's relevance${cost(usage.language_model)}.`,
+      `It ended because ${STOPPED[answer.stop_reason] ?? answer.stop_reason}${cost(usage.language_model)}.`,
   );
   find("warnings").replaceChildren(...answer.warnings.map((warning) => element("p", { className: "note warn" }, element("b", {}, "Note "), warning)));
+}
+
+// The headline once it is known what plain reranking makes of the same calls.
+export function showOutcome(ours, plain, calls) {
+  find("headline").textContent = `${decimal(ours, 1)} relevance; plain reranking finds ${decimal(plain, 1)} with the same ${plural(calls, "call")}`;
 }
 
 function percent(share) {
