@@ -60,6 +60,7 @@ async def test_it_says_what_it_is(client: httpx.AsyncClient) -> None:
         "max_texts": 4,
         "batch_tokens": 50,
         "queue_tokens": 300,
+        "instructed": False,
     }
 
 

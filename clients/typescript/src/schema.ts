@@ -1538,6 +1538,12 @@ export interface components {
              */
             calibration?: string | false | null;
             /**
+             * Instruction
+             * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
+             * @default null
+             */
+            instruction?: string | null;
+            /**
              * Deadline Ms
              * @description from the arrival of the request
              * @default null
@@ -1736,6 +1742,12 @@ export interface components {
              */
             calibration?: string | false | null;
             /**
+             * Instruction
+             * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
+             * @default null
+             */
+            instruction?: string | null;
+            /**
              * Deadline Ms
              * @description from the arrival of the request
              * @default null
@@ -1838,6 +1850,12 @@ export interface components {
              * @default null
              */
             calibration?: string | false | null;
+            /**
+             * Instruction
+             * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
+             * @default null
+             */
+            instruction?: string | null;
             /**
              * Deadline Ms
              * @description from the arrival of the request
@@ -2014,6 +2032,12 @@ export interface components {
              * @default null
              */
             calibration?: string | false | null;
+            /**
+             * Instruction
+             * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
+             * @default null
+             */
+            instruction?: string | null;
             /**
              * Deadline Ms
              * @description from the arrival of the request
@@ -2284,6 +2308,12 @@ export interface components {
              * @default true
              */
             truncate?: boolean;
+            /**
+             * Instruction
+             * @description what counts as relevant, for a model that takes an instruction
+             * @default null
+             */
+            instruction?: string | null;
         };
         /**
          * SelectRequest
@@ -2336,6 +2366,12 @@ export interface components {
              * @default null
              */
             calibration?: string | false | null;
+            /**
+             * Instruction
+             * @description what counts as relevant, in words, for a scorer that takes an instruction; others refuse it
+             * @default null
+             */
+            instruction?: string | null;
             /**
              * @description true: no two documents with the same text. The name of a field of the metadata: one document for each of its values. An object: as many as it says
              * @default null
@@ -2483,6 +2519,12 @@ export interface components {
              * @default null
              */
             calibration?: string | false | null;
+            /**
+             * Instruction
+             * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
+             * @default null
+             */
+            instruction?: string | null;
             /**
              * Deadline Ms
              * @description from the arrival of the request
@@ -4861,6 +4903,8 @@ export interface operations {
                     distinct?: boolean | string;
                     /** @description How many documents may be judged by the accurate model; more are better and slower. "auto" stops when more would hardly help. The service has a default. */
                     budget?: number | "auto";
+                    /** @description What counts as relevant beyond the query, in a sentence. Not every service takes it. */
+                    instruction?: string;
                     /** @description Only documents whose metadata match it: {"year": {"gte": 2020}, "kind": "review"}. Operators: eq, ne, in, nin, gt, gte, lt, lte, exists; combine with {"and": [...]}, {"or": [...]}, {"not": {...}}. */
                     filter?: {
                         [key: string]: unknown;

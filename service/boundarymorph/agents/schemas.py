@@ -37,6 +37,12 @@ class SelectDocuments(Message):
         description="How many documents may be judged by the accurate model; more are better and slower. "
         '"auto" stops when more would hardly help. The service has a default.',
     )
+    instruction: str | None = Field(
+        None,
+        min_length=1,
+        max_length=LONGEST_QUERY,
+        description="What counts as relevant beyond the query, in a sentence. Not every service takes it.",
+    )
     filter: dict[str, Any] | None = Field(
         None,
         description='Only documents whose metadata match it: {"year": {"gte": 2020}, "kind": "review"}. Operators: eq, '

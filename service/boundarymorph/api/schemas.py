@@ -230,6 +230,9 @@ class ScoreRequest(Message):
     texts: Array[str] = Field(description="to be scored")
     deadline_ms: float | None = Field(None, gt=0, le=86_400_000, description="from now; late texts are not scored")
     truncate: bool = Field(True, description="cut texts that are too long for the model; false refuses them")
+    instruction: str | None = Field(
+        None, min_length=1, description="what counts as relevant, for a model that takes an instruction"
+    )
 
 
 class ScoreResponse(BaseModel):
@@ -249,6 +252,7 @@ class ScorerInfo(BaseModel):
     max_texts: int = Field(description="in one call")
     batch_tokens: int = Field(description="now per batch; fewer than configured after one did not fit the device")
     queue_tokens: int = Field(description="that may wait; requests beyond are refused")
+    instructed: bool = Field(False, description="whether it takes an instruction with a request")
 
 
 class Health(BaseModel):

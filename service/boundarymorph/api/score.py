@@ -36,6 +36,7 @@ async def score(request: Request, access: AccessOf, scorer: ScorerOf) -> Respons
             wanted.texts,
             deadline=None if wanted.deadline_ms is None else arrival + wanted.deadline_ms / 1e3,
             truncate=wanted.truncate,
+            instruction=wanted.instruction,
         ),
     )
     answer = ScoreResponse(model=scorer.name, scores=scores.values.tolist(), truncated=scores.truncated)
@@ -53,11 +54,13 @@ async def info(access: AccessOf, scorer: ScorerOf) -> ScorerInfo:
         max_texts=access.settings.limits.texts,
         batch_tokens=scorer.batch_tokens,
         queue_tokens=scorer.queue_tokens,
+        instructed=scorer.takes_instruction,
     )
 
 
 def _check(wanted: ScoreRequest, limits: Limits) -> None:
     longest = max((len(text) for text in wanted.texts), default=0)
     bodies.bound("query", len(wanted.query), limits.query_characters, "characters")
+    bodies.bound("instruction", len(wanted.instruction or ""), limits.query_characters, "characters")
     bodies.bound("texts", len(wanted.texts), limits.texts, "texts")
     bodies.bound("texts", longest, limits.text_characters, "characters")

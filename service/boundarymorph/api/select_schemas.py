@@ -180,6 +180,11 @@ class SelectRequest(Message):
         description="by which relevance is the probability that a person agrees; by default that of the key or of the "
         "index, if there is one; false: none",
     )
+    instruction: str | None = Field(
+        None,
+        min_length=1,
+        description="what counts as relevant, in words, for a scorer that takes an instruction; others refuse it",
+    )
     distinct: DistinctBy = Field(
         None,
         description="true: no two documents with the same text. The name of a field of the metadata: one document for "

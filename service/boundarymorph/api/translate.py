@@ -76,7 +76,9 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
         accepts=ACCEPTED[request.on_failure],
         reuse=request.reuse,
         explain_pool=request.explain == "pool",
+        instruction=request.instruction,
     )
+    bound("instruction", len(request.instruction or ""), limits.query_characters, "characters")
     bound("query", len(request.query), limits.query_characters, "characters")
     bound("budget", task.budget, limits.budget, "calls")
     bound("k", task.k or 0, limits.k, "documents")

@@ -14,7 +14,15 @@ from boundarymorph.caching.scores import CachedScore, ScoreCache
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.bill import Bill
-from boundarymorph.scoring.scorer import PricedScorer, Scorer, Scores, model_changed
+from boundarymorph.scoring.scorer import (
+    InstructedScorer,
+    PricedScorer,
+    Scorer,
+    Scores,
+    TakesNoInstruction,
+    model_changed,
+    takes_instruction,
+)
 from boundarymorph.telemetry import metrics
 
 _Key = tuple[str, str, bytes]
@@ -44,19 +52,24 @@ class KnownScores:
         self.through: ReadThrough[_Key, CachedScore] = ReadThrough("scores", writes=writes, clock=clock)
         self._identity = identity or (lambda: scorer.name)
 
-    def of_task(self, query: str, caller: str = "", tenant: str = "") -> TaskScores:
+    def of_task(self, query: str, caller: str = "", tenant: str = "", instruction: str | None = None) -> TaskScores:
         """Return the scores of one task. caller: who is charged if they cost money. tenant: whose scores are known,
-        since a known score says that somebody has the text."""
-        return TaskScores(self, query, caller, tenant)
+        since a known score says that somebody has the text. instruction: for the scorer, part of what a score is known
+        by. Raises TakesNoInstruction."""
+        if instruction is not None and not takes_instruction(self.scorer):
+            raise TakesNoInstruction(self.scorer.name)
+        return TaskScores(self, query, caller, tenant, instruction)
 
     @property
     def model(self) -> str | None:
         """The full name of the scorer; None while it is unknown."""
         return self._identity()
 
-    def identity(self, tenant: str) -> str | None:
-        """Return the name under which scores of a tenant are cached now; None if they are not."""
+    def identity(self, tenant: str, instruction: str | None = None) -> str | None:
+        """Return the name under which scores of a tenant and an instruction are cached now; None if they are not."""
         name = None if self.cache is None else self._identity()
+        if name is not None and instruction is not None:
+            return f"{name}\0{tenant}\0{digest(instruction).hex()}"
         return f"{name}\0{tenant}" if name is not None and tenant else name
 
     async def close(self) -> None:
@@ -73,12 +86,14 @@ class TaskScores:
     that costs money charged to this task, None if it costs none. failure: see `Scores`; that of the last call.
     """
 
-    def __init__(self, known: KnownScores, query: str, caller: str = "", tenant: str = "") -> None:
+    def __init__(
+        self, known: KnownScores, query: str, caller: str = "", tenant: str = "", instruction: str | None = None
+    ) -> None:
         self.reused: Mapping[int, float] = {}
         self.calls = self.cached = self.truncated = 0
         self._known = known
         self._query = query
-        self._tenant = tenant
+        self._tenant, self._instruction = tenant, instruction
         self.bill = Bill(caller) if isinstance(known.scorer, PricedScorer) else None
         self.failure: BoundaryMorphError | None = None
         self._recalled: Mapping[bytes, CachedScore] | None = None
@@ -89,12 +104,16 @@ class TaskScores:
         """The name of the scorer; None while it is unknown."""
         return self._known.model
 
+    @property
+    def _identity(self) -> str | None:
+        return self._known.identity(self._tenant, self._instruction)
+
     async def recall(self) -> set[str | None]:
         """Look up all known scores of the query, so that no round waits for the cache.
 
         Returns the ids that the documents with these texts had when they were scored.
         """
-        model, cache = self._known.identity(self._tenant), self._known.cache
+        model, cache = self._identity, self._known.cache
         if cache is None or model is None:
             self._recalled = {}
         else:
@@ -121,7 +140,7 @@ class TaskScores:
         Raises what the scorer raises, and ScorerUnavailable if the scores come from another model than earlier ones,
         since they are not comparable.
         """
-        model, cache, scorer = self._known.identity(self._tenant), self._known.cache, self._known.scorer
+        model, cache, scorer = self._identity, self._known.cache, self._known.scorer
         if model is None or cache is None or not texts:
             scores = await self._asked(texts, deadline)
             self._count(len(texts), scores.cached, scores.truncated)
@@ -152,7 +171,7 @@ class TaskScores:
             return [CachedScore(value, place in cut, ids[place]) for place, value in enumerate(scores.values.tolist())]
 
         async def write(computed: Mapping[_Key, CachedScore]) -> None:
-            if self._known.identity(self._tenant) == model:
+            if self._identity == model:
                 kept = {text: score for (_, _, text), score in computed.items() if 0 <= score.score <= 1}
                 await cache.write(model, self._query, kept)
 
@@ -165,9 +184,11 @@ class TaskScores:
         return np.array([score.score for score in found], dtype=np.float64)
 
     async def _asked(self, texts: Sequence[str], deadline: float | None) -> Scores:
-        scorer = self._known.scorer
+        scorer, instruction = self._known.scorer, self._instruction
         if self.bill is not None and isinstance(scorer, PricedScorer):
-            scores = await scorer.score_for(self.bill, self._query, texts, deadline=deadline)
+            scores = await scorer.score_for(self.bill, self._query, texts, deadline=deadline, instruction=instruction)
+        elif instruction is not None and isinstance(scorer, InstructedScorer):
+            scores = await scorer.score(self._query, texts, deadline=deadline, instruction=instruction)
         else:
             scores = await scorer.score(self._query, texts, deadline=deadline)
         self.failure = scores.failure

@@ -34,6 +34,7 @@ def select(
     spend: Spend = "order",
     filter: Filter = None,
     hybrid: Annotated[bool, typer.Option("--hybrid", help="Rank candidates by vectors and by words together.")] = False,
+    instruction: Annotated[str | None, typer.Option(help="What counts, for a scorer that takes one.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer of POST /select.")] = False,
     data_directory: DataDirectory = None,
 ) -> None:
@@ -57,6 +58,7 @@ def select(
         "spend": spend,
         "filter": None if filter is None else json_object("--filter", filter),
         "hybrid": hybrid,
+        "instruction": instruction,
     }
     request = SelectRequest.model_validate({"query": query, "index": index, "return_documents": not as_json, **given})
 

@@ -8,9 +8,10 @@ from itertools import pairwise
 import orjson
 
 from boundarymorph.errors import InvalidInput
+from boundarymorph.remote.wire import Context
 
 
-def chunks(context: str, texts: Sequence[str], most: int, most_bytes: int | None = None) -> list[Sequence[str]]:
+def chunks(context: Context, texts: Sequence[str], most: int, most_bytes: int | None = None) -> list[Sequence[str]]:
     """Split the texts, in order, into parts of similar length.
 
     A part has at most `most` texts and, unless it is a single text, at most `most_bytes` as JSON, including the
@@ -20,7 +21,7 @@ def chunks(context: str, texts: Sequence[str], most: int, most_bytes: int | None
     """
     if len(texts) > most:
         parts = -(-len(texts) // most)
-    elif most_bytes is not None and len(texts) > 1 and _size([context, *texts]) > most_bytes:
+    elif most_bytes is not None and len(texts) > 1 and _size([*filter(None, context), *texts]) > most_bytes:
         parts = 2
     else:
         return [texts]

@@ -19,7 +19,7 @@ from boundarymorph.remote.identity import identified
 from boundarymorph.remote.peer import Busy, Flawed, KeyRefused, Mismatch, Peer, Refused, TimedOut, Unavailable
 from boundarymorph.remote.together import together
 from boundarymorph.remote.urls import Endpoint
-from boundarymorph.remote.wire import Answer, Description, Unusable
+from boundarymorph.remote.wire import Answer, Context, Description, Unusable
 from boundarymorph.settings import ModelSettings
 from boundarymorph.telemetry import metrics
 
@@ -145,8 +145,12 @@ class RemoteModel:
     @property
     def max_length(self) -> int | None:
         """The least number of tokens that one of the servers reads; None if none of them says."""
-        lengths = (server.description.length for server in self._servers if server.description is not None)
-        return min((length for length in lengths if length is not None), default=None)
+        return min((known.length for known in self.descriptions if known.length is not None), default=None)
+
+    @property
+    def descriptions(self) -> list[Description]:
+        """Those of the servers that have one."""
+        return [server.description for server in self._servers if server.description is not None]
 
     async def connect(self) -> None:
         """Fetch the descriptions of all servers concurrently; one that fits is enough.
@@ -160,7 +164,7 @@ class RemoteModel:
         """Raise RuntimeError after `close`."""
         self._balancer.check_open()
 
-    async def call(self, context: str, texts: Sequence[str], *, deadline: float | None = None) -> Answer:
+    async def call(self, context: Context, texts: Sequence[str], *, deadline: float | None = None) -> Answer:
         """Return the results of n > 0 texts, all from one model. context: see `Dialect.request`.
 
         Raises DeadlineExceeded, Overloaded, InvalidInput for text that is not valid Unicode, or an error of the role.
@@ -190,17 +194,17 @@ class RemoteModel:
 
         await self._balancer.ask_all(describe)
         self._connected = True
-        if not any(server.description for server in self._servers):
+        if not self.descriptions:
             deadline.remaining()
             raise self._balancer.none_left()
 
-    async def _chunks(self, context: str, texts: Sequence[str], deadline: Deadline) -> list[Answer]:
+    async def _chunks(self, context: Context, texts: Sequence[str], deadline: Deadline) -> list[Answer]:
         if not self._connected:
             try:
                 await self._connect(deadline)
             except BoundaryMorphError:  # the calls below report what is wrong
                 log.debug("no %s has described itself", self._role.name, exc_info=True)
-        described = [server.description.texts for server in self._servers if server.description is not None]
+        described = [known.texts for known in self.descriptions]
         most = min(described or [server.dialect.most_texts for server in self._servers])
         parts = chunks(context, texts, most, self._most_bytes)
         answers = []
@@ -215,7 +219,7 @@ class RemoteModel:
 
         return answers + await together([one(part) for part in parts])
 
-    async def _chunk(self, context: str, texts: Sequence[str], deadline: Deadline) -> Answer:
+    async def _chunk(self, context: Context, texts: Sequence[str], deadline: Deadline) -> Answer:
         return await self._balancer.call(
             lambda server: self._ask(server, context, texts, deadline), texts=len(texts), deadline=deadline
         )
@@ -232,7 +236,7 @@ class RemoteModel:
         description = await self._describe(server, deadline)
         if server.paid:
             return False
-        await self._attempt(server, description, PROBE, [PROBE], deadline)
+        await self._attempt(server, description, Context(PROBE), [PROBE], deadline)
         return True
 
     async def _describe(self, server: _Server, deadline: Deadline, *, confirm: bool = False) -> Description:
@@ -259,7 +263,7 @@ class RemoteModel:
             self._balancer.serves(server, known.name, texts=known.concurrent_texts)
             return known
 
-    async def _ask(self, server: _Server, context: str, texts: Sequence[str], deadline: Deadline) -> Answer:
+    async def _ask(self, server: _Server, context: Context, texts: Sequence[str], deadline: Deadline) -> Answer:
         """Return the results of one server, in several requests if it takes fewer texts than the others.
 
         Tries again once if the server turns out to serve another model.
@@ -270,14 +274,16 @@ class RemoteModel:
             server.forget()
             return await self._ask_described(server, context, texts, deadline)
 
-    async def _ask_described(self, server: _Server, context: str, texts: Sequence[str], deadline: Deadline) -> Answer:
+    async def _ask_described(
+        self, server: _Server, context: Context, texts: Sequence[str], deadline: Deadline
+    ) -> Answer:
         description = await self._describe(server, deadline)
         self._balancer.check_model(server)
         parts = chunks(context, texts, description.texts, self._most_bytes)
         return _joined([await self._attempt(server, description, context, part, deadline) for part in parts])
 
     async def _attempt(
-        self, server: _Server, description: Description, context: str, texts: Sequence[str], deadline: Deadline
+        self, server: _Server, description: Description, context: Context, texts: Sequence[str], deadline: Deadline
     ) -> Answer:
         """Send one request, and report its outcome to the observer."""
         started = self._clock()
@@ -291,7 +297,7 @@ class RemoteModel:
             self._observe(server.base, outcome, self._clock() - started)
 
     async def _request(
-        self, server: _Server, description: Description, context: str, texts: Sequence[str], deadline: Deadline
+        self, server: _Server, description: Description, context: Context, texts: Sequence[str], deadline: Deadline
     ) -> Answer:
         budget, dialect = deadline.within(self._attempt_timeout), server.dialect
         request = dialect.request(description.model, context, texts, budget.seconds)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import orjson
 from numpy.typing import NDArray
@@ -19,6 +19,13 @@ ESCAPED = 3  # times as long as in UTF-8 a text can be in JSON that is all ASCII
 
 class Unusable(Exception):
     """An answer does not follow the wire format; the message says how."""
+
+
+class Context(NamedTuple):
+    """What texts are for: a scorer's query, and the caller's instruction for it."""
+
+    query: str = ""
+    instruction: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +68,8 @@ class Description:
 
     name: model and precision, as far as known; model: how requests name the model; texts: most per request;
     concurrent_texts: how many it takes at a time before it rejects any; revision: of the model; weights: their name on
-    the hub or their folder; length: tokens that it reads of a text, with its context. The last four are None if the
-    server does not say.
+    the hub or their folder; length: tokens that it reads of a text, with its context; instructed: whether it takes an
+    instruction. Of the others but the first three, None means that the server does not say.
     """
 
     name: str
@@ -72,6 +79,7 @@ class Description:
     revision: str | None = None
     weights: str | None = None
     length: int | None = None
+    instructed: bool = False
 
 
 class Dialect(ABC):
@@ -106,9 +114,9 @@ class Dialect(ABC):
         return FRAME + ESCAPED * len(sent) + count * self.answer_bytes
 
     @abstractmethod
-    def request(self, model: str, context: str, texts: Sequence[str], seconds: float) -> Request:
+    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
         """Build the request for the results of n texts. model: its name in the server's description; context: what the
-        texts are for, such as a scorer's query; seconds: how long we wait for the answer."""
+        texts are for; seconds: how long we wait for the answer."""
 
     @abstractmethod
     def read(self, body: bytes, count: int) -> Answer:

@@ -10,8 +10,8 @@ import numpy as np
 from boundarymorph.errors import ScorerFailed, ScorerUnavailable
 from boundarymorph.inference.batching.model import Role
 from boundarymorph.inference.batching.served import Served
-from boundarymorph.scoring.cross_encoder import CrossEncoder, Pair
-from boundarymorph.scoring.scorer import Scores
+from boundarymorph.scoring.cross_encoder import CrossEncoder, InstructedCrossEncoder, Pair
+from boundarymorph.scoring.scorer import Scores, TakesNoInstruction
 from boundarymorph.telemetry import metrics
 
 SCORER = Role(
@@ -52,15 +52,33 @@ class BatchingScorer(Served[CrossEncoder, Pair]):
         await self.score("up", ["warm " * self.model.max_length] * self.batcher.full_batch())
         await self.score("probe", ["probe"])
 
+    @property
+    def takes_instruction(self) -> bool:
+        return isinstance(self.model, InstructedCrossEncoder) and self.model.takes_instruction
+
     async def score(
-        self, query: str, texts: Sequence[str], *, deadline: float | None = None, truncate: bool = True
+        self,
+        query: str,
+        texts: Sequence[str],
+        *,
+        deadline: float | None = None,
+        truncate: bool = True,
+        instruction: str | None = None,
     ) -> Scores:
-        """See `Scorer.score`. With truncate=False, raises TextTooLong before any work if a text would be truncated."""
+        """See `InstructedScorer.score`. With truncate=False, raises TextTooLong before any work if a text would be
+        truncated."""
         self.batcher.check_open()
         if not texts:
             return Scores(np.empty(0))
+        model = self.model
+        if instruction is not None and not self.takes_instruction:
+            raise TakesNoInstruction(self.name)
         results = await self.batcher.run(
-            lambda: self.model.tokenize(query, texts),
+            lambda: (
+                model.tokenize(query, texts, instruction)
+                if isinstance(model, InstructedCrossEncoder)
+                else model.tokenize(query, texts)
+            ),
             (len(query) + len(text) for text in texts),
             deadline=deadline,
             truncate=truncate,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,18 @@ class CrossEncoder(Model[Pair], Protocol):
 
     def run(self, pairs: Sequence[Pair], /) -> NDArray[np.float64]:
         """Return the (n,) relevances in [0, 1] of a batch. Raises OutOfMemory or DeviceLost."""
+
+
+@runtime_checkable
+class InstructedCrossEncoder(CrossEncoder, Protocol):
+    """A `CrossEncoder` that may read an instruction with each pair."""
+
+    @property
+    def takes_instruction(self) -> bool:
+        """Whether its prompt has a place for one."""
+
+    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
+        """See `CrossEncoder.tokenize`. Raises InvalidInput for an instruction that fills the prompt."""
 
 
 def sigmoid(logits: NDArray[np.float64]) -> NDArray[np.float64]:

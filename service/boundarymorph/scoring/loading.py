@@ -26,5 +26,11 @@ class LoadingScorer(Loading[BatchingScorer]):
     def model(self) -> CrossEncoder:
         return self.loaded.model
 
-    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
-        return await self.loaded.score(query, texts, deadline=deadline)
+    @property
+    def takes_instruction(self) -> bool:
+        return self.loaded.takes_instruction
+
+    async def score(
+        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+    ) -> Scores:
+        return await self.loaded.score(query, texts, deadline=deadline, instruction=instruction)

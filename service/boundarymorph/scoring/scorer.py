@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.errors import BoundaryMorphError, ScorerUnavailable
+from boundarymorph.errors import BoundaryMorphError, InvalidInput, ScorerUnavailable
 from boundarymorph.scoring.bill import Amount, Bill
 
 
@@ -34,6 +34,13 @@ def model_changed() -> ScorerUnavailable:
     return ScorerUnavailable(message, public=message)
 
 
+class TakesNoInstruction(InvalidInput):
+    """The scorer's model reads no instruction, so that one would change nothing."""
+
+    def __init__(self, scorer: str) -> None:
+        super().__init__(f"instruction: the scorer, {scorer}, takes none; leave it out, or put it into the query")
+
+
 class Scorer(Protocol):
     """f_CE of the paper. The score of a pair does not depend on the other pairs of a call."""
 
@@ -57,11 +64,39 @@ class Scorer(Protocol):
 
 
 @runtime_checkable
+class InstructedScorer(Scorer, Protocol):
+    """A scorer whose model may read an instruction, which says what counts as relevant, with each pair."""
+
+    @property
+    def takes_instruction(self) -> bool:
+        """Whether the model reads one."""
+
+    async def score(
+        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+    ) -> Scores:
+        """Score as `Scorer.score` does. instruction: in place of the operator's or, of a language model, beside it."""
+
+
+def takes_instruction(scorer: Scorer) -> bool:
+    """Whether the model of a scorer reads an instruction."""
+    return isinstance(scorer, InstructedScorer) and scorer.takes_instruction
+
+
+@runtime_checkable
 class PricedScorer(Scorer, Protocol):
     """A scorer whose calls cost money."""
 
     def most(self, query: str, text: str) -> Amount:
         """Return the most that the score of one pair may cost."""
 
-    async def score_for(self, bill: Bill, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
-        """Score as `score` does, charged to a request. Also raises CostCeiling."""
+    async def score_for(
+        self,
+        bill: Bill,
+        query: str,
+        texts: Sequence[str],
+        *,
+        deadline: float | None = None,
+        instruction: str | None = None,
+    ) -> Scores:
+        """Score as `score` does, charged to a request. Also raises CostCeiling. instruction: see
+        `InstructedScorer`."""

@@ -67,7 +67,7 @@ class Selector:
         run = SelectionRun(
             task,
             candidates,
-            self._known.of_task(task.query, task.caller, task.tenant),
+            self._known.of_task(task.query, task.caller, task.tenant, task.instruction),
             self._pace,
             lambda: self._running,
             observer,

@@ -32,7 +32,7 @@ class SelectionTask:
     lack of capacity; or any. reuse: whether scores known from earlier tasks are evidence that replaces calls. caller:
     the name of the key that pays if scores cost money. tenant: whose known scores are used. return_documents:
     whether the result has their texts. explain_pool: whether progress and result contain the belief about all
-    candidates. calibration: makes relevance a probability.
+    candidates. calibration: makes relevance a probability. instruction: for the scorer, if it takes one.
     """
 
     query: str
@@ -57,6 +57,7 @@ class SelectionTask:
     return_documents: bool = False
     explain_pool: bool = False
     calibration: Calibration | None = None
+    instruction: str | None = None
 
     @property
     def ranks_all(self) -> bool:

@@ -11,6 +11,7 @@ from openai.types.chat import ChatCompletion
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 from pydantic import TypeAdapter
 
+from boundarymorph.remote.wire import Context
 from boundarymorph.scoring.judge.dialect import WAYS, OpenAI, Way
 from tests.scoring.judge.scripted import MODEL, Chat
 from tests.scoring.remote.servers import answer, running
@@ -19,7 +20,7 @@ KEY = "sk-secret"
 
 
 def asked(way: Way, *, at_home: bool = False) -> dict[str, Any]:
-    return OpenAI(None, way, at_home=at_home).request(MODEL, "q", ["a text"], 1.0).body
+    return OpenAI(None, way, at_home=at_home).request(MODEL, Context("q"), ["a text"], 1.0).body
 
 
 @pytest.mark.parametrize("at_home", [False, True])

@@ -99,7 +99,7 @@ class Ours(Wire):
         self.description = {"model": model, "max_texts": most}
 
     def reply(self, body: dict[str, Any]) -> Reply:
-        assert body.keys() == {"query", "texts", "deadline_ms"}
+        assert body.keys() - {"instruction"} == {"query", "texts", "deadline_ms"}
         assert isinstance(body["deadline_ms"], int) and body["deadline_ms"] > 0
         if len(self.texts(body)) > self.most:
             return Reply({"title": "limit exceeded", "detail": f"at most {self.most} texts"}, 422)

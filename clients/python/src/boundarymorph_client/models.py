@@ -67,6 +67,7 @@ class SelectOptions(TypedDict, total=False):
     k: documents to return; max_tokens: return what fits into so many tokens, instead of k. min_relevance: return only
         what is more likely than not to be at least so relevant, at most k documents or `max_tokens`. calibration: by
         which relevance is a probability; False for none, by default that of the key or of the index.
+    instruction: what counts as relevant, in words, for a scorer that takes an instruction.
     distinct: True for no two documents with the same text, or a field of the metadata for one document for each of its
         values; a `Distinct` says how many, and whether k counts documents or groups. diversity: from 0 to 1, how much
         the set goes by what its documents have not in common.
@@ -94,6 +95,7 @@ class SelectOptions(TypedDict, total=False):
     max_tokens: int
     min_relevance: float
     calibration: str | Literal[False]
+    instruction: str
     distinct: bool | str | Distinct
     diversity: float
     method: str

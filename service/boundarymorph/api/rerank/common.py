@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from boundarymorph.api.schemas import LanguageModelUsage, Problem
 from boundarymorph.api.select_schemas import Budget, CalibrationName
@@ -17,6 +17,8 @@ from boundarymorph.selection import StopReason
 from boundarymorph.selector.result import Interruption, Status
 
 CERTAIN = 1e-15  # the least distance of scores from 0 and 1 for their log-odds
+HARMLESS = ("user", "priority", "request_id", "encoding_format", "metadata")  # fields that leave an answer as it is
+NAME_SHOWN, NAMES_SHOWN = 64, 8  # of unknown fields: characters of a name, and names in a warning
 CHARACTERS_PER_TOKEN = 4  # of English text under the usual tokenizers
 
 
@@ -27,7 +29,7 @@ class NoDocuments(InvalidInput):
 
 
 class RerankRequest(BaseModel):
-    """Our own fields, which every dialect takes. Unknown fields are ignored, as in other rerank servers."""
+    """Our own fields, which every dialect takes. Unknown fields are ignored, as in other servers, with a warning."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -45,6 +47,11 @@ class RerankRequest(BaseModel):
     calibration: CalibrationName = Field(
         None, description="by which scores are probabilities; by default that of the key, if it has one; false: none"
     )
+    instruction: str | None = Field(
+        None,
+        validation_alias=AliasChoices("instruction", "instruct"),
+        description="what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so",
+    )
     deadline_ms: float | None = Field(None, gt=0, le=86_400_000, description="from the arrival of the request")
     on_failure: Literal["error", "degrade"] = Field(
         "error", description="if not all scores can be had: answer with an error, or with expected scores for the rest"
@@ -57,6 +64,19 @@ class RerankRequest(BaseModel):
     @abstractmethod
     def answer(self, ranking: Ranking) -> BaseModel:
         """Return the answer of this dialect."""
+
+
+def unknown_fields(given: Mapping[str, Any], request: type[RerankRequest]) -> list[str]:
+    """Return a warning that names the fields without an effect, if there are any. given: the body."""
+    known = set(HARMLESS)
+    for name, field in request.model_fields.items():
+        alias = field.validation_alias
+        known |= {str(choice) for choice in alias.choices} if isinstance(alias, AliasChoices) else {name}
+    unknown = [name[:NAME_SHOWN] for name, value in given.items() if value is not None and name not in known]
+    if not unknown:
+        return []
+    more = f" and {len(unknown) - NAMES_SHOWN} more" if len(unknown) > NAMES_SHOWN else ""
+    return [f"fields that are not known here had no effect: {', '.join(map(repr, unknown[:NAMES_SHOWN]))}{more}"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,7 @@ def _check(request: RerankRequest, wanted: Wanted, limits: Limits, field: str) -
         raise NoDocuments(f"{field}: the list is empty; give at least one")
     bound(field, len(wanted.texts), limits.pool, field)
     bound("query", len(wanted.query), limits.query_characters, "characters")
+    bound("instruction", len(request.instruction or ""), limits.query_characters, "characters")
     longest = max(map(len, wanted.texts))
     bound(field, longest, limits.text_characters, "characters each")
     bound("k", request.k or 0, limits.k, "documents")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,11 +17,12 @@ from boundarymorph.access.access import Access
 from boundarymorph.api import openapi, problems
 from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, SelectingOf, permitted
 from boundarymorph.api.rerank import documents, nim, tei
-from boundarymorph.api.rerank.common import Dialect, RerankRequest, Wanted
+from boundarymorph.api.rerank.common import Dialect, RerankRequest, Wanted, unknown_fields
 from boundarymorph.api.rerank.core import ranking_of, task_of
 from boundarymorph.api.select import STATUS_HEADER, selected
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.shares import CALLER
+from boundarymorph.scoring.scorer import takes_instruction
 from boundarymorph.selector.task import SelectionTask
 from boundarymorph.telemetry import metrics
 from boundarymorph.telemetry.timing import Stopwatch
@@ -34,6 +36,7 @@ ROUTES: Mapping[str, tuple[Dialect, ...]] = {
     "/reranking": (documents.COHERE_V1, nim.NIM),
     "/v1/reranking": (documents.COHERE_V1, nim.NIM),
 }
+WARNINGS_HEADER = "X-BoundaryMORPH-Warnings"
 ALIASES = {"/reranking", "/v1/reranking"}  # of documented routes
 REFUSED = (400, 401, 403, 404, 408, 413, 415, 422, 424, 429, 500, 502, 503, 504)
 router = APIRouter(tags=["reranking"])
@@ -57,7 +60,8 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Se
         with watch.stage("receive"):
             body = await bodies.read(request, access)
         with watch.stage("parse"):
-            wanted, task, asked = await _read(request, access, body, ROUTES[path], caller, arrival)
+            instructed = takes_instruction(parts.scorer)
+            wanted, task, asked = await _read(request, access, body, ROUTES[path], caller, arrival, instructed)
             task = replace(task, tenant=permitted(request).tenant)
         turn = access.admission.turn(CALLER.get(), deadline=task.deadline.moment)
         result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
@@ -65,11 +69,11 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Se
     count = int(result.selection.scored.sum())
     metrics.rerank_documents.labels(path, "scored").inc(count)
     metrics.rerank_documents.labels(path, "inferred").inc(len(wanted.texts) - count)
-    return Response(
-        asked.answer(ranking).model_dump_json(exclude_none=True),
-        media_type="application/json",
-        headers={STATUS_HEADER: result.status.value},
-    )
+    headers = {STATUS_HEADER: result.status.value}
+    if isinstance(asked, tei.TeiRequest) and ranking.diagnostics.warnings:  # whose answer has no place for them
+        headers[WARNINGS_HEADER] = json.dumps(ranking.diagnostics.warnings)
+    content = asked.answer(ranking).model_dump_json(exclude_none=True)
+    return Response(content, media_type="application/json", headers=headers)
 
 
 @router.get(
@@ -95,9 +99,18 @@ async def info(access: AccessOf, caller: CallerOf, parts: BuiltOf) -> tei.TeiInf
 
 
 async def _read(
-    request: Request, access: Access, body: bytes, dialects: tuple[Dialect, ...], caller: str, arrival: float
+    request: Request,
+    access: Access,
+    body: bytes,
+    dialects: tuple[Dialect, ...],
+    caller: str,
+    arrival: float,
+    instructed: bool,
 ) -> tuple[Wanted, SelectionTask, RerankRequest]:
-    """Read a request in any of the dialects. Raises InvalidInput and pydantic's ValidationError."""
+    """Read a request in any of the dialects. instructed: whether the scorer takes an instruction.
+
+    Raises InvalidInput and pydantic's ValidationError.
+    """
 
     def load() -> tuple[Dialect, Any]:
         data = bodies.decoded(body, access.settings.limits)
@@ -106,9 +119,14 @@ async def _read(
     def read() -> tuple[Wanted, SelectionTask, RerankRequest]:
         asked = dialect.request.model_validate(data)
         wanted = asked.wanted()
+        ignored = [*wanted.ignored, *unknown_fields(data, dialect.request)]
+        if asked.instruction and not instructed:
+            ignored.append("instruction had no effect, as the scorer takes none; put it into the query")
+        wanted = replace(wanted, ignored=ignored)
         calibration = access.calibrations.of(asked.calibration, caller)
         task = task_of(asked, wanted, access.settings, arrival, calibration, field=dialect.documents)
-        return wanted, replace(task, caller=caller), asked
+        instruction = asked.instruction if instructed else None
+        return wanted, replace(task, caller=caller, instruction=instruction or None), asked
 
     dialect, data = await bodies.off_loop(access, body, load)
     setattr(request.state, problems.REFUSAL, dialect.refusal)

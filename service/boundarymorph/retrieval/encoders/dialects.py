@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from boundarymorph.remote import wire
 from boundarymorph.remote.wire import (
     Answer,
+    Context,
     Description,
     Dialect,
     Request,
@@ -32,7 +33,7 @@ class TextEmbeddingsInference(wire.TextEmbeddingsInference):
     model_type, called = "embedding", "dual encoder"
     answer_bytes = VECTOR_BYTES
 
-    def request(self, model: str, context: str, texts: Sequence[str], seconds: float) -> Request:
+    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
         return Request(self.path, {"inputs": list(texts), "truncate": True, "normalize": True})
 
     def read(self, body: bytes, count: int) -> Answer:
@@ -50,7 +51,7 @@ class OpenAI(Dialect):
     most_texts, most_bytes = 512, 1_000_000
     answer_bytes = VECTOR_BYTES
 
-    def request(self, model: str, context: str, texts: Sequence[str], seconds: float) -> Request:
+    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
         return Request(self.path, {"model": model, "input": list(texts), "encoding_format": "base64"})
 
     def read(self, body: bytes, count: int) -> Answer:
@@ -65,7 +66,7 @@ class VLLM(OpenAI):
     name, description_path = "vllm", "/v1/models"
     home = None
 
-    def request(self, model: str, context: str, texts: Sequence[str], seconds: float) -> Request:
+    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
         asked = super().request(model, context, texts, seconds)
         return Request(asked.path, asked.body | {"truncate_prompt_tokens": -1})
 

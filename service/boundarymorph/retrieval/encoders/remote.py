@@ -16,6 +16,7 @@ from boundarymorph.remote import urls
 from boundarymorph.remote.balancer import Role
 from boundarymorph.remote.model import Options, RemoteModel
 from boundarymorph.remote.urls import Endpoint, Spelling
+from boundarymorph.remote.wire import Context
 from boundarymorph.retrieval.encoders.dialects import DIALECTS
 from boundarymorph.retrieval.encoders.dual_encoder import unit_rows
 from boundarymorph.retrieval.encoders.encoder import Embeddings
@@ -139,7 +140,7 @@ class RemoteEncoder:
     async def _encode(self, kind: int, texts: Sequence[str], deadline: float | None) -> tuple[NDArray[np.float32], int]:
         """Return (n, d) unit rows for n > 0 texts, and how many the server says it truncated."""
         prompt = self._prompts(self._model.name)[kind]
-        answer = await self._model.call("", [prompt + text for text in texts], deadline=deadline)
+        answer = await self._model.call(Context(), [prompt + text for text in texts], deadline=deadline)
         if answer.served != self._model.name or self._prompts(self._model.name)[kind] != prompt:
             raise EncoderUnavailable(_CHANGED, public=_CHANGED)
         width = answer.values.shape[1]

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 
 from boundarymorph.remote.chat import PATH, completion
-from boundarymorph.remote.wire import Answer, Dialect, Request, Unusable, Usage
+from boundarymorph.remote.wire import Answer, Context, Dialect, Request, Unusable, Usage
 from boundarymorph.scoring.judge.grades import bare_grade, expected_grade, object_grade
 from boundarymorph.scoring.judge.wording import BEST, DIGIT, OBJECT, messages
 from boundarymorph.settings import JudgeSettings
@@ -70,10 +70,10 @@ class OpenAI(Dialect):
     @property
     def fingerprint(self) -> str:
         """A hash of all that a grade depends on besides the model, the query and the text: wording, way, fields."""
-        asked = self.request("", "", [""], 0.0).body | {"text_characters": self._chosen.text_characters}
+        asked = self.request("", Context(), [""], 0.0).body | {"text_characters": self._chosen.text_characters}
         return blake2b(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS), digest_size=6).hexdigest()
 
-    def request(self, model: str, context: str, texts: Sequence[str], seconds: float) -> Request:
+    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
         (text,) = texts
         chosen = self._chosen
         shown = text[: chosen.text_characters]

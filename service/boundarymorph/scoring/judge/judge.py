@@ -25,7 +25,7 @@ from boundarymorph.remote.model import OUTCOMES, Observer, Options, Outcome
 from boundarymorph.remote.peer import Busy, Flawed, Peer, Refused, Unavailable
 from boundarymorph.remote.together import owned
 from boundarymorph.remote.urls import Endpoint
-from boundarymorph.remote.wire import Answer, Description, Unusable
+from boundarymorph.remote.wire import Answer, Context, Description, Unusable
 from boundarymorph.scoring.bill import NOTHING, Amount, Bill, Ledger, OpenLedger, Prices
 from boundarymorph.scoring.judge.dialect import WAYS, OpenAI, Ungraded
 from boundarymorph.scoring.scorer import Scores
@@ -109,18 +109,33 @@ class Judge:
     def most(self, query: str, text: str) -> Amount:
         """See `PricedScorer`. Assumes the way with the longest requests until it is known which one works."""
         dialect = self._dialect or OpenAI(self._chosen, "json")
-        return self._prices.of(dialect.most_usage(encoded(self._request(dialect, query, text))))
+        return self._prices.of(dialect.most_usage(encoded(self._request(dialect, Context(query), text))))
 
-    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
-        return await self.score_for(Bill(NOBODY), query, texts, deadline=deadline)
+    @property
+    def takes_instruction(self) -> bool:
+        return True
 
-    async def score_for(self, bill: Bill, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+    async def score(
+        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+    ) -> Scores:
+        return await self.score_for(Bill(NOBODY), query, texts, deadline=deadline, instruction=instruction)
+
+    async def score_for(
+        self,
+        bill: Bill,
+        query: str,
+        texts: Sequence[str],
+        *,
+        deadline: float | None = None,
+        instruction: str | None = None,
+    ) -> Scores:
         self._balancer.check_open()
         if not texts:
             return Scores(np.empty(0))
         moment = self._deadline(deadline)
         await self._known_dialect(moment)
-        graded = await owned(_outcomes([self._grade(bill, query, text, moment) for text in texts]))
+        asked = Context(query, instruction)
+        graded = await owned(_outcomes([self._grade(bill, asked, text, moment) for text in texts]))
         errors = [outcome for outcome in graded if isinstance(outcome, BoundaryMorphError)]
         if unexpected := [o for o in graded if isinstance(o, BaseException) and not isinstance(o, BoundaryMorphError)]:
             raise unexpected[0]
@@ -153,7 +168,7 @@ class Judge:
             for way in WAYS if chosen == "auto" else (chosen,):
                 dialect = OpenAI(self._chosen, way, at_home=at_home, strict=True)
                 try:
-                    answer = await self._answer(dialect, Bill(NOBODY), QUERY, PASSAGE, deadline)
+                    answer = await self._answer(dialect, Bill(NOBODY), Context(QUERY), PASSAGE, deadline)
                     if not isinstance(answer, Ungraded):
                         self._dialect = OpenAI(self._chosen, way, at_home=at_home)
                         self._note_served(answer.served)
@@ -164,10 +179,10 @@ class Judge:
                 log.info("the language model cannot be asked for grades as '%s': %s", way, trouble)
             raise ScorerFailed(f"{self.name} gives no grade in any way that scorer.judge.grades allows: {trouble}")
 
-    async def _grade(self, bill: Bill, query: str, text: str, deadline: Deadline) -> float:
+    async def _grade(self, bill: Bill, asked: Context, text: str, deadline: Deadline) -> float:
         """Return the relevance of one text, NaN if the model gave no grade."""
         assert self._dialect is not None
-        answer = await self._answer(self._dialect, bill, query, text, deadline)
+        answer = await self._answer(self._dialect, bill, asked, text, deadline)
         self._note_served(answer.served)
         if isinstance(answer, Ungraded):
             metrics.judge_answers.labels("refused" if answer.refused else "malformed").inc()
@@ -178,13 +193,13 @@ class Judge:
         self._ungraded = 0
         return float(answer.values[0])
 
-    def _request(self, dialect: OpenAI, query: str, text: str) -> dict[str, object]:
-        return dialect.request(str(self._endpoint.model), query, [text], self._attempt_timeout).body
+    def _request(self, dialect: OpenAI, asked: Context, text: str) -> dict[str, object]:
+        return dialect.request(str(self._endpoint.model), asked, [text], self._attempt_timeout).body
 
     async def _answer(
-        self, dialect: OpenAI, bill: Bill, query: str, text: str, deadline: Deadline
+        self, dialect: OpenAI, bill: Bill, asked: Context, text: str, deadline: Deadline
     ) -> Answer | Ungraded:
-        body = encoded(self._request(dialect, query, text))
+        body = encoded(self._request(dialect, asked, text))
         return await self._balancer.call(
             lambda peer: self._attempt(peer, dialect, bill, body, deadline), deadline=deadline
         )

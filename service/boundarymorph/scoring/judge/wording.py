@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
+from boundarymorph.remote.wire import Context
+
 BEST = 3  # the highest grade; the lowest is 0
 
 SYSTEM = """You grade search results. You are shown a query and one passage, and you decide how much the passage would \
@@ -24,13 +26,16 @@ DIGIT = "Answer with one digit, 0, 1, 2 or 3, and nothing else."
 OBJECT = 'Answer with a JSON object and nothing else: {"grade": 0}, {"grade": 1}, {"grade": 2} or {"grade": 3}.'
 
 
-def messages(query: str, passage: str, form: str, instruction: str | None = None) -> list[dict[str, str]]:
+def messages(asked: Context, passage: str, form: str, instruction: str | None = None) -> list[dict[str, str]]:
     """Return a conversation that asks for one grade.
 
-    form: of the answer, in words; instruction: the operator's, for example about the subject. The marker around the
-    passage is a hash of its text, so that no passage can contain its own marker and pretend to have ended.
+    form: of the answer, in words; instruction: the operator's, for example about the subject, beside that of the caller
+    in `asked`. The marker around the passage is a hash of its text, so that no passage can contain its own marker and
+    pretend to have ended.
     """
     marker = f"=== {blake2b(passage.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()} ==="
     rules = SYSTEM if instruction is None else f"{SYSTEM}\n\n{instruction}"
-    asked = f"Query: {query}\n\nThe passage:\n{marker}\n{passage}\n{marker}\n\nHow much does it help? {form}"
-    return [{"role": "system", "content": f"{rules}\n\n{form}"}, {"role": "user", "content": asked}]
+    wanted = "" if asked.instruction is None else f"What counts for this query: {asked.instruction}\n\n"
+    shown = f"The passage:\n{marker}\n{passage}\n{marker}\n\nHow much does it help? {form}"
+    content = f"Query: {asked.query}\n\n{wanted}{shown}"
+    return [{"role": "system", "content": f"{rules}\n\n{form}"}, {"role": "user", "content": content}]

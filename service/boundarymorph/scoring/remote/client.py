@@ -11,6 +11,7 @@ from boundarymorph.errors import ScorerFailed, ScorerUnavailable
 from boundarymorph.remote.balancer import Role
 from boundarymorph.remote.model import Options, RemoteModel
 from boundarymorph.remote.urls import Endpoint
+from boundarymorph.remote.wire import Context
 from boundarymorph.scoring.scorer import Scores
 
 _ROLE = Role("scorer", ScorerUnavailable, ScorerFailed, "scored", "scores")
@@ -27,9 +28,17 @@ class RemoteScorer(RemoteModel):
         """Score a short pair. Raises as `score` does."""
         await self.score("probe", ["probe"])
 
-    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+    @property
+    def takes_instruction(self) -> bool:
+        """Whether a server says so; assumed while none has described itself."""
+        said = [description.instructed for description in self.descriptions]
+        return any(said) or not said
+
+    async def score(
+        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+    ) -> Scores:
         self.check_open()
         if not texts:
             return Scores(np.empty(0))
-        answer = await self.call(query, texts, deadline=deadline)
+        answer = await self.call(Context(query, instruction), texts, deadline=deadline)
         return Scores(answer.values, answer.truncated, model=answer.served)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from boundarymorph.remote import wire
 from boundarymorph.remote.wire import (
     Answer,
+    Context,
     Description,
     Dialect,
     Request,
@@ -40,9 +42,10 @@ class BoundaryMorph(Dialect):
     name, path, description_path = "boundarymorph", "/score", "/info"
     most_texts, honours_deadlines = 512, True
 
-    def request(self, model: str, context: str, texts: Sequence[str], seconds: float) -> Request:
+    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
         deadline = max(1, int(DEADLINE_SHARE * seconds * 1000))
-        return Request(self.path, {"query": context, "texts": list(texts), "deadline_ms": deadline})
+        body = {"query": context.query, "texts": list(texts), "deadline_ms": deadline}
+        return Request(self.path, _instructed(body, context))
 
     def read(self, body: bytes, count: int) -> Answer:
         answer = mapping(parsed(body))
@@ -60,15 +63,22 @@ class BoundaryMorph(Dialect):
             raise Unusable(f"it serves {name}, not {model}")
         revision = rest.partition("/")[0] or name  # the name is complete either way
         length = limit(info, "max_length", 0) or None
-        return Description(name, family, limit(info, "max_texts", self.most_texts), revision=revision, length=length)
+        return Description(
+            name,
+            family,
+            limit(info, "max_texts", self.most_texts),
+            revision=revision,
+            length=length,
+            instructed=info.get("instructed") is True,
+        )
 
 
 class TextEmbeddingsInference(wire.TextEmbeddingsInference):
     path = "/rerank"
     model_type, called = "reranker", "reranker"
 
-    def request(self, model: str, context: str, texts: Sequence[str], seconds: float) -> Request:
-        return Request(self.path, {"query": context, "texts": list(texts), "truncate": True, "raw_scores": False})
+    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
+        return Request(self.path, {"query": context.query, "texts": list(texts), "truncate": True, "raw_scores": False})
 
     def read(self, body: bytes, count: int) -> Answer:
         results = parsed(body)
@@ -78,21 +88,22 @@ class TextEmbeddingsInference(wire.TextEmbeddingsInference):
 
 
 class VLLM(Dialect):
-    """vLLM's rerank route. Texts that are too long for the model are truncated rather than rejected."""
+    """vLLM's rerank route. Texts that are too long for the model are truncated rather than rejected. An instruction is
+    for the chat template, if the model has one, which the server does not say."""
 
     name, path, description_path = "vllm", "/v1/rerank", "/v1/models"
     most_texts = 512
 
-    def request(self, model: str, context: str, texts: Sequence[str], seconds: float) -> Request:
-        body: dict[str, object] = {"model": model, "query": context, "documents": list(texts)}
-        return Request(self.path, body | {"truncate_prompt_tokens": -1, "use_activation": True})
+    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
+        body: dict[str, object] = {"model": model, "query": context.query, "documents": list(texts)}
+        return Request(self.path, _instructed(body, context) | {"truncate_prompt_tokens": -1, "use_activation": True})
 
     def read(self, body: bytes, count: int) -> Answer:
         advice = """serve the model without '"use_activation": false' in --pooler-config"""
         return Answer(_results(body, count, advice))
 
     def describe(self, body: bytes, model: str | None) -> Description:
-        return vllm_description(body, model, self.most_texts)
+        return replace(vllm_description(body, model, self.most_texts), instructed=True)
 
 
 class Infinity(Dialect):
@@ -101,10 +112,10 @@ class Infinity(Dialect):
     name, path, description_path = "infinity", "/rerank", "/models"
     most_texts, characters = 2048, 122_880
 
-    def request(self, model: str, context: str, texts: Sequence[str], seconds: float) -> Request:
+    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
         body: dict[str, object] = {
             "model": model,
-            "query": context[: self.characters],
+            "query": context.query[: self.characters],
             "documents": [text[: self.characters] for text in texts],
             "raw_scores": False,
             "return_documents": False,
@@ -132,8 +143,13 @@ class Cohere(Dialect):
 
     name, path, home, most_texts = "cohere", "/v2/rerank", "https://api.cohere.com", 1000
 
-    def request(self, model: str, context: str, texts: Sequence[str], seconds: float) -> Request:
-        body: dict[str, object] = {"model": model, "query": context, "documents": list(texts), "top_n": len(texts)}
+    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
+        body: dict[str, object] = {
+            "model": model,
+            "query": context.query,
+            "documents": list(texts),
+            "top_n": len(texts),
+        }
         return Request(self.path, body)
 
     def read(self, body: bytes, count: int) -> Answer:
@@ -145,8 +161,13 @@ class Jina(Dialect):
 
     name, path, home, most_texts = "jina", "/v1/rerank", "https://api.jina.ai", 1000
 
-    def request(self, model: str, context: str, texts: Sequence[str], seconds: float) -> Request:
-        body: dict[str, object] = {"model": model, "query": context, "documents": list(texts), "top_n": len(texts)}
+    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
+        body: dict[str, object] = {
+            "model": model,
+            "query": context.query,
+            "documents": list(texts),
+            "top_n": len(texts),
+        }
         return Request(self.path, body | {"return_documents": False})
 
     def read(self, body: bytes, count: int) -> Answer:
@@ -157,6 +178,10 @@ BOUNDARYMORPH: Dialect = BoundaryMorph()
 FOREIGN: dict[str, Dialect] = {
     dialect.name: dialect for dialect in (TextEmbeddingsInference(), VLLM(), Infinity(), Cohere(), Jina())
 }
+
+
+def _instructed(body: dict[str, object], context: Context) -> dict[str, object]:
+    return body if context.instruction is None else body | {"instruction": context.instruction}
 
 
 def _results(body: bytes, count: int, advice: str) -> NDArray[np.float64]:

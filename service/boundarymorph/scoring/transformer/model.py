@@ -124,8 +124,12 @@ class TransformerCrossEncoder:
     def backend(self) -> str:
         return f"torch-{self._device.type}"
 
-    def tokenize(self, query: str, texts: Sequence[str]) -> list[Pair]:
-        return self._prompt.tokenize(query, texts)
+    @property
+    def takes_instruction(self) -> bool:
+        return self._prompt.takes_instruction
+
+    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
+        return self._prompt.tokenize(query, texts, instruction)
 
     def run(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
         """Return (n,) relevances. Raises OutOfMemory, DeviceLost, or ScorerFailed if one is not a finite number."""

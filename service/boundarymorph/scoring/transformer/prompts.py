@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
-from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.errors import InvalidConfiguration, InvalidInput
 from boundarymorph.inference.tokenization import encode_heads, encode_pairs, plain
 from boundarymorph.scoring.cross_encoder import Pair
 
@@ -72,10 +72,14 @@ def template_of_name(name: str) -> Template | None:
 
 
 class Prompt(Protocol):
-    """Tokenizes pairs to at most max_length tokens. Thread-safe."""
+    """Tokenizes pairs to at most max_length tokens. Thread-safe. takes_instruction: whether it has a place for one."""
 
-    def tokenize(self, query: str, texts: Sequence[str]) -> list[Pair]:
-        """Tokenize the pairs of n texts with one query."""
+    @property
+    def takes_instruction(self) -> bool: ...
+
+    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
+        """Tokenize the pairs of n texts with one query. instruction: in place of the operator's; it is ignored without
+        a place. Raises InvalidInput if it leaves no room."""
 
 
 class SequencePairs:
@@ -88,10 +92,11 @@ class SequencePairs:
         self._tokenizer = plain(tokenizer)
         self._max_length = max_length
         self._types = types
+        self.takes_instruction = False
         if max_length - self._tokenizer.num_special_tokens_to_add(True) < _LEAST_ROOM:
             raise InvalidConfiguration(f"a max_length of {max_length} leaves no room for a query and a document")
 
-    def tokenize(self, query: str, texts: Sequence[str]) -> list[Pair]:
+    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
         return [
             Pair(
                 np.array(encoding.ids, dtype=np.int64),
@@ -126,23 +131,34 @@ class ChatPrompt:
         fixed = {content for content in added if content in _FIELD.sub("", template.text)}
         self._tokenizer = plain(tokenizer, fixed)
         self._before, self._lead, self._after = _parts(template, {content: added[content] for content in fixed})
-        self._tail = self._ids(self._after, "")
+        self._tail = self._ids(self._after, "", self.instruction)
         self._verify(tokenizer)
-        self._room = max_length - len(self._ids(self._before, "")) - len(self._ids([self._lead], "")) - len(self._tail)
+        self._room = self._room_beside(self.instruction)
         if self._room < _LEAST_ROOM:
             raise InvalidConfiguration(
                 f"the {template.name} prompt and its instruction leave no room for a query and a document "
                 f"in a max_length of {max_length}: raise it or shorten the instruction"
             )
 
-    def tokenize(self, query: str, texts: Sequence[str]) -> list[Pair]:
-        before, lead = self._ids(self._before, query), self._body(query)
+    @property
+    def takes_instruction(self) -> bool:
+        return self.template.instructed
+
+    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
+        room = self._room
+        if instruction is None or not self.takes_instruction:
+            instruction = self.instruction
+        elif (room := self._room_beside(instruction)) < _LEAST_ROOM:
+            raise InvalidInput(
+                f"instruction: it leaves no room for a document in {self._max_length} tokens; shorten it"
+            )
+        before, lead = self._ids(self._before, query, instruction), self._body(query, instruction)
         spare = self._max_length - len(self._tail) - len(before)
         bodies = encode_heads(self._tokenizer, [lead + text for text in texts], max(spare, 0))
         whole = self._tokenizer.encode(query, add_special_tokens=False)
         return [
-            self._cut(query, whole, text)
-            if len(body) > spare and len(whole) > self._room // 2
+            self._cut(query, whole, text, instruction, room)
+            if len(body) > spare and len(whole) > room // 2
             else Pair(_array(before, body.ids[:spare], self._tail), query=query, truncated=len(body) > spare)
             for text, body in zip(texts, bodies, strict=True)
         ]
@@ -156,17 +172,22 @@ class ChatPrompt:
             )
         return number
 
-    def _cut(self, query: str, whole: Encoding, text: str) -> Pair:
-        [document] = encode_heads(self._tokenizer, [text], self._room)
-        kept = max(self._room // 2, self._room - len(document))
+    def _cut(self, query: str, whole: Encoding, text: str, instruction: str | None, room: int) -> Pair:
+        [document] = encode_heads(self._tokenizer, [text], room)
+        kept = max(room // 2, room - len(document))
         short = query if len(whole) <= kept else query[: whole.offsets[kept - 1][1]]
-        before = self._ids(self._before, short)
+        before = self._ids(self._before, short, instruction)
         spare = max(self._max_length - len(self._tail) - len(before), 0)
-        [body] = encode_heads(self._tokenizer, [self._body(short) + text], spare)
+        [body] = encode_heads(self._tokenizer, [self._body(short, instruction) + text], spare)
         return Pair(_array(before, body.ids[:spare], self._tail), query=query, truncated=True)
 
-    def _ids(self, parts: Sequence[int | str], query: str) -> list[int]:
-        return self._filled(parts, {"instruction": self.instruction or "", "query": query})
+    def _room_beside(self, instruction: str | None) -> int:
+        """Return the tokens that are left for a query and a document."""
+        taken = len(self._ids(self._before, "", instruction)) + len(self._ids([self._lead], "", instruction))
+        return self._max_length - taken - len(self._tail)
+
+    def _ids(self, parts: Sequence[int | str], query: str, instruction: str | None) -> list[int]:
+        return self._filled(parts, {"instruction": instruction or "", "query": query})
 
     def _filled(self, parts: Sequence[int | str], values: Mapping[str, str]) -> list[int]:
         ids: list[int] = []
@@ -177,9 +198,9 @@ class ChatPrompt:
                 ids += self._tokenizer.encode(_fill(part, values), add_special_tokens=False).ids
         return ids
 
-    def _body(self, query: str) -> str:
+    def _body(self, query: str, instruction: str | None) -> str:
         """Return the run of text before the document, which is encoded together with it."""
-        return _fill(self._lead, {"instruction": self.instruction or "", "query": query})
+        return _fill(self._lead, {"instruction": instruction or "", "query": query})
 
     def _verify(self, tokenizer: Tokenizer) -> None:
         """Check with ordinary texts that our tokens equal those of the model's own tokenizer for the whole prompt."""

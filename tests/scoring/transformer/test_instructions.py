@@ -1,0 +1,202 @@
+"""An instruction in a request, from the route to the model that reads it, over real sockets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.errors import InvalidInput
+from boundarymorph.retrieval.index_retriever import IndexRetriever
+from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.scoring.batching import BatchingScorer
+from boundarymorph.scoring.judge.judge import Judge
+from boundarymorph.scoring.remote.client import RemoteScorer
+from boundarymorph.scoring.remote.urls import parse
+from boundarymorph.scoring.scorer import Scorer, TakesNoInstruction, takes_instruction
+from boundarymorph.selector.selector import Selector
+from boundarymorph.server.app import create_scorer_app
+from boundarymorph.server.composition import AllInOne, Scoring
+from boundarymorph.settings import JudgeSettings, Limits, Settings
+from tests.api.service import on_socket, ready, serving
+from tests.retrieval.fakes import SeededEncoder
+from tests.scoring.judge.scripted import MODEL, Chat
+from tests.scoring.remote.servers import Ours, Tei, Vllm, running
+from tests.scoring.transformer import reference
+from tests.scoring.transformer.conftest import Folder
+from tests.scoring.transformer.test_model import WITH_ROOM, load
+from tests.scoring.transformer.tiny import QUERY, TEXTS
+
+FIND = "Find timetables"
+MODELS = "Qwen3-Reranker-tiny"
+
+
+@asynccontextmanager
+async def gateway(scorer: Scorer, directory: Path, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """A service whose scores come from this scorer, and stay in a cache."""
+
+    def build(settings: Settings, *_: object) -> AllInOne:
+        catalog, encoder = LocalCatalog(settings.data_directory / "indexes"), SeededEncoder()
+        retriever = IndexRetriever(catalog, encoder)
+        return AllInOne(catalog, encoder, retriever, scorer, Selector(retriever, scorer, MemoryScoreCache()))
+
+    async with serving(Settings(data_directory=directory, **settings), build) as client:
+        yield client
+
+
+@asynccontextmanager
+async def served(folder: Path) -> AsyncIterator[RemoteScorer]:
+    """A scorer process's application on a socket, and what calls it."""
+
+    def build(settings: Settings, *_: object) -> Scoring:
+        return Scoring(BatchingScorer(load(folder)))
+
+    app = create_scorer_app(Settings(), build=build)
+    async with on_socket(app) as url:
+        async with httpx.AsyncClient(base_url=url) as client:
+            await ready(client)
+        scorer = RemoteScorer([parse(url)])
+        try:
+            yield scorer
+        finally:
+            await scorer.close()
+
+
+def selection(**more: Any) -> dict[str, Any]:
+    return {"query": QUERY, "pool": TEXTS, "ranked": True, "budget": len(TEXTS), "k": len(TEXTS), **more}
+
+
+def scores(answer: httpx.Response) -> dict[str, float]:
+    return {document["id"]: document["relevance"] for document in answer.raise_for_status().json()["documents"]}
+
+
+async def test_from_the_request_to_the_model(folder: Folder, tmp_path: Path) -> None:
+    told = reference.judged(folder(MODELS), QUERY, TEXTS, FIND)
+    untold = reference.judged(folder(MODELS), QUERY, TEXTS)
+    assert np.abs(told - untold).max() > 1e-3
+    async with served(folder(MODELS)) as scorer, gateway(scorer, tmp_path) as client:
+        for instruction, expected in ((None, untold), (FIND, told), (None, untold), (FIND, told)):
+            fields = {} if instruction is None else {"instruction": instruction}
+            found = scores(await client.post("/select", json=selection(**fields)))
+            np.testing.assert_allclose([found[str(place)] for place in range(len(TEXTS))], expected, rtol=0, atol=1e-5)
+            body = {"query": QUERY, "documents": TEXTS, **fields}
+            answer = (await client.post("/v2/rerank", json=body)).raise_for_status().json()
+            ranked = {result["index"]: result["relevance_score"] for result in answer["results"]}
+            np.testing.assert_allclose([ranked[place] for place in range(len(TEXTS))], expected, rtol=0, atol=1e-5)
+            assert answer["boundarymorph"]["warnings"] == ["no call was made: all scores were known already"]
+            assert answer["boundarymorph"]["cross_encoder_calls"] == 0, "scores of one instruction are known by it"
+
+
+async def test_sglang_calls_it_otherwise(folder: Folder, tmp_path: Path) -> None:
+    async with served(folder(MODELS)) as scorer, gateway(scorer, tmp_path) as client:
+        body = {"query": QUERY, "documents": TEXTS, "instruct": FIND, "top_n": 1}
+        [best] = (await client.post("/v1/rerank", json=body)).raise_for_status().json()["results"]
+    told = reference.judged(folder(MODELS), QUERY, TEXTS, FIND)
+    assert best["relevance_score"] == pytest.approx(told.max(), abs=1e-5)
+
+
+async def test_a_scorer_without_a_place_for_it(folder: Folder, tmp_path: Path) -> None:
+    """The route of ours refuses; those of others go on, and say so."""
+    async with served(folder("bert")) as scorer, gateway(scorer, tmp_path) as client:
+        refused = await client.post("/select", json=selection(instruction=FIND))
+        assert refused.status_code == 422 and "takes none" in refused.json()["detail"]
+        body = {"query": QUERY, "documents": WITH_ROOM}
+        plain, told = [
+            (await client.post("/rerank", json=asked)).raise_for_status().json()
+            for asked in (body, body | {"instruction": FIND})
+        ]
+        assert told["results"] == plain["results"]
+        assert sum("instruction had no effect" in warning for warning in told["meta"]["warnings"]) == 1
+        with pytest.raises(TakesNoInstruction):
+            await BatchingScorer(load(folder("bert"))).score(QUERY, TEXTS, instruction=FIND)
+
+
+async def test_one_that_fills_the_prompt(folder: Folder) -> None:
+    scorer = BatchingScorer(load(folder(MODELS), max_length=500))
+    try:
+        with pytest.raises(InvalidInput, match="no room"):
+            await scorer.score(QUERY, TEXTS, instruction="timetables " * 1000)
+    finally:
+        await scorer.close()
+
+
+async def test_a_long_one_takes_room_from_the_pair(folder: Folder) -> None:
+    """The document is cut where it would be if the operator had given the instruction."""
+    long = "Find timetables of trams and buses. " * 3
+    texts = [text * 5 for text in TEXTS]
+    of_caller = load(folder(MODELS), max_length=200)
+    of_operator = load(folder(MODELS), max_length=200, instruction=long)
+    asked, configured = of_caller.tokenize(QUERY, texts, long), of_operator.tokenize(QUERY, texts)
+    assert [pair.ids.tolist() for pair in asked] == [pair.ids.tolist() for pair in configured]
+
+
+async def test_its_length_is_bounded(folder: Folder, tmp_path: Path) -> None:
+    limits = Limits(query_characters=len(QUERY))
+    async with served(folder(MODELS)) as scorer, gateway(scorer, tmp_path, limits=limits) as client:
+        fits, over = "t" * len(QUERY), "t" * (len(QUERY) + 1)
+        assert (await client.post("/select", json=selection(instruction=fits))).is_success
+        for path, body in (("/select", selection()), ("/rerank", {"query": QUERY, "documents": TEXTS})):
+            refused = await client.post(path, json=body | {"instruction": over})
+            assert refused.status_code in (400, 422) and "instruction" in refused.text
+
+
+async def test_servers_of_others() -> None:
+    async with running(Vllm(), Tei(), Ours()) as servers:
+        vllm, tei, ours = [RemoteScorer([server.endpoint()]) for server in servers]
+        for scorer in (vllm, tei, ours):
+            await scorer.connect()
+        assert [takes_instruction(scorer) for scorer in (vllm, tei, ours)] == [True, False, False]
+        await vllm.score(QUERY, TEXTS, instruction=FIND)
+        await vllm.score(QUERY, TEXTS)
+        assert [body.get("instruction") for body in servers[0].asked] == [FIND, None]
+        for scorer in (vllm, tei, ours):
+            await scorer.close()
+
+
+async def test_a_judge_reads_it_beside_the_operators() -> None:
+    async with running(Chat(), key="k") as [server]:
+        judge = Judge([server.endpoint(model=MODEL)], JudgeSettings(instruction="Mind the year."), api_key="k")
+        await judge.check()
+        server.asked.clear()
+        server.behaviour = _graded
+        await judge.score(QUERY, ["a text"], instruction=FIND)
+        [asked] = server.asked
+        await judge.close()
+    system, user = asked["messages"]
+    assert "Mind the year." in system["content"] and FIND not in system["content"]
+    assert user["content"].index(FIND) < user["content"].index("The passage:")
+
+
+async def _graded(reply: Any) -> Any:
+    from tests.scoring.judge.scripted import graded
+    from tests.scoring.remote.servers import Reply
+
+    return Reply(graded(0.5))
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
+async def test_fields_that_are_not_known(path: str, tmp_path: Path) -> None:
+    body = {"query": QUERY, "documents": WITH_ROOM, "user": "u", "truncate_prompt_tokens": None}
+    async with serving(Settings(data_directory=tmp_path)) as client:
+        known = (await client.post(path, json=body)).raise_for_status().json()
+        assert known["boundarymorph"]["warnings"] == []
+        more = {"rank_field": ["title"], "temperature\n": 0.5} | {f"field {n}" * 20: n for n in range(9)}
+        answer = (await client.post(path, json=body | more)).raise_for_status().json()
+        [warning] = answer["boundarymorph"]["warnings"]
+        assert "'rank_field', 'temperature\\n', 'field 0" in warning and warning.endswith(" and 3 more")
+        assert len(warning) < 700
+
+
+async def test_an_array_has_its_warnings_in_a_header(tmp_path: Path) -> None:
+    async with serving(Settings(data_directory=tmp_path)) as client:
+        body = {"query": QUERY, "texts": WITH_ROOM, "truncaté\r\n": True}
+        answer = (await client.post("/rerank", json=body)).raise_for_status()
+        assert len(answer.json()) == len(WITH_ROOM)
+        [warning] = httpx.Response(200, content=answer.headers["X-BoundaryMORPH-Warnings"]).json()
+        assert "truncaté" in warning
