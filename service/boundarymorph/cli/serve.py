@@ -24,7 +24,8 @@ def serve(
         list[str] | None,
         typer.Option(
             help="URL of a remote cross-encoder: http:// for `boundarymorph scorer`, tei://, vllm://, infinity://, "
-            "cohere:// or jina://, if needed with ?model=NAME; repeatable for replicas of one model.",
+            "llamacpp://, cohere:// or jina://, if needed with ?model=NAME, or ?activation=sigmoid for logits; "
+            "repeatable for replicas of one model.",
             show_default="the embedded one",
         ),
     ] = None,

@@ -21,13 +21,14 @@ class Endpoint:
     """A server and its wire format.
 
     base: scheme, host, port and path prefix, without a trailing slash; model: the wanted one, None for the one that the
-    server has; revision: of the model, if the operator names it.
+    server has; revision: of the model, if the operator names it; activation: see `Spelling`.
     """
 
     dialect: Dialect
     base: str
     model: str | None = None
     revision: str | None = None
+    activation: str | None = None
 
 
 def own_url(host: str, port: int) -> str:
@@ -57,12 +58,13 @@ class Spelling:
     """The addresses of one kind of server.
 
     noun: the kind, with its article; foreign: wire formats by scheme; own: the wire format of plain http and https,
-    None if those are not accepted.
+    None if those are not accepted; activations: what may be said of how results become scores, by `?activation=`.
     """
 
     noun: str
     foreign: Mapping[str, Dialect]
     own: Dialect | None = None
+    activations: tuple[str, ...] = ()
 
     @property
     def known(self) -> str:
@@ -80,10 +82,13 @@ def parse(url: str, spelling: Spelling) -> Endpoint:
     parts = _split(url, noun)
     dialect, transport = _scheme(parts, spelling)
     base = _base(parts, dialect, transport, noun)
-    model = _model(parts, noun)
+    options = _options(parts, noun, ("model", "activation") if spelling.activations else ("model",))
+    model, activation = options.get("model"), options.get("activation")
+    if activation is not None and activation not in spelling.activations:
+        raise InvalidConfiguration(f"activation is {activation!r}, not one of {', '.join(spelling.activations)}")
     if model is None and dialect.description_path is None:
         raise InvalidConfiguration(f"{dialect.name} needs the name of a model: {parts.scheme}://...?model=NAME")
-    return Endpoint(dialect, base, model)
+    return Endpoint(dialect, base, model, activation=activation)
 
 
 def _split(url: str, noun: str) -> SplitResult:
@@ -133,12 +138,13 @@ def _base(parts: SplitResult, dialect: Dialect, transport: str, noun: str) -> st
     return base
 
 
-def _model(parts: SplitResult, noun: str) -> str | None:
-    model = None
+def _options(parts: SplitResult, noun: str, known: tuple[str, ...]) -> dict[str, str]:
+    options: dict[str, str] = {}
     for key, value in parse_qsl(parts.query, keep_blank_values=True):
-        if key != "model":
-            raise InvalidConfiguration(f"the URL of {noun} takes ?model=NAME, not '{key}'")
-        if not value or model is not None:
-            raise InvalidConfiguration(f"the URL of {noun} must name its model once: ?model=NAME")
-        model = value
-    return model
+        if key not in known:
+            taken = " and ".join(f"?{name}=NAME" if name == "model" else f"?{name}=" for name in known)
+            raise InvalidConfiguration(f"the URL of {noun} takes {taken}, not '{key}'")
+        if not value or key in options:
+            raise InvalidConfiguration(f"the URL of {noun} must name its {key} once: ?{key}=NAME")
+        options[key] = value
+    return options

@@ -180,7 +180,9 @@ class ScorerSettings(ModelSettings):
 
     named: ClassVar[tuple[str, ...]] = (*ModelSettings.named, "prompt")
 
-    url: Urls = Field((), description="http://, tei://, vllm://, infinity://, cohere://, jina:// or openai:// servers")
+    url: Urls = Field(
+        (), description="http://, tei://, vllm://, infinity://, llamacpp://, cohere://, jina:// or openai:// servers"
+    )
     model: str | None = Field(None, description="Hugging Face name or folder; the embedded cross-encoder if unset")
     max_length: int | None = Field(None, ge=8, description="tokens per pair; the model's own limit if unset")
     prompt: str | None = Field(None, description="template of a causal reranker, if its name does not imply one")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -192,6 +193,22 @@ class Cohere(_Results):
         return super().reply(body)
 
 
+class LlamaCpp(_Results):
+    """Its scores are logits."""
+
+    scheme, most, score_path, description_path = "llamacpp", 256, "/v1/rerank", "/v1/models"
+
+    def __init__(self) -> None:
+        card = {"id": MODEL, "object": "model", "owned_by": "llamacpp", "meta": {"n_ctx_train": 512}}
+        self.description = {"object": "list", "data": [card]}
+
+    def reply(self, body: dict[str, Any]) -> Reply:
+        reply = super().reply(body)
+        for result in reply.body.get("results", ()):
+            result["relevance_score"] = math.log(result["relevance_score"] / (1 - result["relevance_score"]))
+        return reply
+
+
 class Jina(_Results):
     scheme, most, score_path = "jina+http", 1000, "/v1/rerank"
 
@@ -222,9 +239,10 @@ class Server:
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def endpoint(self, *, prefix: str = "", model: str | None = None) -> Endpoint:
+    def endpoint(self, *, prefix: str = "", model: str | None = None, activation: str = "") -> Endpoint:
         wanted = MODEL if model is None and self.wire.description_path is None else model
-        query = f"?model={wanted}" if wanted else ""
+        options = ([f"model={wanted}"] if wanted else []) + ([f"activation={activation}"] if activation else [])
+        query = "?" + "&".join(options) if options else ""
         return parse(f"{self.wire.scheme}://127.0.0.1:{self.port}{prefix}{query}")
 
     @property

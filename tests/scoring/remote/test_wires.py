@@ -16,6 +16,7 @@ from tests.scoring.remote.servers import (
     Cohere,
     Infinity,
     Jina,
+    LlamaCpp,
     Ours,
     Tei,
     Vllm,
@@ -259,4 +260,44 @@ async def test_infinity_gets_no_more_characters_than_it_takes() -> None:
         scores = await scorer.score(QUERY, ["a" * 122_881, "a" * 122_880])
         assert scores.truncated == 1
         assert scores.values[0] == scores.values[1]
+        await scorer.close()
+
+
+class TestLogits(ScorerContract):
+    @pytest.fixture
+    async def scorer(self) -> AsyncIterator[RemoteScorer]:
+        async with running(LlamaCpp()) as [server]:
+            scorer = RemoteScorer([server.endpoint(activation="sigmoid")])
+            yield scorer
+            await scorer.close()
+
+    async def test_are_the_log_odds_of_its_scores(self, scorer: RemoteScorer) -> None:
+        scores = await scorer.score(QUERY, TEXTS)
+        np.testing.assert_allclose(scores.values, [score_of(QUERY, text) for text in TEXTS], rtol=1e-12)
+        assert "/sigmoid" in scorer.name, "they are not known by the name of a server whose results are scores"
+
+
+@pytest.mark.parametrize("logit", [7.7, -11.0, 1.01, -0.01])
+@pytest.mark.parametrize("activation", ["", "none"])
+async def test_logits_are_refused_unless_announced(activation: str, logit: float) -> None:
+    def one(body: dict[str, list[dict[str, float]]]) -> object:
+        body["results"] = [{**result, "relevance_score": logit} for result in body["results"]]
+        return body
+
+    async with running(LlamaCpp()) as [server]:
+        server.behaviour = edited(one)
+        scorer = RemoteScorer([server.endpoint(activation=activation)])
+        with pytest.raises(ScorerFailed, match="raw logit") as caught:
+            await scorer.score(QUERY, ["a text"])
+        await scorer.close()
+    assert ("?activation=sigmoid" in str(caught.value)) == (not activation)
+
+
+async def test_replicas_of_which_one_is_read_otherwise_serve_another_model() -> None:
+    async with running(Tei(), Tei()) as (plain, read):
+        scorer = RemoteScorer([plain.endpoint(), read.endpoint(activation="sigmoid")])
+        for _ in range(8):
+            scores = await scorer.score(QUERY, TEXTS)
+            np.testing.assert_array_equal(scores.values, [score_of(QUERY, text) for text in TEXTS])
+        assert plain.asked and not read.asked
         await scorer.close()

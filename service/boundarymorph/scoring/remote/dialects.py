@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,9 @@ from boundarymorph.remote.wire import (
     vllm_description,
     word,
 )
+from boundarymorph.scoring.cross_encoder import sigmoid
 
+Activation = Literal["sigmoid", "none"]
 TOLERANCE = 1e-6  # how far a score may be outside [0, 1], for the rounding of a server
 DEADLINE_SHARE = 0.95  # fraction of our own time limit, so that the scorer's timeout comes first
 
@@ -73,9 +76,35 @@ class BoundaryMorph(Dialect):
         )
 
 
-class TextEmbeddingsInference(wire.TextEmbeddingsInference):
+class RerankServer(Dialect):
+    """A rerank server of others. activation: what the operator says of its results; without it they must be in [0, 1].
+
+    advice: how to make such a server give relevances.
+    """
+
+    activation: Activation | None = None
+    advice: str
+
+    def activated(self, activation: Activation) -> Self:
+        """Return this dialect for a server whose results are logits, or are not."""
+        activated = copy(self)
+        activated.activation = activation
+        return activated
+
+    def read(self, body: bytes, count: int) -> Answer:
+        return Answer(self._relevances(_indexed(array(mapping(parsed(body)), "results"), "relevance_score"), count))
+
+    def _relevances(self, scores: Iterable[tuple[object, object]], count: int) -> NDArray[np.float64]:
+        if self.activation == "sigmoid":
+            return sigmoid(_numbers(scores, count))
+        hint = f"{self.advice}, or add ?activation=sigmoid to its URL if its scores are logits"
+        return _ordered(scores, count, hint if self.activation is None else self.advice)
+
+
+class TextEmbeddingsInference(RerankServer, wire.TextEmbeddingsInference):
     path = "/rerank"
     model_type, called = "reranker", "reranker"
+    advice = "let it honour raw_scores: false"
 
     def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
         return Request(self.path, {"query": context.query, "texts": list(texts), "truncate": True, "raw_scores": False})
@@ -84,33 +113,31 @@ class TextEmbeddingsInference(wire.TextEmbeddingsInference):
         results = parsed(body)
         if not isinstance(results, list):
             raise Unusable(f"the answer is {shown(results)}, not an array")
-        return Answer(_ordered(_indexed(results, "score"), count, "let it honour raw_scores: false"))
+        return Answer(self._relevances(_indexed(results, "score"), count))
 
 
-class VLLM(Dialect):
+class VLLM(RerankServer):
     """vLLM's rerank route. Texts that are too long for the model are truncated rather than rejected. An instruction is
     for the chat template, if the model has one, which the server does not say."""
 
     name, path, description_path = "vllm", "/v1/rerank", "/v1/models"
     most_texts = 512
+    advice = """serve the model without '"use_activation": false' in --pooler-config"""
 
     def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
         body: dict[str, object] = {"model": model, "query": context.query, "documents": list(texts)}
         return Request(self.path, _instructed(body, context) | {"truncate_prompt_tokens": -1, "use_activation": True})
 
-    def read(self, body: bytes, count: int) -> Answer:
-        advice = """serve the model without '"use_activation": false' in --pooler-config"""
-        return Answer(_results(body, count, advice))
-
     def describe(self, body: bytes, model: str | None) -> Description:
         return replace(vllm_description(body, model, self.most_texts), instructed=True)
 
 
-class Infinity(Dialect):
+class Infinity(RerankServer):
     """Infinity. It rejects texts over a number of characters that no model reads to the end, so we truncate them."""
 
     name, path, description_path = "infinity", "/rerank", "/models"
     most_texts, characters = 2048, 122_880
+    advice = "update it to one that honours raw_scores: false"
 
     def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
         body: dict[str, object] = {
@@ -121,9 +148,6 @@ class Infinity(Dialect):
             "return_documents": False,
         }
         return Request(self.path, body, sum(len(text) > self.characters for text in texts))
-
-    def read(self, body: bytes, count: int) -> Answer:
-        return Answer(_results(body, count, "update it to one that honours raw_scores: false"))
 
     def describe(self, body: bytes, model: str | None) -> Description:
         card = chosen([card for card in cards(body) if _reranks(card)], model)
@@ -138,10 +162,11 @@ class Infinity(Dialect):
         )
 
 
-class Cohere(Dialect):
+class Cohere(RerankServer):
     """Cohere's v2 API and compatible ones. The server truncates long documents."""
 
     name, path, home, most_texts = "cohere", "/v2/rerank", "https://api.cohere.com", 1000
+    advice = "turn its normalisation of scores on"
 
     def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
         body: dict[str, object] = {
@@ -152,14 +177,13 @@ class Cohere(Dialect):
         }
         return Request(self.path, body)
 
-    def read(self, body: bytes, count: int) -> Answer:
-        return Answer(_results(body, count, "turn its normalisation of scores on"))
 
-
-class Jina(Dialect):
+class Jina(RerankServer):
     """Jina's API and compatible ones."""
 
-    name, path, home, most_texts = "jina", "/v1/rerank", "https://api.jina.ai", 1000
+    name, path, most_texts = "jina", "/v1/rerank", 1000
+    home: str | None = "https://api.jina.ai"
+    advice = "choose a model whose scores are relevances, not cosines"
 
     def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
         body: dict[str, object] = {
@@ -170,22 +194,25 @@ class Jina(Dialect):
         }
         return Request(self.path, body | {"return_documents": False})
 
-    def read(self, body: bytes, count: int) -> Answer:
-        return Answer(_results(body, count, "choose a model whose scores are relevances, not cosines"))
+
+class LlamaCpp(Jina):
+    """llama.cpp's server, which gives logits for most models and does not say so. It refuses a text that is longer than
+    its physical batch."""
+
+    name, description_path, most_texts, home = "llamacpp", "/v1/models", 256, None
+    advice = "choose a model that gives probabilities"
+
+    def describe(self, body: bytes, model: str | None) -> Description:
+        return vllm_description(body, model, self.most_texts)
 
 
 BOUNDARYMORPH: Dialect = BoundaryMorph()
-FOREIGN: dict[str, Dialect] = {
-    dialect.name: dialect for dialect in (TextEmbeddingsInference(), VLLM(), Infinity(), Cohere(), Jina())
-}
+SERVERS = (TextEmbeddingsInference(), VLLM(), Infinity(), LlamaCpp(), Cohere(), Jina())
+FOREIGN: dict[str, Dialect] = {server.name: server for server in SERVERS}
 
 
 def _instructed(body: dict[str, object], context: Context) -> dict[str, object]:
     return body if context.instruction is None else body | {"instruction": context.instruction}
-
-
-def _results(body: bytes, count: int, advice: str) -> NDArray[np.float64]:
-    return _ordered(_indexed(array(mapping(parsed(body)), "results"), "relevance_score"), count, advice)
 
 
 def _indexed(results: list[Any], key: str) -> Iterable[tuple[object, object]]:
@@ -196,18 +223,25 @@ def _indexed(results: list[Any], key: str) -> Iterable[tuple[object, object]]:
 
 def _ordered(scores: Iterable[tuple[object, object]], count: int, advice: str) -> NDArray[np.float64]:
     """Return (count,) scores by their index: each given once, a number, and a relevance."""
+    values = _numbers(scores, count)
+    outside = values[~((values >= -TOLERANCE) & (values <= 1 + TOLERANCE))]
+    if len(outside):
+        raise Unusable(f"the score {outside[0]:g} is not a relevance in [0, 1] but a raw logit or a cosine: {advice}")
+    relevances: NDArray[np.float64] = np.clip(values, 0.0, 1.0)
+    return relevances
+
+
+def _numbers(scores: Iterable[tuple[object, object]], count: int) -> NDArray[np.float64]:
+    """Return (count,) numbers by their index, each given once."""
     values = np.full(count, np.nan)
     for index, score in by_index(scores, count, "score").items():
         if isinstance(score, bool) or not isinstance(score, int | float):
             raise Unusable(f"the score of text {index} is {shown(score)}, not a number")
-        if not -TOLERANCE <= score <= 1 + TOLERANCE:
-            raise Unusable(f"the score {score:g} is not a relevance in [0, 1] but a raw logit or a cosine: {advice}")
         values[index] = score
     missing = np.flatnonzero(np.isnan(values))
     if len(missing):
         raise Unusable(f"there is no score for text {missing[0]}, and {len(missing)} of {count} are missing in all")
-    relevances: NDArray[np.float64] = np.clip(values, 0.0, 1.0)
-    return relevances
+    return values
 
 
 def _reranks(card: dict[str, Any]) -> bool:

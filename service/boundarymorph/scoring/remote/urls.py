@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import cast, get_args
+
+from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.remote import urls
 from boundarymorph.remote.urls import Endpoint, Spelling
 from boundarymorph.scoring.judge.dialect import OpenAI
-from boundarymorph.scoring.remote.dialects import BOUNDARYMORPH, FOREIGN
+from boundarymorph.scoring.remote.dialects import BOUNDARYMORPH, FOREIGN, Activation, RerankServer
 
 __all__ = ["Endpoint", "parse"]
 
-_SPELLING = Spelling("a scorer", {**FOREIGN, OpenAI.name: OpenAI()}, BOUNDARYMORPH)
+_SPELLING = Spelling("a scorer", {**FOREIGN, OpenAI.name: OpenAI()}, BOUNDARYMORPH, get_args(Activation))
 
 
 def parse(url: str) -> Endpoint:
-    """Read `SCHEME://HOST:PORT/PREFIX?model=NAME`.
+    """Read `SCHEME://HOST:PORT/PREFIX?model=NAME&activation=sigmoid`.
 
-    `http` and `https` are scorers of this service; `tei`, `vllm` and `infinity` are servers of that kind over plain
-    HTTP; `cohere`, `jina` and `openai` (a chat model that grades) are the hosted services over TLS. `+http` or `+https`
-    after one of these six changes that.
+    `http` and `https` are scorers of this service; `tei`, `vllm`, `infinity` and `llamacpp` are servers of that kind
+    over plain HTTP; `cohere`, `jina` and `openai` (a chat model that grades) are the hosted services over TLS. `+http`
+    or `+https` after one of these seven changes that. activation: of rerank servers of others: their results are
+    logits (`sigmoid`), or relevances in [0, 1] (`none`).
 
     Raises InvalidConfiguration; its message contains no password.
     """
-    return urls.parse(url, _SPELLING)
+    endpoint = urls.parse(url, _SPELLING)
+    if endpoint.activation is None:
+        return endpoint
+    if not isinstance(endpoint.dialect, RerankServer):
+        raise InvalidConfiguration(f"activation: {endpoint.dialect.name} gives relevances in [0, 1]; leave it out")
+    return replace(endpoint, dialect=endpoint.dialect.activated(cast(Activation, endpoint.activation)))
