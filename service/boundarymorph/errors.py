@@ -66,6 +66,12 @@ class UnknownCalibration(BoundaryMorphError, LookupError):
     slug = "unknown-calibration"
 
 
+class UnknownPolicy(BoundaryMorphError, LookupError):
+    """No policy has this name."""
+
+    slug = "unknown-policy"
+
+
 class IndexConflict(BoundaryMorphError):
     """An index of this name exists with another configuration."""
 

@@ -53,6 +53,7 @@ export class ProblemError extends BoundaryMorphError {
 export class InvalidInput extends ProblemError {}
 export class NotFound extends ProblemError {}
 export class UnknownCalibration extends NotFound {}
+export class UnknownPolicy extends NotFound {}
 export class UnknownIndex extends NotFound {}
 export class UnknownDocument extends NotFound {}
 export class Conflict extends ProblemError {}
@@ -97,6 +98,7 @@ export const KINDS: Readonly<Record<string, typeof ProblemError>> = {
   "unsupported-media-type": InvalidInput,
   "not-found": NotFound,
   "unknown-calibration": UnknownCalibration,
+  "unknown-policy": UnknownPolicy,
   "unknown-index": UnknownIndex,
   "unknown-document": UnknownDocument,
   "index-conflict": IndexConflict,

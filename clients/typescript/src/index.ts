@@ -29,6 +29,7 @@ export {
   UnknownDocument,
   UnknownCalibration,
   UnknownIndex,
+  UnknownPolicy,
   UpstreamFailed,
 } from "./errors.ts";
 export type {

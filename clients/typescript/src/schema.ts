@@ -577,6 +577,11 @@ export interface components {
              */
             calibration?: string | null;
             /**
+             * Policy
+             * @description the policy in force, whose defaults the request has
+             */
+            policy: string;
+            /**
              * Timings Ms
              * @description by stage, and in total
              */
@@ -1019,6 +1024,11 @@ export interface components {
             document?: {
                 [key: string]: unknown;
             } | string | null;
+            /**
+             * Group
+             * @description with 'distinct' by a field: its value, if the document has one
+             */
+            group?: unknown;
         };
         /**
          * SelectResponse
@@ -1060,6 +1070,12 @@ export interface components {
              * @description by which relevance is a probability; null if it is the score
              */
             calibration?: string | null;
+            /**
+             * Policy
+             * @description the policy in force, whose defaults the request has
+             * @default default
+             */
+            policy?: string;
             /**
              * Method
              * @description in force
@@ -1532,6 +1548,11 @@ export interface components {
              */
             min_relevance?: number | null;
             /**
+             * @description true: no two results with the same text. The name of a field of the documents, which are then objects: the best result for each of its values. An object: as many as it says
+             * @default null
+             */
+            distinct?: boolean | string | components["schemas"]["Distinct"] | null;
+            /**
              * Calibration
              * @description by which scores are probabilities; by default that of the key, if it has one; false: none
              * @default null
@@ -1570,7 +1591,7 @@ export interface components {
             })[];
             /**
              * Model
-             * @description ignored: the service has one model, which the answer names
+             * @description may name a policy; else ignored, as the service has one model
              * @default null
              */
             model?: string | null;
@@ -1736,6 +1757,11 @@ export interface components {
              */
             min_relevance?: number | null;
             /**
+             * @description true: no two results with the same text. The name of a field of the documents, which are then objects: the best result for each of its values. An object: as many as it says
+             * @default null
+             */
+            distinct?: boolean | string | components["schemas"]["Distinct"] | null;
+            /**
              * Calibration
              * @description by which scores are probabilities; by default that of the key, if it has one; false: none
              * @default null
@@ -1774,7 +1800,7 @@ export interface components {
             })[];
             /**
              * Model
-             * @description ignored: the service has one model, which the answer names
+             * @description may name a policy; else ignored, as the service has one model
              * @default null
              */
             model?: string | null;
@@ -1845,6 +1871,11 @@ export interface components {
              */
             min_relevance?: number | null;
             /**
+             * @description true: no two results with the same text. The name of a field of the documents, which are then objects: the best result for each of its values. An object: as many as it says
+             * @default null
+             */
+            distinct?: boolean | string | components["schemas"]["Distinct"] | null;
+            /**
              * Calibration
              * @description by which scores are probabilities; by default that of the key, if it has one; false: none
              * @default null
@@ -1883,7 +1914,7 @@ export interface components {
             })[];
             /**
              * Model
-             * @description ignored: the service has one model, which the answer names
+             * @description may name a policy; else ignored, as the service has one model
              * @default null
              */
             model?: string | null;
@@ -2027,6 +2058,11 @@ export interface components {
              */
             min_relevance?: number | null;
             /**
+             * @description true: no two results with the same text. The name of a field of the documents, which are then objects: the best result for each of its values. An object: as many as it says
+             * @default null
+             */
+            distinct?: boolean | string | components["schemas"]["Distinct"] | null;
+            /**
              * Calibration
              * @description by which scores are probabilities; by default that of the key, if it has one; false: none
              * @default null
@@ -2060,7 +2096,7 @@ export interface components {
             passages: components["schemas"]["NimText"][];
             /**
              * Model
-             * @description ignored: the service has one model
+             * @description may name a policy; else ignored, as the service has one model
              * @default null
              */
             model?: string | null;
@@ -2513,6 +2549,11 @@ export interface components {
              * @default null
              */
             min_relevance?: number | null;
+            /**
+             * @description true: no two results with the same text. The name of a field of the documents, which are then objects: the best result for each of its values. An object: as many as it says
+             * @default null
+             */
+            distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Calibration
              * @description by which scores are probabilities; by default that of the key, if it has one; false: none

@@ -8,6 +8,7 @@ from boundarymorph.access.admission import Admission
 from boundarymorph.access.calibrations import Calibrations, feedback_of
 from boundarymorph.access.keys import KeyRing
 from boundarymorph.access.origins import Origins
+from boundarymorph.access.policies import Policies
 from boundarymorph.access.rates import RateLimits
 from boundarymorph.inference.executors import BoundedExecutor
 from boundarymorph.inference.shares import Shares
@@ -49,7 +50,7 @@ class Access:
     def __init__(self, settings: Settings, *, behind_gateways: bool = False) -> None:
         """behind_gateways: whether its callers are gateways, which tell on whose behalf they call.
 
-        Raises InvalidConfiguration for malformed keys and rate limits.
+        Raises InvalidConfiguration for malformed keys, policies and rate limits.
         """
         limits = settings.limits
         redis = settings.rate_limits.url or settings.cache.url
@@ -57,6 +58,7 @@ class Access:
         self.behind_gateways = behind_gateways
         self.keys = KeyRing(settings.keys)
         self.calibrations = Calibrations(settings)
+        self.policies = Policies(settings, self.keys.callers)
         self.feedback = feedback_of(settings)
         self.origins = Origins(settings.allowed_hosts, with_keys=bool(settings.keys))
         self.rates = RateLimits(

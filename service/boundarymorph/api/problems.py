@@ -52,6 +52,7 @@ STATUS: dict[type[errors.BoundaryMorphError], HTTPStatus] = {
     Forbidden: HTTPStatus.FORBIDDEN,
     errors.UnknownIndex: HTTPStatus.NOT_FOUND,
     errors.UnknownCalibration: HTTPStatus.NOT_FOUND,
+    errors.UnknownPolicy: HTTPStatus.NOT_FOUND,
     errors.IndexConflict: HTTPStatus.CONFLICT,
     errors.EmptyIndex: HTTPStatus.CONFLICT,
     errors.InvalidInput: HTTPStatus.UNPROCESSABLE_ENTITY,

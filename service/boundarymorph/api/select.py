@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
@@ -14,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
+from boundarymorph.access.policies import Policy
 from boundarymorph.api import examples, openapi, problems
 from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, ServiceOf, permitted
 from boundarymorph.api.select_schemas import RoundEvent, SelectRequest, SelectResponse
@@ -30,6 +32,7 @@ STATUS_HEADER = "X-BoundaryMORPH-Status"
 EVENTS = "text/event-stream"
 
 
+@router.post("/p/{policy}/select", response_model=SelectResponse, include_in_schema=False)
 @router.post(
     "/select",
     summary="Select the k best documents with B cross-encoder calls",
@@ -49,7 +52,8 @@ async def select(
         with watch.stage("receive"):
             body = await bodies.read(request, access)
         with watch.stage("parse"):
-            wanted, task = await access.work.parsing.run(_parse, body, access, caller, arrival)
+            policy = access.policies.of(caller, request.path_params.get("policy"))
+            wanted, task = await access.work.parsing.run(_parse, body, access, caller, arrival, policy)
             task = replace(task, tenant=permitted(request).tenant)
         if task.budget or wanted.index is not None or (wanted.vectors or access.settings.vectors) == "encoder":
             service.require()  # else it needs no model
@@ -57,7 +61,7 @@ async def select(
             permitted(request).require(wanted.index)
         turn = access.admission.turn(CALLER.get(), priority=wanted.priority, deadline=task.deadline.moment)
         explain = bool(wanted.explain)
-        answer = partial(response_of, task=task, explain=explain)
+        answer = partial(response_of, task=task, explain=explain, policy=policy.name)
         if EVENTS in request.headers.get("accept", ""):
             steps = await held.enter_async_context(aclosing(parts.selector.steps(task, watch)))
             first = await bodies.while_connected(request, _begun(steps, watch, turn, held))
@@ -129,8 +133,13 @@ def _event(name: str, content: BaseModel) -> bytes:
     return f"event: {name}\ndata: {data}\n\n".encode()
 
 
-def _parse(body: bytes, access: Access, caller: str, arrival: float) -> tuple[SelectRequest, SelectionTask]:
-    wanted = SelectRequest.model_validate(bodies.decoded(body, access.settings.limits))
+def _parse(
+    body: bytes, access: Access, caller: str, arrival: float, policy: Policy
+) -> tuple[SelectRequest, SelectionTask]:
+    data: Any = bodies.decoded(body, access.settings.limits)
+    pool = data.get("pool") if isinstance(data, dict) else None
+    documents = pool.get("documents") if isinstance(pool, dict) else pool
+    wanted = SelectRequest.model_validate(policy.applied(data, SelectRequest, documents))
     task = task_of(wanted, access.settings, arrival)
     calibration = access.calibrations.of(wanted.calibration, caller, wanted.index)
     return wanted, replace(task, caller=caller, calibration=calibration)

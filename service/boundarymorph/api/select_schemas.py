@@ -355,6 +355,7 @@ class SelectResponse(BaseModel):
     max_tokens: int | None = Field(description="null if 'k' counts")
     min_relevance: float | None = Field(description="null if not given: then k documents are returned")
     calibration: str | None = Field(None, description="by which relevance is a probability; null if it is the score")
+    policy: str = Field("default", description="the policy in force, whose defaults the request has")
     method: str = Field(description="in force")
     vectors: VectorSource = Field(
         description="the source of the documents' vectors: given in the request, the service's encoder, the words "

@@ -14,8 +14,10 @@ import pybase64
 from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.access.bodies import bound
+from boundarymorph.access.policies import DEFAULT
 from boundarymorph.api.schemas import LanguageModelUsage
 from boundarymorph.api.select_schemas import (
+    Distinct,
     ExplainedCall,
     ExplainedPool,
     ExplainedRound,
@@ -88,8 +90,10 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
     return task
 
 
-def response_of(result: SelectionResult, task: SelectionTask, *, explain: bool = False) -> SelectResponse:
-    """Convert the result of a selection to the response."""
+def response_of(
+    result: SelectionResult, task: SelectionTask, *, explain: bool = False, policy: str = DEFAULT
+) -> SelectResponse:
+    """Convert the result of a selection to the response. policy: the name of the one in force."""
     return SelectResponse(
         id=uuid4().hex,
         documents=_documents(result, task),
@@ -98,6 +102,7 @@ def response_of(result: SelectionResult, task: SelectionTask, *, explain: bool =
         max_tokens=task.max_tokens,
         min_relevance=task.min_relevance,
         calibration=result.calibration,
+        policy=policy,
         method=task.method,
         vectors=result.vectors,
         usage=Usage(
@@ -139,11 +144,15 @@ def event_of(progress: Progress, *, explain: bool = False) -> RoundEvent:
 
 
 def _grouping(request: SelectRequest, settings: Settings) -> Grouping | None:
-    distinct = request.distinct
+    return grouping_of(request.distinct, request.k or settings.k, settings)
+
+
+def grouping_of(distinct: Distinct | None, k: int, settings: Settings) -> Grouping | None:
+    """Return how documents are grouped. k: documents or groups to return. Raises LimitExceeded or InvalidInput."""
     if distinct is None:
         return None
     counts_groups = distinct.k_counts == "groups"
-    most = distinct.at_most * (request.k or settings.k) if counts_groups else distinct.at_most
+    most = distinct.at_most * k if counts_groups else distinct.at_most
     bound("distinct.at_most", most, settings.limits.k, "documents in all" if counts_groups else "documents")
     path = None if distinct.by == "text" else read_path(distinct.by, "distinct.by")
     return Grouping(path, distinct.at_most, counts_groups)

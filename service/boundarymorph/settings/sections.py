@@ -213,6 +213,27 @@ class RerankSettings(BaseModel, extra="forbid"):
     batch_size: int = Field(8, ge=1, description="documents per round, if not all are scored at once")
 
 
+class PolicySettings(BaseModel, extra="forbid"):
+    """Defaults of requests that choose a policy, by `model`, path or key, and name none of their own."""
+
+    for_keys: tuple[str, ...] = Field((), description="names of keys whose requests have it, unless they name another")
+    budget: Annotated[int, Field(ge=0)] | Literal["auto"] | None = None
+    share: float | None = Field(
+        None, gt=0, le=1, description="instead of a budget: fraction scored of the documents in a request"
+    )
+    deadline_ms: float | None = Field(None, gt=0)
+    calibration: str | Literal[False] | None = None
+    min_relevance: float | None = Field(None, ge=0, le=1)
+    distinct: bool | str | dict[str, Any] | None = None
+    instruction: str | None = Field(None, min_length=1)
+
+    @model_validator(mode="after")
+    def _one_budget(self) -> Self:
+        if self.budget is not None and self.share is not None:
+            raise ValueError("give budget or share, not both")
+        return self
+
+
 class CalibrationSettings(BaseModel, extra="forbid"):
     """Calibrations, by which relevance is a probability."""
 

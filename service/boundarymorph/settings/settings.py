@@ -22,6 +22,7 @@ from boundarymorph.settings.sections import (
     Keys,
     Limits,
     MilvusSettings,
+    PolicySettings,
     RateLimitSettings,
     RerankSettings,
     RetrieverSettings,
@@ -98,6 +99,10 @@ class Settings(BaseSettings):
     milvus: MilvusSettings = Field(default_factory=MilvusSettings)
     scorer: ScorerSettings = Field(default_factory=ScorerSettings)
     rerank: RerankSettings = Field(default_factory=RerankSettings)
+    policies: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")], PolicySettings] = Field(
+        default_factory=dict,
+        description='defaults of requests by name; that of "default" is for all that choose no other',
+    )
     keys: Keys = Field(
         (), description="NAME:SCOPES:SHA256 or NAME:SCOPES:SHA256:INDEXES, as `boundarymorph key` prints"
     )
@@ -128,6 +133,17 @@ class Settings(BaseSettings):
     def _one_place_for_indexes(self) -> Self:
         if self.retriever.url and self.milvus.url is not None:
             raise ValueError("give retriever.url or milvus.url, not both: a retriever has a milvus.url of its own")
+        return self
+
+    @model_validator(mode="after")
+    def _policies_within_limits(self) -> Self:
+        keys = [key for policy in self.policies.values() for key in policy.for_keys]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise ValueError(f"policies: {key!r} is in for_keys of several; a key has one policy")
+        for name, policy in self.policies.items():
+            if isinstance(policy.budget, int) and policy.budget > self.limits.budget:
+                raise ValueError(f"policies.{name}.budget is {policy.budget:,}, over limits.budget")
         return self
 
     @model_validator(mode="after")

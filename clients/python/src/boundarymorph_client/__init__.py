@@ -29,6 +29,7 @@ from boundarymorph_client.errors import (
     UnknownCalibration,
     UnknownDocument,
     UnknownIndex,
+    UnknownPolicy,
     UpstreamFailed,
 )
 from boundarymorph_client.models import (
@@ -102,6 +103,7 @@ __all__ = [
     "UnknownCalibration",
     "UnknownDocument",
     "UnknownIndex",
+    "UnknownPolicy",
     "UploadProblem",
     "UploadReport",
     "UploadedDocument",

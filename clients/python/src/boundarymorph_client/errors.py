@@ -66,6 +66,10 @@ class UnknownIndex(NotFound):
     pass
 
 
+class UnknownPolicy(NotFound):
+    """No policy has the name in the path."""
+
+
 class UnknownCalibration(NotFound):
     pass
 
@@ -153,6 +157,7 @@ KINDS: dict[str, type[ProblemError]] = {
     "unsupported-media-type": InvalidInput,
     "not-found": NotFound,
     "unknown-calibration": UnknownCalibration,
+    "unknown-policy": UnknownPolicy,
     "unknown-index": UnknownIndex,
     "unknown-document": UnknownDocument,
     "index-conflict": IndexConflict,

@@ -199,6 +199,7 @@ class Selection(Answer):
     max_tokens: int | None
     min_relevance: float | None
     calibration: str | None = None
+    policy: str = "default"
     method: str
     vectors: str
     usage: Usage

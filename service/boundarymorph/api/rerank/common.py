@@ -11,8 +11,9 @@ from typing import Any, Literal
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from boundarymorph.api.schemas import LanguageModelUsage, Problem
-from boundarymorph.api.select_schemas import Budget, CalibrationName
+from boundarymorph.api.select_schemas import Budget, CalibrationName, DistinctBy
 from boundarymorph.errors import InvalidInput
+from boundarymorph.retrieval.document import Document
 from boundarymorph.selection import StopReason
 from boundarymorph.selector.result import Interruption, Status
 
@@ -43,6 +44,12 @@ class RerankRequest(BaseModel):
     )
     min_relevance: float | None = Field(
         None, ge=0, le=1, description="leave out results with a lower score, known or expected"
+    )
+    distinct: DistinctBy = Field(
+        None,
+        validation_alias=AliasChoices("distinct", "group_by"),
+        description="true: no two results with the same text. The name of a field of the documents, which are then "
+        "objects: the best result for each of its values. An object: as many as it says",
     )
     calibration: CalibrationName = Field(
         None, description="by which scores are probabilities; by default that of the key, if it has one; false: none"
@@ -98,21 +105,26 @@ class Dialect:
 class Wanted:
     """What a request asks for. texts: of the documents, in their order. top_n: the number of results, None or 0 for
     all. cut: whether texts that are too long for the model are cut instead of refused. ignored: warnings about fields
-    that have no effect here."""
+    that have no effect here. objects: the documents, where they are objects, whose fields may tell their groups."""
 
     query: str
     texts: Sequence[str]
     top_n: int | None = None
     cut: bool = True
     ignored: Sequence[str] = ()
+    objects: Sequence[Mapping[str, Any]] = ()
+
+    def document(self, number: int) -> Document:
+        return Document(str(number), self.texts[number], metadata=self.objects[number] if self.objects else {})
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A document by its position in the request, and its score in [0, 1]."""
+    """A document by its position in the request, its score in [0, 1], and with `distinct` by a field its value."""
 
     index: int
     score: float
+    group: Any = None
 
     @property
     def log_odds(self) -> float:
@@ -138,6 +150,7 @@ class Diagnostics(BaseModel):
     inferred: list[int] = Field(description="indexes of the results whose score is expected, not the cross-encoder's")
     expected_loss: float = Field(description="share of the best k documents' relevance that is expected to be missed")
     calibration: str | None = Field(None, description="by which scores are probabilities")
+    policy: str = Field(description="the policy in force, whose defaults the request has")
     timings_ms: dict[str, float] = Field(description="by stage, and in total")
     language_model: LanguageModelUsage | None = Field(
         None, description="tokens and cost, if a language model is the scorer"

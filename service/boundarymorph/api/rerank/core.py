@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from uuid import uuid4
+
+import orjson
 
 from boundarymorph.access.bodies import bound
 from boundarymorph.api.rerank.common import (
@@ -17,12 +22,13 @@ from boundarymorph.api.rerank.common import (
     tokens_of,
 )
 from boundarymorph.api.schemas import LanguageModelUsage
+from boundarymorph.api.translate import grouping_of
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import TextTooLong
 from boundarymorph.inference.deadline import Deadline
 from boundarymorph.retrieval.candidates import GivenCandidates
-from boundarymorph.retrieval.document import Document
 from boundarymorph.selection import methods
+from boundarymorph.selector.documents import Grouping
 from boundarymorph.selector.result import SelectionResult
 from boundarymorph.selector.task import SelectionTask
 from boundarymorph.settings import Limits, Settings
@@ -52,7 +58,7 @@ def task_of(
         candidates=partial(
             GivenCandidates,
             query=wanted.query,
-            given=[Document(str(number), text) for number, text in enumerate(wanted.texts)],
+            given=[wanted.document(number) for number in range(count)],
             words=settings.method in methods.BY_WORDS,
             vectors=settings.vectors,
             ranked=True,  # documents mostly come in retrieval order
@@ -67,22 +73,24 @@ def task_of(
         deadline=Deadline.of_request(arrival, seconds),
         accepts="anything" if degrade else "complete",
         calibration=calibration,
+        distinct=grouping_of(request.distinct, wanted.top_n or count, settings),
     )
 
 
 def ranking_of(
-    result: SelectionResult, wanted: Wanted, task: SelectionTask, request: RerankRequest, model: str
+    result: SelectionResult, wanted: Wanted, task: SelectionTask, request: RerankRequest, model: str, policy: str
 ) -> Ranking:
-    """Return the requested results with their warnings. Raises TextTooLong."""
+    """Return the requested results with their warnings. policy: the name of the one in force. Raises TextTooLong."""
     if result.truncated and not wanted.cut:
         raise TextTooLong(
             f"{result.truncated} texts are longer than the model reads; let them be truncated, or split them"
         )
     selection, count = result.selection, len(wanted.texts)
     index = [int(result.pool.ids[position]) for position in selection.documents.tolist()]
-    returned = min(wanted.top_n or count, count)
-    results = [Ranked(*of) for of in zip(index[:returned], selection.relevance.tolist(), strict=False)]
+    results = [Ranked(*of) for of in zip(index, selection.relevance.tolist(), strict=True)]
     results = [ranked for ranked in results if ranked.score >= (request.min_relevance or 0.0)]
+    returned = wanted.top_n or count
+    results = results[:returned] if task.distinct is None else _distinct(results, wanted, task.distinct, returned)
     scored = [number for number, by_model in zip(index, selection.scored.tolist(), strict=True) if by_model]
     warnings = [*result.warnings, *wanted.ignored]
     if request.budget is None and task.budget < count:
@@ -106,11 +114,29 @@ def ranking_of(
             inferred=sorted({ranked.index for ranked in results} - set(scored)),
             expected_loss=result.expected_loss,
             calibration=result.calibration,
+            policy=policy,
             timings_ms={stage: round(seconds * 1e3, 3) for stage, seconds in result.seconds.items()},
             language_model=LanguageModelUsage.of(result.bill),
             warnings=warnings,
         ),
     )
+
+
+def _distinct(results: Sequence[Ranked], wanted: Wanted, grouping: Grouping, returned: int) -> list[Ranked]:
+    """Return the best results that the grouping allows: so many or, if groups count, those of so many groups."""
+    kept: list[Ranked] = []
+    taken = Counter[object]()
+    for ranked in results:
+        if not grouping.counts_groups and len(kept) == returned:
+            break
+        [value] = grouping.value(wanted.document(ranked.index)) or [None]
+        group: object = wanted.texts[ranked.index] if grouping.path is None else ranked.index
+        if value is not None:
+            group = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+        if taken[group] < grouping.at_most and (taken[group] or len(taken) < returned):
+            taken[group] += 1
+            kept.append(replace(ranked, group=value))
+    return kept
 
 
 def _check(request: RerankRequest, wanted: Wanted, limits: Limits, field: str) -> None:

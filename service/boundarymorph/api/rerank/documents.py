@@ -36,7 +36,7 @@ class DocumentsRequest(RerankRequest):
     documents: Array[str | dict[str, Any]] = Field(
         description="one or more texts, or objects with a 'text' or with the rank_fields"
     )
-    model: str | None = Field(None, description="ignored: the service has one model, which the answer names")
+    model: str | None = Field(None, description="may name a policy; else ignored, as the service has one model")
     top_n: int | None = Field(None, ge=0, description="how many results to return; null and 0: all")
     return_documents: LaxBool | None = Field(None, description="return each document with its result")
     rank_fields: Array[str] | None = Field(
@@ -62,6 +62,7 @@ class DocumentsRequest(RerankRequest):
             [_text(document, number, fields)[:longest] for number, document in enumerate(self.documents)],
             top_n=self.top_n,
             ignored=self._ignored(),
+            objects=[{} if isinstance(document, str) else document for document in self.documents],
         )
 
     def answer(self, ranking: Ranking) -> RerankAnswer:
@@ -84,7 +85,7 @@ class DocumentsRequest(RerankRequest):
         raw = self.raw_scores or self.use_activation is False
         document = self._document(ranked.index) if self.return_documents else None
         score = ranked.log_odds if raw else ranked.score
-        return RerankResult(index=ranked.index, relevance_score=score, document=document)
+        return RerankResult(index=ranked.index, relevance_score=score, document=document, group=ranked.group)
 
     def _document(self, index: int) -> dict[str, Any] | str:
         document = self.documents[index]
@@ -124,6 +125,7 @@ class RerankResult(BaseModel):
     document: dict[str, Any] | str | None = Field(
         None, description="with return_documents; Infinity's is the bare text"
     )
+    group: Any = Field(None, description="with 'distinct' by a field: its value, if the document has one")
 
 
 class ApiVersion(BaseModel):

@@ -31,7 +31,7 @@ class NimRequest(RerankRequest):
 
     query: NimQuery = Field(description="the query")
     passages: Array[NimText] = Field(description="one or more to rank")
-    model: str | None = Field(None, description="ignored: the service has one model")
+    model: str | None = Field(None, description="may name a policy; else ignored, as the service has one model")
     truncate: Literal["NONE", "END"] | None = Field(
         None, description="NONE: passages that are too long for the model are an error; they are cut by default"
     )

@@ -37,6 +37,7 @@ ROUTES: Mapping[str, tuple[Dialect, ...]] = {
     "/v1/reranking": (documents.COHERE_V1, nim.NIM),
 }
 WARNINGS_HEADER = "X-BoundaryMORPH-Warnings"
+BY_POLICY = "/p/{policy}"
 ALIASES = {"/reranking", "/v1/reranking"}  # of documented routes
 REFUSED = (400, 401, 403, 404, 408, 413, 415, 422, 424, 429, 500, 502, 503, 504)
 router = APIRouter(tags=["reranking"])
@@ -55,17 +56,17 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Se
     """Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
     budget is smaller than the list. If the caller disconnects, the work ends."""
     watch, arrival = Stopwatch(), time.monotonic()
-    path: str = request.scope["route"].path
+    path: str = request.scope["route"].path.removeprefix(BY_POLICY)
     with access.admission.enter(CALLER.get()):
         with watch.stage("receive"):
             body = await bodies.read(request, access)
         with watch.stage("parse"):
             instructed = takes_instruction(parts.scorer)
-            wanted, task, asked = await _read(request, access, body, ROUTES[path], caller, arrival, instructed)
+            wanted, task, asked, policy = await _read(request, access, body, ROUTES[path], caller, arrival, instructed)
             task = replace(task, tenant=permitted(request).tenant)
         turn = access.admission.turn(CALLER.get(), deadline=task.deadline.moment)
         result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
-    ranking = ranking_of(result, wanted, task, asked, parts.scorer.name)
+    ranking = ranking_of(result, wanted, task, asked, parts.scorer.name, policy)
     count = int(result.selection.scored.sum())
     metrics.rerank_documents.labels(path, "scored").inc(count)
     metrics.rerank_documents.labels(path, "inferred").inc(len(wanted.texts) - count)
@@ -76,6 +77,7 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Se
     return Response(content, media_type="application/json", headers=headers)
 
 
+@router.get(f"{BY_POLICY}/info", include_in_schema=False)
 @router.get(
     "/info",
     summary="Describe the model for clients of text-embeddings-inference",
@@ -106,8 +108,9 @@ async def _read(
     caller: str,
     arrival: float,
     instructed: bool,
-) -> tuple[Wanted, SelectionTask, RerankRequest]:
-    """Read a request in any of the dialects. instructed: whether the scorer takes an instruction.
+) -> tuple[Wanted, SelectionTask, RerankRequest, str]:
+    """Read a request in any of the dialects. instructed: whether the scorer takes an instruction. Returns the
+    name of the policy last.
 
     Raises InvalidInput and pydantic's ValidationError.
     """
@@ -116,8 +119,9 @@ async def _read(
         data = bodies.decoded(body, access.settings.limits)
         return _dialect(data, dialects), data
 
-    def read() -> tuple[Wanted, SelectionTask, RerankRequest]:
-        asked = dialect.request.model_validate(data)
+    def read() -> tuple[Wanted, SelectionTask, RerankRequest, str]:
+        policy = access.policies.of(caller, request.path_params.get("policy"), data.get("model"))
+        asked = dialect.request.model_validate(policy.applied(data, dialect.request, data.get(dialect.documents)))
         wanted = asked.wanted()
         ignored = [*wanted.ignored, *unknown_fields(data, dialect.request)]
         if asked.instruction and not instructed:
@@ -126,7 +130,7 @@ async def _read(
         calibration = access.calibrations.of(asked.calibration, caller)
         task = task_of(asked, wanted, access.settings, arrival, calibration, field=dialect.documents)
         instruction = asked.instruction if instructed else None
-        return wanted, replace(task, caller=caller, instruction=instruction or None), asked
+        return wanted, replace(task, caller=caller, instruction=instruction or None), asked, policy.name
 
     dialect, data = await bodies.off_loop(access, body, load)
     setattr(request.state, problems.REFUSAL, dialect.refusal)
@@ -155,14 +159,15 @@ def _responses(dialects: Sequence[Dialect]) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": model} for status, model in (answers | errors).items()}
 
 
-for _path, _dialects in ROUTES.items():
-    router.add_api_route(
-        _path,
-        rerank,
-        methods=["POST"],
-        summary=f"Rerank: {', '.join(dict.fromkeys(dialect.documents for dialect in _dialects))}",
-        dependencies=[Depends(speaking(*_dialects))],
-        openapi_extra=openapi.body(*(dialect.request for dialect in _dialects)),
-        responses=_responses(_dialects),
-        include_in_schema=_path not in ALIASES,
-    )
+for _prefix in ("", BY_POLICY):
+    for _path, _dialects in ROUTES.items():
+        router.add_api_route(
+            f"{_prefix}{_path}",
+            rerank,
+            methods=["POST"],
+            summary=f"Rerank: {', '.join(dict.fromkeys(dialect.documents for dialect in _dialects))}",
+            dependencies=[Depends(speaking(*_dialects))],
+            openapi_extra=openapi.body(*(dialect.request for dialect in _dialects)),
+            responses=_responses(_dialects),
+            include_in_schema=not _prefix and _path not in ALIASES,
+        )

@@ -1,0 +1,215 @@
+"""Policies: a budget where a client cannot send one."""
+
+import asyncio
+import os
+import sys
+from asyncio.subprocess import PIPE
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import cohere
+import httpx
+import pytest
+from pydantic import ValidationError
+
+from boundarymorph.access import keys
+from boundarymorph.access.keys import Scope
+from boundarymorph.access.policies import Policies
+from boundarymorph.errors import InvalidConfiguration, InvalidInput, UnknownPolicy
+from boundarymorph.server.app import create_app
+from boundarymorph.settings import Settings
+from boundarymorph.settings.sections import PolicySettings, RerankSettings
+from tests.api.service import answer, fake_service, on_socket, problem, ready, serving
+from tests.scoring.fakes import score_of
+
+QUERY = "what is asked"
+TEXTS = [f"text {number}" for number in range(40)]
+SCORES = {index: score_of(QUERY, text) for index, text in enumerate(TEXTS)}
+POLICIES = {
+    "fast": PolicySettings(share=0.2, deadline_ms=30_000),
+    "rag": PolicySettings(budget=7, for_keys=("chat",)),
+    "strict": PolicySettings(min_relevance=0.5, distinct=True),
+    "default": PolicySettings(budget=12),
+}
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """The keys chat, which has a policy, and plain."""
+    secrets = {}
+    settings_keys = []
+    for name in ("chat", "plain"):
+        secrets[name], key = keys.make(name, [Scope.SELECT])
+        settings_keys.append(str(key))
+    settings = Settings(data_directory=tmp_path, policies=POLICIES, keys=tuple(settings_keys))
+    async with serving(settings) as client:
+        client.headers["authorization"] = f"Bearer {secrets['plain']}"
+        client.extensions = secrets  # type: ignore[attr-defined]
+        yield client
+
+
+async def reranked(client: httpx.AsyncClient, path: str = "/v1/rerank", **fields: Any) -> Any:
+    headers = {"authorization": f"Bearer {client.extensions[fields.pop('key', 'plain')]}"}  # type: ignore[attr-defined]
+    return answer(await client.post(path, json={"query": QUERY, "documents": TEXTS, **fields}, headers=headers))
+
+
+@pytest.mark.parametrize(
+    ("asked", "policy", "budget"),
+    [
+        ({}, "default", 12),
+        ({"model": "rerank-v3.5"}, "default", 12),
+        ({"model": "owner/model@2024"}, "default", 12),
+        ({"model": "fast"}, "fast", 8),
+        ({"model": "fast@50%"}, "fast", 20),
+        ({"model": "fast@3"}, "fast", 3),
+        ({"model": "default@2.5%"}, "default", 1),
+        ({"model": "rerank-v3.5@20%"}, "default", 8),
+        ({"model": "rag"}, "rag", 7),
+        ({"key": "chat"}, "rag", 7),
+        ({"key": "chat", "model": "any"}, "rag", 7),
+        ({"key": "chat", "model": "fast"}, "fast", 8),
+        ({"key": "chat", "model": "any@100%"}, "rag", 40),
+        ({"path": "/p/fast/v1/rerank"}, "fast", 8),
+        ({"path": "/p/fast/rerank", "key": "chat", "model": "rag"}, "fast", 8),
+        ({"path": "/p/fast/v2/rerank", "model": "x@50%"}, "fast", 20),
+        ({"path": "/p/fast/v2/rerank", "budget": 5}, "fast", 5),
+        ({"model": "fast", "budget": None}, "fast", 8),
+    ],
+)
+async def test_which_one_and_its_budget(
+    client: httpx.AsyncClient, asked: dict[str, Any], policy: str, budget: int
+) -> None:
+    body = await reranked(client, **asked)
+    ours = body["boundarymorph"]
+    assert (ours["policy"], ours["budget"], ours["cross_encoder_calls"]) == (policy, budget, budget)
+    assert len(body["results"]) == len(TEXTS)
+
+
+async def test_in_every_dialect(client: httpx.AsyncClient) -> None:
+    texts = await client.post("/p/fast/rerank", json={"query": QUERY, "texts": TEXTS})
+    assert len(answer(texts)) == len(TEXTS)
+    passages = {"query": {"text": QUERY}, "passages": [{"text": text} for text in TEXTS], "model": "fast"}
+    assert answer(await client.post("/v1/ranking", json=passages))["boundarymorph"]["budget"] == 8
+    assert answer(await client.get("/p/fast/info"))["model_id"] == "seeded"
+
+
+async def test_a_selection_by_path_and_by_key(client: httpx.AsyncClient) -> None:
+    body = {"query": QUERY, "pool": TEXTS, "k": 5}
+    for path, fields, policy, budget in (
+        ("/select", {}, "default", 12),
+        ("/p/fast/select", {}, "fast", 8),
+        ("/p/fast/select", {"B": 3}, "fast", 3),
+        ("/p/fast/select", {"pool": {"documents": TEXTS}}, "fast", 8),
+        ("/p/rag/select", {}, "rag", 7),
+    ):
+        found = answer(await client.post(path, json=body | fields))
+        assert (found["policy"], found["usage"]["budget"]) == (policy, budget), path
+    strict = answer(await client.post("/p/strict/select", json=body | {"pool": [*TEXTS[:4]] * 2, "k": 8}))
+    texts = [TEXTS[int(document["id"]) % 4] for document in strict["documents"]]
+    assert max(Counter(texts).values(), default=1) == 1 and strict["min_relevance"] == 0.5
+
+
+async def test_one_that_there_is_not(client: httpx.AsyncClient) -> None:
+    refused = await client.post("/p/slow/select", json={"query": QUERY, "pool": TEXTS})
+    assert "default, fast, rag, strict" in problem(refused, 404, "unknown-policy")
+    assert (await client.post("/p/slow/v2/rerank", json={"query": QUERY, "documents": TEXTS})).status_code == 404
+    over = await client.post("/v1/rerank", json={"query": QUERY, "documents": TEXTS, "model": "fast@101%"})
+    assert over.status_code == 400 and "101%" in over.json()["message"]
+    assert (await client.post("/p/fast/nothing", json={})).status_code == 404
+
+
+async def test_with_the_client_of_another_service(tmp_path: Path) -> None:
+    app = create_app(Settings(data_directory=tmp_path, policies={"fast": POLICIES["fast"]}), build=fake_service)
+    async with on_socket(app) as url:
+        async with httpx.AsyncClient(base_url=url) as plain:
+            await ready(plain)
+        for base, model in ((url, "fast"), (url, "default@20%"), (f"{url}/p/fast", "rerank-v3.5")):
+            async with cohere.AsyncClientV2("key", base_url=base) as sdk:
+                found = await sdk.rerank(model=model, query=QUERY, documents=TEXTS)
+            assert found.boundarymorph["budget"] == 8
+
+
+async def test_the_example_that_readers_copy(tmp_path: Path) -> None:
+    async with on_socket(create_app(Settings(data_directory=tmp_path), build=fake_service)) as url:
+        async with httpx.AsyncClient(base_url=url) as plain:
+            await ready(plain)
+        program = Path(__file__).parents[2] / "clients" / "examples" / "other_reranker.py"
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, program, stdout=PIPE, stderr=PIPE, env={**os.environ, "BOUNDARYMORPH_URL": url}
+        )
+        written, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()
+    pages = [line.split()[1] for line in written.decode().splitlines()]
+    assert len(pages) == len(set(pages)) == 2
+
+
+def test_mistakes_in_the_settings() -> None:
+    with pytest.raises(ValidationError, match="budget or share"):
+        PolicySettings(budget=1, share=0.5)
+    with pytest.raises(ValidationError, match="over limits"):
+        Settings(policies={"much": PolicySettings(budget=2_001)})
+    assert Settings(policies={"much": PolicySettings(budget=2_000)})
+    with pytest.raises(ValidationError, match="a key has one policy"):
+        Settings(policies={name: PolicySettings(for_keys=("chat",)) for name in ("a", "b")})
+    with pytest.raises(ValidationError):
+        Settings(policies={"Two words": PolicySettings()})
+    with pytest.raises(InvalidConfiguration, match="no key named 'chat'"):
+        Policies(Settings(policies=POLICIES), {"plain"})
+    policies = Policies(Settings(), set())
+    with pytest.raises(UnknownPolicy):
+        policies.of("", "fast")
+    with pytest.raises(InvalidInput):
+        policies.of("", None, "x@0%")
+
+
+# Results of a rerank route that have something in common.
+
+CHUNKS: list[dict[str, Any]] = [
+    {"text": f"chunk {number}", "doc": {"id": number // 4}} if number < 36 else {"text": f"chunk {number % 4}"}
+    for number in range(40)
+]
+CHUNK_SCORES = [score_of(QUERY, chunk["text"]) for chunk in CHUNKS]
+RANKED = sorted(range(40), key=lambda index: -CHUNK_SCORES[index])
+
+
+def by_hand(by: str, at_most: int, top_n: int, groups: bool) -> list[int]:
+    kept: list[int] = []
+    of: dict[Any, int] = {}
+    for index in RANKED:
+        group = CHUNKS[index]["text"] if by == "text" else CHUNKS[index].get("doc", {}).get("id", f"alone {index}")
+        if of.get(group, 0) >= at_most or (groups and group not in of and len(of) == top_n):
+            continue
+        of[group] = of.get(group, 0) + 1
+        kept.append(index)
+    return kept if groups else kept[:top_n]
+
+
+@pytest.mark.parametrize("budget", [None, 40, 20, 0])
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"group_by": "doc.id", "top_n": 5}, by_hand("doc", 1, 5, False)),
+        ({"distinct": "doc.id"}, by_hand("doc", 1, 40, False)),
+        ({"distinct": {"by": "doc.id", "at_most": 2}, "top_n": 7}, by_hand("doc", 2, 7, False)),
+        ({"group_by": {"by": "doc.id", "at_most": 2, "k_counts": "groups"}, "top_n": 3}, by_hand("doc", 2, 3, True)),
+        ({"distinct": True, "top_n": 40}, by_hand("text", 1, 40, False)),
+    ],
+)
+async def test_chunks_in_and_documents_out(
+    tmp_path: Path, budget: int | None, fields: dict[str, Any], expected: list[int]
+) -> None:
+    settings = Settings(data_directory=tmp_path, rerank=RerankSettings(batch_size=4))
+    async with serving(settings) as client:
+        asked = {"query": QUERY, "documents": CHUNKS, **fields} | ({} if budget is None else {"budget": budget})
+        body = answer(await client.post("/v1/rerank", json=asked))
+    found = [result["index"] for result in body["results"]]
+    if budget in (None, 40):
+        assert [CHUNK_SCORES[index] for index in found] == [CHUNK_SCORES[index] for index in expected]
+    assert len(found) == len(expected) or "groups" in str(fields)
+    by_field = fields.get("distinct") is not True
+    for result in body["results"]:
+        assert result.get("group") == (CHUNKS[result["index"]].get("doc", {}).get("id") if by_field else None)
+    scores = [result["relevance_score"] for result in body["results"]]
+    assert scores == sorted(scores, reverse=True)
