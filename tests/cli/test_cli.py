@@ -188,7 +188,7 @@ class TestConfig:
             monkeypatch.delenv(f"BOUNDARYMORPH_{name}")
         Path("boundarymorph.toml").write_text(outcome.out)
         assert Settings.load() == expected
-        assert Settings.load().cache.url is not None and Settings.load().milvus.collections["a b"].collection == "x\x7f"
+        assert Settings.load().cache.url is not None and Settings.load().milvus.collections["a b"].table == "x\x7f"
 
     def test_unset_values_are_comments(self, run: Run) -> None:
         assert "# threads is unset\n" in run("config").out

@@ -35,6 +35,7 @@ from boundarymorph.retrieval.milvus.server import Server
 from boundarymorph.retrieval.milvus.structures import KINDS, Structures
 from boundarymorph.retrieval.milvus.vectors import VectorCache
 from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.retrieval.uploads import BadLine, ParsedDocument, parse_array
 from tests.contract.retriever import DOCUMENTS, RetrieverContract
 from tests.contract.vector_index import names, unit
@@ -338,7 +339,6 @@ def test_collections_of_others_are_left_alone(catalog: MilvusCatalog, url: str, 
 def test_kept_vectors_follow_what_is_written(catalog: MilvusCatalog, keeping: MilvusCatalog) -> None:
     catalog.create("a", encoder=None, dimension=16).upsert([Document(id, "") for id in names(300)], unit(300, 16))
     index = keeping.get("a")
-    assert isinstance(index, MilvusIndex)
     rng, query = np.random.default_rng(0), unit(1, 16, seed=5)[0]
     for step in range(12):
         expected = catalog.get("a").retrieve(Search("", 200, query)).pool
@@ -438,19 +438,20 @@ def test_consistency_is_of_searches(url: str, prefix: str, consistency: Consiste
     catalog = MilvusCatalog(Connection(url), prefix=prefix, consistency=consistency)
     index = catalog.create("a", encoder=None, dimension=4)
     asked: list[str] = []
-    assert isinstance(index, MilvusIndex)
-    loaded = index._collection._loaded
+    assert isinstance(index, StoreIndex) and isinstance(index.table, MilvusIndex)
+    collection = index.table._collection
+    loaded = collection._loaded
 
     def watched(method: str, **options: Any) -> Any:
         asked.append(options["consistency_level"])
         return loaded(method, **options)
 
-    index._collection._loaded = watched  # type: ignore[method-assign]
+    collection._loaded = watched  # type: ignore[method-assign]
     index.upsert([Document("x", "")], unit(1, 4), [b"digest"])
     assert (index.digests(["x"]), asked) == ({"x": b"digest"}, ["Strong"])  # what decides about writing
     asked.clear()
     assert index.documents(["x"]).keys() <= {"x"}
-    index._collection.search(np.ones(4, np.float32), 1, [])
+    collection.search(np.ones(4, np.float32), 1, [])
     assert asked == [consistency.capitalize()] * 2
     catalog.close()
 

@@ -17,10 +17,11 @@ from boundarymorph.retrieval.catalog import UnreadableIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
 from boundarymorph.retrieval.milvus.connection import Connection
-from boundarymorph.retrieval.milvus.existing import Existing
+from boundarymorph.retrieval.milvus.table import MilvusStore
 from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.stores.catalog import AttachedCatalog
+from boundarymorph.settings import Attached
 from tests.contract.vector_index import unit
 from tests.retrieval import milvus
 from tests.stateful.profile import times
@@ -51,8 +52,8 @@ async def test_a_collection_of_one_s_own(url: str, numbers: bool, monkeypatch: p
     ids = [str(n - 20) for n in range(50)]
     rows = zip(ids, vectors, strict=True)
     client.insert(own, [{"pk": int(i) if numbers else i, "emb": v, "body": f"b{i}", "head": f"h{i}"} for i, v in rows])
-    described = Existing(own, id="pk", vector="emb", text="body", title="head", encoder="seeded-8")
-    catalog = MilvusCatalog(Connection(url), prefix=milvus.PREFIX, existing={"papers": described})
+    described = Attached(table=own, id="pk", vector="emb", text="body", title="head", encoder="seeded-8")
+    catalog = AttachedCatalog(MilvusStore(Connection(url)), {"papers": described})
     retriever = IndexRetriever(catalog, None)
     query = unit(1, 8, seed=1)[0]
     pool = (await retriever.retrieve("papers", Search("", 10, query))).pool
@@ -60,7 +61,7 @@ async def test_a_collection_of_one_s_own(url: str, numbers: bool, monkeypatch: p
     assert list(pool.ids) == [ids[row] for row in np.argsort(-scores)[:10]]
     np.testing.assert_allclose(pool.scores, np.sort(scores)[::-1][:10], atol=1e-12)
     with monkeypatch.context() as patch:
-        for module in ("existing", "collection"):
+        for module in ("table", "collection"):
             patch.setattr(f"boundarymorph.retrieval.milvus.{module}.ANSWER_BYTES", 32 * 7)
         parts = (await retriever.retrieve("papers", Search("", 10, query))).pool
     assert parts.ids == pool.ids
@@ -74,18 +75,16 @@ async def test_a_collection_of_one_s_own(url: str, numbers: bool, monkeypatch: p
     assert len((await retriever.retrieve("papers", Search("", 10, query, filter={"a": 1}))).pool) == 0
     index = catalog.get("papers")
     for change in (lambda: index.upsert([], np.empty((0, 8))), lambda: index.delete(["1"])):
-        with pytest.raises(InvalidInput, match="of your own"):
+        with pytest.raises(InvalidInput, match="table of your own"):
             change()
-    with pytest.raises(InvalidInput, match="of your own"):
+    with pytest.raises(InvalidInput, match="table of your own"):
         catalog.delete("papers")
     (listed,) = catalog.list()
     assert listed == (info := catalog.describe("papers"))
     assert (info.name, info.count, info.encoder) == ("papers", 50, "seeded-8")
     assert catalog.exists("papers")
-    wrong = MilvusCatalog(
-        Connection(url),
-        prefix=milvus.PREFIX,
-        existing={"papers": Existing(own, id="pk", vector="emb", text="words", title=None, encoder=None)},
+    wrong = AttachedCatalog(
+        MilvusStore(Connection(url)), {"papers": Attached(table=own, id="pk", vector="emb", text="words")}
     )
     with pytest.raises(RetrieverFailed, match="'words'"):
         wrong.get("papers")
@@ -128,7 +127,7 @@ ROWS = random_metadata(80)
 
 
 @pytest.fixture(scope="module")
-def papers(url: str) -> Iterator[tuple[MilvusCatalog, str]]:
+def papers(url: str) -> Iterator[tuple[AttachedCatalog, str]]:
     """A collection of many types of fields, with 80 documents."""
     client, name = MilvusClient(url), next(names_of_collections)
     schema = MilvusClient.create_schema(enable_dynamic_field=True)
@@ -147,15 +146,15 @@ def papers(url: str) -> Iterator[tuple[MilvusCatalog, str]]:
         name,
         [{"id": f"d{n}", "vector": vectors[n], "text": f"text {n}", **row} for n, row in enumerate(ROWS)],
     )
-    described = Existing(name, "id", "vector", "text", None, None, words=True)
-    catalog = MilvusCatalog(Connection(url), prefix=milvus.PREFIX, existing={"papers": described})
+    described = Attached(table=name)
+    catalog = AttachedCatalog(MilvusStore(Connection(url)), {"papers": described})
     assert catalog.get("papers").count() == len(ROWS)
     yield catalog, name
     catalog.close()
     client.close()
 
 
-def test_metadata_are_the_other_fields(papers: tuple[MilvusCatalog, str]) -> None:
+def test_metadata_are_the_other_fields(papers: tuple[AttachedCatalog, str]) -> None:
     read = papers[0].get("papers").documents([f"d{n}" for n in range(len(ROWS))])
     for n, row in enumerate(ROWS):
         expected = row | {"single": float(np.float32(row["single"]))}
@@ -188,7 +187,7 @@ filters = st.recursive(
 
 @settings(max_examples=times(25, 500), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(filters)
-def test_filters_mean_what_they_mean_everywhere(papers: tuple[MilvusCatalog, str], filter: dict[str, Any]) -> None:
+def test_filters_mean_what_they_mean_everywhere(papers: tuple[AttachedCatalog, str], filter: dict[str, Any]) -> None:
     index = papers[0].get("papers")
     found = index.retrieve(Search("", len(ROWS), np.ones(4), filter=filter))
     rows = index.documents([f"d{n}" for n in range(len(ROWS))])

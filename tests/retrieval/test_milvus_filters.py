@@ -15,9 +15,9 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import MAX_DEPTH, MAX_STRING, MAX_VALUES, Filter
 from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
 from boundarymorph.retrieval.milvus.connection import Connection
-from boundarymorph.retrieval.milvus.index import MilvusIndex
 from boundarymorph.retrieval.milvus.terms import expression, terms_of
 from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.stores.index import StoreIndex
 from tests.contract.vector_index import unit
 from tests.retrieval import milvus
 from tests.retrieval.test_filters import METADATA, filters, metadata, orderable
@@ -26,22 +26,22 @@ ROWS = 40
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MilvusIndex]:
+def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreIndex]:
     with milvus.embedded(tmp_path_factory.mktemp("milvus")) as url:
         catalog = MilvusCatalog(Connection(url), prefix=milvus.PREFIX)
         made = catalog.create("filtered", encoder=None, dimension=4)
-        assert isinstance(made, MilvusIndex)
+        assert isinstance(made, StoreIndex)
         yield made
         catalog.close()
 
 
-def hold(index: MilvusIndex, rows: list[dict[str, Any]]) -> None:
+def hold(index: StoreIndex, rows: list[dict[str, Any]]) -> None:
     """Let the index hold these, with their places for ids, and nothing else."""
     index.delete([str(n) for n in range(ROWS)])
     index.upsert([Document(str(n), "", metadata=row) for n, row in enumerate(rows)], unit(len(rows), 4))
 
 
-def by_milvus(index: MilvusIndex, filter: dict[str, Any]) -> set[int]:
+def by_milvus(index: StoreIndex, filter: dict[str, Any]) -> set[int]:
     try:
         return {int(id) for id in index.retrieve(Search("", ROWS, np.ones(4), filter=filter)).pool.ids}
     except InvalidInput:
@@ -54,15 +54,13 @@ def by_predicate(filter: dict[str, Any], rows: list[dict[str, Any]]) -> set[int]
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(filters, min_size=1, max_size=4), st.lists(metadata, min_size=1, max_size=8))
-def test_milvus_and_predicate_agree(
-    index: MilvusIndex, asked: list[dict[str, Any]], rows: list[dict[str, Any]]
-) -> None:
+def test_milvus_and_predicate_agree(index: StoreIndex, asked: list[dict[str, Any]], rows: list[dict[str, Any]]) -> None:
     hold(index, rows)
     for filter in asked:
         assert by_milvus(index, filter) == by_predicate(filter, rows)
 
 
-def test_the_cases_that_say_what_filters_mean(index: MilvusIndex) -> None:
+def test_the_cases_that_say_what_filters_mean(index: StoreIndex) -> None:
     from tests.retrieval.test_filters import test_what_filters_mean as documented
 
     rows = list(METADATA.values())
@@ -73,7 +71,7 @@ def test_the_cases_that_say_what_filters_mean(index: MilvusIndex) -> None:
         assert by_milvus(index, filter) == {n for n, id in enumerate(METADATA) if id in expected.split()}
 
 
-def test_every_comparison_of_every_kind_of_value(index: MilvusIndex) -> None:
+def test_every_comparison_of_every_kind_of_value(index: StoreIndex) -> None:
     scalars = [
         None,
         True,
@@ -108,7 +106,7 @@ def test_every_comparison_of_every_kind_of_value(index: MilvusIndex) -> None:
             assert by_milvus(index, opposite) == by_predicate(opposite, rows), (comparison, operand)
 
 
-def test_the_largest_filters(index: MilvusIndex) -> None:
+def test_the_largest_filters(index: StoreIndex) -> None:
     hold(index, [{"a": 5}, {"a": -1}, {"f7": 7}, {}])
     assert by_milvus(index, {"a": {"in": list(range(MAX_VALUES - 2))}}) == {0}
     assert by_milvus(index, {"or": [{f"f{n}": n} for n in range(MAX_VALUES - 1)]}) == {2}
@@ -119,7 +117,7 @@ def test_the_largest_filters(index: MilvusIndex) -> None:
     assert by_milvus(index, nested) == {1, 2, 3}
 
 
-def test_long_strings_sort_to_their_end(index: MilvusIndex) -> None:
+def test_long_strings_sort_to_their_end(index: StoreIndex) -> None:
     longest = "ä" * MAX_STRING
     rows = [{"s": longest}, {"s": longest + "a"}, {"s": longest[:-1] + "z"}, {"s": longest * 3}, {"s": longest[:-1]}]
     hold(index, rows)
@@ -143,12 +141,12 @@ def test_bounds_sort_as_the_values_do(pair: list[Any]) -> None:
 
 @given(filters)
 def test_nothing_of_a_caller_s_is_in_an_expression(filter: dict[str, Any]) -> None:
-    said = expression(Filter(filter))
+    said = expression(Filter(filter).condition)
     terms = r"array_contains_any\(terms, \[(-?\d+(, )?)+\]\)"
     bounds = r'bounds\["[0-9a-f]{16}_(least|greatest)"\] [<>]=? "x[0-9a-f]*"'
     constants = r'id [!=]= ""|\b(and|or|not)\b|[() ]'
     assert re.sub(f"{terms}|{bounds}|{constants}", "", said) == ""
-    assert said == expression(Filter(dict(reversed(filter.items()))))
+    assert said == expression(Filter(dict(reversed(filter.items()))).condition)
 
 
 @given(metadata)

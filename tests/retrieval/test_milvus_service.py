@@ -12,7 +12,7 @@ import pytest
 
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.retrieval.build import build_indexes
-from boundarymorph.retrieval.milvus.searched import HYBRID_OF_THE_POOL, WORDS_OF_THE_POOL
+from boundarymorph.retrieval.stores.index import HYBRID_OF_THE_POOL
 from boundarymorph.settings import MilvusSettings, Settings
 from boundarymorph.settings.dump import masked
 from tests.api.service import problem
@@ -90,8 +90,8 @@ def test_a_service_over_milvus(tmp_path: Path, vectors: str) -> None:
         assert len(select(running, k=46, distinct=True)["documents"]) == 41
         gone = {"ids": [document["id"] for document in copies]}
         assert client.request("DELETE", "/indexes/tales/documents", json=gone).json() == {"deleted": 5}
-        assert first["warnings"] == [WORDS_OF_THE_POOL]
-        assert select(running, hybrid=True)["warnings"] == [HYBRID_OF_THE_POOL.format("41")]
+        assert first["warnings"] == []
+        assert select(running, hybrid=True)["warnings"] == [HYBRID_OF_THE_POOL.format("Milvus", 41)]
 
         ids = [document["id"] for document in DOCUMENTS if document["metadata"]["of"] == ["tram"]]  # type: ignore[index]
         deleted = client.request("DELETE", "/indexes/tales/documents", json={"ids": [*ids, "nobody"]})

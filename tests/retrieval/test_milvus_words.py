@@ -12,9 +12,9 @@ from boundarymorph.retrieval.milvus import index as indexes
 from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
 from boundarymorph.retrieval.milvus.collection import Collection
 from boundarymorph.retrieval.milvus.connection import Connection
-from boundarymorph.retrieval.milvus.searched import HYBRID_OF_THE_POOL, WORDS_OF_THE_POOL
 from boundarymorph.retrieval.milvus.server import Server
 from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.stores.index import HYBRID_OF_THE_POOL
 from boundarymorph.retrieval.words.lexical import PoolWords
 from tests.retrieval import milvus
 
@@ -49,7 +49,7 @@ def test_bm25_is_of_the_texts_of_the_pool(catalog: MilvusCatalog, monkeypatch: p
     index, query = catalog.get("words"), "tram number 7, tram of the night"
     for depth in (1, 20, 100):
         found = index.retrieve(Search(query, depth, QUERY))
-        assert (list(found.pool.ids), list(found.warnings)) == (ORDER[:depth], [WORDS_OF_THE_POOL])
+        assert (list(found.pool.ids), list(found.warnings)) == (ORDER[:depth], [])
         expected = PoolWords.of(contents(ORDER[:depth])).bm25(query)
         np.testing.assert_array_equal(found.pool.features["bm25"], expected)
         np.testing.assert_array_equal(found.pool.terms, PoolWords.of(contents(ORDER[:depth])).terms(query))
@@ -72,7 +72,7 @@ def test_hybrid_ranks_those_nearest_by_their_words(catalog: MilvusCatalog) -> No
         terms = PoolWords.of(contents(expected)).terms("glockenspiel tram")
         np.testing.assert_array_equal(found.pool.terms, terms)
         assert len(np.unique(terms, axis=1).T) > 1
-        assert list(found.warnings) == [HYBRID_OF_THE_POOL.format(len(near))]
+        assert list(found.warnings) == [HYBRID_OF_THE_POOL.format("Milvus", len(near))]
         similarities = [float(VECTORS[ORDER.index(id)] @ QUERY) for id in expected]
         np.testing.assert_allclose(found.pool.features["similarity"], similarities, atol=1e-3)
         assert ("d50" in expected) == (filter is not None)

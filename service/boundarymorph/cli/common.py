@@ -20,6 +20,28 @@ Host = Annotated[str | None, typer.Option(help="Address to listen on.", show_def
 LogLevel = Annotated[str | None, typer.Option(help="critical, error, warning, info or debug.", show_default="info")]
 
 
+Stores = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--store",
+        help="A store whose tables are indexes too: pgvector://, lancedb://, qdrant:// or milvus://, with NAME= before "
+        "it if there are several of a kind; repeatable.",
+    ),
+]
+
+
+def stores_of(given: list[str] | None) -> dict[str, dict[str, str]] | None:
+    """Return the settings of the stores that options name. Raises InvalidInput if two have the same name."""
+    stores: dict[str, dict[str, str]] = {}
+    for each in given or ():
+        before, _, _ = each.partition("://")
+        name, equals, _ = before.partition("=")
+        if name in stores:
+            raise InvalidInput(f"--store: two stores are called {name!r}; give each a name, as in NAME={each}")
+        stores[name] = {"url": each.removeprefix(f"{name}=") if equals else each}
+    return stores or None
+
+
 def fail(message: str) -> NoReturn:
     """Print a message on stderr and exit with 1."""
     stderr = Console(stderr=True, emoji=False)

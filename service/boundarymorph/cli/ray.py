@@ -64,7 +64,7 @@ def _arguments(settings: Settings, port: int) -> dict[str, dict[str, Any]]:
     """Return the settings of each role that differ from the defaults. The gateway's URLs are those of its node's
     proxy."""
     given = _given(settings, OF_A_PROCESS)
-    gateway = _without(given, "milvus")
+    gateway = _without(given, "milvus", "stores")
     for role in ("retriever", "scorer"):
         section = given.get(role, {})
         if "url" not in section:
@@ -73,7 +73,7 @@ def _arguments(settings: Settings, port: int) -> dict[str, dict[str, Any]]:
     return {
         "gateway": gateway,
         "retriever": _without(given, "scorer", "retriever"),
-        "scorer": _without(given, "retriever", "milvus"),
+        "scorer": _without(given, "retriever", "milvus", "stores"),
     }
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from boundarymorph.cli.common import DataDirectory, Host, LogLevel
+from boundarymorph.cli.common import DataDirectory, Host, LogLevel, Stores, stores_of
 from boundarymorph.settings import Settings
 
 SCORER_PORT, RETRIEVER_PORT = 8081, 8082  # different ones, so that all can run on one machine
@@ -39,6 +39,7 @@ def serve(
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Number of processes on one port.", show_default="1")] = None,
     milvus_url: MilvusUrl = None,
+    store: Stores = None,
     log_level: LogLevel = None,
 ) -> None:
     """Run the service: in one process with its embedded models, or as a gateway to scorers and retrievers."""
@@ -52,6 +53,7 @@ def serve(
         scorer={"url": tuple(scorer_url)} if scorer_url else None,
         retriever={"url": tuple(retriever_url)} if retriever_url else None,
         milvus={"url": milvus_url} if milvus_url else None,
+        stores=stores_of(store),
         workers=workers,
         log_level=log_level,
     )
@@ -111,9 +113,10 @@ def retriever(
     port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8082")] = None,
     data_directory: DataDirectory = None,
     milvus_url: MilvusUrl = None,
+    store: Stores = None,
     log_level: LogLevel = None,
 ) -> None:
-    """Serve the indexes of this machine or in Milvus over HTTP, for `serve --retriever-url`."""
+    """Serve the indexes of this machine, in Milvus and in other stores over HTTP, for `serve --retriever-url`."""
     from boundarymorph.server import process
     from boundarymorph.server.app import create_retriever_app
 
@@ -122,6 +125,7 @@ def retriever(
         port=port,
         data_directory=data_directory,
         milvus={"url": milvus_url} if milvus_url else None,
+        stores=stores_of(store),
         log_level=log_level,
     )
     if "port" not in settings.model_fields_set:

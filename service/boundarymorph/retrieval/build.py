@@ -98,36 +98,49 @@ def build_catalog(
 
 
 def build_indexes(settings: Settings) -> Catalog:
-    """Return the indexes of a service: those in Milvus if there is a url, else those on this machine.
+    """Return the indexes of a service: new ones in Milvus if there is a url, else on this machine, and those of stores.
 
-    The latter are searched on `search_device` or, if that cannot be used, on the CPU with a warning in every answer.
-    Raises InvalidConfiguration. An unreachable Milvus raises only at the first call.
+    Those on this machine are searched on `search_device` or, if that cannot be used, on the CPU with a warning in every
+    answer. Raises InvalidConfiguration. An unreachable store raises only at the first call.
     """
+    from boundarymorph.retrieval.stores.build import build_stores
+
+    base = _searched_catalog(settings) if settings.milvus.url is None else _milvus_catalog(settings)
+    return build_stores(settings, base)
+
+
+def _milvus_catalog(settings: Settings) -> Catalog:
     chosen = settings.milvus
-    if chosen.url is None:
-        return _searched_catalog(settings)
     try:
         from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
-        from boundarymorph.retrieval.milvus.connection import Connection
     except ModuleNotFoundError as error:
         raise InvalidConfiguration(f"milvus.url needs {error.name}: pip install 'boundarymorph[milvus]'") from None
-    from boundarymorph.retrieval.milvus.existing import Existing
+    from boundarymorph.retrieval.milvus.connection import Connection
     from boundarymorph.retrieval.milvus.structures import Structures
+    from boundarymorph.retrieval.milvus.table import MilvusStore
     from boundarymorph.retrieval.milvus.vectors import VectorCache
+    from boundarymorph.retrieval.stores.catalog import AttachedCatalog, Catalogs
 
     def cache(dimension: int) -> VectorCache:
         return VectorCache(settings.data_directory / "vectors", dimension, chosen.vector_bytes)
 
-    return MilvusCatalog(
-        Connection(chosen.url, token=_secret(chosen.token), database=chosen.database, timeout=chosen.timeout_seconds),
+    assert chosen.url is not None
+    connection = Connection(
+        chosen.url, token=_secret(chosen.token), database=chosen.database, timeout=chosen.timeout_seconds
+    )
+    own = MilvusCatalog(
+        connection,
         prefix=chosen.prefix,
         make_cache=cache if chosen.vectors == "local" else None,
-        existing={name: Existing(**described.model_dump()) for name, described in chosen.collections.items()},
         structures=Structures(_by_kind(chosen.build), _by_kind(chosen.search)),
         consistency=chosen.consistency,
         half_precision=chosen.half_precision,
         schema_seconds=chosen.schema_seconds,
     )
+    if not chosen.collections:
+        return own
+    store = MilvusStore(connection, chosen.consistency)
+    return Catalogs(own, {"": AttachedCatalog(store, chosen.collections, schema_seconds=chosen.schema_seconds)})
 
 
 def _searched_catalog(settings: Settings) -> LocalCatalog:

@@ -10,12 +10,15 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.executors import BoundedExecutor
-from boundarymorph.retrieval.catalog import WORDS, Catalog, Index
+from boundarymorph.retrieval.catalog import WORDS, Catalog, Index, IndexConfiguration
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
 from boundarymorph.retrieval.mismatches import mismatches
 from boundarymorph.retrieval.retriever import Retrieved, Search
+from boundarymorph.retrieval.stores.index import StoreIndex
+from boundarymorph.settings import SERVICE
 
+ALIKE = 0.9  # cosine of two vectors of one text by one model, whatever its precision, batch and prompt
 BLOCK = 64  # documents read at a time
 CHARACTERS = 2**19  # of documents that come with a pool; those of one block may be more
 
@@ -33,6 +36,7 @@ class IndexRetriever:
         """share: of the threads and places that one caller gets, as in `Shares`."""
         self._catalog = catalog
         self._encoder = encoder
+        self._probed: set[tuple[str, IndexConfiguration, str]] = set()
         self._executor = BoundedExecutor("search", threads=threads, waiting=waiting, share=share)
 
     async def retrieve(self, index: str, search: Search) -> Retrieved:
@@ -42,6 +46,8 @@ class IndexRetriever:
             self._refuse_other_encoder(found)
             search = replace(search, embedding=await self.embed_query(search.query))
             self._refuse_other_encoder(found)  # its servers may have changed their model in the meantime
+            if isinstance(found, StoreIndex):
+                await self._probe(found)
         retrieved = await self._executor.run(_found, found, search)
         if search.condition is None or len(retrieved.pool) or found.info.kind == WORDS:
             return retrieved
@@ -65,6 +71,26 @@ class IndexRetriever:
     async def close(self) -> None:
         await self._executor.close()
 
+    async def _probe(self, index: StoreIndex) -> None:
+        """Raise InvalidInput unless the encoder makes the vector of one document that the store has; once an index."""
+        encoder = self._required_encoder()
+        probed = (index.name, index.info, encoder.name)
+        if probed in self._probed or (sample := await self._executor.run(index.sample)) is None:
+            return
+        document, vector = sample
+        own = (await encoder.encode_documents([document.content])).vectors[0]
+        if own.shape != vector.shape:
+            raise InvalidInput(
+                f"the vectors of the index {index.name!r} have {vector.size} dimensions, and those of the encoder "
+                f"{encoder.name!r} have {own.size}; send a query_embedding"
+            )
+        if (alike := float(own @ vector)) < ALIKE:
+            raise InvalidInput(
+                f"the vectors of the index {index.name!r} were not made by the encoder {encoder.name!r}: it gives the "
+                f"document {document.id!r} a vector of cosine {alike:.2f} to the one there; send a query_embedding"
+            )
+        self._probed.add(probed)
+
     def _required_encoder(self) -> Encoder:
         if self._encoder is None:
             raise InvalidInput("this service runs without an encoder; send embeddings instead of texts")
@@ -74,6 +100,9 @@ class IndexRetriever:
         built_with = index.info.encoder
         if built_with is None:
             raise InvalidInput(f"the index {index.name!r} holds its users' own vectors; send a query_embedding")
+        if built_with == SERVICE:
+            self._required_encoder()
+            return
         running = self._encoder.name if self._encoder else None
         if built_with != running:
             raise InvalidInput(

@@ -7,9 +7,6 @@ from boundarymorph.settings.sections import (
     EncoderSettings,
     JudgeSettings,
     Limits,
-    MilvusCollection,
-    MilvusParameters,
-    MilvusSettings,
     ModelSettings,
     RateLimitSettings,
     RetrieverSettings,
@@ -18,11 +15,21 @@ from boundarymorph.settings.sections import (
     WorkSettings,
 )
 from boundarymorph.settings.settings import DEFAULTS_WITHIN, Settings, mistakes
+from boundarymorph.settings.stores import (
+    SERVICE,
+    Attached,
+    MilvusCollection,
+    MilvusParameters,
+    MilvusSettings,
+    StoreSettings,
+)
 
 __all__ = [
     "DEFAULTS_WITHIN",
+    "SERVICE",
     "UNLIMITED",
     "AgentSettings",
+    "Attached",
     "CacheSettings",
     "EncoderSettings",
     "JudgeSettings",
@@ -35,6 +42,7 @@ __all__ = [
     "RetrieverSettings",
     "ScorerSettings",
     "Settings",
+    "StoreSettings",
     "TraceSettings",
     "WorkSettings",
     "mistakes",

@@ -21,7 +21,6 @@ from boundarymorph.settings.sections import (
     Hosts,
     Keys,
     Limits,
-    MilvusSettings,
     PolicySettings,
     RateLimitSettings,
     RerankSettings,
@@ -30,6 +29,7 @@ from boundarymorph.settings.sections import (
     TraceSettings,
     WorkSettings,
 )
+from boundarymorph.settings.stores import MilvusSettings, StoreSettings
 
 SESSIONS, SESSIONS_A_CORE = 64, 4
 DEFAULTS_WITHIN = {  # setting: the limit that it must not exceed
@@ -97,6 +97,9 @@ class Settings(BaseSettings):
     encoder: EncoderSettings = Field(default_factory=EncoderSettings)
     retriever: RetrieverSettings = Field(default_factory=RetrieverSettings)
     milvus: MilvusSettings = Field(default_factory=MilvusSettings)
+    stores: dict[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9._-]{0,63}$")], StoreSettings] = Field(
+        default_factory=dict, description="stores whose tables are indexes too, by name"
+    )
     scorer: ScorerSettings = Field(default_factory=ScorerSettings)
     rerank: RerankSettings = Field(default_factory=RerankSettings)
     policies: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")], PolicySettings] = Field(
@@ -133,6 +136,8 @@ class Settings(BaseSettings):
     def _one_place_for_indexes(self) -> Self:
         if self.retriever.url and self.milvus.url is not None:
             raise ValueError("give retriever.url or milvus.url, not both: a retriever has a milvus.url of its own")
+        if self.retriever.url and self.stores:
+            raise ValueError("give retriever.url or stores, not both: a retriever has stores of its own")
         return self
 
     @model_validator(mode="after")

@@ -6,9 +6,9 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import orjson
 from pymilvus import CollectionSchema, DataType, Function, FunctionType, MilvusClient
@@ -32,7 +32,6 @@ from boundarymorph.retrieval.catalog import (
 )
 from boundarymorph.retrieval.milvus.collection import Collection, Consistency
 from boundarymorph.retrieval.milvus.connection import Connection
-from boundarymorph.retrieval.milvus.existing import Existing, ExistingIndex
 from boundarymorph.retrieval.milvus.index import (
     CONTENT,
     MAX_DIGEST_LENGTH,
@@ -44,6 +43,7 @@ from boundarymorph.retrieval.milvus.index import (
 )
 from boundarymorph.retrieval.milvus.structures import KINDS, Structures
 from boundarymorph.retrieval.milvus.vectors import VectorCache
+from boundarymorph.retrieval.stores.index import StoreIndex
 
 PROPERTY = "boundarymorph.index"
 DIMENSIONS = range(2, 32_769)
@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 
 class MilvusCatalog:
-    """A `Catalog` of the collections whose names begin with `prefix`, and of existing collections under given names.
+    """A `Catalog` of the collections whose names begin with `prefix`.
 
     The configuration of an index is stored in its collection, so any number of processes may share a Milvus. Also
     raises RetrieverUnavailable and RetrieverFailed.
@@ -65,7 +65,6 @@ class MilvusCatalog:
         *,
         prefix: str,
         make_cache: Callable[[int], VectorCache] | None = None,
-        existing: Mapping[str, Existing] | None = None,
         structures: Structures | None = None,
         consistency: Consistency = "strong",
         half_precision: bool = True,
@@ -80,7 +79,6 @@ class MilvusCatalog:
         self._connection = connection
         self._prefix = prefix
         self._make_cache = make_cache
-        self._existing = existing or {}
         self._structures = structures or Structures()
         self._consistency = consistency
         self._half_precision = half_precision
@@ -94,7 +92,7 @@ class MilvusCatalog:
 
     def exists(self, name: str) -> bool:
         check_name(name)
-        return name in self._existing or bool(self._connection.call("has_collection", self._collection_of(name)))
+        return bool(self._connection.call("has_collection", self._collection_of(name)))
 
     def ensure(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
@@ -108,8 +106,7 @@ class MilvusCatalog:
         ours = None if self.exists(name) else self._build(name, encoder, dimension, kind or "flat", lexical)
         collection, info = self._describe(name)
         check_same(name, info, encoder=encoder, dimension=dimension, kind=kind)
-        if name not in self._existing:
-            self._index(collection, info.kind)
+        self._index(collection, info.kind)
         return info.created == ours  # Milvus reports success to two processes that create the same collection
 
     def create(
@@ -124,7 +121,7 @@ class MilvusCatalog:
         check_name(name)
         with self._lock:
             known = self._open.get(name)
-        if known is not None and not known.opened.stale and self._clock() < known.until:
+        if known is not None and not known.opened.table.stale and self._clock() < known.until:
             return known.opened
         return self._opened(name)
 
@@ -137,7 +134,7 @@ class MilvusCatalog:
     def list(self) -> Sequence[IndexInfo | UnreadableIndex]:
         """See `Catalog.list`."""
         listed: list[IndexInfo | UnreadableIndex] = []
-        for name in sorted({*self._names(), *self._existing}):
+        for name in sorted(self._names()):
             try:
                 listed.append(self.describe(name))
             except UnknownIndex:
@@ -148,9 +145,7 @@ class MilvusCatalog:
         return listed
 
     def delete(self, name: str) -> None:
-        """See `Catalog.delete`. Raises InvalidInput for a collection that this service did not create."""
-        if name in self._existing:
-            raise InvalidInput(f"the index {name!r} is a collection of your own; delete it in Milvus")
+        """See `Catalog.delete`."""
         if not self.exists(name):
             raise unknown(name)
         self._connection.call("drop_collection", self._collection_of(name))
@@ -173,40 +168,29 @@ class MilvusCatalog:
     def _collection_of(self, name: str) -> str:
         return self._prefix + "".join(_ESCAPED.get(letter, letter) for letter in name)
 
-    def _opened(self, name: str) -> MilvusIndex | ExistingIndex:
+    def _opened(self, name: str) -> StoreIndex:
         """Return the index in its present state in Milvus."""
         try:
             collection, info = self._describe(name)
-            lite = name in self._existing and self._connection.server().lite
         except UnknownIndex:
             with self._lock:
                 self._open.pop(name, None)
             raise
         with self._lock:
             known = self._open.get(name)
-            index: MilvusIndex | ExistingIndex
-            if (existing := self._existing.get(name)) is not None:
-                index = ExistingIndex(name, info, collection, existing, lite=lite)
-            elif known is not None and known.opened.info == info and not known.opened.stale:
-                index = known.opened
-            else:
-                if known is not None and known.opened.info == info and isinstance(known.opened, MilvusIndex):
-                    cache = known.opened.cache
+            same = known.opened if known is not None and known.opened.info == info else None
+            if same is None or same.table.stale:
+                if same is not None:
+                    cache = cast(MilvusIndex, same.table).cache
                 else:
                     cache = None if self._make_cache is None else self._make_cache(info.dimension)
-                index = MilvusIndex(name, info, collection, self._structures, cache)
-            self._open[name] = _Open(index, self._clock() + self._schema_seconds)
-            return index
+                same = StoreIndex(name, info, MilvusIndex(info, collection, self._structures, cache), "Milvus")
+            self._open[name] = _Open(same, self._clock() + self._schema_seconds)
+            return same
 
     def _describe(self, name: str) -> tuple[Collection, IndexConfiguration]:
         check_name(name)
-        existing = self._existing.get(name)
         try:
-            if existing is not None:
-                collection = existing.open(self._connection, self._consistency)
-                return collection, IndexConfiguration(
-                    existing.encoder, collection.dimension, "", lexical=existing.words
-                )
             collection = Collection(self._connection, self._collection_of(name), consistency=self._consistency)
         except UnknownIndex as error:
             raise unknown(name) from error
@@ -260,7 +244,7 @@ class MilvusCatalog:
 class _Open(NamedTuple):
     """An index in use, and when to describe it again."""
 
-    opened: MilvusIndex | ExistingIndex
+    opened: StoreIndex
     until: float
 
 

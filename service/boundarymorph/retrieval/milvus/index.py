@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import orjson
@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput, LimitExceeded
 from boundarymorph.retrieval.catalog import IndexConfiguration
-from boundarymorph.retrieval.document import Document, fingerprint
-from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.halves import unit_from_halves
-from boundarymorph.retrieval.milvus.collection import ANSWER_BYTES, SEARCH_LIMIT, TEXTS_AT_A_TIME, Collection, Found
-from boundarymorph.retrieval.milvus.searched import Nominated, SearchedCollection
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.filters import Condition
+from boundarymorph.retrieval.milvus.collection import ANSWER_BYTES, SEARCH_LIMIT, TEXTS_AT_A_TIME, Collection
+from boundarymorph.retrieval.milvus.collection import Found as Rows
 from boundarymorph.retrieval.milvus.structures import Structures
 from boundarymorph.retrieval.milvus.terms import expression, terms_of
 from boundarymorph.retrieval.milvus.vectors import VectorCache
-from boundarymorph.retrieval.vectors import unit_embeddings
+from boundarymorph.retrieval.stores.bounds import Bounds
+from boundarymorph.retrieval.stores.table import Found
 
 MAX_ID_BYTES = 2_048
 MAX_TEXT_BYTES = 65_535  # limit of a string in Milvus
@@ -33,109 +33,115 @@ _LONGEST = 4  # bytes of a character in UTF-8
 _MARGIN = 20  # nominate 1/_MARGIN more, since half precision rounds the query
 
 
-class MilvusIndex(SearchedCollection):
-    """An `Index` whose documents and vectors are in Milvus. The vectors are float16, as in all indexes."""
+class MilvusIndex:
+    """A `Writable` table whose documents and vectors are in Milvus. The vectors are float16, as in all indexes.
+
+    If `upsert` fails halfway, some documents may have been written; the whole call can be repeated.
+    """
 
     def __init__(
         self,
-        name: str,
         info: IndexConfiguration,
         collection: Collection,
         structures: Structures,
         cache: VectorCache | None = None,
     ) -> None:
         """cache: keeps vectors on this machine, so that Milvus sends only their versions."""
-        super().__init__(name, info, collection)
+        self._info = info
+        self._collection = collection
         self._structures = structures
+        self.dimension = info.dimension
+        self.words: Literal["none", "order", "bm25"] = "bm25" if WORDS in collection.fields else "none"
         self.cache = cache
 
+    @property
+    def stale(self) -> bool:
+        return self._collection.stale
+
+    def count(self) -> int:
+        """See `Table.count`."""
+        return self._collection.count()
+
     def check(self, document: Document) -> None:
-        """See `Index.check`. Milvus limits the length of strings, and the metadata that filters need."""
+        """See `Writable.check`. Milvus limits the length of strings, and the metadata that filters need."""
         _fields(document)
 
-    def upsert(
-        self,
-        documents: Sequence[Document],
-        embeddings: NDArray[np.floating],
-        digests: Sequence[bytes] | None = None,
-    ) -> None:
-        """See `Index.upsert`. Also raises what `check` raises.
-
-        If it fails halfway, some documents may have been written; the whole call can be repeated.
-        """
-        if not documents:
-            return
-        vectors = unit_embeddings(documents, embeddings, self._info.dimension)
-        if digests is None:
-            digests = [fingerprint(document, row) for document, row in zip(documents, embeddings, strict=True)]
-        rows = {
-            document.id: self._row(document, halves, digest)
-            for document, halves, digest in zip(documents, vectors.astype("<f2"), digests, strict=True)
-        }
-        self._collection.write(list(rows.values()))
+    def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
+        """See `Writable.upsert`. Also raises what `check` raises."""
+        rows = zip(documents, vectors.astype("<f2"), digests, strict=True)
+        self._collection.write([self._row(document, halves, digest) for document, halves, digest in rows])
 
     def delete(self, ids: Sequence[str]) -> int:
+        """See `Writable.delete`."""
         present = [id for id, _ in self._collection.read(ids, [], strong=True)]
         self._collection.delete(present)
         return len(present)
 
-    def delete_matching(self, filter: Filter) -> int:
-        return self._collection.delete_matching(expression(filter))
+    def delete_matching(self, condition: Condition) -> int:
+        """See `Writable.delete_matching`."""
+        return self._collection.delete_matching(expression(condition))
 
     def documents(self, ids: Sequence[str]) -> dict[str, Document]:
-        found = {
+        """See `Table.documents`."""
+        return {
             id: _document(id, row)
             for id, row in self._collection.read(ids, ["text", "title", "metadata", *self._titled], TEXTS_AT_A_TIME)
         }
-        return {id: found[id] for id in ids if id in found}
 
     def characters(self, ids: Sequence[str]) -> dict[str, int]:
+        """See `Table.characters`."""
         return {id: row["characters"] for id, row in self._collection.read(ids, ["characters"])}
 
     def digests(self, ids: Sequence[str]) -> dict[str, bytes]:
+        """See `Writable.digests`."""
         return {id: bytes.fromhex(row["digest"]) for id, row in self._collection.read(ids, ["digest"], strong=True)}
 
-    @property
-    def _words_field(self) -> str | None:
-        return WORDS if WORDS in self._collection.fields else None
+    def bounds(self, condition: Condition) -> Bounds[str]:
+        """See `Table.bounds`."""
+        return Bounds.exactly(expression(condition))
 
-    def _expression(self, filter: Filter | None) -> str:
-        return "" if filter is None else expression(filter)
+    def best(self, query: str, depth: int, where: Any, among: Sequence[str] | None = None) -> Mapping[str, float]:
+        """See `Table.best`."""
+        if among is not None:
+            return self._collection.word_scores(WORDS, query, among)
+        return self._collection.search_words(WORDS, query, depth, "" if where is True else where)
 
-    def _nearest(self, unit: NDArray[np.float32], depth: int, filter: Filter | None) -> Nominated:
+    def search(
+        self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
+    ) -> Found:
+        """See `Table.search`; the documents are left to `documents`."""
         if self._collection.halves:
             depth += depth // _MARGIN + 16
-        whole = self.cache is None and 4 * self._info.dimension * min(depth, SEARCH_LIMIT) <= ANSWER_BYTES
-        fields = ["vector" if whole else "version", *(["characters"] if self._info.lexical else [])]
-        found = self._found(unit, depth, fields, self._expression(filter))
-        lengths = {id: row["characters"] for id, row in zip(found.ids, found.rows, strict=True) if self._info.lexical}
+        whole = self.cache is None and 4 * self.dimension * min(depth, SEARCH_LIMIT) <= ANSWER_BYTES
+        lengths = ["characters"] if documents else []
+        found = self._found(query, depth, ["vector" if whole else "version", *lengths], "" if where is True else where)
+        read: dict[str, Document] = {}
+        for portion in _portions(found) if documents else ():
+            read |= self.contents(portion)
         if whole:
-            halves = self._collection.matrix(found.rows).astype(np.float16)
-            return Nominated(found.ids, unit_from_halves(halves), lengths)
+            return Found(found.ids, self._collection.matrix(found.rows).astype(np.float16), read)
         versions = np.array([row["version"] for row in found.rows], np.int64)
         present, halves = self._by_version(found.ids, versions)
         ids = [id for id, there in zip(found.ids, present, strict=True) if there]
-        return Nominated(ids, unit_from_halves(halves[present]), lengths)
+        return Found(ids, halves[present], read)
 
-    def _found(self, unit: NDArray[np.float32], depth: int, fields: Sequence[str], filter: str) -> Found:
+    def contents(self, ids: Sequence[str]) -> dict[str, Document]:
+        """Return documents without metadata, in one answer."""
+        fields = ["title", "text", *self._titled]
+        return {id: _document(id, row) for id, row in self._collection.read(ids, fields)}
+
+    def vectors(self, ids: Sequence[str]) -> Found:
+        """See `Table.vectors`."""
+        fetched = dict(self._collection.vectors(ids))
+        return Found(list(fetched), self._collection.matrix(list(fetched.values())).astype(np.float16))
+
+    def _found(self, unit: NDArray[np.float32], depth: int, fields: Sequence[str], filter: str) -> Rows:
         kind = self._info.kind
         parameters = self._structures.searching(kind, min(depth, SEARCH_LIMIT))
         found = self._collection.search(unit, depth, fields, filter, **parameters)
         if len(found.ids) < depth and (more := self._structures.exhaustive(kind)):
             return self._collection.search(unit, depth, fields, filter, **{**parameters, **more})
         return found
-
-    def _contents(self, ids: Sequence[str], lengths: Mapping[str, int]) -> list[str]:
-        found = {}
-        for portion in _portions(ids, lengths):
-            for id, row in self._collection.read(portion, ["title", "text", *self._titled]):
-                found[id] = _document(id, row).content
-        return [found.get(id, "") for id in ids]
-
-    def _unit_rows(self, ids: Sequence[str]) -> Mapping[str, NDArray[np.float32]]:
-        fetched = dict(self._collection.vectors(ids))
-        halves = self._collection.matrix(list(fetched.values())).astype(np.float16)
-        return dict(zip(fetched, unit_from_halves(halves), strict=True))
 
     @property
     def _titled(self) -> list[str]:
@@ -160,7 +166,7 @@ class MilvusIndex(SearchedCollection):
         self, ids: Sequence[str], versions: NDArray[np.int64]
     ) -> tuple[NDArray[np.bool_], NDArray[np.float16]]:
         """Return (n,) which of n documents still exist, and their (n, d) vectors, from the cache or fetched."""
-        halves = np.zeros((len(ids), self._info.dimension), np.float16)
+        halves = np.zeros((len(ids), self.dimension), np.float16)
         present = np.zeros(len(ids), np.bool_)
         if self.cache is not None:
             present, kept = self.cache.find(ids, versions)
@@ -176,15 +182,15 @@ class MilvusIndex(SearchedCollection):
         return present, halves
 
 
-def _portions(ids: Sequence[str], lengths: Mapping[str, int]) -> Iterator[list[str]]:
+def _portions(found: Rows) -> Iterator[list[str]]:
     """Yield the ids in groups whose texts have a bounded total size."""
     portion: list[str] = []
     size = 0
-    for id in ids:
-        size += _LONGEST * lengths[id]
+    for id, row in zip(found.ids, found.rows, strict=True):
+        size += _LONGEST * row["characters"]
         if portion and size > ANSWER_BYTES:
             yield portion
-            portion, size = [], _LONGEST * lengths[id]
+            portion, size = [], _LONGEST * row["characters"]
         portion.append(id)
     yield portion
 

@@ -1,9 +1,6 @@
 """Filters over the fields of existing collections, as expressions of Milvus.
 
-Expressions differ from our filters in types, lists and missing fields, and between releases. So a filter becomes two
-expressions: one that matches at least, and one that matches at most, the documents that the filter matches. If they are
-equal, Milvus decides; otherwise it selects by the first one, and `Filter.matches` decides here.
-
+Expressions differ from our filters in types, lists and missing fields, and between releases; see `stores.bounds`.
 Strings are compared whole, so one with a NUL is found only if it is equal.
 """
 
@@ -12,23 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal
 
-from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Exists, Not, Scalar
+from boundarymorph.retrieval.filters import Compare, Exists, Scalar
 from boundarymorph.retrieval.milvus.collection import Field, quoted
+from boundarymorph.retrieval.stores.bounds import Bounds
 
-Expression = str | bool  # True matches every document, False none
-
-
-class Bounds(NamedTuple):
-    """possible: matches all documents that the condition matches, and perhaps others; certain: only such documents."""
-
-    possible: Expression
-    certain: Expression
-
-
-UNKNOWN = Bounds(True, False)
-_NEVER = Bounds(False, False)
+UNKNOWN: Bounds[str] = Bounds(True, False)
+_NEVER: Bounds[str] = Bounds(False, False)
 _OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _INTEGERS = {"INT8": 7, "INT16": 15, "INT32": 31, "INT64": 63}
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_ -]*")  # keys that all releases accept
@@ -46,25 +34,17 @@ class Native:
         self._dynamic = dynamic
         self._lite = lite
 
-    def bounds(self, condition: Condition) -> Bounds:
-        """Return the two expressions of a condition."""
-        match condition:
-            case AllOf(parts):
-                return self._joined("and", parts)
-            case AnyOf(parts):
-                return self._joined("or", parts)
-            case Not(part):
-                inner = self.bounds(part)
-                return Bounds(_negated(inner.certain), _negated(inner.possible))
-            case Exists(path) | Compare(path):
-                return self._leaf(path, condition)
-        raise AssertionError(condition)
+    def joined(self, by: Literal["and", "or"], parts: Sequence[str]) -> str:
+        """See `Language.joined`."""
+        return str(joined(by, parts))
 
-    def _joined(self, by: str, parts: frozenset[Condition]) -> Bounds:
-        bounds = [self.bounds(part) for part in parts]
-        return Bounds(joined(by, [bound.possible for bound in bounds]), joined(by, [bound.certain for bound in bounds]))
+    def negated(self, part: str) -> str:
+        """See `Language.negated`."""
+        return f"(not {part})"
 
-    def _leaf(self, path: tuple[str, ...], condition: Exists | Compare) -> Bounds:
+    def leaf(self, condition: Exists | Compare) -> Bounds[str]:
+        """See `Language.leaf`."""
+        path = condition.path
         name = path[0]
         if not self._names(name):
             return _NEVER
@@ -81,7 +61,7 @@ class Native:
             return _NEVER
         return _nullable(name, field, _scalar(name, field, condition))
 
-    def _json(self, place: str, condition: Exists | Compare) -> Bounds:
+    def _json(self, place: str, condition: Exists | Compare) -> Bounds[str]:
         exists = f"(exists {place})"
         if isinstance(condition, Exists):
             return Bounds(True, exists)  # some releases say that a field that is null does not exist
@@ -102,7 +82,7 @@ class Native:
         return Bounds(met, met if condition.type == "text" or not self._lite else False)
 
 
-def joined(by: str, parts: Sequence[Expression]) -> Expression:
+def joined(by: str, parts: Sequence[str | bool]) -> str | bool:
     """Join sorted expressions by `and` or `or` into a balanced tree, since parsers limit the depth."""
     absorbing = by == "or"
     if any(part is absorbing for part in parts):
@@ -114,11 +94,7 @@ def joined(by: str, parts: Sequence[Expression]) -> Expression:
     return pieces[0] if pieces else not absorbing
 
 
-def _negated(expression: Expression) -> Expression:
-    return not expression if isinstance(expression, bool) else f"(not {expression})"
-
-
-def _nullable(name: str, field: Field, bounds: Bounds) -> Bounds:
+def _nullable(name: str, field: Field, bounds: Bounds[str]) -> Bounds[str]:
     """Account for a field that may be null, which is treated like a missing one."""
     if not field.nullable:
         return bounds
@@ -126,7 +102,7 @@ def _nullable(name: str, field: Field, bounds: Bounds) -> Bounds:
     return Bounds(joined("and", [there, bounds.possible]), joined("and", [there, bounds.certain]))
 
 
-def _scalar(name: str, field: Field, condition: Exists | Compare) -> Bounds:
+def _scalar(name: str, field: Field, condition: Exists | Compare) -> Bounds[str]:
     if isinstance(condition, Exists):
         return Bounds(True, True)
     match field.type, condition.type:
@@ -146,7 +122,7 @@ def _scalar(name: str, field: Field, condition: Exists | Compare) -> Bounds:
             return UNKNOWN
 
 
-def _exactly(name: str, condition: Compare, literals: Sequence[str]) -> Bounds:
+def _exactly(name: str, condition: Compare, literals: Sequence[str]) -> Bounds[str]:
     if condition.comparison == "in":
         expression = f"({name} in [{', '.join(literals)}])"
     else:
@@ -154,7 +130,7 @@ def _exactly(name: str, condition: Compare, literals: Sequence[str]) -> Bounds:
     return Bounds(expression, expression)
 
 
-def _integer(name: str, bits: int, condition: Compare) -> Bounds:
+def _integer(name: str, bits: int, condition: Compare) -> Bounds[str]:
     """Return expressions for integers: fractions are rounded, and values beyond the type match all or none."""
     if condition.comparison == "in":
         literals = _whole(condition.values, bits)
@@ -179,7 +155,7 @@ def _whole(values: Iterable[Scalar], bits: int) -> list[str]:
     return [str(value) for value in whole if -(2**bits) <= value < 2**bits]
 
 
-def _float(name: str, single: bool, condition: Compare) -> Bounds:
+def _float(name: str, single: bool, condition: Compare) -> Bounds[str]:
     literals = [_literal(value) for value in condition.values]
     if None in literals:
         return UNKNOWN
@@ -189,7 +165,7 @@ def _float(name: str, single: bool, condition: Compare) -> Bounds:
     return Bounds(met, False if single else met)
 
 
-def _array(name: str, element: str, condition: Compare) -> Bounds:
+def _array(name: str, element: str, condition: Compare) -> Bounds[str]:
     if condition.comparison != "in":
         return UNKNOWN
     match element, condition.type:

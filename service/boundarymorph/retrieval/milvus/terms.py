@@ -26,7 +26,6 @@ from boundarymorph.retrieval.filters import (
     Compare,
     Condition,
     Exists,
-    Filter,
     Not,
     Scalar,
     type_of,
@@ -63,19 +62,15 @@ def terms_of(metadata: Mapping[str, Any]) -> Terms:
     return Terms(sorted(terms), bounds)
 
 
-def expression(filter: Filter) -> str:
+def expression(condition: Condition) -> str:
     """Translate a filter to an expression over `terms` and `bounds`, which contains digits but no text of a caller."""
-    return _expression(filter.condition)
-
-
-def _expression(condition: Condition) -> str:
     match condition:
         case AllOf(parts):
             return _joined(" and ", _ALWAYS, parts)
         case AnyOf(parts):
             return _joined(" or ", _NEVER, parts)
         case Not(part):
-            return f"(not {_expression(part)})"
+            return f"(not {expression(part)})"
         case Exists(path):
             return _has(_hash(path, "exists"))
         case Compare(path, type, "in", values):
@@ -94,7 +89,7 @@ def _has(*terms: int) -> str:
 
 def _joined(by: str, empty: str, parts: frozenset[Condition]) -> str:
     """Join sorted conditions into a balanced tree, since parsers limit the depth of an expression."""
-    pieces = sorted(map(_expression, parts)) or [f"({empty})"]
+    pieces = sorted(map(expression, parts)) or [f"({empty})"]
     while len(pieces) > 1:
         pieces = [
             f"({by.join(pair)})" if len(pair) > 1 else pair[0]

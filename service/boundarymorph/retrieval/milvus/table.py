@@ -1,0 +1,164 @@
+"""An existing collection, which users created and fill in Milvus, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.errors import RetrieverFailed
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.filters import Condition
+from boundarymorph.retrieval.milvus.collection import (
+    ANSWER_BYTES,
+    SEARCH_LIMIT,
+    TEXTS_AT_A_TIME,
+    Collection,
+    Consistency,
+)
+from boundarymorph.retrieval.milvus.connection import Connection
+from boundarymorph.retrieval.milvus.native import Native
+from boundarymorph.retrieval.stores.bounds import Bounds, bounds
+from boundarymorph.retrieval.stores.guess import guessed
+from boundarymorph.retrieval.stores.table import Found
+from boundarymorph.settings import Attached, StoreSettings
+
+DYNAMIC = "$meta"  # holds the fields of a document that are not in the schema
+
+
+class MilvusStore:
+    """A `Store`: the collections of a Milvus."""
+
+    name = "Milvus"
+
+    def __init__(self, connection: Connection, consistency: Consistency = "strong") -> None:
+        self._connection = connection
+        self._consistency = consistency
+
+    @classmethod
+    def connect(cls, chosen: StoreSettings) -> MilvusStore:
+        """Return the store at milvus://HOST:PORT or milvus:///PATH.db. Raises InvalidConfiguration."""
+        address = chosen.url.get_secret_value().removeprefix("milvus://")
+        token = chosen.api_key.get_secret_value() if chosen.api_key else None
+        url = address if address.endswith(".db") else f"http://{address}"
+        return cls(Connection(url, token=token, timeout=chosen.timeout_seconds))
+
+    def tables(self) -> Mapping[str, Attached]:
+        """See `Store.tables`."""
+        found = {}
+        for name in self._connection.call("list_collections"):
+            fields = Collection(self._connection, name).fields
+            columns = {field: "vector" if of.type.endswith("FLOAT_VECTOR") else "" for field, of in fields.items()}
+            if (attached := guessed(name, columns)) is not None:
+                found[name] = attached
+        return found
+
+    def open(self, attached: Attached) -> MilvusTable:
+        """See `Store.open`."""
+        collection = Collection(
+            self._connection, attached.table, id=attached.id, vector=attached.vector, consistency=self._consistency
+        )
+        named = [attached.id, attached.vector, attached.text, *([attached.title] if attached.title else [])]
+        if not collection.dynamic:
+            named += attached.metadata or []
+        if missing := [field for field in named if field not in collection.fields]:
+            raise RetrieverFailed(
+                f"the collection {attached.table!r} in Milvus has no field {missing[0]!r}; set the names of its "
+                "fields in milvus.collections"
+            )
+        return MilvusTable(collection, attached, lite=self._connection.server().lite)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+class MilvusTable:
+    """A `Table`. The recall of its candidates depends on the index of the vectors in Milvus."""
+
+    words: Literal["none", "order", "bm25"] = "none"
+
+    def __init__(self, collection: Collection, attached: Attached, *, lite: bool = False) -> None:
+        self._collection = collection
+        self._attached = attached
+        self.dimension = collection.dimension
+        self._native = Native(collection.fields, self._is_metadata, dynamic=collection.dynamic, lite=lite)
+        read = [name for name in collection.fields if self._is_metadata(name)]
+        beyond = [name for name in attached.metadata or [DYNAMIC] if name not in collection.fields]
+        metadata = [*read, *(beyond if collection.dynamic else [])]
+        self._fields = [attached.text, *([attached.title] if attached.title else []), *metadata]
+
+    @property
+    def stale(self) -> bool:
+        return self._collection.stale
+
+    def count(self) -> int:
+        """See `Table.count`."""
+        return self._collection.count()
+
+    def bounds(self, condition: Condition) -> Bounds[str]:
+        """See `Table.bounds`."""
+        return bounds(condition, self._native)
+
+    def search(
+        self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
+    ) -> Found:
+        """See `Table.search`."""
+        filter = "" if where is True else where
+        together = vectors and 4 * self.dimension * min(depth, SEARCH_LIMIT) <= ANSWER_BYTES
+        fields = [*([self._attached.vector] if together else []), *(self._fields if documents and not vectors else [])]
+        found = self._collection.search(query, depth, fields, filter, **self._attached.search)
+        if not vectors:
+            rows = zip(found.ids, found.rows, strict=True)
+            return Found(found.ids, None, {id: self._document(id, row) for id, row in rows} if documents else {})
+        return Found(found.ids, self._collection.matrix(found.rows)) if together else self.vectors(found.ids)
+
+    def best(self, query: str, depth: int, where: Any, among: Sequence[str] | None = None) -> Mapping[str, float]:
+        """Never called."""
+        raise NotImplementedError
+
+    def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
+        """See `Table.documents`."""
+        return {id: self._document(id, row) for id, row in self._read(ids)}
+
+    def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
+        """See `Table.characters`."""
+        return {id: len(document.text) + len(document.title or "") for id, document in self.documents(ids).items()}
+
+    def vectors(self, ids: Sequence[str]) -> Found:
+        """See `Table.vectors`."""
+        fetched = dict(self._collection.vectors(ids))
+        return Found(list(fetched), self._collection.matrix(list(fetched.values())))
+
+    def _read(self, ids: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+        return self._collection.read(ids, self._fields, TEXTS_AT_A_TIME)
+
+    def _document(self, id: str, row: Mapping[str, Any]) -> Document:
+        text, title = self._attached.text, self._attached.title
+        return Document(id, row.get(text) or "", row.get(title) if title else None, self._metadata_of(row))
+
+    def _is_metadata(self, name: str) -> bool:
+        """Whether a field, in the schema or not, belongs to the metadata."""
+        attached = self._attached
+        if attached.metadata is not None:
+            return name in attached.metadata
+        described = self._collection.fields.get(name)
+        if described is None:
+            return True
+        named = (attached.id, attached.vector, attached.text, attached.title)
+        return name not in named and not described.type.endswith("_VECTOR")
+
+    def _metadata_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the metadata of a row as JSON; fields that are null are left out."""
+        return {
+            name: _plain(value)
+            for name, value in row.items()
+            if self._is_metadata(name) and (value is not None or name not in self._collection.fields)
+        }
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of a row as JSON; Milvus has its own type of sequence for arrays."""
+    return value if isinstance(value, (str, int, float, bool, dict, list, type(None))) else list(value)

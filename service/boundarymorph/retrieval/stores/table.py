@@ -1,0 +1,107 @@
+"""The contract of a store. One that implements it gets ranking, words, filters and warnings from `StoreIndex`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.filters import Condition
+from boundarymorph.retrieval.stores.bounds import Bounds
+from boundarymorph.settings import Attached
+
+
+class Found(NamedTuple):
+    """n documents in any order: their ids and (n, d) vectors of any length, float16 where the store keeps such.
+
+    vectors: None if none were wanted; documents: by id, if they were wanted; warnings: about the search.
+    """
+
+    ids: Sequence[str]
+    vectors: NDArray[np.floating] | None
+    documents: Mapping[str, Document] = {}
+    warnings: Sequence[str] = ()
+
+
+class Table(Protocol):
+    """A table or collection of documents with vectors. All methods block and are thread-safe. They raise
+    RetrieverUnavailable, RetrieverFailed, or UnknownIndex if the table is gone.
+
+    dimension: of its vectors. words: what `best` does: nothing, order documents by words, or compute BM25. stale:
+    whether a call failed, so that the table should be opened again.
+    """
+
+    dimension: int
+    words: Literal["none", "order", "bm25"]
+
+    @property
+    def stale(self) -> bool: ...
+
+    def count(self) -> int:
+        """Number of documents with a vector."""
+
+    def bounds(self, condition: Condition) -> Bounds[Any]:
+        """Translate a filter. Where the store has no expression with the same meaning, two that enclose it."""
+
+    def search(
+        self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
+    ) -> Found:
+        """Return the `depth` documents nearest to a (d,) unit vector, or all if there are fewer.
+
+        where: an expression of `bounds`, or True. vectors, documents: what to return besides the ids.
+        """
+
+    def best(self, query: str, depth: int, where: Any, among: Sequence[str] | None = None) -> Mapping[str, float]:
+        """Return the documents that match the words of a query best, best first, with their scores.
+
+        among: only these ids. Not called if `words` is "none".
+        """
+
+    def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
+        """Return documents by id, without unknown ones."""
+
+    def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
+        """Return the lengths of title and text together by id, without unknown ones."""
+
+    def vectors(self, ids: Sequence[str]) -> Found:
+        """Return the vectors of these documents, without unknown ones."""
+
+
+class Writable(Table, Protocol):
+    """A table that documents can be written to."""
+
+    def check(self, document: Document) -> None:
+        """Raise InvalidInput or LimitExceeded if the table cannot hold the document."""
+
+    def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
+        """Write n documents with their (n, d) unit vectors and fingerprints, durably and visibly to later searches."""
+
+    def delete(self, ids: Sequence[str]) -> int:
+        """Remove documents; return how many there were."""
+
+    def delete_matching(self, condition: Condition) -> int:
+        """Remove the documents that match a filter; return how many there were."""
+
+    def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
+        """Return the fingerprints of documents by id, as far as they are known."""
+
+
+class Store(Protocol):
+    """A server or folder with tables. All methods block, are thread-safe, and raise as those of `Table`.
+
+    name: of the engine, for messages.
+    """
+
+    name: str
+
+    def tables(self) -> Mapping[str, Attached]:
+        """Return the tables whose columns can be guessed, by name."""
+
+    def open(self, attached: Attached) -> Table:
+        """Return a table as it is now. Raises RetrieverFailed if it lacks a column."""
+
+    def close(self) -> None:
+        """Close connections."""

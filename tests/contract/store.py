@@ -1,0 +1,175 @@
+"""What every index over a table of a store does: the same as the local index over the same documents.
+
+A test class inherits and provides `index`, which holds DOCUMENTS with their VECTORS, and `halves`, whether the vectors
+there are float16. The same class over a local index tests the tests.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from boundarymorph.errors import InvalidEmbeddings, InvalidInput
+from boundarymorph.retrieval.catalog import Index
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.filters import Filter
+from boundarymorph.retrieval.local.index import LocalIndex
+from boundarymorph.retrieval.local.store import DocumentStore
+from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.words.lexical import PoolWords
+from tests.contract.vector_index import unit
+
+COUNT, DIMENSION = 120, 8
+ODD = ["plain", "q\"uo'te", "back\\slash", "ünïcode 漢字 🙂", "%{x} [1] or true", "a b", "-3"]
+SUBJECTS = ["violin", "tram", "bread", "harbour", "glacier"]
+
+
+def metadata_of(n: int) -> dict[str, Any]:
+    row: dict[str, Any] = {"year": 1990 + n % 20, "subject": SUBJECTS[n % 5], "rated": n % 3 == 0, "price": n / 8}
+    if n % 4 == 0:
+        row |= {"tags": ["even", f"t{n % 6}"], "author": {"name": f"A{n % 7}", "born": 1900 + n % 50}}
+    if n % 10 == 0:
+        row |= {"note": None, "year": str(row["year"])}
+    return row
+
+
+DOCUMENTS = [
+    Document(
+        ODD[n] if n < len(ODD) else f"d{n}",
+        f"Of the {SUBJECTS[n % 5]} there are {n} tales." if n != 50 else "the one glockenspiel",
+        title="night" if n % 7 == 6 else None,
+        metadata=metadata_of(n),
+    )
+    for n in range(COUNT)
+]
+BY_ID = {document.id: document for document in DOCUMENTS}
+VECTORS = unit(COUNT, DIMENSION, seed=3).astype(np.float16).astype(np.float32)
+QUERIES = unit(4, DIMENSION, seed=4)
+
+FILTERS: list[dict[str, Any]] = [
+    {},
+    {"year": 1995},
+    {"year": "1990"},
+    {"year": {"gte": 1995, "lt": 2000}},
+    {"year": {"gt": 2000.5}},
+    {"year": {"gte": "1990"}},
+    {"price": {"lte": 3.5}},
+    {"price": 2},
+    {"subject": "tram"},
+    {"subject": {"in": ["violin", "tram", 7]}},
+    {"subject": {"nin": ["violin", "tram"]}},
+    {"subject": {"gt": "bread", "lte": "harbour"}},
+    {"subject": {"in": []}},
+    {"rated": True},
+    {"rated": {"ne": True}},
+    {"rated": 1},
+    {"tags": "even"},
+    {"tags": {"in": ["t4", "t0"]}},
+    {"not": {"tags": "even"}},
+    {"tags": {"exists": True}},
+    {"tags": {"gt": "s"}},
+    {"note": None},
+    {"note": {"exists": True}},
+    {"note": {"exists": False}, "rated": False},
+    {"author.name": "A3"},
+    {"author.born": {"lt": 1920}},
+    {"author": {"exists": True}},
+    {"author": "A3"},
+    {"nobody": 1},
+    {"nobody": {"ne": 1}},
+    {"or": [{"subject": "tram"}, {"year": {"lt": 1993}}]},
+    {"and": [{"rated": False}, {"not": {"or": [{"tags": "even"}, {"year": 1997}]}}]},
+    {"subject": "'; DROP TABLE documents; --"},
+    {"it's %s {odd}": 1},
+]
+
+
+def local_index(folder: Path, documents: list[Document] = DOCUMENTS) -> LocalIndex:
+    folder.mkdir(parents=True, exist_ok=True)
+    DocumentStore.create(folder / "index", encoder=None, dimension=DIMENSION).close()
+    index = LocalIndex("local", DocumentStore(folder / "index"))
+    index.upsert(documents, VECTORS[: len(documents)])
+    return index
+
+
+class StoreContract:
+    halves: bool = False
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def local(cls, tmp_path_factory: pytest.TempPathFactory) -> LocalIndex:
+        return local_index(tmp_path_factory.mktemp("local"))
+
+    def test_it_answers_as_the_local_index_does(self, index: Index, local: LocalIndex) -> None:
+        assert index.count() == COUNT
+        for query in QUERIES:
+            for depth in (1, 10, COUNT, 10_000):
+                found, expected = (each.retrieve(Search("tales", depth, query)).pool for each in (index, local))
+                assert list(found.ids) == list(expected.ids)
+                compare = np.testing.assert_array_equal if self.halves else close
+                compare(found.embeddings, expected.embeddings)
+                compare(found.scores, expected.scores)
+
+    def test_filters_mean_what_they_mean_everywhere(self, index: Index) -> None:
+        for filter in FILTERS:
+            for depth in (COUNT, 3):
+                pool = index.retrieve(Search("", depth, QUERIES[0], filter=filter)).pool
+                expected = {id for id, document in BY_ID.items() if Filter(filter).matches(document.metadata)}
+                assert len(pool) == min(depth, len(expected)), filter
+                assert expected.issuperset(pool.ids), filter
+
+    def test_documents_come_back_as_they_are(self, index: Index) -> None:
+        ids = [*ODD[::-1], "unknown", "d90", "no'body"]
+        found = index.documents(ids)
+        assert list(found) == [id for id in ids if id in BY_ID]
+        assert all(document == BY_ID[id] for id, document in found.items())
+        assert index.documents([]) == {}
+        many = [document.id for document in DOCUMENTS]
+        assert list(index.documents(many)) == many
+        lengths = index.characters([*many, "unknown"])
+        assert lengths == {id: len(each.text) + len(each.title or "") for id, each in BY_ID.items()}
+
+    def test_words_are_in_the_pool(self, index: Index) -> None:
+        pool = index.retrieve(Search("tales of the night tram", 40, QUERIES[1])).pool
+        bm25 = pool.features["bm25"]
+        words = PoolWords.of([BY_ID[id].content for id in pool.ids])
+        assert pool.terms is not None
+        having = {id for id in pool.ids if "tram" in BY_ID[id].text or BY_ID[id].title}
+        others = [bm25[row] for row, id in enumerate(pool.ids) if id not in having]
+        assert min(bm25[row] for row, id in enumerate(pool.ids) if id in having) > max(others)
+        assert pool.terms.shape == words.terms("tales of the night tram").shape
+
+    def test_hybrid_fuses_words_and_vectors(self, index: Index) -> None:
+        row = next(n for n, each in enumerate(DOCUMENTS) if "glockenspiel" in each.text)
+        found = index.retrieve(Search("glockenspiel", COUNT // 2, VECTORS[row], hybrid=True))
+        assert found.pool.ids[0] == DOCUMENTS[row].id
+        assert len(found.pool) == COUNT // 2
+        assert {"similarity", "bm25"} <= set(found.pool.features)
+        chosen = index.retrieve(Search("tram", 10, QUERIES[0], filter={"subject": "bread"}, hybrid=True)).pool
+        assert {BY_ID[id].metadata["subject"] for id in chosen.ids} == {"bread"}
+
+    def test_what_cannot_be_searched_is_said(self, index: Index) -> None:
+        with pytest.raises(InvalidEmbeddings, match="8 dimensions"):
+            index.retrieve(Search("", 5, np.ones(9)))
+        with pytest.raises(InvalidInput, match="depth"):
+            index.retrieve(Search("", 0, np.ones(8)))
+
+
+class ReadOnly:
+    """Of tables of one's own."""
+
+    def test_nothing_is_changed(self, index: Index) -> None:
+        for change in (
+            lambda: index.upsert(DOCUMENTS[:1], VECTORS[:1]),
+            lambda: index.delete(["plain"]),
+            lambda: index.delete_matching(Filter({})),
+            lambda: index.check(DOCUMENTS[0]),
+        ):
+            with pytest.raises(InvalidInput, match="table of your own"):
+                change()
+        assert index.count() == COUNT
+
+
+def close(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> None:
+    np.testing.assert_allclose(found, expected, atol=2e-3)

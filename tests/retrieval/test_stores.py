@@ -1,0 +1,177 @@
+"""The contract of stores over a local index and over Milvus, and what is shared by all stores."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from pymilvus import DataType, MilvusClient
+
+from boundarymorph.errors import InvalidInput, RetrieverUnavailable, UnknownIndex
+from boundarymorph.retrieval.catalog import Index, UnreadableIndex
+from boundarymorph.retrieval.encoders import Embeddings
+from boundarymorph.retrieval.index_retriever import IndexRetriever
+from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.retrieval.local.index import LocalIndex
+from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
+from boundarymorph.retrieval.milvus.connection import Connection
+from boundarymorph.retrieval.milvus.table import MilvusStore
+from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.stores.catalog import AttachedCatalog, Catalogs
+from boundarymorph.retrieval.stores.guess import guessed
+from boundarymorph.settings import SERVICE, Attached
+from tests.contract.store import DIMENSION, DOCUMENTS, QUERIES, VECTORS, ReadOnly, StoreContract, local_index
+from tests.contract.vector_index import unit
+from tests.ports import free_port
+from tests.retrieval import milvus
+from tests.retrieval.fakes import SeededEncoder
+
+
+class TestLocal(StoreContract):
+    halves = True
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def index(cls, tmp_path_factory: pytest.TempPathFactory) -> LocalIndex:
+        return local_index(tmp_path_factory.mktemp("index"))
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with milvus.embedded(tmp_path_factory.mktemp("milvus")) as url:
+        yield url
+
+
+class TestMilvusOwn(StoreContract):
+    halves = True
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def index(cls, url: str) -> Iterator[Index]:
+        catalog = MilvusCatalog(Connection(url), prefix="contract_")
+        index = catalog.create("own", encoder=None, dimension=DIMENSION)
+        index.upsert(DOCUMENTS, VECTORS)
+        yield index
+        catalog.close()
+
+
+class TestMilvusAttached(ReadOnly, StoreContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def index(cls, url: str) -> Iterator[Index]:
+        client = MilvusClient(url)
+        fill_milvus(client, "articles")
+        catalog = AttachedCatalog(MilvusStore(Connection(url)), {"mine": Attached(table="articles", title="title")})
+        yield catalog.get("mine")
+        catalog.close()
+        client.close()
+
+
+def fill_milvus(client: MilvusClient, name: str) -> None:
+    schema = MilvusClient.create_schema(enable_dynamic_field=True)
+    schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=100)
+    schema.add_field("vector", DataType.FLOAT_VECTOR, dim=DIMENSION)
+    schema.add_field("text", DataType.VARCHAR, max_length=1_000)
+    schema.add_field("title", DataType.VARCHAR, max_length=100, nullable=True)
+    wanted = MilvusClient.prepare_index_params()
+    wanted.add_index("vector", index_type="FLAT", metric_type="COSINE")
+    client.create_collection(name, schema=schema, index_params=wanted)
+    client.insert(
+        name,
+        [
+            {"id": each.id, "vector": vector, "text": each.text, "title": each.title, **each.metadata}
+            for each, vector in zip(DOCUMENTS, VECTORS, strict=True)
+        ],
+    )
+
+
+def test_columns_are_guessed_by_the_names_that_frameworks_give_them() -> None:
+    langchain = {"langchain_id": "", "content": "", "embedding": "vector", "langchain_metadata": "json"}
+    assert guessed("t", langchain) == Attached(
+        table="t", id="langchain_id", text="content", vector="embedding", metadata=("langchain_metadata",)
+    )
+    assert guessed("t", {"id": "", "text": "", "a": "vector", "b": "vector"}) is None
+    assert guessed("t", {"id": "", "a": "vector"}) is None
+
+
+async def test_an_index_is_found_by_its_name_or_its_store(url: str, tmp_path: Path) -> None:
+    client = MilvusClient(url)
+    fill_milvus(client, "papers")
+    base = LocalCatalog(tmp_path / "indexes")
+    base.create("notes", encoder=None, dimension=4)
+    away = MilvusStore(Connection(f"http://127.0.0.1:{free_port()}", timeout=0.2))
+    described = Attached(table="papers")
+    catalogs = Catalogs(
+        base,
+        {
+            "lake": AttachedCatalog(MilvusStore(Connection(url)), {}),
+            "away": AttachedCatalog(away, {}),
+            "shelf": AttachedCatalog(MilvusStore(Connection(url)), {"books": described}),
+        },
+    )
+    catalogs.check()  # only of the base: a store that is away does not make the service unready
+    for name in ("papers", "lake/papers", "books", "shelf/books"):
+        assert catalogs.get(name).count() == len(DOCUMENTS)
+        assert catalogs.exists(name)
+    assert catalogs.get("notes").count() == 0
+    listed = {info.name: info for info in catalogs.list()}
+    assert {"notes", "books", "lake/papers", "away/"} <= set(listed)
+    assert isinstance(listed["away/"], UnreadableIndex)
+    for name in ("nobody", "lake/nobody", "nobody/papers", "/papers"):
+        with pytest.raises(UnknownIndex):
+            catalogs.get(name)
+    with pytest.raises(RetrieverUnavailable):
+        catalogs.get("away/papers")
+    with pytest.raises(InvalidInput, match="of your own"):
+        catalogs.delete("books")
+    both = Catalogs(base, {name: AttachedCatalog(MilvusStore(Connection(url)), {}) for name in ("a", "b")})
+    with pytest.raises(InvalidInput, match="several stores"):
+        both.get("papers")
+    for part in (catalogs, both, client):
+        part.close()
+
+
+class Fitting(SeededEncoder):
+    """An encoder of the dimension of the tables."""
+
+    def __init__(self, vectors: dict[str, NDArray[np.float32]]) -> None:
+        super().__init__()
+        self.known = vectors
+        self.dimension = DIMENSION
+
+    async def encode_query(self, text: str) -> NDArray[np.float32]:
+        return np.asarray(QUERIES[0], np.float32)
+
+    async def encode_documents(self, texts: Sequence[str]) -> Embeddings:
+        found = await super().encode_documents(texts)
+        return replace(found, vectors=np.array([self.known[text] for text in texts]))
+
+
+async def test_the_encoder_is_checked_with_a_document(url: str) -> None:
+    client = MilvusClient(url)
+    fill_milvus(client, "probed")
+    attached = Attached(table="probed", title="title", encoder=SERVICE)
+    right = {each.content: vector for each, vector in zip(DOCUMENTS, VECTORS, strict=True)}
+    wrong = dict(zip(right, unit(len(right), DIMENSION, seed=99), strict=True))
+    short = dict(zip(right, unit(len(right), DIMENSION - 1), strict=True))
+    search = Search("tales", 5)
+    for vectors, said in ((right, None), (wrong, "not made by the encoder 'seeded'"), (short, "8 dimensions")):
+        catalog = AttachedCatalog(MilvusStore(Connection(url)), {"probed": attached})
+        encoder = Fitting(vectors)
+        retriever = IndexRetriever(catalog, encoder)
+        if said is None:
+            for _ in range(2):
+                assert len((await retriever.retrieve("probed", search)).pool) == 5
+            assert len(encoder.encoded) == 1
+        else:
+            with pytest.raises(InvalidInput, match=said):
+                await retriever.retrieve("probed", search)
+            assert len((await retriever.retrieve("probed", Search("", 5, QUERIES[0]))).pool) == 5
+        await retriever.close()
+        catalog.close()
+    without = IndexRetriever(AttachedCatalog(MilvusStore(Connection(url)), {"probed": attached}), None)
+    with pytest.raises(InvalidInput, match="without an encoder"):
+        await without.retrieve("probed", search)
+    client.close()
