@@ -199,6 +199,44 @@ async def test_passages_to_rankings(client: httpx.AsyncClient) -> None:
         assert body["boundarymorph"]["status"] == "complete"
 
 
+async def test_input_to_data(client: httpx.AsyncClient) -> None:
+    for path in ("/v1/reranking", "/reranking"):
+        body = await post(client, path, documents=None, input=TEXTS, top_k=3, return_input=True)
+        assert [(rank["index"], rank["score"], rank["input"]) for rank in body["data"]] == [
+            (index, SCORES[index], TEXTS[index]) for index in ORDER[:3]
+        ]
+        assert (body["top_k"], body["return_input"], body["object"]) == (3, True, "list")
+    body = await post(client, "/v1/reranking", documents=None, input=[{"text": text} for text in TEXTS])
+    assert [rank["index"] for rank in body["data"]] == ORDER and "input" not in body["data"][0]
+    refused = await client.post("/v1/reranking", json={"query": QUERY, "input": [{"body": "x"}]})
+    assert refused.status_code == 400 and "input.0" in refused.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/rerank", {"top_k": 3}),
+        ("/v1/rerank", {"truncation": True, "top_k": 3}),
+        ("/voyage/v1/rerank", {"top_k": 3}),
+        ("/voyage/v1/rerank", {"top_n": 3}),
+    ],
+)
+async def test_results_are_data_for_voyage(client: httpx.AsyncClient, path: str, fields: dict[str, Any]) -> None:
+    body = await post(client, path, return_documents=True, **fields)
+    assert [(result["index"], result["document"]) for result in body["data"]] == [
+        (index, TEXTS[index]) for index in ORDER[:3]
+    ]
+    assert body["usage"]["total_tokens"] > 0
+    assert "data" not in await post(client, "/v1/rerank"), "others get their results once"
+
+
+async def test_models(client: httpx.AsyncClient) -> None:
+    for path in ("/v1/models", "/models", "/p/default/v1/models"):
+        body = answer(await client.get(path))
+        assert [card["id"] for card in body["data"]] == ["seeded", "default"]
+        assert {card["object"] for card in body["data"]} == {"model"}
+
+
 async def test_what_clients_of_tei_ask_first(client: httpx.AsyncClient) -> None:
     info = answer(await client.get("/info"))
     assert list(info["model_type"]) == ["reranker"]

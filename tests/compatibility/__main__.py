@@ -61,6 +61,8 @@ ENVIRONMENTS = (
     Environment("haystack", ("cohere-haystack", "jina-haystack", "nvidia-haystack"), "haystack"),
     Environment("litellm", ("litellm[proxy]",), "litellm_sdk"),
     Environment("infinity", ("infinity-client",), "infinity"),
+    Environment("voyage", ("voyageai",), "voyage"),
+    Environment("mixedbread", ("mixedbread", "mixedbread-ai"), "mixedbread"),
     Environment("applications", ("requests",), "applications"),
 )
 

@@ -54,7 +54,8 @@ async def test_what_a_browser_has_is_not_sent_again(client: httpx.AsyncClient) -
 
 
 async def test_paths_that_are_not_quite_right(client: httpx.AsyncClient) -> None:
-    assert (await client.get("/playground/", follow_redirects=True)).url.path == "/playground"
+    for path in ("/", "/playground/"):
+        assert (await client.get(path, follow_redirects=True)).url.path == "/playground"
     problem(await client.get("/playground/index.js"), 404, "not-found")
     problem(await client.get("/playground/..%2Fdocs%2Fdocs.js"), 404, "not-found")
 

@@ -46,6 +46,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/models": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List what `model` may name
+         * @description Return the cross-encoder, which answers whatever `model` is, and the policies.
+         */
+        get: operations["models_v1_models_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/rerank": {
         parameters: {
             query?: never;
@@ -130,6 +150,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/voyage/v1/rerank": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Rerank: documents
+         * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
+         *     budget is smaller than the list. If the caller disconnects, the work ends.
+         */
+        post: operations["rerank_voyage_v1_rerank_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/ranking": {
         parameters: {
             query?: never;
@@ -145,6 +186,27 @@ export interface paths {
          *     budget is smaller than the list. If the caller disconnects, the work ends.
          */
         post: operations["rerank_v1_ranking_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/reranking": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Rerank: documents, passages, input
+         * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
+         *     budget is smaller than the list. If the caller disconnects, the work ends.
+         */
+        post: operations["rerank_v1_reranking_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -809,6 +871,135 @@ export interface components {
             warnings?: string[] | null;
         };
         /**
+         * MixedbreadAnswer
+         * @description The results, best first.
+         */
+        MixedbreadAnswer: {
+            /**
+             * Object
+             * @description list
+             * @default list
+             * @constant
+             */
+            object?: "list";
+            /**
+             * Model
+             * @description the cross-encoder, with everything that its scores depend on
+             */
+            model: string;
+            /**
+             * Data
+             * @description best first; equal scores in the order of the request
+             */
+            data: components["schemas"]["MixedbreadRank"][];
+            /**
+             * Top K
+             * @description the number of results
+             */
+            top_k: number;
+            /**
+             * Return Input
+             * @description as in the request
+             */
+            return_input: boolean;
+            /** @description estimated */
+            usage: components["schemas"]["TokenUsage"];
+            /** @description how the ranking was made */
+            boundarymorph: components["schemas"]["Diagnostics"];
+        };
+        /**
+         * MixedbreadRank
+         * @description One document.
+         */
+        MixedbreadRank: {
+            /**
+             * Index
+             * @description of the document in the request, from 0
+             */
+            index: number;
+            /**
+             * Score
+             * @description in [0, 1], the cross-encoder's or expected
+             */
+            score: number;
+            /**
+             * Input
+             * @description with return_input
+             */
+            input?: string | {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Object
+             * @description rank_result
+             * @default rank_result
+             * @constant
+             */
+            object?: "rank_result";
+            /**
+             * Group
+             * @description with 'distinct' by a field: its value, if the document has one
+             */
+            group?: unknown;
+        };
+        /**
+         * ModelCard
+         * @description What a request may name as its `model`.
+         */
+        ModelCard: {
+            /**
+             * Id
+             * @description its name
+             */
+            id: string;
+            /**
+             * Object
+             * @description model
+             * @default model
+             * @constant
+             */
+            object?: "model";
+            /**
+             * Created
+             * @description unknown: 0
+             * @default 0
+             */
+            created?: number;
+            /**
+             * Owned By
+             * @description boundarymorph
+             * @default boundarymorph
+             * @constant
+             */
+            owned_by?: "boundarymorph";
+            /**
+             * Capabilities
+             * @description rerank
+             * @default [
+             *       "rerank"
+             *     ]
+             */
+            capabilities?: string[];
+        };
+        /**
+         * Models
+         * @description The cross-encoder and the policies, in the format of OpenAI's API.
+         */
+        Models: {
+            /**
+             * Object
+             * @description list
+             * @default list
+             * @constant
+             */
+            object?: "list";
+            /**
+             * Data
+             * @description the cross-encoder first
+             */
+            data: components["schemas"]["ModelCard"][];
+        };
+        /**
          * NimAnswer
          * @description All passages, best first.
          */
@@ -967,9 +1158,14 @@ export interface components {
              * @description best first; equal scores in the order of the request
              */
             results: components["schemas"]["RerankResult"][];
+            /**
+             * Data
+             * @description the same, for clients of Voyage
+             */
+            data?: components["schemas"]["RerankResult"][] | null;
             /** @description for clients of Cohere */
             meta: components["schemas"]["Meta"];
-            /** @description for clients of Jina, Infinity and vLLM */
+            /** @description for clients of Jina, Infinity, vLLM and Voyage */
             usage: components["schemas"]["TokenUsage"];
             /** @description how the ranking was made */
             boundarymorph: components["schemas"]["Diagnostics"];
@@ -1019,7 +1215,7 @@ export interface components {
             relevance_score: number;
             /**
              * Document
-             * @description with return_documents; Infinity's is the bare text
+             * @description with return_documents; Infinity's and Voyage's is the bare text
              */
             document?: {
                 [key: string]: unknown;
@@ -1602,6 +1798,18 @@ export interface components {
              */
             top_n?: number | null;
             /**
+             * Top K
+             * @description Voyage's name for top_n
+             * @default null
+             */
+            top_k?: number | null;
+            /**
+             * Truncation
+             * @description Voyage's: false: texts that are too long for the model are an error; they are cut by default
+             * @default null
+             */
+            truncation?: boolean | null;
+            /**
              * Return Documents
              * @description return each document with its result
              * @default null
@@ -1735,7 +1943,7 @@ export interface components {
         };
         /**
          * DocumentsRequest
-         * @description A request in the format of Cohere (v1 and v2), Jina, Infinity or vLLM.
+         * @description A request in the format of Cohere (v1 and v2), Jina, Infinity, vLLM or Voyage.
          */
         DocumentsRequest: {
             /**
@@ -1810,6 +2018,18 @@ export interface components {
              * @default null
              */
             top_n?: number | null;
+            /**
+             * Top K
+             * @description Voyage's name for top_n
+             * @default null
+             */
+            top_k?: number | null;
+            /**
+             * Truncation
+             * @description Voyage's: false: texts that are too long for the model are an error; they are cut by default
+             * @default null
+             */
+            truncation?: boolean | null;
             /**
              * Return Documents
              * @description return each document with its result
@@ -1925,6 +2145,18 @@ export interface components {
              */
             top_n?: number | null;
             /**
+             * Top K
+             * @description Voyage's name for top_n
+             * @default null
+             */
+            top_k?: number | null;
+            /**
+             * Truncation
+             * @description Voyage's: false: texts that are too long for the model are an error; they are cut by default
+             * @default null
+             */
+            truncation?: boolean | null;
+            /**
              * Return Documents
              * @description return each document with its result
              * @default null
@@ -2022,6 +2254,96 @@ export interface components {
              * @description of any of its documents
              */
             judgments: components["schemas"]["Judgment"][];
+        };
+        /**
+         * MixedbreadRequest
+         * @description A request in the format of Mixedbread.
+         */
+        MixedbreadRequest: {
+            /**
+             * Budget
+             * @description B: cross-encoder calls at most, or "auto"; by default one per document for lists up to rerank.full_documents, and rerank.share of longer lists
+             * @default null
+             */
+            budget?: number | "auto" | null;
+            /**
+             * K
+             * @description with a budget: find the k best as a set; by default calls go to the order of all
+             * @default null
+             */
+            k?: number | null;
+            /**
+             * Min Relevance
+             * @description leave out results with a lower score, known or expected
+             * @default null
+             */
+            min_relevance?: number | null;
+            /**
+             * @description true: no two results with the same text. The name of a field of the documents, which are then objects: the best result for each of its values. An object: as many as it says
+             * @default null
+             */
+            distinct?: boolean | string | components["schemas"]["Distinct"] | null;
+            /**
+             * Calibration
+             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @default null
+             */
+            calibration?: string | false | null;
+            /**
+             * Instruction
+             * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
+             * @default null
+             */
+            instruction?: string | null;
+            /**
+             * Deadline Ms
+             * @description from the arrival of the request
+             * @default null
+             */
+            deadline_ms?: number | null;
+            /**
+             * On Failure
+             * @description if not all scores can be had: answer with an error, or with expected scores for the rest
+             * @default error
+             * @enum {string}
+             */
+            on_failure?: "error" | "degrade";
+            /**
+             * Query
+             * @description the information need, in plain words
+             */
+            query: string;
+            /**
+             * Input
+             * @description one or more texts, or objects with a 'text' or with the rank_fields
+             */
+            input: (string | {
+                [key: string]: unknown;
+            })[];
+            /**
+             * Model
+             * @description may name a policy; else ignored, as the service has one model
+             * @default null
+             */
+            model?: string | null;
+            /**
+             * Top K
+             * @description how many results to return; null and 0: all
+             * @default null
+             */
+            top_k?: number | null;
+            /**
+             * Return Input
+             * @description return each document with its result
+             * @default false
+             */
+            return_input?: boolean;
+            /**
+             * Rank Fields
+             * @description for documents that are objects: the fields to read, in this order
+             * @default null
+             */
+            rank_fields?: string[] | null;
         };
         /**
          * NimQuery
@@ -2721,6 +3043,132 @@ export interface components {
              */
             dtype?: "float16" | "float32";
         };
+        /**
+         * VoyageRequest
+         * @description A request of Voyage, answered in its format whatever fields it has.
+         */
+        VoyageRequest: {
+            /**
+             * Budget
+             * @description B: cross-encoder calls at most, or "auto"; by default one per document for lists up to rerank.full_documents, and rerank.share of longer lists
+             * @default null
+             */
+            budget?: number | "auto" | null;
+            /**
+             * K
+             * @description with a budget: find the k best as a set; by default calls go to the order of all
+             * @default null
+             */
+            k?: number | null;
+            /**
+             * Min Relevance
+             * @description leave out results with a lower score, known or expected
+             * @default null
+             */
+            min_relevance?: number | null;
+            /**
+             * @description true: no two results with the same text. The name of a field of the documents, which are then objects: the best result for each of its values. An object: as many as it says
+             * @default null
+             */
+            distinct?: boolean | string | components["schemas"]["Distinct"] | null;
+            /**
+             * Calibration
+             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @default null
+             */
+            calibration?: string | false | null;
+            /**
+             * Instruction
+             * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
+             * @default null
+             */
+            instruction?: string | null;
+            /**
+             * Deadline Ms
+             * @description from the arrival of the request
+             * @default null
+             */
+            deadline_ms?: number | null;
+            /**
+             * On Failure
+             * @description if not all scores can be had: answer with an error, or with expected scores for the rest
+             * @default error
+             * @enum {string}
+             */
+            on_failure?: "error" | "degrade";
+            /**
+             * Query
+             * @description the information need, in plain words
+             */
+            query: string;
+            /**
+             * Documents
+             * @description one or more texts, or objects with a 'text' or with the rank_fields
+             */
+            documents: (string | {
+                [key: string]: unknown;
+            })[];
+            /**
+             * Model
+             * @description may name a policy; else ignored, as the service has one model
+             * @default null
+             */
+            model?: string | null;
+            /**
+             * Top N
+             * @description how many results to return; null and 0: all
+             * @default null
+             */
+            top_n?: number | null;
+            /**
+             * Top K
+             * @description Voyage's name for top_n
+             * @default null
+             */
+            top_k?: number | null;
+            /**
+             * Truncation
+             * @description Voyage's: false: texts that are too long for the model are an error; they are cut by default
+             * @default null
+             */
+            truncation?: boolean | null;
+            /**
+             * Return Documents
+             * @description return each document with its result
+             * @default null
+             */
+            return_documents?: boolean | null;
+            /**
+             * Rank Fields
+             * @description for documents that are objects: the fields to read, in this order
+             * @default null
+             */
+            rank_fields?: string[] | null;
+            /**
+             * Max Tokens Per Doc
+             * @description the most tokens to read of a document, at four characters a token
+             * @default null
+             */
+            max_tokens_per_doc?: number | null;
+            /**
+             * Max Chunks Per Doc
+             * @description ignored: only the beginning of a document is read
+             * @default null
+             */
+            max_chunks_per_doc?: number | null;
+            /**
+             * Raw Scores
+             * @description return log-odds instead of scores in [0, 1]
+             * @default null
+             */
+            raw_scores?: boolean | null;
+            /**
+             * Use Activation
+             * @description vLLM's name for it: false is the same as raw_scores true
+             * @default null
+             */
+            use_activation?: boolean | null;
+        };
     };
     responses: never;
     parameters: never;
@@ -2742,6 +3190,10 @@ export type IndexList = components['schemas']['IndexList'];
 export type Kept = components['schemas']['Kept'];
 export type LanguageModelUsage = components['schemas']['LanguageModelUsage'];
 export type Meta = components['schemas']['Meta'];
+export type MixedbreadAnswer = components['schemas']['MixedbreadAnswer'];
+export type MixedbreadRank = components['schemas']['MixedbreadRank'];
+export type ModelCard = components['schemas']['ModelCard'];
+export type Models = components['schemas']['Models'];
 export type NimAnswer = components['schemas']['NimAnswer'];
 export type NimError = components['schemas']['NimError'];
 export type NimRank = components['schemas']['NimRank'];
@@ -2773,6 +3225,7 @@ export type DocumentsRequest = components['schemas']['DocumentsRequest'];
 export type InfinityRequest = components['schemas']['InfinityRequest'];
 export type Judgment = components['schemas']['Judgment'];
 export type Judgments = components['schemas']['Judgments'];
+export type MixedbreadRequest = components['schemas']['MixedbreadRequest'];
 export type NimQuery = components['schemas']['NimQuery'];
 export type NimRequest = components['schemas']['NimRequest'];
 export type NimText = components['schemas']['NimText'];
@@ -2786,6 +3239,7 @@ export type TeiRequest = components['schemas']['TeiRequest'];
 export type UploadProgress = components['schemas']['UploadProgress'];
 export type UploadedDocument = components['schemas']['UploadedDocument'];
 export type VectorBlock = components['schemas']['VectorBlock'];
+export type VoyageRequest = components['schemas']['VoyageRequest'];
 export type $defs = Record<string, never>;
 export interface operations {
     select_select_post: {
@@ -2983,6 +3437,67 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TeiError"];
+                };
+            };
+        };
+    };
+    models_v1_models_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Models"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Too Many Requests */
+            429: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
                 };
             };
         };
@@ -3607,6 +4122,161 @@ export interface operations {
             };
         };
     };
+    rerank_voyage_v1_rerank_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["VoyageRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankAnswer"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Request Timeout */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Unsupported Media Type */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Failed Dependency */
+            424: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Too Many Requests */
+            429: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Bad Gateway */
+            502: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Gateway Timeout */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+        };
+    };
     rerank_v1_ranking_post: {
         parameters: {
             query?: never;
@@ -3758,6 +4428,161 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["NimError"];
+                };
+            };
+        };
+    };
+    rerank_v1_reranking_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DocumentsRequest"] | components["schemas"]["NimRequest"] | components["schemas"]["MixedbreadRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankAnswer"] | components["schemas"]["NimAnswer"] | components["schemas"]["MixedbreadAnswer"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"] | components["schemas"]["NimError"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"] | components["schemas"]["NimError"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"] | components["schemas"]["NimError"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"] | components["schemas"]["NimError"];
+                };
+            };
+            /** @description Request Timeout */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"] | components["schemas"]["NimError"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"] | components["schemas"]["NimError"];
+                };
+            };
+            /** @description Unsupported Media Type */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"] | components["schemas"]["NimError"];
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"] | components["schemas"]["NimError"];
+                };
+            };
+            /** @description Failed Dependency */
+            424: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"] | components["schemas"]["NimError"];
+                };
+            };
+            /** @description Too Many Requests */
+            429: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"] | components["schemas"]["NimError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"] | components["schemas"]["NimError"];
+                };
+            };
+            /** @description Bad Gateway */
+            502: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"] | components["schemas"]["NimError"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"] | components["schemas"]["NimError"];
+                };
+            };
+            /** @description Gateway Timeout */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"] | components["schemas"]["NimError"];
                 };
             };
         };

@@ -58,6 +58,11 @@ class Policies:
                     raise InvalidConfiguration(f"policies.{name}.for_keys: there is no key named {key!r}")
                 self._of_key[key] = self._named[name]
 
+    @property
+    def names(self) -> list[str]:
+        """Of all policies."""
+        return sorted(self._named)
+
     def of(self, caller: str, path: str | None = None, model: object = None) -> Policy:
         """Return the policy that the path names, else the one that `model` names, else that of the caller's key.
 
@@ -73,7 +78,7 @@ class Policies:
         if path is not None:
             policy = self._named.get(path)
             if policy is None:
-                raise UnknownPolicy(f"there is no policy {path!r}; there is {', '.join(sorted(self._named))}")
+                raise UnknownPolicy(f"there is no policy {path!r}; there is {', '.join(self.names)}")
         policy = policy or self._of_key.get(caller) or self._named[DEFAULT]
         if percent is not None and not 0 < float(percent) <= 100:
             raise InvalidInput(f"model: the share in {text[:100]!r} is not above 0 and at most 100 %")

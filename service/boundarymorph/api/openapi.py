@@ -11,7 +11,8 @@ from pydantic.json_schema import models_json_schema
 
 from boundarymorph.api.judgment_schemas import Judgments
 from boundarymorph.api.problems import MEDIA_TYPE
-from boundarymorph.api.rerank.documents import CohereV2Request, DocumentsRequest, InfinityRequest
+from boundarymorph.api.rerank.documents import CohereV2Request, DocumentsRequest, InfinityRequest, VoyageRequest
+from boundarymorph.api.rerank.mixedbread import MixedbreadRequest
 from boundarymorph.api.rerank.nim import NimRequest
 from boundarymorph.api.rerank.tei import TeiRequest
 from boundarymorph.api.schemas import (
@@ -35,7 +36,15 @@ REFUSAL_HEADERS = {
     503: _SECONDS,
 }
 REFERENCE = "#/components/schemas/{model}"
-RERANKING = (DocumentsRequest, CohereV2Request, InfinityRequest, TeiRequest, NimRequest)
+RERANKING = (
+    DocumentsRequest,
+    CohereV2Request,
+    InfinityRequest,
+    VoyageRequest,
+    TeiRequest,
+    NimRequest,
+    MixedbreadRequest,
+)
 PARSED_BY_ROUTES = (
     SelectRequest,
     ScoreRequest,

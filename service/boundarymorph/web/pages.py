@@ -21,10 +21,17 @@ SWAGGER_UI = ("swagger-ui-bundle.js", "swagger-ui.css")  # in a package that fol
 
 
 def playground(settings: Settings) -> APIRouter:
-    """Return the routes of the playground; none if the settings turn it off."""
+    """Return the routes of the playground, to which / leads; none if the settings turn it off."""
     if not settings.playground:
         return APIRouter()
-    return _page("playground", tuple(STATIC / "vendor" / name for name in CHARTS))
+    routes = APIRouter(include_in_schema=False)
+    routes.include_router(_page("playground", tuple(STATIC / "vendor" / name for name in CHARTS)))
+
+    async def entrance() -> Response:
+        return RedirectResponse("playground")
+
+    routes.add_api_route("/", entrance)
+    return routes
 
 
 def docs() -> APIRouter:

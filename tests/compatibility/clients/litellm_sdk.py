@@ -31,6 +31,7 @@ BASES = {  # by provider, where its API is under the service's URL
     "huggingface": "",
     "infinity": "/infinity",
     "nvidia_nim/ranking": "",
+    "voyage": "/voyage/v1/rerank",
 }
 ENDPOINTS = {
     "cohere": "POST /v1/rerank",
@@ -39,6 +40,7 @@ ENDPOINTS = {
     "huggingface": "POST /rerank",
     "infinity": "POST /infinity/rerank",
     "nvidia_nim/ranking": "POST /v1/ranking",
+    "voyage": "POST /voyage/v1/rerank",
 }
 
 
@@ -85,6 +87,18 @@ def version_2(servers: Servers) -> None:
 def exceptions_by_status(servers: Servers) -> None:
     raised(exceptions.BadRequestError, lambda: rerank("cohere", servers, documents=TOO_MANY), "50 documents: 51")
     raised(exceptions.AuthenticationError, lambda: rerank("cohere", servers, api_key="wrong"))
+
+
+@check(PACKAGE, "POST /v1/rerank", "cohere/, jina_ai/, voyage/: a cost, by the price that the operator gives a model")
+def costs(servers: Servers) -> None:
+    for provider, price in (
+        ("cohere", {"input_cost_per_query": 0.002}),
+        ("jina_ai", {"input_cost_per_token": 1e-6}),
+        ("voyage", {"input_cost_per_token": 1e-6}),
+    ):
+        litellm.register_model({f"{provider}/any": {"mode": "rerank", "litellm_provider": provider, **price}})
+        cost = litellm.completion_cost(rerank(provider, servers), model=f"{provider}/any", call_type="rerank")
+        assert cost > 0, (provider, cost)
 
 
 @contextmanager

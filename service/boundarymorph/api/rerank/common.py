@@ -158,6 +158,23 @@ class Diagnostics(BaseModel):
     warnings: list[str] = Field(description="what a caller should know, in words")
 
 
+class ModelCard(BaseModel):
+    """What a request may name as its `model`."""
+
+    id: str = Field(description="its name")
+    object: Literal["model"] = Field("model", description="model")
+    created: int = Field(0, description="unknown: 0")
+    owned_by: Literal["boundarymorph"] = Field("boundarymorph", description="boundarymorph")
+    capabilities: list[str] = Field(["rerank"], description="rerank")
+
+
+class Models(BaseModel):
+    """The cross-encoder and the policies, in the format of OpenAI's API."""
+
+    object: Literal["list"] = Field("list", description="list")
+    data: list[ModelCard] = Field(description="the cross-encoder first")
+
+
 class TokenUsage(BaseModel):
     """Tokens that the cross-encoder read, estimated at four characters each."""
 

@@ -1,4 +1,4 @@
-"""The dialect of Cohere, and of Jina, Infinity and vLLM, which share its paths: `documents` to `results`."""
+"""The dialect of Cohere, and of Jina, Infinity, vLLM and Voyage, which share its paths: `documents` to `results`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LaxBool = Annotated[bool, Field(strict=False)]  # some clients send "true"
 
 
 class DocumentsRequest(RerankRequest):
-    """A request in the format of Cohere (v1 and v2), Jina, Infinity or vLLM."""
+    """A request in the format of Cohere (v1 and v2), Jina, Infinity, vLLM or Voyage."""
 
     query: str = Field(min_length=1, pattern=r"\S", description="the information need, in plain words")
     documents: Array[str | dict[str, Any]] = Field(
@@ -38,6 +38,10 @@ class DocumentsRequest(RerankRequest):
     )
     model: str | None = Field(None, description="may name a policy; else ignored, as the service has one model")
     top_n: int | None = Field(None, ge=0, description="how many results to return; null and 0: all")
+    top_k: int | None = Field(None, ge=1, description="Voyage's name for top_n")
+    truncation: bool | None = Field(
+        None, description="Voyage's: false: texts that are too long for the model are an error; they are cut by default"
+    )
     return_documents: LaxBool | None = Field(None, description="return each document with its result")
     rank_fields: Array[str] | None = Field(
         None, max_length=64, description="for documents that are objects: the fields to read, in this order"
@@ -59,18 +63,29 @@ class DocumentsRequest(RerankRequest):
         fields = list(dict.fromkeys(self.rank_fields or [TEXT]))
         return Wanted(
             self.query,
-            [_text(document, number, fields)[:longest] for number, document in enumerate(self.documents)],
-            top_n=self.top_n,
+            [
+                text_of(document, f"documents.{number}", fields)[:longest]
+                for number, document in enumerate(self.documents)
+            ],
+            top_n=self.top_n or self.top_k,
+            cut=self.truncation is not False,
             ignored=self._ignored(),
             objects=[{} if isinstance(document, str) else document for document in self.documents],
         )
 
+    @property
+    def _voyage(self) -> bool:
+        """Whether this is from a client of Voyage, as far as its fields tell."""
+        return self.top_k is not None or self.truncation is not None
+
     def answer(self, ranking: Ranking) -> RerankAnswer:
+        results = [self._result(ranked) for ranked in ranking.results]
         return RerankAnswer(
             id=ranking.id,
             model=ranking.model,
             created=int(time.time()),
-            results=[self._result(ranked) for ranked in ranking.results],
+            results=results,
+            data=results if self._voyage else None,
             meta=Meta(
                 api_version=ApiVersion(version=self.api_version),
                 billed_units=BilledUnits(search_units=math.ceil(len(self.documents) / DOCUMENTS_A_UNIT)),
@@ -89,8 +104,12 @@ class DocumentsRequest(RerankRequest):
 
     def _document(self, index: int) -> dict[str, Any] | str:
         document = self.documents[index]
-        if self._bare or self.raw_scores is not None:
-            return document if isinstance(document, str) else _text(document, index, self.rank_fields or [TEXT])
+        if self._bare or self._voyage or self.raw_scores is not None:
+            return (
+                document
+                if isinstance(document, str)
+                else text_of(document, f"documents.{index}", self.rank_fields or [TEXT])
+            )
         return {TEXT: document} if isinstance(document, str) else document
 
     def _ignored(self) -> Sequence[str]:
@@ -117,13 +136,21 @@ class InfinityRequest(DocumentsRequest):
     _bare: ClassVar[bool] = True
 
 
+class VoyageRequest(DocumentsRequest):
+    """A request of Voyage, answered in its format whatever fields it has."""
+
+    @property
+    def _voyage(self) -> bool:
+        return True
+
+
 class RerankResult(BaseModel):
     """One document."""
 
     index: int = Field(description="of the document in the request, from 0")
     relevance_score: float = Field(description="in [0, 1], the cross-encoder's or expected; log-odds with raw_scores")
     document: dict[str, Any] | str | None = Field(
-        None, description="with return_documents; Infinity's is the bare text"
+        None, description="with return_documents; Infinity's and Voyage's is the bare text"
     )
     group: Any = Field(None, description="with 'distinct' by a field: its value, if the document has one")
 
@@ -164,8 +191,9 @@ class RerankAnswer(BaseModel):
     model: str = Field(description="the cross-encoder, with everything that its scores depend on")
     created: int = Field(description="seconds since 1970")
     results: list[RerankResult] = Field(description="best first; equal scores in the order of the request")
+    data: list[RerankResult] | None = Field(None, description="the same, for clients of Voyage")
     meta: Meta = Field(description="for clients of Cohere")
-    usage: TokenUsage = Field(description="for clients of Jina, Infinity and vLLM")
+    usage: TokenUsage = Field(description="for clients of Jina, Infinity, vLLM and Voyage")
     boundarymorph: Diagnostics = Field(description="how the ranking was made")
 
 
@@ -189,17 +217,18 @@ def refusal(problem: Problem) -> tuple[int, Mapping[str, Any]]:
 
 COHERE_V1 = Dialect("documents", DocumentsRequest, RerankAnswer, RerankError, refusal)
 COHERE_V2 = Dialect("documents", CohereV2Request, RerankAnswer, RerankError, refusal)
+VOYAGE = Dialect("documents", VoyageRequest, RerankAnswer, RerankError, refusal)
 INFINITY = Dialect("documents", InfinityRequest, RerankAnswer, RerankError, refusal)
 
 
-def _text(document: str | Mapping[str, Any], number: int, fields: Sequence[str]) -> str:
-    """Return the text of a document: for an object its fields, one per line."""
+def text_of(document: str | Mapping[str, Any], place: str, fields: Sequence[str]) -> str:
+    """Return the text of a document: for an object its fields, one per line. Raises InvalidInput."""
     if isinstance(document, str):
         return document
     found = [_plain(document[field]) for field in fields if document.get(field) is not None]
     if not found:
         raise InvalidInput(
-            f"documents.{number}: the object has no {' or '.join(map(repr, fields))}; name what is to be read of it in "
+            f"{place}: the object has no {' or '.join(map(repr, fields))}; name what is to be read of it in "
             "'rank_fields'"
         )
     return "\n".join(found)

@@ -16,8 +16,8 @@ from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
 from boundarymorph.api import openapi, problems
 from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, SelectingOf, permitted
-from boundarymorph.api.rerank import documents, nim, tei
-from boundarymorph.api.rerank.common import Dialect, RerankRequest, Wanted, unknown_fields
+from boundarymorph.api.rerank import documents, mixedbread, nim, tei
+from boundarymorph.api.rerank.common import Dialect, ModelCard, Models, RerankRequest, Wanted, unknown_fields
 from boundarymorph.api.rerank.core import ranking_of, task_of
 from boundarymorph.api.select import STATUS_HEADER, selected
 from boundarymorph.errors import InvalidInput
@@ -32,13 +32,14 @@ ROUTES: Mapping[str, tuple[Dialect, ...]] = {
     "/v2/rerank": (documents.COHERE_V2,),
     "/rerank": (documents.COHERE_V1, tei.TEI),
     "/infinity/rerank": (documents.INFINITY,),
+    "/voyage/v1/rerank": (documents.VOYAGE,),
     "/v1/ranking": (nim.NIM,),
-    "/reranking": (documents.COHERE_V1, nim.NIM),
-    "/v1/reranking": (documents.COHERE_V1, nim.NIM),
+    "/reranking": (documents.COHERE_V1, nim.NIM, mixedbread.MIXEDBREAD),
+    "/v1/reranking": (documents.COHERE_V1, nim.NIM, mixedbread.MIXEDBREAD),
 }
 WARNINGS_HEADER = "X-BoundaryMORPH-Warnings"
 BY_POLICY = "/p/{policy}"
-ALIASES = {"/reranking", "/v1/reranking"}  # of documented routes
+ALIASES = {"/reranking"}  # of documented routes
 REFUSED = (400, 401, 403, 404, 408, 413, 415, 422, 424, 429, 500, 502, 503, 504)
 router = APIRouter(tags=["reranking"])
 
@@ -98,6 +99,20 @@ async def info(access: AccessOf, caller: CallerOf, parts: BuiltOf) -> tei.TeiInf
         max_batch_tokens=longest if model is None else max(longest, model.batch_tokens),
         max_client_batch_size=settings.limits.pool,
     )
+
+
+@router.get(f"{BY_POLICY}/v1/models", include_in_schema=False)
+@router.get("/models", include_in_schema=False)
+@router.get(
+    "/v1/models",
+    summary="List what `model` may name",
+    dependencies=[Depends(speaking(documents.COHERE_V1))],
+    responses={status: {"model": documents.RerankError} for status in (401, 403, 429, 503)},
+)
+async def models(access: AccessOf, caller: CallerOf, parts: BuiltOf) -> Models:
+    """Return the cross-encoder, which answers whatever `model` is, and the policies."""
+    names = [parts.scorer.name, *access.policies.names]
+    return Models(data=[ModelCard(id=name) for name in names])
 
 
 async def _read(
