@@ -212,6 +212,11 @@ class TestIndexes:
         for n, id in enumerate(ids):
             document = await client.get_document("own", id)
             assert (document.id, document.text, document.metadata) == (id, f"unit {id}", {"n": n})
+        first = await client.list_documents("own", limit=3)
+        rest = await client.list_documents("own", after=first.next or "")
+        assert [found.id for found in [*first.documents, *rest.documents]] == sorted(ids) and rest.next is None
+        statistics = await client.index_statistics("own")
+        assert (statistics.count, statistics.sampled, statistics.fields["n"].values) == (4, 4, 4)
         await client.delete_document("own", "..")
         with pytest.raises(bm.UnknownDocument):
             await client.delete_document("own", "..")

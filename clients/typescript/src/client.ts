@@ -11,6 +11,8 @@ import type {
   RoundEvent,
   SelectResponse,
   StoredDocument,
+  DocumentPage,
+  IndexStatistics,
   UploadReport,
 } from "./schema.ts";
 
@@ -118,6 +120,17 @@ export class Client {
     } catch (error) {
       throw failure === undefined ? error : failure.error;
     }
+  }
+
+  /** Those whose ids come after this one, in the order of their ids. Throws UnknownIndex. */
+  async listDocuments(index: string, after = "", limit = 100, options: CallOptions = {}): Promise<DocumentPage> {
+    const query = new URLSearchParams({ limit: String(limit), ...(after ? { after } : {}) });
+    return this.#json({ method: "GET", path: `${path(index, "documents")}?${query}`, ...options });
+  }
+
+  /** Its description, with what a sample of its documents looks like. Throws UnknownIndex. */
+  async indexStatistics(name: string, options: CallOptions = {}): Promise<IndexStatistics> {
+    return this.#json({ method: "GET", path: path(name, "stats"), ...options });
   }
 
   /** Throws UnknownIndex or UnknownDocument. */

@@ -43,6 +43,8 @@ export type {
   SelectedDocument,
   SelectResponse as Selection,
   StoredDocument,
+  DocumentPage,
+  IndexStatistics,
   UploadedDocument,
   UploadReport,
   Usage,

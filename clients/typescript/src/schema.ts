@@ -268,7 +268,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get?: never;
+        /**
+         * List documents
+         * @description Return a page of documents in the order of their ids. Between two pages others may write.
+         */
+        get: operations["list_documents_indexes__name__documents_get"];
         put?: never;
         /**
          * Add or replace documents
@@ -283,6 +287,26 @@ export interface paths {
          * @description Searches that begin after the answer do not find the documents.
          */
         delete: operations["delete_documents_indexes__name__documents_delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/indexes/{name}/stats": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Describe an index and a sample of it
+         * @description Return its description, with the lengths and the metadata of a sample of its documents.
+         */
+        get: operations["statistics_indexes__name__stats_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -659,6 +683,22 @@ export interface components {
             warnings: string[];
         };
         /**
+         * DocumentPage
+         * @description Documents of an index in the order of their ids.
+         */
+        DocumentPage: {
+            /**
+             * Documents
+             * @description of this page
+             */
+            documents: components["schemas"]["StoredDocument"][];
+            /**
+             * Next
+             * @description the 'after' of the next page; null for the last one
+             */
+            next: string | null;
+        };
+        /**
          * ExplainedCall
          * @description One call: the document that was scored, why it was chosen, and its score.
          */
@@ -737,6 +777,27 @@ export interface components {
              * @description in the order in which they were chosen
              */
             calls: components["schemas"]["ExplainedCall"][];
+        };
+        /**
+         * FieldStatistics
+         * @description A field of the metadata, as far as a sample tells.
+         */
+        FieldStatistics: {
+            /**
+             * Documents
+             * @description of the sample that have it
+             */
+            documents: number;
+            /**
+             * Values
+             * @description different ones in the sample
+             */
+            values: number;
+            /**
+             * Examples
+             * @description of its values, at most five
+             */
+            examples: unknown[];
         };
         /**
          * Health
@@ -820,6 +881,78 @@ export interface components {
              * @default []
              */
             unreadable?: components["schemas"]["UnreadableIndex"][];
+        };
+        /**
+         * IndexStatistics
+         * @description An index, and what some of its documents look like.
+         */
+        IndexStatistics: {
+            /**
+             * Name
+             * @description as in the URLs of its routes
+             */
+            name: string;
+            /**
+             * Count
+             * @description documents
+             */
+            count: number;
+            /**
+             * Dimension
+             * @description of its vectors; 0 if it has none
+             */
+            dimension: number;
+            /**
+             * Encoder
+             * @description null for an index with vectors of your own, or without vectors
+             */
+            encoder: string | null;
+            /**
+             * Created
+             * @description UTC, ISO 8601
+             */
+            created: string;
+            /**
+             * Bytes
+             * @description on disk
+             */
+            bytes: number;
+            /**
+             * Kind
+             * @description how it is searched: flat, ivf, words; in Milvus flat or hnsw
+             */
+            kind: string;
+            /**
+             * Metric
+             * @description vectors are normalised to unit length
+             * @default cosine
+             * @constant
+             */
+            metric?: "cosine";
+            /** @description null if it is searched exactly */
+            structure?: components["schemas"]["StructureDescription"] | null;
+            /**
+             * Sampled
+             * @description documents looked at: the first ones by id
+             */
+            sampled: number;
+            /**
+             * Characters Mean
+             * @description of title and text in the sample; 0 if it is empty
+             */
+            characters_mean: number;
+            /**
+             * Characters Most
+             * @description the same of the longest one
+             */
+            characters_most: number;
+            /**
+             * Fields
+             * @description of the metadata in the sample, the most frequent ones
+             */
+            fields: {
+                [key: string]: components["schemas"]["FieldStatistics"];
+            };
         };
         /**
          * Kept
@@ -3181,12 +3314,15 @@ export type BilledUnits = components['schemas']['BilledUnits'];
 export type DeleteReport = components['schemas']['DeleteReport'];
 export type Deleted = components['schemas']['Deleted'];
 export type Diagnostics = components['schemas']['Diagnostics'];
+export type DocumentPage = components['schemas']['DocumentPage'];
 export type ExplainedCall = components['schemas']['ExplainedCall'];
 export type ExplainedPool = components['schemas']['ExplainedPool'];
 export type ExplainedRound = components['schemas']['ExplainedRound'];
+export type FieldStatistics = components['schemas']['FieldStatistics'];
 export type Health = components['schemas']['Health'];
 export type IndexDescription = components['schemas']['IndexDescription'];
 export type IndexList = components['schemas']['IndexList'];
+export type IndexStatistics = components['schemas']['IndexStatistics'];
 export type Kept = components['schemas']['Kept'];
 export type LanguageModelUsage = components['schemas']['LanguageModelUsage'];
 export type Meta = components['schemas']['Meta'];
@@ -4950,6 +5086,93 @@ export interface operations {
             };
         };
     };
+    list_documents_indexes__name__documents_get: {
+        parameters: {
+            query?: {
+                /** @description the id after which the page begins */
+                after?: string;
+                /** @description documents in a page */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                /** @description name of the index */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DocumentPage"];
+                };
+            };
+            /** @description Problem details */
+            401: {
+                headers: {
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            429: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            503: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     upsert_documents_indexes__name__documents_post: {
         parameters: {
             query?: {
@@ -5150,6 +5373,88 @@ export interface operations {
             };
             /** @description Problem details */
             415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            429: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            503: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    statistics_indexes__name__stats_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description name of the index */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["IndexStatistics"];
+                };
+            };
+            /** @description Problem details */
+            401: {
+                headers: {
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -23,8 +23,10 @@ from boundarymorph.api.schemas import (
     CreateIndex,
     DeleteDocuments,
     DeleteReport,
+    DocumentPage,
     IndexDescription,
     IndexList,
+    IndexStatistics,
     StoredDocument,
     UploadReport,
 )
@@ -163,5 +165,11 @@ _route(
     (404, 413, 422),
     openapi.body(DeleteDocuments),
 )
+PAGE = [
+    {"name": "after", "in": "query", "schema": {"type": "string", "default": ""}},
+    {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": 1_000, "default": 100}},
+]
+_route("GET", "/{name}/documents", Scope.SELECT, "List documents", DocumentPage, (404, 422), query=PAGE)
+_route("GET", "/{name}/stats", Scope.SELECT, "Describe an index and a sample of it", IndexStatistics, (404, 422))
 _route("GET", "/{name}/documents/{id:text}", Scope.SELECT, "Read a document", StoredDocument, (404, 422))
 _route("DELETE", "/{name}/documents/{id:text}", Scope.WRITE, "Delete a document", DeleteReport, (404, 422))

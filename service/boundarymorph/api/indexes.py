@@ -6,8 +6,9 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
+import orjson
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
@@ -26,15 +27,18 @@ from boundarymorph.api.schemas import (
     CreateIndex,
     DeleteDocuments,
     DeleteReport,
+    DocumentPage,
+    FieldStatistics,
     IndexDescription,
     IndexList,
+    IndexStatistics,
     StoredDocument,
     UploadProgress,
     UploadReport,
 )
 from boundarymorph.errors import PROBLEM_TYPE, BoundaryMorphError, InvalidInput, LimitExceeded
 from boundarymorph.inference.executors import Run
-from boundarymorph.retrieval.catalog import WORDS, Catalog, IndexInfo, UnreadableIndex
+from boundarymorph.retrieval.catalog import WORDS, Catalog, IndexInfo, Paged, UnreadableIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.ingestion import BATCH_BYTES, IngestReport, ingesting
@@ -44,6 +48,9 @@ from boundarymorph.telemetry import metrics
 
 router = APIRouter(prefix="/indexes", tags=["indexes"])
 READ, WRITE, ADMIN = ([Depends(allowed(scope))] for scope in (Scope.SELECT, Scope.WRITE, Scope.ADMIN))
+MOST_LISTED = 1_000  # documents in a page
+SAMPLE, FIELDS, EXAMPLES = 1_000, 64, 5  # documents, their fields, and values of each, in the statistics of an index
+EXAMPLE_BYTES = 200  # of a value that is shown
 PROGRESS_SECONDS, PROGRESS_SHARE = 1.0, 0.01
 
 
@@ -148,6 +155,34 @@ async def delete_documents(name: str, request: Request, access: AccessOf, indexe
     return DeleteReport(deleted=await bodies.while_connected(request, deleting))
 
 
+@router.get("/{name}/documents", dependencies=READ, summary="List documents", responses=openapi.problems(404, 422, 503))
+async def list_documents(
+    name: str,
+    access: AccessOf,
+    indexes: IndexesOf,
+    after: Annotated[str, Query(description="the id after which the page begins")] = "",
+    limit: Annotated[int, Query(ge=1, le=MOST_LISTED, description="documents in a page")] = 100,
+) -> DocumentPage:
+    """Return a page of documents in the order of their ids. Between two pages others may write."""
+    found = await access.work.read.run(_page, indexes.catalog, name, after, limit + 1)
+    documents = [
+        StoredDocument(id=each.id, text=each.text, title=each.title, metadata=dict(each.metadata))
+        for each in found[:limit]
+    ]
+    return DocumentPage(documents=documents, next=documents[-1].id if len(found) > limit else None)
+
+
+@router.get(
+    "/{name}/stats",
+    dependencies=READ,
+    summary="Describe an index and a sample of it",
+    responses=openapi.problems(404, 422, 503),
+)
+async def statistics(name: str, access: AccessOf, indexes: IndexesOf) -> IndexStatistics:
+    """Return its description, with the lengths and the metadata of a sample of its documents."""
+    return await access.work.read.run(_statistics, indexes.catalog, name)
+
+
 @router.get(
     "/{name}/documents/{id:text}",
     dependencies=READ,
@@ -173,6 +208,37 @@ async def delete_document(name: str, id: str, access: AccessOf, indexes: Indexes
     if not await access.work.write.run(_delete, indexes.catalog, name, [id]):
         raise UnknownDocument(f"the index {name!r} holds no document {id!r}")
     return DeleteReport(deleted=1)
+
+
+def _page(catalog: Catalog, name: str, after: str, most: int) -> Sequence[Document]:
+    index = catalog.get(name)
+    if not isinstance(index, Paged):
+        raise InvalidInput(f"the documents of {name!r} can be listed only where they are kept, not here")
+    return index.page(after, most)
+
+
+def _statistics(catalog: Catalog, name: str) -> IndexStatistics:
+    index = catalog.get(name)
+    sample = index.page("", SAMPLE) if isinstance(index, Paged) else ()
+    values: dict[str, list[Any]] = {}
+    for document in sample:
+        for field, value in document.metadata.items():
+            values.setdefault(field, []).append(value)
+    most = sorted(values, key=lambda field: (-len(values[field]), field))[:FIELDS]
+    lengths = [len(document.text) + len(document.title or "") for document in sample]
+    return IndexStatistics(
+        **_description(catalog.describe(name)).model_dump(),
+        sampled=len(sample),
+        characters_mean=sum(lengths) / max(1, len(lengths)),
+        characters_most=max(lengths, default=0),
+        fields={field: _field(values[field]) for field in most},
+    )
+
+
+def _field(values: Sequence[Any]) -> FieldStatistics:
+    different = {orjson.dumps(value, option=orjson.OPT_SORT_KEYS): value for value in values}
+    short = [value for written, value in different.items() if len(written) <= EXAMPLE_BYTES]
+    return FieldStatistics(documents=len(values), values=len(different), examples=short[:EXAMPLES])
 
 
 def _document(catalog: Catalog, name: str, id: str) -> Document | None:

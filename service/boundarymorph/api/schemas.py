@@ -161,6 +161,30 @@ class StoredDocument(BaseModel):
     metadata: dict[str, Any] = Field(description="as it was uploaded")
 
 
+class DocumentPage(BaseModel):
+    """Documents of an index in the order of their ids."""
+
+    documents: list[StoredDocument] = Field(description="of this page")
+    next: str | None = Field(description="the 'after' of the next page; null for the last one")
+
+
+class FieldStatistics(BaseModel):
+    """A field of the metadata, as far as a sample tells."""
+
+    documents: int = Field(description="of the sample that have it")
+    values: int = Field(description="different ones in the sample")
+    examples: list[Any] = Field(description="of its values, at most five")
+
+
+class IndexStatistics(IndexDescription):
+    """An index, and what some of its documents look like."""
+
+    sampled: int = Field(description="documents looked at: the first ones by id")
+    characters_mean: float = Field(description="of title and text in the sample; 0 if it is empty")
+    characters_most: int = Field(description="the same of the longest one")
+    fields: dict[str, FieldStatistics] = Field(description="of the metadata in the sample, the most frequent ones")
+
+
 class UploadProblem(BaseModel):
     """A skipped line of an upload, or position in its array, counted from 1, and the reason."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,6 +150,14 @@ class Index(Protocol):
 
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
         """Return fingerprints of what is stored under these ids, without unknown ones."""
+
+
+@runtime_checkable
+class Paged(Index, Protocol):
+    """An index whose documents have an order in which they can be read."""
+
+    def page(self, after: str, most: int) -> Sequence[Document]:
+        """Return the first documents, at most so many, whose ids come after this one, in the order of their ids."""
 
 
 class Catalog(Protocol):

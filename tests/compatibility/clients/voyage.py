@@ -45,7 +45,7 @@ def refusals(servers: Servers) -> None:
     assert len(rerank(servers, documents=long).results) == 1
     raised(error.InvalidRequestError, lambda: rerank(servers, documents=TOO_MANY), "50 documents: 51")
     raised(error.AuthenticationError, lambda: rerank(servers, key="wrong"))
-    raised(error.VoyageError, lambda: rerank(servers, servers.away), "no scorer")
+    raised(error.ServiceUnavailableError, lambda: rerank(servers, servers.away))
     raised(error.VoyageError, lambda: rerank(servers, servers.late), "deadline")
 
 

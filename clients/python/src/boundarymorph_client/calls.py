@@ -14,8 +14,10 @@ from pydantic import BaseModel, ValidationError
 from boundarymorph_client import bodies, errors
 from boundarymorph_client.models import (
     DeleteReport,
+    DocumentPage,
     IndexDescription,
     IndexList,
+    IndexStatistics,
     Ready,
     Selection,
     SelectOptions,
@@ -112,6 +114,15 @@ def upload(
 
 def get_document(index: str, id: str) -> Call[StoredDocument]:
     return Call(method="GET", path=_path(index, "documents", id), read=_reading(StoredDocument))
+
+
+def list_documents(index: str, after: str, limit: int) -> Call[DocumentPage]:
+    parameters = {"limit": str(limit)} | ({"after": after} if after else {})
+    return Call(method="GET", path=_path(index, "documents"), read=_reading(DocumentPage), parameters=parameters)
+
+
+def index_statistics(name: str) -> Call[IndexStatistics]:
+    return Call(method="GET", path=_path(name, "stats"), read=_reading(IndexStatistics))
 
 
 def delete_document(index: str, id: str) -> Call[None]:

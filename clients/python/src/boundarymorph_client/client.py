@@ -15,7 +15,9 @@ from boundarymorph_client.calls import Call
 from boundarymorph_client.events import Events
 from boundarymorph_client.models import (
     DeleteReport,
+    DocumentPage,
     IndexDescription,
+    IndexStatistics,
     Ready,
     Round,
     Selection,
@@ -108,6 +110,14 @@ class Client:
     def get_document(self, index: str, id: str) -> StoredDocument:
         """Raises UnknownIndex or UnknownDocument."""
         return self._result(calls.get_document(index, id))
+
+    def list_documents(self, index: str, *, after: str = "", limit: int = 100) -> DocumentPage:
+        """Those whose ids come after this one, in the order of their ids. Raises UnknownIndex."""
+        return self._result(calls.list_documents(index, after, limit))
+
+    def index_statistics(self, name: str) -> IndexStatistics:
+        """Its description, with what a sample of its documents looks like. Raises UnknownIndex."""
+        return self._result(calls.index_statistics(name))
 
     def delete_document(self, index: str, id: str) -> None:
         """Raises UnknownIndex or UnknownDocument."""

@@ -274,6 +274,30 @@ class StoredDocument(Answer):
     metadata: dict[str, Any]
 
 
+class DocumentPage(Answer):
+    """Documents in the order of their ids. next: the `after` of the next page, None at the end."""
+
+    documents: list[StoredDocument]
+    next: str | None
+
+
+class FieldStatistics(Answer):
+    """A field of the metadata in a sample of documents."""
+
+    documents: int
+    values: int
+    examples: list[Any]
+
+
+class IndexStatistics(IndexDescription):
+    """An index, and what a sample of its documents looks like."""
+
+    sampled: int
+    characters_mean: float
+    characters_most: int
+    fields: dict[str, FieldStatistics]
+
+
 class UploadProblem(Answer):
     """A document of an upload, counted from 1, that was skipped, and why."""
 

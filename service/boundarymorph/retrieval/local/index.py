@@ -151,6 +151,10 @@ class LocalIndex:
         """See `Index.documents`."""
         return self._store.documents(ids)
 
+    def page(self, after: str, most: int) -> list[Document]:
+        """See `Paged.page`."""
+        return self._store.page(after, most)
+
     def characters(self, ids: Sequence[str]) -> dict[str, int]:
         """See `Index.characters`."""
         return self._store.characters(ids)

@@ -152,6 +152,15 @@ class DocumentStore(SqliteFile):
         found = {id: Document(id, text, title, orjson.loads(metadata)) for id, text, title, metadata in rows}
         return {id: found[id] for id in ids if id in found}
 
+    def page(self, after: str, most: int) -> list[Document]:
+        """Return the first documents, at most so many, whose ids come after this one, in the order of their ids."""
+        with self.transaction() as connection:
+            rows = connection.execute(
+                f"SELECT id, text, title, metadata FROM documents WHERE {LIVING} AND id > ? ORDER BY id LIMIT ?",  # noqa: S608
+                (after, most),
+            ).fetchall()
+        return [Document(id, text, title, orjson.loads(metadata)) for id, text, title, metadata in rows]
+
     def characters(self, ids: Sequence[str]) -> dict[str, int]:
         """Return the length in characters of title and text together, by id, without unknown ids."""
         with self.transaction() as connection:
