@@ -19,7 +19,7 @@ from boundarymorph.selection import (
     TrendConfig,
     capacity_of,
 )
-from boundarymorph.selection.session import FEWEST_TO_SETTLE
+from boundarymorph.selection.session import FEWEST_TO_SETTLE, LOOKS_TO_SETTLE
 from tests.selection.pools import FAMILIES, clustered, play
 
 CONFIGS: list[Config] = [SelectionConfig(), TrendConfig()]
@@ -168,9 +168,11 @@ def test_equal_scores_settle_nothing() -> None:
     rare = np.where(scores > np.quantile(scores, 0.9), 1.0, 0.0)
     rare[:20] = 0.0
     session = SelectionSession(pool, budget=150, k=30, config=TrendConfig(), settle=0.9)
+    looks = 0
     while (asked := session.ask(5)).size:
-        assert not session.informed
+        assert session.informed == (looks > 0) and looks < LOOKS_TO_SETTLE
         session.tell(asked, rare[asked])
+        looks += session.informed
     told = [seen.score for seen in session.history]
     assert session.stop_reason is StopReason.SETTLED
     assert len(told) >= FEWEST_TO_SETTLE and len(set(told)) == 2

@@ -20,8 +20,10 @@ from boundarymorph.selection.geometry import median_distance
 from boundarymorph.selection.kernels import VonMisesFisher
 from boundarymorph.selection.link import Scale
 from boundarymorph.selection.trend import (
-    APART,
-    HALF_SHARED,
+    FIRST_APART,
+    HALF_APART,
+    HALF_KNOWN,
+    LAST_APART,
     LEVEL,
     LEVEL_DEVIATION,
     LINEAR_WEIGHT,
@@ -64,13 +66,10 @@ def members_before(pool: Pool, kappa: float) -> list[tuple[Matrix, Matrix, Matri
     amplitude: without and with BM25, with the caller's signals too, each without and with the reweighted query."""
     field = np.exp(kappa * (pool.embeddings @ pool.embeddings.T - 1))
     signals = [standardised(-np.arange(len(pool), dtype=np.float64)), standardised(pool.scores)]
-    products = pool.embeddings * pool.query
-    products = products - products.mean(axis=0)
-    products /= np.sqrt((products**2).sum(axis=1).mean())
-    reweighting = products @ products.T
-    if pool.terms is not None:
-        words = pool.terms.T - pool.terms.mean(axis=1)
-        reweighting += words @ words.T / (words**2).sum(axis=1).mean()
+    weighed = pool.embeddings * pool.query if pool.terms is None else pool.terms.T.astype(np.float64)
+    weighed = weighed - weighed.mean(axis=0)
+    weighed /= np.sqrt((weighed**2).sum(axis=1).mean())
+    reweighting = weighed @ weighed.T
     trend: Matrix = np.full_like(field, LEVEL_DEVIATION**2)
     trend += SLOPE_DEVIATION**2 * sum(np.outer(s, s) for s in signals)
     sets = [(trend, SLOPE * (signals[0] + signals[1]))]
@@ -95,7 +94,7 @@ def conditioned(covariance: Matrix, observed: list[int]) -> tuple[Matrix, Matrix
 
 def member(field: Matrix, trend: Matrix, lean: Matrix, observed: list[int], y: Matrix) -> tuple[Matrix, Matrix, float]:
     """Mean and variance of a score's log-odds, and the log marginal likelihood under the most probable amplitude, as if
-    one more score had been seen of an amplitude of 1. What the trend adds to the variance counts by t / (t + 3)."""
+    one more score had been seen of an amplitude of 1. Differences in variance count by t^2 / (t^2 + 6.25)."""
     t = len(observed)
     inverse, cross, variance = conditioned(field + trend, observed)
     own = conditioned(field, observed)[2]
@@ -109,7 +108,7 @@ def member(field: Matrix, trend: Matrix, lean: Matrix, observed: list[int], y: M
     best = minimize_scalar(surprise, bounds=(-6, 6), method="bounded", options={"xatol": 1e-9})
     amplitude = np.exp(best.x)
     mean = LEVEL + amplitude * lean + cross @ inverse @ (above - amplitude * lean[observed])
-    variance = own + t / (t + HALF_SHARED) * (variance - own)
+    variance = own.mean() + t**2 / (t**2 + HALF_KNOWN**2) * (variance - own.mean())
     return mean, amplitude**2 * (variance + NOISE), 0.5 * np.linalg.slogdet(inverse)[1] - best.fun
 
 
@@ -151,7 +150,8 @@ def test_belief_is_that_of_samples_and_so_are_its_outcomes() -> None:
     beliefs = posterior.beliefs
     rng = np.random.default_rng(0)
     chosen = rng.choice(len(beliefs.weights), p=beliefs.weights, size=40_000)
-    spread = beliefs.own + 10 / (10 + HALF_SHARED) * (beliefs.variances - beliefs.own)
+    typical = beliefs.own.mean(axis=1, keepdims=True)
+    spread = typical + 100 / (100 + HALF_KNOWN**2) * (beliefs.variances - typical)
     means, variances = beliefs.means[:, 20:25], spread[:, 20:25] + beliefs.noise
     samples = expit(means[chosen] + np.sqrt(variances[chosen]) * rng.normal(size=(40_000, 5)))
     belief = beliefs.belief()
@@ -160,7 +160,8 @@ def test_belief_is_that_of_samples_and_so_are_its_outcomes() -> None:
     shares, values = beliefs.outcomes()
     np.testing.assert_allclose(shares.sum(axis=0), 1.0)
     np.testing.assert_array_equal(values[:, :10], np.broadcast_to(scores[:10], (len(shares), 10)))
-    own = APART * (beliefs.own + beliefs.noise)[:, 20:25]
+    apart = LAST_APART - (LAST_APART - FIRST_APART) * HALF_APART / (HALF_APART + 10)
+    own = apart * (beliefs.own + beliefs.noise)[:, 20:25]
     assert (own < variances).all()
     samples = expit(means[chosen] + np.sqrt(own[chosen]) * rng.normal(size=(40_000, 5)))
     np.testing.assert_allclose((shares * values).sum(axis=0)[20:25], samples.mean(axis=0), atol=0.01)
@@ -247,10 +248,15 @@ def test_the_scale_of_belief_and_back(scores: Scores, also: tuple[float, ...]) -
 
 
 def test_before_the_first_score_the_order_is_the_ranking_and_nothing_is_sure() -> None:
+    """Where the pool knows no words; BM25 counts beside the ranking."""
     pool, _ = clustered(400, 12, 0)
     belief = SelectionSession(pool, budget=0, k=20, config=TrendConfig()).belief
-    assert (np.diff(belief.mean) < 0).all() and 0.05 < belief.mean[-1] < belief.mean[0] < 0.5
-    assert (belief.std > 0.9 * belief.mean).all()
+    assert (np.diff(belief.mean) < 0).all() and 0 < belief.mean[-1] < belief.mean[0] < 0.5
+    assert (belief.std > 0.6 * belief.mean).all()
+    pool = with_bm25(pool)
+    chosen = SelectionSession(pool, budget=0, k=20, config=TrendConfig()).selection().documents
+    best = pool.features["bm25"][chosen].mean()
+    assert best > pool.features["bm25"][:20].mean() and chosen.max() < 200
 
 
 def test_what_is_believed_without_a_score_is_the_limit_of_what_few_scores_make_of_it() -> None:

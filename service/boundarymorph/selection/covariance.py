@@ -49,16 +49,27 @@ class StationaryCovariance:
 class SharedRows:
     """The rows that covariances of a field with and without a reweighted query are made of, computed once for both.
 
-    The reweighting is the belief that the scorer weighs the dimensions of the query differently than the inner product
-    does, and its words differently than BM25 does: linear kernels on h_i = x_i * q (component by component) and on
-    which words of the query a document has, each centred over the pool, of mean squared length 1. In the type of the
-    embeddings, for observations noisier than its rounding.
+    The reweighting is the belief that the scorer weighs the words of the query differently than BM25 does: a linear
+    kernel on which words of the query a document has. For a pool that does not know its words, it is the belief that
+    the scorer weighs the dimensions of the query differently than the inner product does: a linear kernel on
+    h_i = x_i * q (component by component). Both are centred over the pool and of mean squared length 1. In the type of
+    the embeddings, for observations noisier than its rounding.
     """
 
     def __init__(self, pool: Pool, kernel: Kernel) -> None:
         self.count = len(pool)
         self._embeddings = pool.embeddings
         self._kernel = kernel
+        self._terms = terms(pool)
+        self._last: tuple[list[int], NDArray[np.floating], NDArray[np.floating]] | None = None
+        if self._terms.any():
+            self._weights: NDArray[np.floating] | None = None
+            self.reweighted_diagonal = np.square(self._terms).sum(axis=0, dtype=np.float64)
+        else:
+            self._weigh(pool)
+
+    def _weigh(self, pool: Pool) -> None:
+        """Reweight the dimensions of the query."""
         self._centre = np.full(len(pool), 1 / len(pool), pool.embeddings.dtype) @ pool.embeddings
         weights = pool.query**2
         squares = np.empty(len(pool))
@@ -69,20 +80,20 @@ class SharedRows:
         if scale <= DEGENERATE**2 * float(np.square(self._centre) @ weights):  # rounding noise of equal embeddings
             scale, squares = 0.0, np.zeros(len(pool))
         self._weights = weights / pool.embeddings.dtype.type(scale) if scale > 0 else np.zeros_like(weights)
-        self._terms = terms(pool)
-        self.reweighted_diagonal = (squares / scale if scale > 0 else squares) + np.square(self._terms).sum(axis=0)
-        self._last: tuple[list[int], NDArray[np.floating], NDArray[np.floating]] | None = None
+        self.reweighted_diagonal = squares / scale if scale > 0 else squares
 
     def rows(self, documents: Sequence[int]) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
         """(m, N) stationary and reweighted covariances of m documents with all; not to be changed."""
         asked = list(documents)
         if self._last is None or self._last[0] != asked:
             points = self._embeddings[asked]
-            reweighted = (points - self._centre) * self._weights
-            products = inner_products(np.concatenate([points, reweighted]), self._embeddings)
-            cosines, linear = products[: len(points)], products[len(points) :]
-            linear -= (reweighted @ self._centre)[:, None]
-            linear += self._terms[:, asked].T @ self._terms
+            if self._weights is None:
+                cosines, linear = inner_products(points, self._embeddings), self._terms[:, asked].T @ self._terms
+            else:
+                reweighted = (points - self._centre) * self._weights
+                products = inner_products(np.concatenate([points, reweighted]), self._embeddings)
+                cosines, linear = products[: len(points)], products[len(points) :]
+                linear -= (reweighted @ self._centre)[:, None]
             self._last = asked, self._kernel(np.subtract(1.0, cosines, out=cosines)), linear
         return self._last[1], self._last[2]
 

@@ -29,6 +29,7 @@ from boundarymorph.selection.posterior import Believed
 
 LOOK_AHEAD = 16  # rows of likely next picks that are computed in one pass
 FEWEST_TO_SETTLE = 15  # scores below which the expected loss was often far off
+LOOKS_TO_SETTLE = 2  # in a row after which a session stops: the least of many expected losses is too small
 BEST_FIRST = UpperConfidenceBound(0.0)  # for an order: what is believed best is scored next (docs/evaluation.md)
 LOOK_AHEAD_FROM = 100  # known scores: before, a pass over what was computed of them costs too little to be shared
 
@@ -60,7 +61,7 @@ class SelectionSession(Session):
 
         known: scores of some documents (positions) that cost nothing and are believed from the start.
         settle: stop when no more than this share of the set's relevance is expected to be lost (`expected_loss`),
-        once enough scores are known to tell (`informed`).
+        once enough scores are known to tell (`informed`), at the start or after two rounds in a row.
         order: spend the budget on the order of the set where every document fits into it, instead of not at all, and
         choose nothing where the budget pays for every score (`covered`).
         min_relevance: return, of k documents at most, those that are more likely than not to score at least that, and
@@ -94,6 +95,7 @@ class SelectionSession(Session):
         calls = 0 if self._decided else min(budget, len(pool) - len(known))
         self._posterior = self._config.posterior(pool, calls + len(known))
         self._observe(known)
+        self._settled = LOOKS_TO_SETTLE * self._calm
 
     @property
     def spent(self) -> int:
@@ -113,10 +115,7 @@ class SelectionSession(Session):
             return StopReason.BUDGET
         if not self._unscored.size:
             return StopReason.POOL_EXHAUSTED
-        settle = None if self.orders else self._settle
-        if settle is not None and self.informed and self.expected_loss() <= settle:
-            return StopReason.SETTLED
-        return None
+        return StopReason.SETTLED if self._settled >= LOOKS_TO_SETTLE else None
 
     @property
     def covered(self) -> bool:
@@ -133,6 +132,17 @@ class SelectionSession(Session):
         """
         scores = self.belief.mean[self.belief.scored]
         return self.known >= FEWEST_TO_SETTLE and bool(scores.min() < scores.max())
+
+    def tell(self, documents: Sequence[int] | NDArray[np.intp], scores: Sequence[float] | NDArray[np.float64]) -> None:
+        super().tell(documents, scores)
+        self._settled = self._settled + 1 if self._calm else 0
+
+    @property
+    def _calm(self) -> bool:
+        """Whether no more is expected to be lost than `settle` allows."""
+        if self._settle is None or self.orders or not self.informed:
+            return False
+        return self.expected_loss() <= self._settle
 
     def expected_loss(self) -> float:
         """What the set is expected to miss, as a share of its expected relevance, by not knowing every score.

@@ -34,21 +34,22 @@ LINEAR_WEIGHT = 0.25
 LEVEL, LEVEL_DEVIATION = -3.0, 4.0
 SLOPE, SLOPE_DEVIATION = 0.5, 0.3  # along the ranking, and in the similarity
 SLOPE_BY_WORDS = 0.3  # in BM25
-# Scores from which on half of what is not known of the trend counts in expectations. It is common to all documents, and
-# would otherwise prefer those far down the ranking for being far from what was scored.
-HALF_SHARED = 3
+# With so many scores, half of what is known of each document's own variance counts in expectations. Before that, what
+# is least known would be preferred for it, which is the far end of the ranking.
+HALF_KNOWN = 2.5
 PRIOR_SCALE, PRIOR_SCORES = 1.0, 1  # of the amplitude: as if so many scores had been seen of this squared one
 UNLIKELY = 1e-9  # weight of a member that is left out of expectations
-# Of a document's own variance, what is not shared with its neighbours and can make it better than these. Chosen on the
-# losses that are real (docs/evaluation.md); for a scorer of few levels none is left out.
-APART = 0.8
+# The part of a document's own variance that can make it better than its neighbours: at first they share much of it, and
+# late the unscored documents are those whose surprises a normal distribution makes too small. Chosen on the losses that
+# are real (docs/evaluation.md); for a scorer of few levels all of it counts.
+FIRST_APART, LAST_APART, HALF_APART = 0.65, 1.05, 20  # without scores, with all, and scores from which on it is midway
 
 
 @dataclass(eq=False)
 class Mixture:
     """What the members believe of N documents on the log-odds scale. weights: (q,); means, variances: (q, N) of the
-    field; own: (q, N), what of these is not about the trend, and so not common to all documents; noise: (q, 1), the
-    variance of a score around the field.
+    field; own: (q, N), what of these is not about the trend, and so not common to all documents; typical: (q, 1), the
+    mean of `own` over the pool; noise: (q, 1), the variance of a score around the field.
 
     observed: positions of the scored documents; scores: (t,) theirs; scale: of the log-odds.
     """
@@ -57,6 +58,7 @@ class Mixture:
     means: NDArray[np.float64]
     variances: NDArray[np.float64]
     own: NDArray[np.float64]
+    typical: NDArray[np.float64]
     noise: NDArray[np.float64]
     observed: NDArray[np.intp]
     scores: NDArray[np.float64]
@@ -78,9 +80,9 @@ class Mixture:
         return mean, np.sqrt(np.maximum(variance, MINIMUM_VARIANCE))
 
     def _spread(self) -> NDArray[np.float64]:
-        """(q, N) variances of the field that count in expectations."""
+        """(q, N) variances that count in expectations: equal for all documents without scores."""
         known = len(self.observed)
-        return self.own + known / (known + HALF_SHARED) * (self.variances - self.own)
+        return self.typical + known**2 / (known**2 + HALF_KNOWN**2) * (self.variances - self.typical)
 
     @property
     def graded(self) -> bool:
@@ -99,7 +101,10 @@ class Mixture:
         return Belief.of_shares(shares, self.observed, self.scores >= least)
 
     def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        apart = 1.0 if self.scale.levels else APART
+        known = len(self.observed)
+        apart = LAST_APART - (LAST_APART - FIRST_APART) * HALF_APART / (HALF_APART + known)
+        if self.scale.levels:
+            apart = 1.0
         shares, scores = self.scale.outcomes(self.weights, self.means, apart * (self.own + self.noise))
         shape = len(scores), self.means.shape[1]
         values: NDArray[np.float64] = np.broadcast_to(scores, shape).astype(np.float64)
@@ -173,7 +178,6 @@ class TrendPosterior:
         self._members = np.tri(len(columns))[np.array(sorted(sizes)) - 1]  # (q, p), 1 for the columns of each
         self._scores: dict[int, float] = {}
         self._scale = Scale()
-        self._unseen = LEVEL + SLOPE * always[0]
         self._mixture = self._mixed()
 
     def observe(self, documents: Sequence[int], scores: Sequence[float]) -> None:
@@ -217,9 +221,6 @@ class TrendPosterior:
         means += LEVEL
         variances = np.concatenate([fitted.variances for fitted in self._fitted])
         own = np.concatenate([fitted.own for fitted in self._fitted])
-        if not self._scores:  # nothing is preferred for what is not known of its words
-            means[:] = self._unseen
-            own[:] = variances[:] = variances.mean(axis=1, keepdims=True)
         noise = np.concatenate([fitted.process.noise * fitted.scales for fitted in self._fitted])[:, None]
         observed, scores = np.array(list(self._scores), dtype=np.intp), np.array(list(self._scores.values()))
         scale = self._scale
@@ -229,7 +230,7 @@ class TrendPosterior:
                 for parts in zip(*((fitted.foreseen, fitted.deviations) for fitted in self._fitted), strict=True)
             )
             scale = scale.cut(scores, weights, foreseen + LEVEL, deviations)
-        return Mixture(weights, means, variances, own, noise, observed, scores, scale)
+        return Mixture(weights, means, variances, own, own.mean(axis=1, keepdims=True), noise, observed, scores, scale)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
