@@ -4,8 +4,9 @@ A test class inherits and provides `index`, which holds DOCUMENTS with their VEC
 there are float16. The same class over a local index tests the tests.
 """
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -42,6 +43,11 @@ DOCUMENTS = [
         metadata=metadata_of(n),
     )
     for n in range(COUNT)
+]
+# The same with one type for each field, as stores with typed columns keep it.
+TYPED = [
+    replace(each, metadata={k: int(v) if k == "year" else v for k, v in each.metadata.items() if v is not None})
+    for each in DOCUMENTS
 ]
 BY_ID = {document.id: document for document in DOCUMENTS}
 VECTORS = unit(COUNT, DIMENSION, seed=3).astype(np.float16).astype(np.float32)
@@ -94,7 +100,10 @@ def local_index(folder: Path, documents: list[Document] = DOCUMENTS) -> LocalInd
 
 
 class StoreContract:
+    """documents: those in the index."""
+
     halves: bool = False
+    documents: ClassVar[list[Document]] = DOCUMENTS
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -115,7 +124,7 @@ class StoreContract:
         for filter in FILTERS:
             for depth in (COUNT, 3):
                 pool = index.retrieve(Search("", depth, QUERIES[0], filter=filter)).pool
-                expected = {id for id, document in BY_ID.items() if Filter(filter).matches(document.metadata)}
+                expected = {each.id for each in self.documents if Filter(filter).matches(each.metadata)}
                 assert len(pool) == min(depth, len(expected)), filter
                 assert expected.issuperset(pool.ids), filter
 
@@ -123,7 +132,7 @@ class StoreContract:
         ids = [*ODD[::-1], "unknown", "d90", "no'body"]
         found = index.documents(ids)
         assert list(found) == [id for id in ids if id in BY_ID]
-        assert all(document == BY_ID[id] for id, document in found.items())
+        assert all(each == found[each.id] for each in self.documents if each.id in found)
         assert index.documents([]) == {}
         many = [document.id for document in DOCUMENTS]
         assert list(index.documents(many)) == many

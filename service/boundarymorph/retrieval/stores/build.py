@@ -10,6 +10,8 @@ from boundarymorph.retrieval.stores.table import Store
 from boundarymorph.settings import Settings, StoreSettings
 
 STORES = {  # URL scheme: module and class, and the extra with its client
+    "pgvector": ("boundarymorph.retrieval.stores.pgvector:PgvectorStore", "pgvector"),
+    "lancedb": ("boundarymorph.retrieval.stores.lancedb:LanceStore", "lancedb"),
     "milvus": ("boundarymorph.retrieval.milvus.table:MilvusStore", "milvus"),
 }
 

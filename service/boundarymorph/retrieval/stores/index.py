@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -10,7 +11,7 @@ from typing import NoReturn, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.errors import EmptyIndex, InvalidInput
+from boundarymorph.errors import EmptyIndex, InvalidInput, RetrieverFailed
 from boundarymorph.retrieval.catalog import IndexConfiguration
 from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.filters import Filter
@@ -228,6 +229,9 @@ def _units(found: Found) -> NDArray[np.float32]:
 
 def _ranked(found: Found, unit: NDArray[np.float32], depth: int) -> tuple[Pool, list[str]]:
     """Return the pool of a search, and its warnings."""
+    if len(set(found.ids)) < len(found.ids):
+        id = next(id for id, count in Counter(found.ids).items() if count > 1)
+        raise RetrieverFailed(f"the store has two documents with the id {id!r}; name a column whose values are unique")
     vectors, said = _units(found), list(found.warnings)
     scores = exact_scores(vectors, unit) if len(found.ids) else np.empty(0)
     by_id = np.array(sorted(range(len(found.ids)), key=found.ids.__getitem__), np.int64)

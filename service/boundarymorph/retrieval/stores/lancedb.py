@@ -1,0 +1,341 @@
+"""Tables of LanceDB, which are folders on a disk or in object storage."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import lancedb
+import numpy as np
+import orjson
+import pyarrow as arrow
+from numpy.typing import NDArray
+
+from boundarymorph.errors import BoundaryMorphError, RetrieverFailed, RetrieverUnavailable, UnknownIndex
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.filters import Compare, Condition, Exists, Scalar
+from boundarymorph.retrieval.stores.bounds import Bounds, bounds
+from boundarymorph.retrieval.stores.guess import guessed
+from boundarymorph.retrieval.stores.index import portions
+from boundarymorph.retrieval.stores.table import Found
+from boundarymorph.settings import Attached, StoreSettings
+
+EXACT = 100_000  # rows up to which every search is exact
+IDS_AT_A_TIME = 1_000
+APPROXIMATE = "LanceDB searched its index, which may miss some of the nearest"
+UNKNOWN: Bounds[str] = Bounds(True, False)
+NEVER: Bounds[str] = Bounds(False, False)
+_DISTANCES = {"cosine": "cosine", "inner product": "dot", "l2": "l2"}
+_OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+_EXACT_NUMBER = 2**53  # integers up to this are exact as floats
+_MISSING = re.compile(r"not found|does not exist|no such", re.IGNORECASE)
+
+
+class LanceStore:
+    """A `Store`: the tables of a database of LanceDB."""
+
+    name = "LanceDB"
+
+    def __init__(self, uri: str, *, timeout: float = 10.0, api_key: str | None = None) -> None:
+        """uri: a folder, or one in object storage such as s3://BUCKET/PATH; timeout: seconds of a search."""
+        self._uri, self._api_key = uri, api_key
+        self.timeout = timedelta(seconds=timeout)
+        self._database: Any = None
+
+    @classmethod
+    def connect(cls, chosen: StoreSettings) -> LanceStore:
+        """Return the store at lancedb://PATH or lancedb://s3://BUCKET/PATH."""
+        uri = chosen.url.get_secret_value().removeprefix("lancedb://")
+        key = chosen.api_key.get_secret_value() if chosen.api_key else None
+        return cls(uri, timeout=chosen.timeout_seconds, api_key=key)
+
+    def tables(self) -> Mapping[str, Attached]:
+        """See `Store.tables`."""
+        found = {}
+        with errors():
+            for name in self._connected().list_tables().tables:
+                schema = self._connected().open_table(name).schema
+                if (attached := guessed(name, {field.name: _kind(field.type) for field in schema})) is not None:
+                    found[name] = attached
+        return found
+
+    def open(self, attached: Attached) -> LanceTable:
+        """See `Store.open`."""
+        with errors():
+            return LanceTable(self._connected().open_table(attached.table), attached, self.timeout)
+
+    def close(self) -> None:
+        """Forget the connection."""
+        self._database = None
+
+    def _connected(self) -> Any:
+        if "://" not in self._uri and not Path(self._uri).is_dir():
+            raise RetrieverUnavailable(f"LanceDB: there is no folder {self._uri}")
+        if self._database is None:
+            self._database = lancedb.connect(self._uri, api_key=self._api_key, read_consistency_interval=timedelta(0))
+        return self._database
+
+
+class LanceTable:
+    """A `Table`. Exact up to `search.exact_up_to` rows (EXACT), under filters, and without an index of the vectors."""
+
+    stale = False
+
+    def __init__(self, table: Any, attached: Attached, timeout: timedelta) -> None:
+        self._table, self._attached, self._timeout = table, attached, timeout
+        schema: arrow.Schema = table.schema
+        self._types = {field.name: field.type for field in schema}
+        for name in filter(
+            None, [attached.id, attached.vector, attached.text, attached.title, *(attached.metadata or ())]
+        ):
+            if name not in self._types:
+                raise RetrieverFailed(
+                    f"the table {attached.table!r} in LanceDB has no column {name!r}; its columns are "
+                    f"{', '.join(self._types)}"
+                )
+        vector = self._types[attached.vector]
+        if not arrow.types.is_fixed_size_list(vector) or not arrow.types.is_floating(vector.value_type):
+            raise RetrieverFailed(f"the column {attached.vector!r} of {attached.table!r} in LanceDB holds no vectors")
+        self.dimension: int = vector.list_size
+        given = attached.metadata
+        alone = given[0] if given is not None and len(given) == 1 else None
+        self._whole = alone if alone is not None and _kind(self._types[alone]) == "json" else None
+        taken = (attached.id, attached.vector, attached.text, attached.title)
+        others = [name for name, type in self._types.items() if name not in taken and _kind(type) != "vector"]
+        self._metadata = others if given is None else list(given)
+        indexed = {column: index.index_type for index in table.list_indices() for column in index.columns}
+        self._indexed = attached.vector in indexed
+        self.words: Literal["none", "order", "bm25"] = "order" if indexed.get(attached.text) == "FTS" else "none"
+        self._search: dict[str, Any] = {"exact_up_to": EXACT, **attached.search}
+
+    def count(self) -> int:
+        """See `Table.count`."""
+        with errors():
+            return int(self._table.count_rows(f"{_quoted(self._attached.vector)} IS NOT NULL"))
+
+    def bounds(self, condition: Condition) -> Bounds[str]:
+        """See `Table.bounds`."""
+        return bounds(condition, self)
+
+    def search(
+        self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
+    ) -> Found:
+        """See `Table.search`."""
+        with errors():
+            large = self._indexed and where is True and self._table.count_rows() > int(self._search["exact_up_to"])
+            searching = self._table.search(query, vector_column_name=self._attached.vector)
+            searching = searching.distance_type(_DISTANCES[self._attached.distance]).limit(depth)
+            if large:
+                for name in ("nprobes", "refine_factor", "ef"):
+                    if name in self._search:
+                        searching = getattr(searching, name)(self._search[name])
+            else:
+                searching = searching.bypass_vector_index()
+            rows = self._read(searching, where, self._columns(vectors, documents), "_distance")
+        ids = self._ids(rows)
+        return Found(
+            ids,
+            self._matrix(rows) if vectors else None,
+            self._documents(rows, ids) if documents else {},
+            [APPROXIMATE] if large else [],
+        )
+
+    def best(self, query: str, depth: int, where: Any, among: Sequence[str] | None = None) -> Mapping[str, float]:
+        """See `Table.best`: by the BM25 of LanceDB."""
+        with errors():
+            searching = self._table.search(query, query_type="fts", fts_columns=self._attached.text).limit(depth)
+            rows = self._read(searching, where, [self._attached.id], "_score")
+        return dict(zip(self._ids(rows), rows["_score"].to_pylist(), strict=True))
+
+    def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
+        """See `Table.documents`."""
+        found: dict[str, Document] = {}
+        for rows in self._by_id(ids, self._columns(False, True)):
+            found |= self._documents(rows, self._ids(rows))
+        return found
+
+    def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
+        """See `Table.characters`."""
+        return {id: len(document.text) + len(document.title or "") for id, document in self.documents(ids).items()}
+
+    def vectors(self, ids: Sequence[str]) -> Found:
+        """See `Table.vectors`."""
+        parts = list(self._by_id(ids, self._columns(True, False)))
+        matrices = [self._matrix(rows) for rows in parts]
+        known = [id for rows in parts for id in self._ids(rows)]
+        return Found(known, np.concatenate(matrices) if matrices else np.empty((0, self.dimension), np.float32))
+
+    def joined(self, by: Literal["and", "or"], parts: Sequence[str]) -> str:
+        """See `Language.joined`."""
+        return "(" + f" {by} ".join(parts) + ")"
+
+    def negated(self, part: str) -> str:
+        """See `Language.negated`."""
+        return f"(NOT {part})"
+
+    def leaf(self, condition: Exists | Compare) -> Bounds[str]:
+        """See `Language.leaf`. A null counts as a missing field."""
+        path = condition.path if self._whole is None else (self._whole, *condition.path)
+        if (self._whole is None and path[0] not in self._metadata) or path[0] not in self._types:
+            return NEVER
+        type = self._types[path[0]]
+        for name in path[1:]:
+            if not arrow.types.is_struct(type):
+                return UNKNOWN if self._whole is not None else NEVER
+            if type.get_field_index(name) < 0:
+                return NEVER
+            type = type.field(name).type
+        if any("`" in name for name in path):
+            return UNKNOWN
+        column = ".".join(map(_quoted, path))
+        there = f"{column} IS NOT NULL"
+        if isinstance(condition, Exists):
+            return Bounds.exactly(f"({there})")
+        met = _compared(column, type, condition)
+        return Bounds(met, met is not True and met) if isinstance(met, bool) else Bounds.exactly(f"({there} AND {met})")
+
+    def _read(self, searching: Any, where: Any, columns: list[str], score: str | None = None) -> arrow.Table:
+        if where is not True:
+            searching = searching.where(where, prefilter=True)
+        return searching.select([*columns, *([score] if score else [])]).to_arrow(timeout=self._timeout)
+
+    def _by_id(self, ids: Sequence[str], columns: list[str]) -> Iterator[arrow.Table]:
+        column, numbers = _quoted(self._attached.id), arrow.types.is_integer(self._types[self._attached.id])
+        for portion in portions(ids, IDS_AT_A_TIME):
+            known = [id for id in portion if re.fullmatch(r"0|-?[1-9][0-9]{0,18}", id)] if numbers else portion
+            if known:
+                listed = ", ".join(known if numbers else map(_literal, known))
+                with errors():
+                    yield self._read(self._table.search().limit(len(known)), f"{column} IN ({listed})", columns)
+
+    def _columns(self, vectors: bool, documents: bool) -> list[str]:
+        texts = [self._attached.text, *([self._attached.title] if self._attached.title else []), *self._metadata]
+        return [self._attached.id, *([self._attached.vector] if vectors else []), *(texts if documents else [])]
+
+    def _ids(self, rows: arrow.Table) -> list[str]:
+        return [str(id) for id in rows[self._attached.id].to_pylist()]
+
+    def _matrix(self, rows: arrow.Table) -> NDArray[np.floating]:
+        """Return the (n, d) vectors, without a copy if they are in one piece."""
+        column = rows[self._attached.vector].combine_chunks()
+        if column.null_count:
+            raise RetrieverFailed(f"some documents in {self._attached.table!r} have no vector")
+        matrix: NDArray[np.floating] = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, self.dimension)
+        return matrix
+
+    def _documents(self, rows: arrow.Table, ids: Sequence[str]) -> dict[str, Document]:
+        title = self._attached.title
+        titles = rows[title].to_pylist() if title else [None] * len(ids)
+        metadata = [_plain(row) for row in rows.select(self._metadata).to_pylist()]
+        if self._whole is not None:
+            wholes = [row.get(self._whole) for row in metadata]
+            metadata = [_decoded(whole) if isinstance(whole, str) else whole or {} for whole in wholes]
+        texts = rows[self._attached.text].to_pylist()
+        parts = zip(ids, texts, titles, metadata, strict=True)
+        return {id: Document(id, text or "", title, given) for id, text, title, given in parts}
+
+
+@contextmanager
+def errors() -> Iterator[None]:
+    """Raise our own errors instead of those of LanceDB, which are few and general."""
+    try:
+        yield
+    except BoundaryMorphError:
+        raise
+    except (FileNotFoundError, ValueError, RuntimeError, OSError) as error:
+        said = str(error).splitlines()[0][:500]
+        if "table" in said.lower() and _MISSING.search(said):
+            raise UnknownIndex(f"the table is gone: {said}") from error
+        kind = RetrieverFailed if isinstance(error, ValueError) else RetrieverUnavailable
+        raise kind(f"LanceDB cannot do that: {said}") from error
+
+
+def _kind(type: arrow.DataType) -> str:
+    if arrow.types.is_fixed_size_list(type):
+        return "vector"
+    return "json" if arrow.types.is_struct(type) or arrow.types.is_string(type) else ""
+
+
+def _compared(column: str, type: arrow.DataType, condition: Compare) -> str | bool:
+    """Return an expression for a column that is not null; True if there is none, False if nothing can match."""
+    inner = type.value_type if arrow.types.is_list(type) else type
+    match condition.type:
+        case "text":
+            fits = arrow.types.is_string(inner) or arrow.types.is_large_string(inner)
+        case "number":
+            fits = arrow.types.is_integer(inner) or arrow.types.is_floating(inner)
+        case "true" | "false":
+            fits = arrow.types.is_boolean(inner)
+        case _:
+            return False
+    known = (arrow.types.is_primitive(inner) and not arrow.types.is_temporal(inner)) or arrow.types.is_string(inner)
+    if not fits:
+        return arrow.types.is_struct(inner) is False and not known
+    if arrow.types.is_floating(inner):
+        column = f"CAST({column} AS {'DOUBLE[]' if inner is not type else 'DOUBLE'})"
+    values: list[Any] = list(condition.values)
+    comparison = _OPERATORS.get(condition.comparison, "")
+    if arrow.types.is_integer(inner):
+        comparison, values = _whole(condition)
+        if any(abs(value) >= 2 ** (inner.bit_width - 1) for value in values):
+            return True
+    elif any(isinstance(value, int | float) and abs(value) > _EXACT_NUMBER for value in values):
+        return True
+    literals = [_literal(value) for value in values]
+    if not literals:
+        return False
+    if inner is not type:
+        return True if comparison else f"array_has_any({column}, [{', '.join(literals)}])"
+    return f"{column} {comparison} {literals[0]}" if comparison else f"{column} IN ({', '.join(literals)})"
+
+
+def _whole(condition: Compare) -> tuple[str, list[Any]]:
+    """Return the same comparison with integers."""
+    values: list[Any] = list(condition.values)
+    match condition.comparison:
+        case "in":
+            return "", [int(value) for value in values if value == int(value)]
+        case "gt" | "gte":
+            return ">=", [math.ceil(values[0]) if condition.comparison == "gte" else math.floor(values[0]) + 1]
+        case _:
+            return "<=", [math.floor(values[0]) if condition.comparison == "lte" else math.ceil(values[0]) - 1]
+
+
+def _literal(value: Scalar) -> str:
+    match value:
+        case str():
+            return "'" + value.replace("'", "''") + "'"
+        case bool():
+            return "true" if value else "false"
+        case _:
+            return repr(value)
+
+
+def _quoted(name: str) -> str:
+    return f"`{name}`"
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON, without the nulls that stand for missing fields."""
+    match value:
+        case dict():
+            return {name: _plain(each) for name, each in value.items() if each is not None}
+        case list():
+            return [_plain(each) for each in value]
+        case str() | int() | float() | None:
+            return value
+        case _:
+            return str(value)
+
+
+def _decoded(text: str) -> dict[str, Any]:
+    try:
+        read = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {}
+    return read if isinstance(read, dict) else {}

