@@ -1063,13 +1063,6 @@ export interface components {
                 [key: string]: unknown;
             } | null;
             /**
-             * Object
-             * @description rank_result
-             * @default rank_result
-             * @constant
-             */
-            object?: "rank_result";
-            /**
              * Group
              * @description with 'distinct' by a field: its value, if the document has one
              */

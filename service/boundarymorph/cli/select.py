@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Annotated
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from boundarymorph.cli.common import DataDirectory, console, json_object
 from boundarymorph.settings import Settings
+
+if TYPE_CHECKING:
+    from boundarymorph.selector.selector import Selector
 
 Method = Annotated[str | None, typer.Option(help="trend, or boundarymorph: the paper's.", show_default="trend")]
 Spend = Annotated[str, typer.Option(help="If every document fits: order makes calls for their order, set makes none.")]
@@ -21,7 +28,14 @@ Filter = Annotated[
 
 def select(
     index: Annotated[str, typer.Argument(help="Index to take the candidates from.")],
-    query: Annotated[str, typer.Argument(help="The information need, in plain words.")],
+    query: Annotated[str | None, typer.Argument(help="The information need, in plain words.")] = None,
+    queries: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Instead: a file of queries, lines of JSON or of plain text."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="For --queries: a file for the answers, which is continued.")
+    ] = None,
     budget: Annotated[str | None, typer.Option("--budget", "-B", help='Calls, or "auto".', show_default="50")] = None,
     k: Annotated[int | None, typer.Option("-k", help="Documents to return.", show_default="50")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Return up to this many tokens, instead of k.")] = None,
@@ -38,13 +52,11 @@ def select(
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer of POST /select.")] = False,
     data_directory: DataDirectory = None,
 ) -> None:
-    """Select documents from an index in this process, without a running service."""
-    from boundarymorph.access.calibrations import Calibrations
-    from boundarymorph.api.select_schemas import SelectRequest, SelectResponse
-    from boundarymorph.api.translate import response_of, task_of
-    from boundarymorph.cli import terminal
-    from boundarymorph.server import composition
+    """Select documents from an index in this process, without a running service.
 
+    With --queries and --out it makes a selection for each query of a file, at the lowest priority, and writes the
+    answers as lines of JSON. Run it again with the same options to go on where it stopped.
+    """
     settings = Settings.load(data_directory=data_directory)
     given = {
         "budget": _number(budget),
@@ -60,24 +72,72 @@ def select(
         "hybrid": hybrid,
         "instruction": instruction,
     }
-    request = SelectRequest.model_validate({"query": query, "index": index, "return_documents": not as_json, **given})
+    options = {"index": index, **{name: value for name, value in given.items() if value is not None}}
+    if query is not None and queries is None and out is None:
+        _one(settings, {"query": query, "return_documents": not as_json, **options}, calibration, as_json=as_json)
+    elif query is None and queries is not None and out is not None:
+        _many(settings, queries, out, options, calibration)
+    else:
+        raise typer.BadParameter("give a query, or --queries and --out")
 
+
+def _one(settings: Settings, given: Mapping[str, Any], calibration: str | None, *, as_json: bool) -> None:
+    from boundarymorph.access.calibrations import Calibrations
+    from boundarymorph.api.select_schemas import SelectRequest, SelectResponse
+    from boundarymorph.api.translate import response_of, task_of
+    from boundarymorph.cli import terminal
+
+    request = SelectRequest.model_validate(given)
     task_of(request, settings, time.monotonic())  # reports an exceeded limit before any model is loaded
 
     async def answer() -> SelectResponse:
-        built = composition.build_gateway(settings) if settings.retriever.url else composition.build(settings)
-        try:
-            chosen = Calibrations(settings).of(calibration, "", index)
+        async with _selector(settings) as selector:
+            chosen = Calibrations(settings).of(calibration, "", request.index)
             task = replace(task_of(request, settings, time.monotonic()), calibration=chosen)
-            return response_of(await built.selector.select(task), task)
-        finally:
-            await built.close()
+            return response_of(await selector.select(task), task)
 
     response = asyncio.run(answer())
     if as_json:
         typer.echo(response.model_dump_json(indent=2))
     else:
-        terminal.print_selection(console, query, response.model_dump())
+        terminal.print_selection(console, request.query, response.model_dump())
+
+
+def _many(settings: Settings, queries: Path, out: Path, options: Mapping[str, Any], calibration: str | None) -> None:
+    from boundarymorph.cli import batch, terminal
+
+    total = batch.count(queries)  # reports a malformed line before any model is loaded
+    answers = batch.Answers(out, {**options, "calibration": calibration})
+    known = len(answers.done)
+    batch.lowest_priority()
+
+    async def run() -> int:
+        async with _selector(settings) as selector:
+            with terminal.progress(console) as bar:
+                task = bar.add_task("selecting", total=total)
+                asked = batch.queries(queries)
+                defaults = {"on_failure": "error", **options}
+                advance = partial(bar.advance, task)
+                return await batch.select_all(selector, settings, asked, defaults, calibration, answers, advance)
+
+    try:
+        failed = asyncio.run(run())
+    finally:
+        answers.close()
+    console.print(f"{total} queries: {known} were done, {total - known - failed} were made now, {failed} failed: {out}")
+    if failed:
+        raise typer.Exit(1)
+
+
+@asynccontextmanager
+async def _selector(settings: Settings) -> AsyncIterator[Selector]:
+    from boundarymorph.server import composition
+
+    built = composition.build_gateway(settings) if settings.retriever.url else composition.build(settings)
+    try:
+        yield built.selector
+    finally:
+        await built.close()
 
 
 def _number(text: str | None) -> int | str | None:

@@ -1,4 +1,4 @@
-"""Mixedbread's clients, the present one and the one before it."""
+"""Mixedbread's clients, the present one and the one before it, which sends its key as it is given."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def rerank(servers: Servers, url: str | None = None, key: str | None = None, **f
 
 
 def before(servers: Servers, url: str | None = None, key: str | None = None, **fields: Any) -> Any:
-    client = MixedbreadAI(api_key=key or servers.key, base_url=url or servers.whole)
+    client = MixedbreadAI(api_key=f"Bearer {key or servers.key}", base_url=url or servers.whole)
     options = {"max_retries": 0}
     return client.reranking(**{"query": QUERY, "input": DOCUMENTS, "request_options": options, **fields})
 

@@ -46,7 +46,7 @@ def refusals(servers: Servers) -> None:
     raised(error.InvalidRequestError, lambda: rerank(servers, documents=TOO_MANY), "50 documents: 51")
     raised(error.AuthenticationError, lambda: rerank(servers, key="wrong"))
     raised(error.ServiceUnavailableError, lambda: rerank(servers, servers.away))
-    raised(error.VoyageError, lambda: rerank(servers, servers.late), "deadline")
+    raised(error.ServiceUnavailableError, lambda: rerank(servers, servers.late))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,6 @@ class MixedbreadRank(BaseModel):
     index: int = Field(description="of the document in the request, from 0")
     score: float = Field(description="in [0, 1], the cross-encoder's or expected")
     input: str | dict[str, Any] | None = Field(None, description="with return_input")
-    object: Literal["rank_result"] = Field("rank_result", description="rank_result")
     group: Any = Field(None, description="with 'distinct' by a field: its value, if the document has one")
 
 
