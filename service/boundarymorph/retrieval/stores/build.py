@@ -12,6 +12,8 @@ from boundarymorph.settings import Settings, StoreSettings
 STORES = {  # URL scheme: module and class, and the extra with its client
     "pgvector": ("boundarymorph.retrieval.stores.pgvector:PgvectorStore", "pgvector"),
     "lancedb": ("boundarymorph.retrieval.stores.lancedb:LanceStore", "lancedb"),
+    "qdrant": ("boundarymorph.retrieval.stores.qdrant:QdrantStore", "qdrant"),
+    "qdrants": ("boundarymorph.retrieval.stores.qdrant:QdrantStore", "qdrant"),
     "milvus": ("boundarymorph.retrieval.milvus.table:MilvusStore", "milvus"),
 }
 

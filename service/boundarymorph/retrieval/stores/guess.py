@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from boundarymorph.settings import Attached
 
 _IDS = ("id", "_id", "langchain_id", "uuid", "pk", "doc_id")
-_TEXTS = ("text", "document", "content", "page_content", "body", "chunk", "passage")
+_TEXTS = ("text", "document", "content", "page_content", "body", "chunk", "passage", "_node_content")
 _METADATA = ("metadata", "cmetadata", "metadata_", "langchain_metadata", "meta")
 
 

@@ -1,0 +1,268 @@
+"""Collections of Qdrant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+from uuid import UUID
+
+import grpc
+import httpx
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from qdrant_client import QdrantClient, models
+from qdrant_client.http.exceptions import ApiException, ResponseHandlingException, UnexpectedResponse
+
+from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.filters import Compare, Condition, Exists
+from boundarymorph.retrieval.stores.bounds import Bounds, bounds
+from boundarymorph.retrieval.stores.guess import guessed
+from boundarymorph.retrieval.stores.index import portions
+from boundarymorph.retrieval.stores.table import Found
+from boundarymorph.settings import Attached, StoreSettings
+
+EXACT = 100_000  # points up to which every search is exact
+IDS_AT_A_TIME = 1_000
+APPROXIMATE = "Qdrant searched its index, which may miss some of the nearest"
+NODE = "_node_content"  # where LlamaIndex keeps texts, in JSON
+ANSWER_BYTES = 512 * 2**20  # of a pool of vectors; gRPC's own limit is 4 MiB
+UNKNOWN: Bounds[Any] = Bounds(True, False)
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+")
+_REFUSED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+
+
+class QdrantStore:
+    """A `Store`: the collections of a server, or of a folder in this process."""
+
+    name = "Qdrant"
+
+    def __init__(self, client: QdrantClient) -> None:
+        self.client = client
+
+    @classmethod
+    def connect(cls, chosen: StoreSettings) -> QdrantStore:
+        """Return the store at qdrant://HOST:PORT, qdrants:// with TLS, or qdrant:///PATH for a folder."""
+        scheme, _, address = chosen.url.get_secret_value().partition("://")
+        with errors():
+            if address.startswith("/"):
+                return cls(QdrantClient(path=address))
+            return cls(
+                QdrantClient(
+                    url=f"{'https' if scheme == 'qdrants' else 'http'}://{address}",
+                    prefer_grpc=True,
+                    grpc_options={"grpc.max_receive_message_length": ANSWER_BYTES},
+                    api_key=chosen.api_key.get_secret_value() if chosen.api_key else None,
+                    timeout=max(1, int(chosen.timeout_seconds)),
+                    check_compatibility=False,
+                )
+            )
+
+    def tables(self) -> Mapping[str, Attached]:
+        """See `Store.tables`. The fields of a collection are those of one of its points."""
+        found = {}
+        with errors():
+            for described in self.client.get_collections().collections:
+                points, _ = self.client.scroll(described.name, limit=1, with_vectors=True)
+                for point in points:
+                    vectors = list(point.vector) if isinstance(point.vector, dict) else ["vector"]
+                    columns = {
+                        name: "json" if isinstance(of, dict) else "" for name, of in (point.payload or {}).items()
+                    }
+                    columns |= {"id": "", **dict.fromkeys(vectors, "vector")}
+                    if (attached := guessed(described.name, columns)) is not None:
+                        found[described.name] = attached.model_copy(update={"id": "id"})
+        return found
+
+    def open(self, attached: Attached) -> QdrantTable:
+        """See `Store.open`."""
+        with errors():
+            described = self.client.get_collection(attached.table).config.params.vectors
+        named: Mapping[str, Any] = described if isinstance(described, dict) else {"vector": described}
+        parameters = named.get(attached.vector)
+        if parameters is None:
+            raise RetrieverFailed(
+                f"the collection {attached.table!r} in Qdrant has no vector {attached.vector!r}; it has "
+                f"{', '.join(named) or 'none'}"
+            )
+        using = attached.vector if isinstance(described, dict) else None
+        return QdrantTable(self.client, attached, parameters.size, using)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.client.close()
+
+
+class QdrantTable:
+    """A `Table`. Exact up to `search.exact_up_to` points (EXACT) and under filters.
+
+    An attached id of "id" is that of the point; any other is a field of the payload.
+    """
+
+    stale = False
+    words: Literal["none", "order", "bm25"] = "none"
+
+    def __init__(self, client: QdrantClient, attached: Attached, dimension: int, using: str | None) -> None:
+        self._client, self._attached, self.dimension, self._using = client, attached, dimension, using
+        self._key = None if attached.id == "id" else attached.id
+        self._search: dict[str, Any] = {"exact_up_to": EXACT, **attached.search}
+
+    def count(self) -> int:
+        """See `Table.count`."""
+        with errors():
+            return int(self._client.count(self._attached.table, exact=True).count)
+
+    def bounds(self, condition: Condition) -> Bounds[Any]:
+        """See `Table.bounds`."""
+        return bounds(condition, self)
+
+    def search(
+        self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
+    ) -> Found:
+        """See `Table.search`."""
+        with errors():
+            large = where is True and self.count() > int(self._search["exact_up_to"])
+            points = self._client.query_points(
+                self._attached.table,
+                query=query.tolist(),
+                using=self._using,
+                query_filter=None if where is True else models.Filter(must=[where]),
+                limit=depth,
+                search_params=models.SearchParams(exact=not large, hnsw_ef=self._search.get("hnsw_ef", 2 * depth)),
+                with_vectors=([self._using] if self._using else True) if vectors else False,
+                with_payload=True if documents else [self._key] if self._key else False,
+            ).points
+        said = [APPROXIMATE] if large else []
+        return self._found(points, vectors=vectors, documents=documents)._replace(warnings=said)
+
+    def best(self, query: str, depth: int, where: Any, among: Sequence[str] | None = None) -> Mapping[str, float]:
+        """Never called."""
+        raise NotImplementedError
+
+    def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
+        """See `Table.documents`."""
+        return self._found(self._points(ids, vectors=False), vectors=False, documents=True).documents
+
+    def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
+        """See `Table.characters`."""
+        return {id: len(document.text) + len(document.title or "") for id, document in self.documents(ids).items()}
+
+    def vectors(self, ids: Sequence[str]) -> Found:
+        """See `Table.vectors`."""
+        return self._found(self._points(ids, vectors=True), vectors=True, documents=False)
+
+    def joined(self, by: Literal["and", "or"], parts: Sequence[Any]) -> Any:
+        """See `Language.joined`."""
+        return models.Filter(must=list(parts)) if by == "and" else models.Filter(should=list(parts))
+
+    def negated(self, part: Any) -> Any:
+        """See `Language.negated`."""
+        return models.Filter(must_not=[part])
+
+    def leaf(self, condition: Exists | Compare) -> Bounds[Any]:
+        """See `Language.leaf`. Strings have no order there, and null is not told from a missing field."""
+        path = self._metadata_path(condition.path)
+        if path is None:
+            return Bounds(False, False)
+        if not all(map(_PLAIN.fullmatch, path)):
+            return UNKNOWN
+        key = ".".join(path)
+        if isinstance(condition, Exists):
+            empty = models.IsEmptyCondition(is_empty=models.PayloadField(key=key))
+            return Bounds(True, models.Filter(must_not=[empty]))
+        values: list[Any] = list(condition.values)
+        match condition.type, condition.comparison:
+            case "text", "in":
+                return Bounds.exactly(models.FieldCondition(key=key, match=models.MatchAny(any=values)))
+            case "true" | "false", _:
+                return Bounds.exactly(models.FieldCondition(key=key, match=models.MatchValue(value=values[0])))
+            case "number", "in":
+                ranges = [models.FieldCondition(key=key, range=models.Range(gte=each, lte=each)) for each in values]
+                return Bounds.exactly(models.Filter(should=list(ranges)))
+            case "number", comparison:
+                return Bounds.exactly(models.FieldCondition(key=key, range=models.Range(**{comparison: values[0]})))
+        return UNKNOWN
+
+    def _metadata_path(self, path: tuple[str, ...]) -> tuple[str, ...] | None:
+        """Return the path of a field of the metadata in the payload; None if it belongs to something else."""
+        given = self._attached.metadata
+        if given is not None and len(given) == 1:
+            return (given[0], *path)
+        return path if self._is_metadata(path[0]) else None
+
+    def _is_metadata(self, name: str) -> bool:
+        attached = self._attached
+        if attached.metadata is not None:
+            return name in attached.metadata
+        return name not in (attached.text, attached.title, self._key, NODE)
+
+    def _points(self, ids: Sequence[str], *, vectors: bool) -> list[Any]:
+        points: list[Any] = []
+        wanted: bool | list[str] = ([self._using] if self._using else True) if vectors else False
+        for portion in portions(ids, IDS_AT_A_TIME):
+            with errors():
+                if self._key is None:
+                    known = [point for id in portion if (point := _point_id(id)) is not None]
+                    points += self._client.retrieve(self._attached.table, known, with_vectors=wanted) if known else []
+                    continue
+                among = models.FieldCondition(key=self._key, match=models.MatchAny(any=portion))
+                found, _ = self._client.scroll(
+                    self._attached.table, models.Filter(must=[among]), limit=len(portion), with_vectors=wanted
+                )
+                points += found
+        return points
+
+    def _found(self, points: Sequence[Any], *, vectors: bool, documents: bool) -> Found:
+        rows = [(str(point.id) if self._key is None else str(point.payload[self._key]), point) for point in points]
+        matrix = None
+        if vectors:
+            parts = [point.vector[self._using] if self._using else point.vector for _, point in rows]
+            matrix = np.array(parts, np.float32).reshape(-1, self.dimension)
+        read = {id: self._document(id, point.payload or {}) for id, point in rows} if documents else {}
+        return Found([id for id, _ in rows], matrix, read)
+
+    def _document(self, id: str, payload: Mapping[str, Any]) -> Document:
+        attached = self._attached
+        text, given = payload.get(attached.text), attached.metadata
+        if attached.text == NODE and isinstance(text, str):
+            text = orjson.loads(text).get("text")
+        title = payload.get(attached.title) if attached.title else None
+        if given is not None and len(given) == 1:
+            whole = payload.get(given[0])
+            metadata = whole if isinstance(whole, dict) else {}
+        else:
+            metadata = {name: value for name, value in payload.items() if self._is_metadata(name)}
+        return Document(id, text if isinstance(text, str) else "", title, metadata)
+
+
+@contextmanager
+def errors() -> Iterator[None]:
+    """Raise our own errors instead of those of the client, over HTTP, gRPC or in this process."""
+    try:
+        yield
+    except UnexpectedResponse as error:
+        kind = {404: UnknownIndex, 401: RetrieverFailed, 403: RetrieverFailed}.get(error.status_code or 0)
+        raise (kind or RetrieverUnavailable)(f"Qdrant answered {error.status_code}: {error.reason_phrase}") from error
+    except grpc.RpcError as error:
+        code, details = (error.code(), error.details()) if isinstance(error, grpc.Call) else (None, str(error))
+        if code == grpc.StatusCode.NOT_FOUND:
+            raise UnknownIndex(f"the collection is gone: {details}") from error
+        refused = RetrieverFailed if code in _REFUSED else RetrieverUnavailable
+        raise refused(f"Qdrant does not work now: {details}") from error
+    except (ApiException, ResponseHandlingException, httpx.HTTPError, RuntimeError, OSError) as error:
+        raise RetrieverUnavailable(f"Qdrant does not work now: {error}") from error
+    except ValueError as error:  # in this process
+        missing = UnknownIndex if "not found" in str(error) else RetrieverFailed
+        raise missing(f"Qdrant: {error}") from error
+
+
+def _point_id(id: str) -> int | str | None:
+    if id.isascii() and id.isdecimal() and str(int(id)) == id and int(id) < 2**64:
+        return int(id)
+    try:
+        return id if str(UUID(id)) == id else None
+    except ValueError:
+        return None

@@ -1,0 +1,128 @@
+"""Collections of Qdrant as indexes, in the client's own engine: there is no server here."""
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import orjson
+import pytest
+from pydantic import SecretStr
+from qdrant_client import QdrantClient, models
+
+from boundarymorph.errors import EmptyIndex, InvalidEmbeddings, RetrieverFailed, RetrieverUnavailable, UnknownIndex
+from boundarymorph.retrieval.catalog import Index
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.stores.catalog import AttachedCatalog
+from boundarymorph.retrieval.stores.qdrant import APPROXIMATE, QdrantStore
+from boundarymorph.settings import Attached, StoreSettings
+from tests.contract.store import DIMENSION, DOCUMENTS, QUERIES, VECTORS, ReadOnly, StoreContract
+from tests.ports import free_port
+
+pytestmark = pytest.mark.filterwarnings("ignore:Local mode performs exact")
+COSINE = models.VectorParams(size=DIMENSION, distance=models.Distance.COSINE)
+
+
+@pytest.fixture
+def client() -> Iterator[QdrantClient]:
+    client = QdrantClient(":memory:")
+    yield client
+    client.close()
+
+
+def fill(client: QdrantClient, name: str, payloads: list[dict[str, Any]], vector: str | None = None) -> None:
+    client.create_collection(name, {vector: COSINE} if vector else COSINE)
+    points = zip(payloads, VECTORS.tolist(), strict=False)
+    client.upsert(
+        name,
+        [
+            models.PointStruct(id=n, vector={vector: row} if vector else row, payload=payload)
+            for n, (payload, row) in enumerate(points)
+        ],
+    )
+
+
+class TestMetadata(ReadOnly, StoreContract):
+    """As LangChain keeps them: metadata in one field."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def index(cls) -> Iterator[Index]:
+        client = QdrantClient(":memory:")
+        rows = [
+            {"key": each.id, "page_content": each.text, "title": each.title, "metadata": dict(each.metadata)}
+            for each in DOCUMENTS
+        ]
+        fill(client, "tales", rows)
+        attached = Attached(table="tales", id="key", text="page_content", title="title", metadata=("metadata",))
+        yield AttachedCatalog(QdrantStore(client), {"mine": attached}).get("mine")
+        client.close()
+
+
+class TestFields(ReadOnly, StoreContract):
+    """Each field of the metadata beside the text, and a vector with a name."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def index(cls) -> Iterator[Index]:
+        client = QdrantClient(":memory:")
+        fill(
+            client, "tales", [{"key": e.id, "text": e.text, "head": e.title, **e.metadata} for e in DOCUMENTS], "dense"
+        )
+        attached = Attached(table="tales", id="key", vector="dense", title="head")
+        yield AttachedCatalog(QdrantStore(client), {"mine": attached}).get("mine")
+        client.close()
+
+
+def test_columns_are_guessed(client: QdrantClient) -> None:
+    fill(client, "langchain", [{"page_content": "tram", "metadata": {"year": 1}}])
+    fill(client, "llama", [{"_node_content": orjson.dumps({"text": "tram"}).decode(), "year": 1}])
+    fill(client, "other", [{"neither": 1}])
+    catalog = AttachedCatalog(QdrantStore(client), {})
+    assert [info.name for info in catalog.list()] == ["langchain", "llama"]
+    for name in ("langchain", "llama"):
+        index = catalog.get(name)
+        assert index.retrieve(Search("tram", 3, QUERIES[0], filter={"year": 1})).pool.ids == ["0"]
+        assert index.documents(["0", "x", "00", "7"]) == {"0": Document("0", "tram", metadata={"year": 1})}
+
+
+def test_ids_that_are_uuids(client: QdrantClient) -> None:
+    client.create_collection("t", COSINE)
+    id = str(UUID(int=5))
+    client.upsert("t", [models.PointStruct(id=id, vector=VECTORS[0].tolist(), payload={"text": "tram"})])
+    index = AttachedCatalog(QdrantStore(client), {}).get("t")
+    assert index.retrieve(Search("tram", 3, QUERIES[0])).pool.ids == [id]
+    assert index.documents([id.upper() + "0", id]) == {id: Document(id, "tram")}
+
+
+def test_what_is_wrong_with_a_collection_is_said(client: QdrantClient) -> None:
+    fill(client, "tales", [{"text": "tram"}, {"body": "x"}, {"text": 7}])
+    catalog = AttachedCatalog(
+        QdrantStore(client),
+        {"mine": Attached(table="tales"), "large": Attached(table="tales", search={"exact_up_to": 1})},
+        schema_seconds=0,
+    )
+    index = catalog.get("mine")
+    assert list(index.retrieve(Search("tram", 3, QUERIES[0])).warnings) == ["2 candidates have no text"]
+    assert APPROXIMATE in catalog.get("large").retrieve(Search("tram", 3, QUERIES[0])).warnings
+    with pytest.raises(InvalidEmbeddings, match="8 dimensions"):
+        index.retrieve(Search("", 5, np.ones(3)))
+    with pytest.raises(RetrieverFailed, match="no vector 'dense'; it has vector"):
+        AttachedCatalog(QdrantStore(client), {"m": Attached(table="tales", vector="dense")}).get("m")
+    client.delete("tales", [0, 1, 2])
+    with pytest.raises(EmptyIndex):
+        index.retrieve(Search("", 5, QUERIES[0]))
+    client.delete_collection("tales")
+    for call in (lambda: index.retrieve(Search("", 5, QUERIES[0])), lambda: catalog.get("mine")):
+        with pytest.raises(UnknownIndex):
+            call()
+
+
+def test_nobody_is_there() -> None:
+    settings = StoreSettings(url=SecretStr(f"qdrant://127.0.0.1:{free_port()}"), timeout_seconds=1)
+    store = QdrantStore.connect(settings)
+    for call in (store.tables, lambda: store.open(Attached(table="tales"))):
+        with pytest.raises(RetrieverUnavailable, match="Qdrant"):
+            call()
+    store.close()
