@@ -2880,6 +2880,12 @@ export interface components {
              */
             depth?: number | null;
             /**
+             * Exclude Ids
+             * @description documents that are not returned and not scored, such as those that were seen before; what is known of their scores helps to find others
+             * @default null
+             */
+            exclude_ids?: (string | number)[] | null;
+            /**
              * Filter
              * @description only documents of the index whose metadata match it; docs/api.md describes the language
              * @default null
@@ -6073,6 +6079,8 @@ export interface operations {
                     filter?: {
                         [key: string]: unknown;
                     };
+                    /** @description Ids of documents that you have already, unchanged: they are not returned again. */
+                    exclude_ids?: string[];
                     /**
                      * @description concise: titles and texts. detailed: also metadata, how certain each relevance is, and costs.
                      * @default concise

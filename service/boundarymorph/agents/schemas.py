@@ -48,6 +48,9 @@ class SelectDocuments(Message):
         description='Only documents whose metadata match it: {"year": {"gte": 2020}, "kind": "review"}. Operators: eq, '
         'ne, in, nin, gt, gte, lt, lte, exists; combine with {"and": [...]}, {"or": [...]}, {"not": {...}}.',
     )
+    exclude_ids: list[str] | None = Field(
+        None, description="Ids of documents that you have already, unchanged: they are not returned again."
+    )
     response_format: Literal["concise", "detailed"] = Field(
         "concise",
         description="concise: titles and texts. detailed: also metadata, how certain each relevance is, and costs.",

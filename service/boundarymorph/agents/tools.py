@@ -46,6 +46,8 @@ class Tool:
 
 async def select_documents(call: Call, asked: schemas.SelectDocuments) -> schemas.SelectedTexts:
     body = {name: value for name, value in asked if name != "response_format" and value is not None}
+    if asked.exclude_ids is not None:
+        body["exclude_ids"] = [id.removeprefix(f"{asked.index}/") for id in asked.exclude_ids]
     if asked.max_tokens is None:
         body.setdefault("k", schemas.DEFAULT_K)
     selection = await _select(call, body)

@@ -17,6 +17,7 @@ from pydantic import (
 )
 from pydantic.config import JsonDict
 
+from boundarymorph.api.distinct import DistinctBy
 from boundarymorph.api.schemas import Array, Id, LanguageModelUsage, Message
 from boundarymorph.retrieval.retriever import VectorSource
 from boundarymorph.selection import StopReason
@@ -53,30 +54,6 @@ def _number_or_auto(least: int, what: str) -> BeforeValidator:
 
 Budget = Annotated[Annotated[int, Field(ge=0)] | Literal["auto"], _number_or_auto(0, "calls")]
 CalibrationName = Annotated[str, Field(min_length=1, max_length=64)] | Literal[False] | None
-
-
-class Distinct(Message):
-    """At most so many documents that have something in common."""
-
-    by: str = Field(
-        "text",
-        min_length=1,
-        max_length=1_024,
-        description="'text': title and text; or a field of the metadata, dots lead into objects. A document without "
-        "the field has nothing in common with any other",
-    )
-    at_most: int = Field(1, ge=1, description="documents with the same value")
-    k_counts: Literal["documents", "groups"] = Field(
-        "documents",
-        description="'groups': return k groups, ranked by their best document, each with its best 'at_most' documents",
-    )
-
-
-def _shortly(value: object) -> object:
-    return {"by": value} if isinstance(value, str) else {} if value is True else None if value is False else value
-
-
-DistinctBy = Annotated[Distinct | None, BeforeValidator(_shortly, json_schema_input_type=bool | str | Distinct | None)]
 BatchSize = Annotated[Annotated[int, Field(ge=1)] | Literal["auto"], _number_or_auto(1, "documents")]
 
 
@@ -200,6 +177,11 @@ class SelectRequest(Message):
     )
     depth: int | None = Field(
         None, ge=1, validation_alias=AliasChoices("depth", "N"), description="N: candidates taken from the index"
+    )
+    exclude_ids: Array[Id] | None = Field(
+        None,
+        description="documents that are not returned and not scored, such as those that were seen before; what is "
+        "known of their scores helps to find others",
     )
     filter: dict[str, Any] | None = Field(
         None, description="only documents of the index whose metadata match it; docs/api.md describes the language"

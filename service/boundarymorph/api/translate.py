@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.access.bodies import bound
 from boundarymorph.access.policies import DEFAULT
+from boundarymorph.api.distinct import Distinct
 from boundarymorph.api.schemas import LanguageModelUsage
 from boundarymorph.api.select_schemas import (
-    Distinct,
     ExplainedCall,
     ExplainedPool,
     ExplainedRound,
@@ -79,7 +79,9 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
         reuse=request.reuse,
         explain_pool=request.explain == "pool",
         instruction=request.instruction,
+        excluded=frozenset(request.exclude_ids or ()),
     )
+    bound("exclude_ids", len(request.exclude_ids or ()), limits.pool, "ids")
     bound("instruction", len(request.instruction or ""), limits.query_characters, "characters")
     bound("query", len(request.query), limits.query_characters, "characters")
     bound("budget", task.budget, limits.budget, "calls")
@@ -180,6 +182,7 @@ def _candidates(request: SelectRequest, settings: Settings) -> Callable[[Retriev
     if request.index is not None:
         depth = settings.depth if request.depth is None else request.depth
         bound("depth", depth, limits.pool, "candidates")
+        depth = min(depth + len(request.exclude_ids or ()), limits.pool)  # in place of those
         search = Search(
             request.query, depth, vector, request.filter, request.hybrid, documents=_read_ahead(request, settings)
         )

@@ -53,6 +53,7 @@ class SelectionRun:
     _session: Session | None = None
     _interruption: Interruption | None = None
     _ungraded = 0
+    _excluded = NOTHING
 
     def __init__(
         self,
@@ -94,6 +95,8 @@ class SelectionRun:
         else:
             self.pool, self._vectors, self._warnings = retrieved.pool, retrieved.vectors, list(retrieved.warnings)
             self._documents = Documents(self.pool, self._candidates, self._in_thread, retrieved.documents)
+        if self._task.excluded:
+            self._excluded = np.flatnonzero([id in self._task.excluded for id in self.pool.ids])
 
     async def recall(self) -> None:
         """Reuse scores of earlier tasks, and choose the first batch, which is empty for an empty pool.
@@ -177,8 +180,8 @@ class SelectionRun:
             stop_reason = session.stop_reason
             if isinstance(session, SelectionSession) and (said := departure(self._task, session, len(scores.reused))):
                 self._warnings.append(said)
-            if session.given_up:
-                deleted = f"{session.given_up} documents were deleted from the index meanwhile and left out"
+            if deletions := session.given_up - len(self._excluded):
+                deleted = f"{deletions} documents were deleted from the index meanwhile and left out"
                 self._warnings.append(deleted)
             if self._interruption is not None:
                 status = Status.PARTIAL if session.belief.scored.any() else Status.RETRIEVAL_ONLY
@@ -259,10 +262,11 @@ class SelectionRun:
         told = self._telling = telling(task, self.pool, self._vectors, self._scores.model, self._encoder)
         self._warnings += told.warnings
         scores = {**reused, **{place: brought[id] for place, id in enumerate(self.pool.ids) if id in brought}}
-        session = session_of(task, self.pool, told, scores, len(reused), lengths, distinct)
+        replacing = len(reused.keys() - set(self._excluded.tolist()))
+        session = session_of(task, self.pool, told, scores, replacing, lengths, distinct)
         if self._documents.copies:
             session.same_texts(self._documents.texts.copy())
-        session.give_up(deleted)
+        session.give_up(np.union1d(deleted, self._excluded))
         return session, self._ask(session)
 
     def _advance(self, session: Session, asked: NDArray[np.intp], scores: NDArray[np.float64]) -> NDArray[np.intp]:
@@ -348,13 +352,14 @@ class SelectionRun:
         worth = np.arange(len(ids), 0.0, -1.0)  # per token, if capacity is in tokens
         if lengths is not None:
             worth *= lengths
+        worth[self._excluded] = -1.0  # behind all others, and left out below
         if task.distinct is None:
             fits = capacity.fill(worth)
         else:
             distinct = await self._distinct(task.distinct)
             groups = self._documents.texts if distinct.groups is None else distinct.groups
             fits = distinct.with_others(distinct.limited(capacity, groups).fill(worth), worth, groups)
-        documents = np.flatnonzero(fits | task.ranks_all)
+        documents = np.setdiff1d(np.flatnonzero(fits | task.ranks_all), self._excluded)
         if task.return_documents:
             await self._documents.read(documents)
         unknown = np.full(len(documents), 0.5)

@@ -33,6 +33,8 @@ class SelectionTask:
     the name of the key that pays if scores cost money. tenant: whose known scores are used. return_documents:
     whether the result has their texts. explain_pool: whether progress and result contain the belief about all
     candidates. calibration: makes relevance a probability. instruction: for the scorer, if it takes one.
+    excluded: ids of candidates that are not selected and not scored; what is known of their scores is evidence, and
+    replaces no call.
     """
 
     query: str
@@ -58,6 +60,7 @@ class SelectionTask:
     explain_pool: bool = False
     calibration: Calibration | None = None
     instruction: str | None = None
+    excluded: frozenset[str] = frozenset()
 
     @property
     def ranks_all(self) -> bool:

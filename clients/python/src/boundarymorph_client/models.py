@@ -74,6 +74,7 @@ class SelectOptions(TypedDict, total=False):
     spend: where every document fits, `order` (the default) makes calls for the order, `set` makes none.
     method: `trend` or `boundarymorph`. depth: candidates taken from the index. batch_size: documents scored a
         round, or "auto": rounds that grow.
+    exclude_ids: not returned and not scored, such as what was seen before.
     filter: only documents of the index whose metadata pass it. hybrid: candidates by vectors and words.
     return_documents: with text, title and metadata. explain: with every round; "pool": also with
         what is believed of every candidate, and where it lies on a map.
@@ -100,6 +101,7 @@ class SelectOptions(TypedDict, total=False):
     diversity: float
     method: str
     depth: int
+    exclude_ids: Sequence[str | int]
     filter: Mapping[str, Any]
     hybrid: bool
     batch_size: int | Literal["auto"]

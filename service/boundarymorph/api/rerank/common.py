@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
+from boundarymorph.api.distinct import DistinctBy
 from boundarymorph.api.schemas import LanguageModelUsage, Problem
-from boundarymorph.api.select_schemas import Budget, CalibrationName, DistinctBy
+from boundarymorph.api.select_schemas import Budget, CalibrationName
 from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.document import Document
 from boundarymorph.selection import StopReason
