@@ -7,8 +7,8 @@ SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $(1): $(2)")
 
-.PHONY: help setup demo serve test compare-answers test-faults test-faults-milvus compatibility fuzz check audit lock check-deploy dashboard pictures images compose test-ray test-milvus wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-sessions bench-overhead bench-select bench-scorer bench-rerank \
-	bench-retrieval bench-frame bench-words bench-filters bench-products bench-failover bench-ray bench-overload load load-open capacity soak-scorer soak-index soak-models soak-leavers soak-shapes soak-tests gpu-check \
+.PHONY: help setup demo serve test compare-answers test-faults test-faults-milvus compatibility fuzz check audit lock check-deploy dashboard pictures images compose test-ray test-milvus test-stores wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-sessions bench-overhead bench-select bench-scorer bench-rerank \
+	bench-retrieval bench-stores bench-frame bench-words bench-filters bench-products bench-failover bench-ray bench-overload load load-open capacity soak-scorer soak-index soak-models soak-leavers soak-shapes soak-tests gpu-check \
 	evaluation evaluation-held-out evaluation-calibration evaluation-options evaluation-few evaluation-order evaluation-rerank evaluation-judge evaluation-agents evaluation-diversity clean
 
 help:  ## this list
@@ -51,6 +51,9 @@ $(MILVUS)/bin/milvus-server: | $(BIN)/python
 
 test-milvus: setup $(MILVUS)/bin/milvus-server  ## the tests of indexes in Milvus against a server, in an environment of its own -> build/milvus.md
 	$(BIN)/python -m tests.retrieval.milvus_run $(MILVUS)/bin/python $(OPTIONS)
+
+test-stores: setup  ## the contract of stores over PostgreSQL, LanceDB, Qdrant's client and milvus-lite
+	$(BIN)/python -m pytest tests/retrieval/test_stores.py tests/retrieval/test_pgvector.py tests/retrieval/test_lancedb.py tests/retrieval/test_qdrant.py tests/retrieval/test_stores_service.py $(OPTIONS)
 
 test-faults: setup  ## break a running service in every way that docs/operations.md lists -> build/faults.md
 	$(BIN)/python -m pytest tests/faults
@@ -225,6 +228,9 @@ soak-shapes: setup  ## JSON bodies of every shape and up to 32 MiB to every rout
 soak-tests: setup  ## the tests that `make test` has in short: more kills, more damaged input; ten minutes
 	$(BIN)/python -m pytest -n auto --dist loadfile --timeout 0 --hypothesis-profile soak \
 		tests/system/test_kill.py tests/fuzz/test_streams.py tests/retrieval tests/selection tests/api/test_fuzz.py
+
+bench-stores: setup  ## the 10,000 nearest of 50,000 from every store, with time, recall and memory; OPTIONS=--words
+	$(BIN)/python -m load_tests.stores $(OPTIONS)
 
 bench-retrieval: setup  ## a million vectors over HTTP, every kind, beside plain FAISS and milvus-lite -> build/bench/retrieval.json
 	$(BIN)/python -m load_tests.bench_retrieval $(OPTIONS)
