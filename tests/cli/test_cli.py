@@ -19,7 +19,7 @@ from rich.console import Console
 
 from boundarymorph import __version__
 from boundarymorph.access.keys import KeyRing, Scope
-from boundarymorph.api.select_schemas import SelectResponse
+from boundarymorph.api.select_answers import SelectResponse
 from boundarymorph.cli import common, index
 from boundarymorph.cli import main as cli
 from boundarymorph.errors import InvalidInput, UnknownIndex

@@ -13,14 +13,14 @@ def session(count: int, known: dict[int, float] | None = None) -> ExhaustiveSess
 
 def test_asks_for_everything_once_and_ranks_it() -> None:
     under_test = session(5, {1: 0.5})
-    assert under_test.expected_loss() == 1
+    assert under_test.outlook().loss == 1
     assert under_test.ask(3).tolist() == [0, 2, 3]
     under_test.tell([0, 2, 3], [0.1, 0.9, 0.5])
     assert under_test.ranking().documents.tolist() == [2, 1, 3, 0]  # equal scores in the order of the pool
     assert under_test.ask(10).tolist() == [4]
     under_test.tell([4], [0.0])
     assert under_test.ask(10).size == 0
-    assert under_test.expected_loss() == 0
+    assert under_test.outlook().loss == 0
     ranking = under_test.ranking()
     assert ranking.documents.tolist() == [2, 1, 3, 0, 4]
     assert ranking.relevance.tolist() == [0.9, 0.5, 0.5, 0.1, 0.0]

@@ -134,7 +134,7 @@ class TestDeletedMeanwhile:
         retriever, scorer = FakeRetriever(), SeededScorer()
         retriever.gone |= set(IDS)
         result = await selector_of(retriever, scorer).select(task(budget=1, k=1, batch_size=7, return_documents=True))
-        assert (result.status, result.stop_reason, result.expected_loss) == ("complete", "nothing_to_decide", 0)
+        assert (result.status, result.stop_reason, result.outlook.loss) == ("complete", "nothing_to_decide", 0)
         assert scorer.rounds == []
         assert len(result.history) == len(result.selection.documents) == 0
         assert len(result.selection.relevance) == len(result.selection.std) == len(result.selection.scored) == 0
@@ -180,10 +180,10 @@ async def test_each_round_tells_where_it_stands(selector_of: Callable[..., Selec
     told = [step for step in rounds if isinstance(step, Progress)]
     assert [(step.rounds, step.calls, step.budget) for step in told] == [(0, 0, 6), (1, 2, 6), (2, 4, 6)]
     assert {step.reused for step in told} == {0}
-    assert all(len(step.selected) == 4 and 0 <= step.expected_loss <= 1 for step in told)
+    assert all(len(step.selected) == 4 and 0 <= step.outlook.loss <= 1 for step in told)
     plain = await selector.select(task(budget=6, batch_size=2))
     np.testing.assert_array_equal(result.selection.documents, plain.selection.documents)
-    assert result.expected_loss == plain.expected_loss
+    assert result.outlook.loss == plain.outlook.loss
 
 
 async def test_a_scorer_that_fails_fails_the_task(selector_of: Callable[..., Selector]) -> None:

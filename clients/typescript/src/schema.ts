@@ -699,6 +699,27 @@ export interface components {
             next: string | null;
         };
         /**
+         * ExpectedRecall
+         * @description What share of the documents that reach 'min_relevance' the set holds.
+         */
+        ExpectedRecall: {
+            /**
+             * Expected
+             * @description the best guess
+             */
+            expected: number;
+            /**
+             * Low
+             * @description four sets in five hold more than this, and less than 'high'
+             */
+            low: number;
+            /**
+             * High
+             * @description see 'low'
+             */
+            high: number;
+        };
+        /**
          * ExplainedCall
          * @description One call: the document that was scored, why it was chosen, and its score.
          */
@@ -1428,6 +1449,8 @@ export interface components {
              * @description share of the best set's relevance that the set is expected to miss; 0 if every document fits. With 'min_relevance', if k is not the limit: what the set's expected F1 lacks of 1
              */
             expected_loss: number;
+            /** @description with 'min_relevance'; null if nothing can reach it */
+            recall?: components["schemas"]["ExpectedRecall"] | null;
             /**
              * Timings Ms
              * @description by stage, and in total
@@ -1843,6 +1866,13 @@ export interface components {
              * @description scored documents that were cut to fit the cross-encoder
              */
             truncated_documents: number;
+            /**
+             * Expected Gain
+             * @description by the number of further calls, what they are expected to bring as a share of the best set's relevance
+             */
+            expected_gain?: {
+                [key: string]: number;
+            };
             /** @description tokens and cost, if a language model is the scorer */
             language_model?: components["schemas"]["LanguageModelUsage"] | null;
         };
@@ -2731,6 +2761,13 @@ export interface components {
              */
             expected_loss: number;
             /**
+             * Expected Gain
+             * @description by the number of further calls, what they are expected to bring as a share of the best set's relevance
+             */
+            expected_gain?: {
+                [key: string]: number;
+            };
+            /**
              * Ids
              * @description the current set, most relevant first
              */
@@ -2826,6 +2863,12 @@ export interface components {
              * @default null
              */
             budget?: number | "auto" | null;
+            /**
+             * Call Cost
+             * @description with "budget": "auto": the share of the set's relevance that a call must be expected to bring, instead of the expected loss at which it stops
+             * @default null
+             */
+            call_cost?: number | null;
             /**
              * K
              * @description documents to return
@@ -3314,6 +3357,7 @@ export type DeleteReport = components['schemas']['DeleteReport'];
 export type Deleted = components['schemas']['Deleted'];
 export type Diagnostics = components['schemas']['Diagnostics'];
 export type DocumentPage = components['schemas']['DocumentPage'];
+export type ExpectedRecall = components['schemas']['ExpectedRecall'];
 export type ExplainedCall = components['schemas']['ExplainedCall'];
 export type ExplainedPool = components['schemas']['ExplainedPool'];
 export type ExplainedRound = components['schemas']['ExplainedRound'];
@@ -6071,6 +6115,8 @@ export interface operations {
                     min_relevance?: number;
                     /** @description true: no two documents with the same text. The name of a metadata field: only the best document for each of its values, such as "url" where an index holds parts of pages. */
                     distinct?: boolean | string;
+                    /** @description How much the documents should differ from each other: 0, the default, is by relevance alone. */
+                    diversity?: number;
                     /** @description How many documents may be judged by the accurate model; more are better and slower. "auto" stops when more would hardly help. The service has a default. */
                     budget?: number | "auto";
                     /** @description What counts as relevant beyond the query, in a sentence. Not every service takes it. */

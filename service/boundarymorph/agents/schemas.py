@@ -32,6 +32,12 @@ class SelectDocuments(Message):
         description="true: no two documents with the same text. The name of a metadata field: only the best document "
         'for each of its values, such as "url" where an index holds parts of pages.',
     )
+    diversity: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="How much the documents should differ from each other: 0, the default, is by relevance alone.",
+    )
     budget: int | Literal["auto"] | None = Field(
         None,
         description="How many documents may be judged by the accurate model; more are better and slower. "

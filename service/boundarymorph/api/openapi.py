@@ -23,7 +23,8 @@ from boundarymorph.api.schemas import (
     UploadedDocument,
     UploadProgress,
 )
-from boundarymorph.api.select_schemas import RoundEvent, SelectRequest
+from boundarymorph.api.select_answers import RoundEvent
+from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.retrieval.catalog import NAME
 
 _SECONDS = {"Retry-After": {"description": "seconds", "schema": {"type": "integer", "minimum": 1}}}

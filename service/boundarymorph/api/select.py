@@ -18,7 +18,8 @@ from boundarymorph.access.access import Access
 from boundarymorph.access.policies import Policy
 from boundarymorph.api import examples, openapi, problems
 from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, ServiceOf, permitted
-from boundarymorph.api.select_schemas import RoundEvent, SelectRequest, SelectResponse
+from boundarymorph.api.select_answers import RoundEvent, SelectResponse
+from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.translate import event_of, response_of, task_of
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.inference.shares import CALLER

@@ -1,4 +1,4 @@
-"""The wire format of `POST /select`."""
+"""The wire format of requests to `POST /select`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AliasChoices,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Discriminator,
@@ -18,11 +17,8 @@ from pydantic import (
 from pydantic.config import JsonDict
 
 from boundarymorph.api.distinct import DistinctBy
-from boundarymorph.api.schemas import Array, Id, LanguageModelUsage, Message
-from boundarymorph.retrieval.retriever import VectorSource
-from boundarymorph.selection import StopReason
+from boundarymorph.api.schemas import Array, Id, Message
 from boundarymorph.selection.methods import METHODS
-from boundarymorph.selector.result import Interruption, Status
 
 
 class VectorBlock(Message):
@@ -137,6 +133,13 @@ class SelectRequest(Message):
         validation_alias=AliasChoices("budget", "B"),
         description='B: cross-encoder calls at most; "auto" stops when the set is expected to lose little by it',
     )
+    call_cost: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description='with "budget": "auto": the share of the set\'s relevance that a call must be expected to bring, '
+        "instead of the expected loss at which it stops",
+    )
     k: int | None = Field(None, ge=1, description="documents to return")
     max_tokens: int | None = Field(
         None,
@@ -241,6 +244,8 @@ class SelectRequest(Message):
             raise ValueError("'vectors' and 'ranked' go with 'pool'; an index has vectors and an order of its own")
         if self.vectors == "lexical" and self._embedded:
             raise ValueError("'vectors' is \"lexical\": leave out the embeddings, or leave out 'vectors'")
+        if self.call_cost is not None and self.budget != "auto":
+            raise ValueError('\'call_cost\' goes with "budget": "auto"')
         if self.k is not None and self.max_tokens is not None:
             raise ValueError("give 'k' or 'max_tokens', not both")
         if self.max_tokens is not None and self.diversity:
@@ -255,127 +260,3 @@ class SelectRequest(Message):
         pool = self.pool
         documents = pool is not None and (pool.embeddings is not None or any(d.embedding for d in pool.documents))
         return documents or self.query_embedding is not None
-
-
-class SelectedDocument(BaseModel):
-    """A document of the set. `relevance` is the cross-encoder's score if it was scored, else the posterior mean; with a
-    calibration, the probability that a person finds it relevant."""
-
-    id: str = Field(description="of the document in its index or pool")
-    rank: int = Field(description="1 is the most relevant of the set")
-    relevance: float = Field(description="in [0, 1]")
-    std: float = Field(description="posterior standard deviation; 0 if scored")
-    source: Literal["cross_encoder", "posterior"] = Field(description="whether 'relevance' was scored or inferred")
-    cross_encoder_score: float | None = Field(description="null if it was not scored")
-    retrieval_rank: int = Field(description="1 is the first of the pool")
-    retrieval_score: float = Field(description="of the first stage")
-    group: Any = Field(None, description="with 'distinct' by a field: its value; null if the document has none")
-    text: str | None = Field(None, description="with 'return_documents'")
-    title: str | None = Field(None, description="with 'return_documents'")
-    metadata: dict[str, Any] | None = Field(None, description="with 'return_documents'")
-
-
-class Usage(BaseModel):
-    """What a selection used. Calls, cached and reused scores all count against the budget."""
-
-    budget: int = Field(description="B in force")
-    cross_encoder_calls: int = Field(description="pairs that the cross-encoder scored for this request")
-    cached_scores: int = Field(
-        description="chosen in a round, but answered by the cache or computed for another request at the same time"
-    )
-    rounds: int = Field(description="trips to the scorer")
-    reused_scores: int = Field(description="known from earlier requests; they replaced as many calls")
-    truncated_documents: int = Field(description="scored documents that were cut to fit the cross-encoder")
-    language_model: LanguageModelUsage | None = Field(
-        None, description="tokens and cost, if a language model is the scorer"
-    )
-
-
-class ExplainedCall(BaseModel):
-    """One call: the document that was scored, why it was chosen, and its score."""
-
-    id: str = Field(description="of the document that was scored")
-    retrieval_rank: int = Field(description="1 is the first of the pool")
-    rival: str | None = Field(description="the other document of the contested pair; null if one was valued alone")
-    gap: float | None = Field(description="standardized boundary gap to the rival")
-    value: float | None = Field(description="without a rival, the value that was maximised; null if none was")
-    score: float = Field(description="in [0, 1]")
-
-
-class ExplainedRound(BaseModel):
-    """The calls of one trip to the scorer."""
-
-    round: int = Field(description="counted from 1")
-    calls: list[ExplainedCall] = Field(description="in the order in which they were chosen")
-
-
-class PoolMap(BaseModel):
-    """The pool on the plane of its first two principal components: similar documents lie close together."""
-
-    x: list[float] = Field(description="of the documents, in retrieval order")
-    y: list[float] = Field(description="of the documents, in retrieval order")
-    query: list[float] = Field(description="x and y of the query, which is on the positive side of both")
-
-
-class ExplainedPool(BaseModel):
-    """All candidates. The lists have one entry each, in retrieval order."""
-
-    ids: list[str] = Field(description="of the documents")
-    retrieval_scores: list[float] = Field(description="of the first stage")
-    relevance: list[float | None] = Field(description="the final one; null if unknown or deleted")
-    std: list[float | None] = Field(description="posterior standard deviation; 0 if scored")
-    map: PoolMap | None = Field(description="null if there are no vectors, or too few")
-
-
-class SelectResponse(BaseModel):
-    """The chosen set, most relevant first, and what is known about it."""
-
-    id: str = Field(description="of this answer")
-    documents: list[SelectedDocument] = Field(description="the set, most relevant first")
-    pool_size: int = Field(description="N")
-    k: int | None = Field(description="null if 'max_tokens' was given")
-    max_tokens: int | None = Field(description="null if 'k' counts")
-    min_relevance: float | None = Field(description="null if not given: then k documents are returned")
-    calibration: str | None = Field(None, description="by which relevance is a probability; null if it is the score")
-    policy: str = Field("default", description="the policy in force, whose defaults the request has")
-    method: str = Field(description="in force")
-    vectors: VectorSource = Field(
-        description="the source of the documents' vectors: given in the request, the service's encoder, the words "
-        "(lexical), the index; none if only an order was needed"
-    )
-    usage: Usage = Field(description="what it cost")
-    status: Literal[*map(str, Status)] = Field(  # type: ignore[valid-type]
-        description="partial: fewer scores than asked for, as time or the scorer ran out; retrieval_only: no scores"
-    )
-    stop_reason: Literal[*map(str, (*StopReason, *Interruption))] = Field(  # type: ignore[valid-type]
-        description="why no more calls were made"
-    )
-    expected_loss: float = Field(
-        description="share of the best set's relevance that the set is expected to miss; 0 if every document fits. "
-        "With 'min_relevance', if k is not the limit: what the set's expected F1 lacks of 1"
-    )
-    timings_ms: dict[str, float] = Field(description="by stage, and in total")
-    warnings: list[str] = Field(description="what a caller should know, in words")
-    rounds: list[ExplainedRound] | None = Field(None, description="with 'explain'")
-    pool: ExplainedPool | None = Field(None, description="with 'explain': \"pool\"")
-
-
-class RoundEvent(BaseModel):
-    """The state of a streamed selection before a round: what was spent, and the current set."""
-
-    rounds: int = Field(description="made so far")
-    cross_encoder_calls: int = Field(description="made so far")
-    cached_scores: int = Field(description="chosen, but answered by the cache or computed for another request")
-    reused_scores: int = Field(description="known from earlier requests; they replace as many calls")
-    budget: int = Field(description="B in force")
-    expected_loss: float = Field(description="share of the best set's relevance that this set is expected to miss")
-    ids: list[str] = Field(description="the current set, most relevant first")
-    language_model: LanguageModelUsage | None = Field(
-        None, description="tokens and cost so far, if a language model is the scorer"
-    )
-    calls: list[ExplainedCall] | None = Field(None, description="of the last round, with 'explain'")
-    retrieval_ranks: list[int] | None = Field(None, description="of 'ids', with 'explain': \"pool\"")
-    relevance: list[float | None] | None = Field(
-        None, description="current, of all candidates in retrieval order, with 'explain': \"pool\""
-    )
-    std: list[float | None] | None = Field(None, description="its posterior standard deviation; 0 if scored")

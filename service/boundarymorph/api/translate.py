@@ -17,26 +17,25 @@ from boundarymorph.access.bodies import bound
 from boundarymorph.access.policies import DEFAULT
 from boundarymorph.api.distinct import Distinct
 from boundarymorph.api.schemas import LanguageModelUsage
-from boundarymorph.api.select_schemas import (
+from boundarymorph.api.select_answers import (
+    ExpectedRecall,
     ExplainedCall,
     ExplainedPool,
     ExplainedRound,
-    PoolBody,
     PoolMap,
     RoundEvent,
     SelectedDocument,
-    SelectRequest,
     SelectResponse,
     Usage,
-    VectorBlock,
 )
+from boundarymorph.api.select_schemas import PoolBody, SelectRequest, VectorBlock
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput
 from boundarymorph.inference.deadline import Deadline
 from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, IndexedCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import read_path
 from boundarymorph.retrieval.retriever import Retriever, Search
-from boundarymorph.selection import Observation, Pool, Selection, methods
+from boundarymorph.selection import Observation, Outlook, Pool, Selection, methods
 from boundarymorph.selection.plane import Places
 from boundarymorph.selection.pool import COMPLETE
 from boundarymorph.selector.documents import Grouping
@@ -68,7 +67,8 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
         distinct=_grouping(request, settings),
         diversity=request.diversity,
         negligible=settings.negligible if request.max_tokens is not None and request.min_relevance is None else 0.0,
-        settle=settings.auto_settle if request.budget == "auto" else None,
+        settle=settings.auto_settle if request.budget == "auto" and request.call_cost is None else None,
+        call_cost=request.call_cost,
         method=request.method or settings.method,
         batch_size=limits.batch_size if batch_size == "auto" else batch_size,
         growing=batch_size == "auto",
@@ -114,11 +114,13 @@ def response_of(
             rounds=result.rounds,
             reused_scores=result.reused,
             truncated_documents=result.truncated,
+            expected_gain=_gains(result.outlook),
             language_model=LanguageModelUsage.of(result.bill),
         ),
         status=result.status.value,
         stop_reason=result.stop_reason.value,
-        expected_loss=result.expected_loss,
+        expected_loss=result.outlook.loss,
+        recall=_recall(result.outlook),
         timings_ms={stage: round(seconds * 1e3, 3) for stage, seconds in result.seconds.items()},
         warnings=list(result.warnings),
         rounds=_rounds(result.history, result.pool) if explain else None,
@@ -135,7 +137,8 @@ def event_of(progress: Progress, *, explain: bool = False) -> RoundEvent:
         cached_scores=progress.cached,
         reused_scores=progress.reused,
         budget=progress.budget,
-        expected_loss=progress.expected_loss,
+        expected_loss=progress.outlook.loss,
+        expected_gain=_gains(progress.outlook),
         ids=[progress.pool.ids[position] for position in progress.selected],
         retrieval_ranks=None if progress.believed is None else (progress.selected + 1).tolist(),
         language_model=LanguageModelUsage.of(progress.bill),
@@ -143,6 +146,15 @@ def event_of(progress: Progress, *, explain: bool = False) -> RoundEvent:
         relevance=relevance,
         std=std,
     )
+
+
+def _gains(outlook: Outlook) -> dict[str, float]:
+    return {str(calls): gain for calls, gain in outlook.gains.items()}
+
+
+def _recall(outlook: Outlook) -> ExpectedRecall | None:
+    recall = outlook.recall
+    return None if recall is None else ExpectedRecall(expected=recall.expected, low=recall.low, high=recall.high)
 
 
 def _grouping(request: SelectRequest, settings: Settings) -> Grouping | None:

@@ -41,6 +41,8 @@ def select(
     max_tokens: Annotated[int | None, typer.Option(help="Return up to this many tokens, instead of k.")] = None,
     min_relevance: Annotated[float | None, typer.Option(help="Only what likely scores at least this, up to k.")] = None,
     distinct: Annotated[str | None, typer.Option(help='Few of one text or field: "text", "page", or JSON.')] = None,
+    diversity: Annotated[float, typer.Option(help="0 to 1: how much documents should differ.")] = 0.0,
+    call_cost: Annotated[float | None, typer.Option(help="With auto: the least share that a call must bring.")] = None,
     depth: Annotated[int | None, typer.Option("--depth", "-N", help="Candidates.", show_default="10000")] = None,
     batch_size: Annotated[str | None, typer.Option(help='Documents per round, or "auto".', show_default="auto")] = None,
     calibration: Annotated[str | None, typer.Option(help="Its name.", show_default="the index's own")] = None,
@@ -64,6 +66,8 @@ def select(
         "max_tokens": max_tokens,
         "min_relevance": min_relevance,
         "distinct": json_object("--distinct", distinct) if distinct and distinct.startswith("{") else distinct,
+        "diversity": diversity,
+        "call_cost": call_cost,
         "depth": depth,
         "batch_size": _number(batch_size),
         "method": method,
@@ -83,7 +87,8 @@ def select(
 
 def _one(settings: Settings, given: Mapping[str, Any], calibration: str | None, *, as_json: bool) -> None:
     from boundarymorph.access.calibrations import Calibrations
-    from boundarymorph.api.select_schemas import SelectRequest, SelectResponse
+    from boundarymorph.api.select_answers import SelectResponse
+    from boundarymorph.api.select_schemas import SelectRequest
     from boundarymorph.api.translate import response_of, task_of
     from boundarymorph.cli import terminal
 

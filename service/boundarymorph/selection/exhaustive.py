@@ -10,6 +10,7 @@ import numpy as np
 from boundarymorph.selection.acquisition import Choice
 from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.bookkeeping import Selection, Session, StopReason, ranked
+from boundarymorph.selection.outlook import Outlook
 from boundarymorph.selection.pool import Pool
 
 UNKNOWN = -1.0  # what is believed of a document without a score: less than of any with one
@@ -30,9 +31,9 @@ class ExhaustiveSession(Session):
     def stop_reason(self) -> StopReason | None:
         return None if self._unscored.size else StopReason.POOL_EXHAUSTED
 
-    def expected_loss(self) -> float:
-        """0 once everything is scored, 1 before."""
-        return float(bool(self._unscored.size))
+    def outlook(self) -> Outlook:
+        """Nothing is missed once everything is scored, and everything before."""
+        return Outlook(float(bool(self._unscored.size)), {})
 
     def ranking(self) -> Selection:
         """The scored documents, most relevant first, equal scores in the order of the pool; then those that were left

@@ -24,6 +24,7 @@ from boundarymorph.selection.contest import Contest, choose_round
 from boundarymorph.selection.copies import first_of_each
 from boundarymorph.selection.distinct import Distinct, GroupedCapacity
 from boundarymorph.selection.diversity import diverse
+from boundarymorph.selection.outlook import Outlook, Recall, expected_f1, gains_of_a_set, gains_of_doubt, up_to
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.posterior import Believed
 
@@ -50,6 +51,7 @@ class SelectionSession(Session):
         config: Config | None = None,
         known: Mapping[int, float] | None = None,
         settle: float | None = None,
+        call_cost: float | None = None,
         order: bool = False,
         min_relevance: float | None = None,
         distinct: Distinct | None = None,
@@ -62,6 +64,7 @@ class SelectionSession(Session):
         known: scores of some documents (positions) that cost nothing and are believed from the start.
         settle: stop when no more than this share of the set's relevance is expected to be lost (`expected_loss`),
         once enough scores are known to tell (`informed`), at the start or after two rounds in a row.
+        call_cost: stop, as there, when ten more calls are expected to bring less than ten times this share of it.
         order: spend the budget on the order of the set where every document fits into it, instead of not at all, and
         choose nothing where the budget pays for every score (`covered`).
         min_relevance: return, of k documents at most, those that are more likely than not to score at least that, and
@@ -88,7 +91,7 @@ class SelectionSession(Session):
         if min_relevance is not None and not 0.0 <= min_relevance <= 1.0:
             raise InvalidInput(f"min_relevance is {min_relevance}; it is from 0 to 1")
         self._config = config or SelectionConfig()
-        self._settle = settle
+        self._settle, self._call_cost = settle, call_cost
         self._order = order and min_relevance is None
         self._least = min_relevance
         self._reading = reading
@@ -121,7 +124,7 @@ class SelectionSession(Session):
     def covered(self) -> bool:
         """Whether the budget pays for every score that is missing, and all of them are wanted, for the order or the
         set: what is asked first then matters only if the rest is never scored."""
-        settles = self._settle is not None and not self.orders
+        settles = (self._settle is not None or self._call_cost is not None) and not self.orders
         return self._order and not settles and self.budget - self.spent >= len(self._open)
 
     @property
@@ -139,10 +142,13 @@ class SelectionSession(Session):
 
     @property
     def _calm(self) -> bool:
-        """Whether no more is expected to be lost than `settle` allows."""
-        if self._settle is None or self.orders or not self.informed:
+        """Whether no more is expected to be lost than `settle` allows, or won than `call_cost` asks for."""
+        if (self._settle is None and self._call_cost is None) or self.orders or not self.informed:
             return False
-        return self.expected_loss() <= self._settle
+        loss = self.expected_loss()
+        if self._settle is not None and loss <= self._settle:
+            return True
+        return self._call_cost is not None and up_to(self._gains(loss), loss)[10] < 10 * self._call_cost
 
     def expected_loss(self) -> float:
         """What the set is expected to miss, as a share of its expected relevance, by not knowing every score.
@@ -154,13 +160,37 @@ class SelectionSession(Session):
         if self._decided or self.orders or self.belief.scored[self._left].all():
             return 0.0
         if self._doubtful is not None:
-            return 1.0 - _expected_f1(self._doubtful.mean[self._contested])
+            return 1.0 - expected_f1(self._doubtful.mean[self._contested])
         shares, scores = self._outcomes()
         left = slice(None) if len(self._left) == len(self.pool) else self._left
         best = self._limited.best(shares[:, left], scores[:, left])
         inside = self._best_of(self._likely)
         chosen = float((shares[:, inside] * scores[:, inside]).sum())
         return max(0.0, 1.0 - chosen / best) if best > 0 else 0.0
+
+    def outlook(self) -> Outlook:
+        """What the set is expected to miss, and what further calls are expected to bring."""
+        loss = min(1.0, self.expected_loss())
+        return Outlook(loss, up_to(self._gains(loss), loss), self._recall())
+
+    def _gains(self, loss: float) -> NDArray[np.float64]:
+        if loss == 0.0:
+            return np.zeros(1)
+        if self._doubtful is not None:
+            return gains_of_doubt(self._doubtful.mean[self._contested])
+        shares, scores = self._outcomes()
+        return gains_of_a_set(
+            shares[:, self._left], scores[:, self._left], self.belief.scored[self._left], self._limited, loss
+        )
+
+    def _recall(self) -> Recall | None:
+        """Of what reaches `min_relevance`, by what may come of each document."""
+        if self._reaching is None or self._least is None:
+            return None
+        shares, scores = self._posterior.beliefs.outcomes()
+        reaching = (shares * (scores >= self._least)).sum(axis=0)
+        reaching[self.belief.scored] = self._reaching.mean[self.belief.scored]
+        return Recall.of(reaching[self._left], np.isin(self._left, self.selection().documents))
 
     def give_up(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
         before = self._left
@@ -353,11 +383,3 @@ class SelectionSession(Session):
         if self._least is not None:
             return not self._left.size
         return not self.orders and self._limited.nothing_to_decide(len(self._left))
-
-
-def _expected_f1(shares: NDArray[np.float64]) -> float:
-    """Of a set of what is more likely than not, by the (N,) probabilities; of an empty set, that it should be."""
-    likely = shares > LIKELY
-    if not likely.any():
-        return float(np.prod(1.0 - shares))
-    return float(2.0 * shares[likely].sum() / (np.count_nonzero(likely) + shares.sum()))

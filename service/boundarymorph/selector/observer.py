@@ -36,7 +36,7 @@ class Observer:
         metrics.cross_encoder_calls.inc(result.calls)
         metrics.select_calls.observe(result.calls)
         metrics.select_rounds.observe(result.rounds)
-        metrics.expected_loss.observe(result.expected_loss)
+        metrics.expected_loss.observe(result.outlook.loss)
         metrics.truncated_pairs.inc(result.truncated)
         if budget:
             metrics.budget_used.observe(result.calls / budget)

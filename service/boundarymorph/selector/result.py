@@ -25,7 +25,7 @@ from boundarymorph.errors import (
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import VectorSource
 from boundarymorph.scoring.bill import Bill
-from boundarymorph.selection import Observation, Pool, Selection, StopReason
+from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason
 from boundarymorph.selection.plane import Places
 
 
@@ -75,7 +75,7 @@ INTERRUPTING: tuple[type[BoundaryMorphError], ...] = tuple(_INTERRUPTIONS)
 class Progress:
     """The state of a task before a round.
 
-    calls, cached, reused, bill: as in `SelectionResult`; budget: the task's; expected_loss: as in `SelectionSession`;
+    calls, cached, reused, bill: as in `SelectionResult`; budget: the task's; outlook: of the current set;
     selected: positions in the pool of the current set; history: the scores of the last round; believed: the belief
     about all candidates, if the task asks for it.
     """
@@ -85,7 +85,7 @@ class Progress:
     cached: int
     budget: int
     reused: int
-    expected_loss: float
+    outlook: Outlook
     pool: Pool
     selected: NDArray[np.intp]
     history: Sequence[Observation]
@@ -99,12 +99,12 @@ class SelectionResult:
 
     history: the scores that were asked for, all of which count against the budget. calls: how many of them the
     cross-encoder computed for this task; cached: how many came from a cache, or from another task that was computing
-    the same pair. reused: scores known before, which replaced as many calls; expected_loss: share of the best set's
-    relevance that the set is expected to miss; documents: by id, as far as they were fetched; truncated: scored pairs
-    that were cut to fit the cross-encoder; bill: what a scorer that costs money charged, None for others; seconds: by
-    stage, and their total; vectors: the source of the pool's vectors; believed: as in `Progress`; places: the
-    candidates' positions on a map, if the task asks for it. calibration: the name of that in use; scores: the scorer's
-    own, by position, if there is one.
+    the same pair. reused: scores known before, which replaced as many calls; outlook: what the set is
+    expected to miss, and what more calls would bring; documents: by id, as far as they were fetched; truncated: scored
+    pairs that were cut to fit the cross-encoder; bill: what a scorer that costs money charged, None for others;
+    seconds: by stage, and their total; vectors: the source of the pool's vectors; believed: as in `Progress`;
+    places: the candidates' positions on a map, if the task asks for it. calibration: the name of that in use; scores:
+    the scorer's own, by position, if there is one.
     """
 
     pool: Pool
@@ -113,7 +113,7 @@ class SelectionResult:
     rounds: int
     status: Status
     stop_reason: StopReason | Interruption
-    expected_loss: float
+    outlook: Outlook
     calls: int
     cached: int
     reused: int

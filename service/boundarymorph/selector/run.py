@@ -17,6 +17,7 @@ from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.retriever import VectorSource
 from boundarymorph.selection import (
     Distinct,
+    Outlook,
     Pool,
     Selection,
     SelectionSession,
@@ -152,14 +153,14 @@ class SelectionRun:
         """Return the current state."""
         session = self._session
         assert session is not None
-        selection, expected_loss = await self._in_thread(_believed, session, self._task.ranks_all)
+        selection, outlook = await self._in_thread(_believed, session, self._task.ranks_all)
         return Progress(
             session.rounds,
             self._scores.calls,
             self._scores.cached,
             self._task.budget,
             len(self._scores.reused),
-            expected_loss,
+            outlook,
             self.pool,
             selection.documents,
             self._telling.history([seen for seen in session.history if seen.round == session.rounds]),
@@ -170,13 +171,13 @@ class SelectionRun:
     async def result(self) -> SelectionResult:
         """Return the current selection, with its texts if the task asks for them. Raises as `score` does."""
         session, scores = self._session, self._scores
-        selection, expected_loss = EMPTY, 0.0
+        selection, outlook = EMPTY, Outlook(0.0, {})
         status, stop_reason = Status.COMPLETE, None
         if self._interruption is not None and session is None:
             status, selection = Status.RETRIEVAL_ONLY, await self._as_given()
-            expected_loss = float(len(selection.documents) < len(self.pool))  # nothing is known of the scores
+            outlook = Outlook(float(len(selection.documents) < len(self.pool)), {})  # nothing is known of the scores
         if session is not None:
-            selection, expected_loss = await self._selection(session)
+            selection, outlook = await self._selection(session)
             stop_reason = session.stop_reason
             if isinstance(session, SelectionSession) and (said := departure(self._task, session, len(scores.reused))):
                 self._warnings.append(said)
@@ -203,7 +204,7 @@ class SelectionRun:
             session.rounds if session else 0,
             status,
             self._interruption or stop_reason or StopReason.NOTHING_TO_DECIDE,
-            expected_loss,
+            outlook,
             scores.calls,
             scores.cached,
             len(scores.reused),
@@ -324,23 +325,23 @@ class SelectionRun:
             self._pace.took(texts, deadline.clock() - begin)
         return positions, scores
 
-    async def _selection(self, session: Session) -> tuple[Selection, float]:
-        """Return the selection and its expected loss. Documents that turn out to be deleted make room for others."""
+    async def _selection(self, session: Session) -> tuple[Selection, Outlook]:
+        """Return the selection and its outlook. Documents that turn out to be deleted make room for others."""
         deadline = self._task.deadline.of_texts
         while True:
             with self._observer.stage("select"):
-                selection, expected_loss = await self._in_thread(_believed, session, self._task.ranks_all)
+                selection, outlook = await self._in_thread(_believed, session, self._task.ranks_all)
             if not self._task.return_documents:
-                return selection, expected_loss
+                return selection, outlook
             try:
                 with self._observer.stage("fetch"):
                     async with deadline.enforced():
                         changed = await self._read_for(session, selection.documents)
             except INTERRUPTING as error:
                 self._interrupt("not all texts could be read", error)
-                return selection, expected_loss
+                return selection, outlook
             if not changed:
-                return selection, expected_loss
+                return selection, outlook
 
     async def _as_given(self) -> Selection:
         """Return the first documents in the order of the pool, as many as fit."""
@@ -388,8 +389,5 @@ class SelectionRun:
         self._warnings.append(f"{shortfall}: {error.public}")
 
 
-def _believed(session: Session, rank_all: bool) -> tuple[Selection, float]:
-    """Return the selection and its expected loss, cut at 1: before the first scores the expected relevance may be
-    close to 0, and any loss many times that."""
-    selection = session.ranking() if rank_all else session.selection()
-    return selection, min(1.0, session.expected_loss())
+def _believed(session: Session, rank_all: bool) -> tuple[Selection, Outlook]:
+    return session.ranking() if rank_all else session.selection(), session.outlook()

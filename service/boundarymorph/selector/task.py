@@ -26,7 +26,8 @@ class SelectionTask:
     many documents of a group. negligible, diversity: as in `SelectionSession`. goal: what calls are spent
     on: the set; or, if every document fits into it, its order; or the ranking of all candidates; or the scores of all.
     batch_size: the most calls per round; growing: whether rounds begin small and grow (`selection.rounds`). settle:
-    stop when the expected loss is at most this share of the set's relevance. method: a name in `methods.METHODS`.
+    stop when the expected loss is at most this share of the set's relevance. call_cost: as in
+    `SelectionSession`. method: a name in `methods.METHODS`.
     deadline: when the current set becomes the result. accepts: the result after the deadline or a failure of scorer or
     retriever: only a complete one, or else their error; or an incomplete one, but Overloaded if nothing was scored for
     lack of capacity; or any. reuse: whether scores known from earlier tasks are evidence that replaces calls. caller:
@@ -50,6 +51,7 @@ class SelectionTask:
     batch_size: int = 1
     growing: bool = False
     settle: float | None = None
+    call_cost: float | None = None
     method: str = DEFAULT
     deadline: Deadline = NEVER
     accepts: Accepted = "anything"

@@ -110,6 +110,7 @@ def session_of(
         config=METHODS[task.method],
         known=known,
         settle=task.settle,
+        call_cost=task.call_cost,
         order=task.goal != "set",
         min_relevance=telling.least(task.min_relevance),
         distinct=distinct,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, Protocol, Required, TypeAlias, TypedDict
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Array(Protocol):
@@ -63,7 +63,8 @@ class SelectOptions(TypedDict, total=False):
     features: signals of yours by name, a number a document of the pool, None or NaN where it has none.
     query_embedding: [d], used instead of encoding the query. vectors: of a pool without embeddings, `lexical` (made of
         its words) or `encoder`.
-    budget: cross-encoder calls at most; "auto" stops when little is expected to be lost by it.
+    budget: cross-encoder calls at most; "auto" stops when little is expected to be lost by it. call_cost: with
+        "auto", the share of the set's relevance that a call must be expected to bring, in place of that.
     k: documents to return; max_tokens: return what fits into so many tokens, instead of k. min_relevance: return only
         what is more likely than not to be at least so relevant, at most k documents or `max_tokens`. calibration: by
         which relevance is a probability; False for none, by default that of the key or of the index.
@@ -92,6 +93,7 @@ class SelectOptions(TypedDict, total=False):
     ranked: bool
     vectors: Literal["lexical", "encoder"]
     budget: int | Literal["auto"]
+    call_cost: float
     k: int
     max_tokens: int
     min_relevance: float
@@ -144,7 +146,8 @@ class LanguageModelUsage(Answer):
 
 
 class Usage(Answer):
-    """What was spent. `language_model` where one is the scorer."""
+    """What was spent. `language_model` where one is the scorer. expected_gain: by the number of further calls, what
+    they are expected to bring, as a share of the best set's relevance."""
 
     budget: int
     cross_encoder_calls: int
@@ -152,7 +155,16 @@ class Usage(Answer):
     rounds: int
     reused_scores: int
     truncated_documents: int
+    expected_gain: dict[str, float] = Field(default_factory=dict)
     language_model: LanguageModelUsage | None = None
+
+
+class ExpectedRecall(Answer):
+    """What share of the documents that reach `min_relevance` the set holds; low, high: of four sets in five."""
+
+    expected: float
+    low: float
+    high: float
 
 
 class ExplainedCall(Answer):
@@ -208,6 +220,7 @@ class Selection(Answer):
     status: str
     stop_reason: str
     expected_loss: float
+    recall: ExpectedRecall | None = None
     timings_ms: dict[str, float]
     warnings: list[str]
     rounds: list[ExplainedRound] | None = None
@@ -223,6 +236,7 @@ class Round(Answer):
     reused_scores: int
     budget: int
     expected_loss: float
+    expected_gain: dict[str, float] = Field(default_factory=dict)
     ids: list[str]
     language_model: LanguageModelUsage | None = None
     calls: list[ExplainedCall] | None = None

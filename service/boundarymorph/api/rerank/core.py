@@ -112,7 +112,7 @@ def ranking_of(
             cached_scores=result.cached,
             reused_scores=result.reused,
             inferred=sorted({ranked.index for ranked in results} - set(scored)),
-            expected_loss=result.expected_loss,
+            expected_loss=result.outlook.loss,
             calibration=result.calibration,
             policy=policy,
             timings_ms={stage: round(seconds * 1e3, 3) for stage, seconds in result.seconds.items()},

@@ -1,0 +1,91 @@
+"""What a set is expected to miss, what further calls are expected to bring, and what share of the relevant it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.selection.acquisition import cutoff
+from boundarymorph.selection.capacity import LIKELY, Capacity
+
+FURTHER_CALLS = (10, 50)  # for which an outlook has the expected gain
+# Around the log-odds of the recall that independent documents would have, which is rather too small: what is expected,
+# and an interval for four sets in five from 25 scores on (docs/evaluation.md).
+EXPECTED, LOWER, UPPER = 0.4, -0.7, 2.0
+CERTAIN = 1e-4  # recall is kept as far from 0 and 1, except where it is known
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """The share of the relevant documents that a set holds: what is expected, and an interval for four sets in five."""
+
+    expected: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, probabilities: NDArray[np.float64], inside: NDArray[np.bool_]) -> Recall | None:
+        """probabilities: (N,) that each document is relevant; inside: (N,) mask of the set. None if none can be."""
+        held, missed = float(probabilities[inside].sum()), float(probabilities[~inside].sum())
+        if held + missed == 0.0:
+            return None
+        if missed == 0.0:
+            return cls(1.0, 1.0, 1.0)
+        share = min(max(held / (held + missed), CERTAIN), 1.0 - CERTAIN)
+        odds = share / (1.0 - share) * np.exp([EXPECTED, LOWER, UPPER])
+        return cls(*(odds / (1.0 + odds)).tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """loss: as of `SelectionSession.expected_loss`, at most 1. gains: by the number of further calls, the share of the
+    best set's expected relevance that they are expected to bring. recall: with `min_relevance` only."""
+
+    loss: float
+    gains: dict[int, float]
+    recall: Recall | None = None
+
+
+def gains_of_a_set(
+    shares: NDArray[np.float64], scores: NDArray[np.float64], scored: NDArray[np.bool_], capacity: Capacity, loss: float
+) -> NDArray[np.float64]:
+    """What 1, 2, ..., N further calls are expected to bring, as shares of the best set's expected relevance.
+
+    A call is worth what it may find out of its document: that it belongs into the set although it is not in it, or the
+    other way round. What it says of other documents is left out. shares, scores: (m, N) of what may come of each
+    document; scored: (N,).
+    """
+    mean = (shares * scores).sum(axis=0)
+    margin, inside = capacity.margin(mean)
+    above = scores - (mean - margin + cutoff(margin, inside))
+    worth = (shares * np.maximum(np.where(inside, -above, above), 0.0)).sum(axis=0)
+    worth[scored] = 0.0
+    chosen = float(mean[inside].sum())
+    return _sums(worth) * ((1.0 - loss) / chosen if chosen > 0 else 0.0)
+
+
+def gains_of_doubt(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The same where a set has what is more likely than not, in expected F1. probabilities: (N,)."""
+    size = np.count_nonzero(probabilities > LIKELY) + float(probabilities.sum())
+    return _sums(np.minimum(probabilities, 1.0 - probabilities)) * (2.0 / size if size > 0 else 0.0)
+
+
+def _sums(worth: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of the 1, 2, ... largest."""
+    return np.cumsum(-np.sort(-worth))
+
+
+def up_to(gains: NDArray[np.float64], loss: float, calls: Sequence[int] = FURTHER_CALLS) -> dict[int, float]:
+    """The gains for these numbers of calls, none above the expected loss."""
+    return {n: min(loss, float(gains[min(n, len(gains)) - 1])) if len(gains) else 0.0 for n in calls}
+
+
+def expected_f1(shares: NDArray[np.float64]) -> float:
+    """Of a set of what is more likely than not, by the (N,) probabilities; of an empty set, that it should be."""
+    likely = shares > LIKELY
+    if not likely.any():
+        return float(np.prod(1.0 - shares))
+    return float(2.0 * shares[likely].sum() / (np.count_nonzero(likely) + shares.sum()))
