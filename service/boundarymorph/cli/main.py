@@ -14,6 +14,7 @@ from boundarymorph import __version__
 from boundarymorph.cli import index as index_commands
 from boundarymorph.cli import ray, serve
 from boundarymorph.cli.calibrate import calibrate
+from boundarymorph.cli.check import check
 from boundarymorph.cli.common import DataDirectory, console, fail
 from boundarymorph.cli.mcp import mcp
 from boundarymorph.cli.select import select
@@ -60,7 +61,9 @@ app = typer.Typer(
 )
 app.command()(serve.serve)
 app.command()(serve.scorer)
-app.command()(serve.retriever)
+retriever_app = typer.Typer(callback=serve.retriever, invoke_without_command=True)
+retriever_app.command()(check)
+app.add_typer(retriever_app, name="retriever")
 app.command()(ray.ray)
 
 
