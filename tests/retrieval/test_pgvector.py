@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+import psutil
 import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -213,6 +214,23 @@ def test_a_server_that_is_away_slow_or_restarted() -> None:
         with postgres.running(folder, port):
             assert index.retrieve(search).pool.ids == before.ids
     store.close()
+
+
+def test_a_server_that_stops_in_the_middle() -> None:
+    """It neither answers nor ends the connection: the call is cut off here."""
+    with postgres.folder() as folder, postgres.running(folder, port := free_port()) as server:
+        store = PgvectorStore(postgres.url(port), timeout=0.5)
+        assert store.read("SELECT 1", ()) == [(1,)]
+        processes = [psutil.Process(server.pid), *psutil.Process(server.pid).children()]
+        for process in processes:
+            process.suspend()
+        for _ in range(2):  # the connection that was open, and a new one
+            with pytest.raises(RetrieverUnavailable):
+                store.read("SELECT 1", ())
+        for process in processes:
+            process.resume()
+        assert store.read("SELECT 1", ()) == [(1,)]
+        store.close()
 
 
 def test_a_wrong_password_is_not_an_outage(port: int, connection: psycopg.Connection[Any]) -> None:
