@@ -22,6 +22,7 @@ from tests.compatibility.servers import servers
 REPOSITORY = Path(__file__).parents[2]
 FOLDER = REPOSITORY / "build" / "compatibility"
 PAGE = REPOSITORY / "docs" / "compatibility.md"
+FEATURES = Path(__file__).with_name("features.md")  # the end of the page, written by hand
 RESULTS = "results.json"  # in the folder of an environment, of its latest run
 CHECK_SECONDS = 900.0  # of all checks of one environment
 
@@ -110,7 +111,7 @@ def page(results: Sequence[dict[str, Any]]) -> str:
         outcome = "passed" if result["problem"] is None else "**failed**"
         row = (result["package"], result["version"], f"`{result['endpoint']}`", result["what"], outcome)
         lines.append(f"| {' | '.join(row)} |")
-    return HEAD + "\n".join(lines) + "\n"
+    return HEAD + "\n".join(lines) + "\n\n" + FEATURES.read_text()
 
 
 def main() -> int:

@@ -73,6 +73,12 @@ def test_one_trace_over_three_processes(tmp_path: Path) -> None:
         assert [(span.service, span.name) for span in roots] == [("boundarymorph", "POST /select")] * 2
         root = next(span for span in roots if span.attributes["http.response.status_code"] == 200)
         assert root.attributes["boundarymorph.request_id"] == "its-id"
+        assert root.attributes["openinference.span.kind"] == "RERANKER"
+        assert root.attributes["gen_ai.operation.name"] == "retrieval"
+        assert root.attributes["reranker.model_name"] == root.attributes["gen_ai.request.model"] != ""
+        assert (root.attributes["reranker.top_k"], root.attributes["boundarymorph.cross_encoder_calls"]) == (2, 4)
+        relevance = [document["relevance"] for document in answer.json()["documents"]]
+        assert [root.attributes[f"reranker.output_documents.{n}.document.score"] for n in range(2)] == relevance
         stages = [span.name for span in ours if span.parent == root.id]
         assert stages.count("retrieve") == 1
         assert stages.count("score") == 2  # rounds
@@ -101,10 +107,19 @@ def test_a_collector_that_is_away_is_in_nobody_s_way(tmp_path: Path) -> None:
 
 def test_workers_send_theirs(tmp_path: Path) -> None:
     with collecting() as collector:
-        with service(configured(tmp_path / "all", collector) / "data", "--workers", "2") as running:
-            assert running.client.post("/select", json=REQUEST).json()["status"] == "complete"
+        folder = configured(tmp_path / "all", collector, "traces.texts = true")
+        with service(folder / "data", "--workers", "2") as running:
+            answer = running.client.post("/select", json=REQUEST).json()
+            assert answer["status"] == "complete"
             assert running.stop() == 0
-        assert [span.name for span in collector.spans if not span.parent] == ["POST /select"]
+        [root] = [span for span in collector.spans if not span.parent]
+    assert root.name == "POST /select"
+    assert root.attributes["reranker.query"] == root.attributes["gen_ai.retrieval.query.text"] == REQUEST["query"]
+    for place, document in enumerate(answer["documents"]):
+        shown = f"reranker.output_documents.{place}.document"
+        assert root.attributes[f"{shown}.id"] == document["id"]
+        assert root.attributes[f"{shown}.content"] == document["id"].replace("-", " number ")
+    assert sum(name.startswith("reranker.input_documents.") and name.endswith(".id") for name in root.attributes) == 5
 
 
 def test_without_the_extra(tmp_path: Path) -> None:

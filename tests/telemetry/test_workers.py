@@ -199,7 +199,7 @@ def test_a_mistake_in_the_settings_is_told_once(tmp_path: Path, text: str, mista
 
 
 def test_traces_without_their_extra_are_told_before_any_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(url: str, name: str) -> NoReturn:
+    def missing(url: str, name: str, *, texts: bool) -> NoReturn:
         raise ModuleNotFoundError(name="opentelemetry")
 
     monkeypatch.setattr(tracing, "configure", missing)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from boundarymorph.selector.result import SelectionResult
+from boundarymorph.selector.spans import attributes
+from boundarymorph.selector.task import SelectionTask
 from boundarymorph.telemetry import metrics, timing, tracing
 
 
@@ -27,8 +29,9 @@ class Observer:
         timing.tell(seconds)
         return seconds
 
-    def finished(self, result: SelectionResult, budget: int) -> None:
-        """Record a result in the metrics."""
+    def finished(self, result: SelectionResult, task: SelectionTask, model: str | None) -> None:
+        """Record a result in the metrics and in the span of its request. model: the scorer's."""
+        tracing.describe(lambda texts: attributes(result, task, model, texts=texts))
         for stage, seconds in result.seconds.items():
             metrics.select_stage_seconds.labels(stage).observe(seconds)
         metrics.selections.labels(result.status.value, result.stop_reason.value).inc()
@@ -38,5 +41,5 @@ class Observer:
         metrics.select_rounds.observe(result.rounds)
         metrics.expected_loss.observe(result.outlook.loss)
         metrics.truncated_pairs.inc(result.truncated)
-        if budget:
-            metrics.budget_used.observe(result.calls / budget)
+        if task.budget:
+            metrics.budget_used.observe(result.calls / task.budget)

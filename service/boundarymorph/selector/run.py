@@ -219,7 +219,7 @@ class SelectionRun:
             self._telling.name,
             self._telling.scores_of(self._documents.texts),
         )
-        self._observer.finished(result, self._task.budget)
+        self._observer.finished(result, self._task, self._scores.model)
         return result
 
     async def _of_pool(self) -> Selection | None:

@@ -31,7 +31,7 @@ from boundarymorph.remote.urls import own_url
 from boundarymorph.server import supervisor
 from boundarymorph.server.connections import check_connections
 from boundarymorph.server.protocol import configured
-from boundarymorph.settings import Settings
+from boundarymorph.settings import Settings, TraceSettings
 from boundarymorph.telemetry import logs, metrics, tracing
 
 LAST_SECONDS = 10.0  # for a process to release its resources, after its grace time
@@ -72,7 +72,7 @@ def serve(create: Create, settings: Settings, name: str) -> int:
     if settings.workers == 1:
         return _serve(create, settings, name)
     create(settings, on_failure=lambda: None)  # reports wrong settings once, instead of in every worker
-    _trace(settings.traces.url, name)()
+    _trace(settings.traces, name)()
     try:
         listener = _listen(settings.host, settings.port)
     except OSError as error:
@@ -127,7 +127,7 @@ def _serve(
         timeout_graceful_shutdown=settings.grace_seconds,
     )
     server = _DrainingServer(config, app, settings.drain_seconds)
-    end_traces = _trace(settings.traces.url, name)
+    end_traces = _trace(settings.traces, name)
     try:
         server.run(None if listener is None else [listener])
     finally:
@@ -147,11 +147,11 @@ def share_arenas() -> None:
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, ARENAS)
 
 
-def _trace(url: str | None, name: str) -> Callable[[], None]:
-    if url is None:
+def _trace(settings: TraceSettings, name: str) -> Callable[[], None]:
+    if settings.url is None:
         return lambda: None
     try:
-        return tracing.configure(url, name)
+        return tracing.configure(settings.url, name, texts=settings.texts)
     except ModuleNotFoundError as error:
         raise InvalidConfiguration(f"traces.url needs {error.name}: pip install 'boundarymorph[otel]'") from None
 

@@ -318,6 +318,9 @@ class TraceSettings(BaseModel, extra="forbid"):
     """OpenTelemetry traces, exported only if there is a url. The standard OTEL_* variables set the rest."""
 
     url: str | None = Field(None, pattern=r"^https?://", description="of an OTLP/HTTP collector: .../v1/traces")
+    texts: bool = Field(
+        False, description="record queries, ids and the beginnings of texts, for who debugs with traces"
+    )
 
 
 class RetrieverSettings(BaseModel, extra="forbid"):

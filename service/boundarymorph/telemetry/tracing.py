@@ -1,7 +1,8 @@
 """OpenTelemetry spans, in a process that is configured to export them; others do not import OpenTelemetry.
 
 Trace contexts are received and passed on in the W3C header traceparent. No span contains a query, a text or a document
-id. The SDK follows the OTEL_* variables for sampling, batching, headers and resources.
+id, unless the process is configured to record them. The SDK follows the OTEL_* variables for sampling, batching,
+headers and resources.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
 EXPORT_TIMEOUT = 5.0  # seconds; an unreachable collector must not delay the exit of a process
 
 _tracer: Tracer | None = None  # one per process, like the metrics
+_texts = False
 
 
-def configure(url: str, service: str) -> Callable[[], None]:
+def configure(url: str, service: str, *, texts: bool = False) -> Callable[[], None]:
     """Send the spans of this process to an OTLP/HTTP collector, under this service name unless OTEL_SERVICE_NAME is
-    set. Returns a function that sends the remaining spans and stops.
+    set. texts: whether they may have queries, texts and ids. Returns a function that sends the remaining spans and
+    stops.
 
     Raises ModuleNotFoundError without the extra `otel`.
     """
@@ -30,7 +33,8 @@ def configure(url: str, service: str) -> Callable[[], None]:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    global _tracer
+    global _tracer, _texts
+    _texts = texts
     resource = Resource.create({"service.name": service}).merge(OTELResourceDetector().detect())
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(url, timeout=EXPORT_TIMEOUT)))
@@ -42,6 +46,18 @@ def configure(url: str, service: str) -> Callable[[], None]:
         provider.shutdown()
 
     return end
+
+
+def describe(attributes: Callable[[bool], Mapping[str, Any]]) -> None:
+    """Add attributes to the current span. attributes: makes them if there is a span to record, and is told whether they
+    may have queries, texts and ids."""
+    if _tracer is None:
+        return
+    from opentelemetry import trace
+
+    current = trace.get_current_span()
+    if current.is_recording():
+        current.set_attributes(attributes(_texts))
 
 
 def trace_id() -> str | None:
