@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -220,13 +221,15 @@ def test_a_server_that_stops_in_the_middle() -> None:
     """It neither answers nor ends the connection: the call is cut off here."""
     with postgres.folder() as folder, postgres.running(folder, port := free_port()) as server:
         store = PgvectorStore(postgres.url(port), timeout=0.5)
-        assert store.read("SELECT 1", ()) == [(1,)]
+        with ThreadPoolExecutor(3) as pool:
+            assert len(list(pool.map(lambda _: store.read("SELECT pg_sleep(0.2)", ()), range(3)))) == 3
+        assert len(store._idle) == 3
         processes = [psutil.Process(server.pid), *psutil.Process(server.pid).children()]
         for process in processes:
             process.suspend()
-        for _ in range(2):  # the connection that was open, and a new one
-            with pytest.raises(RetrieverUnavailable):
-                store.read("SELECT 1", ())
+        with pytest.raises(RetrieverUnavailable):
+            store.read("SELECT 1", ())
+        assert len(store._idle) == 2  # the others are not tried after it, each for as long
         for process in processes:
             process.resume()
         assert store.read("SELECT 1", ()) == [(1,)]

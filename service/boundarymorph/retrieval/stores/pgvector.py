@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -115,13 +116,15 @@ class PgvectorStore:
 
         with self._errors(), self._place():
             while self._idle:
+                began = time.monotonic()
                 try:
                     return self._kept(self._idle.pop(), run)
                 except IndexError:
                     break  # another thread took it
                 except psycopg.OperationalError as error:
-                    if error.sqlstate is not None and not error.sqlstate.startswith("57P"):
-                        raise  # not one of those that a restarted server ends idle connections with
+                    ended = error.sqlstate is None or error.sqlstate.startswith("57P")
+                    if not ended or time.monotonic() - began > self._timeout / 2:
+                        raise  # not as an idle connection fails that a server ended when it was restarted
             return self._kept(self._connected(), run)
 
     def close(self) -> None:
