@@ -1,11 +1,13 @@
 """What answers say of scores that are all low."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from boundarymorph.scoring.scorer import Scores
+from boundarymorph.selector.remarks import unfamiliar
 from boundarymorph.selector.selector import Selector
 from tests.scoring.fakes import SeededScorer
 from tests.selector.fakes import FakeRetriever, task
@@ -30,3 +32,41 @@ async def test_that_nothing_was_found(
     result = await selector_of(FakeRetriever(), Low(last)).select(task(budget=budget))
     assert len(result.history) == budget
     assert any("no document is relevant" in warning for warning in result.warnings) == said
+
+
+SCORER, ENCODER = (
+    "cross-encoder/ms-marco-MiniLM-L-12-v2@1225ccd6afd0/int8/512",
+    "BAAI/bge-small-en-v1.5@68807e3ff2ab/int8/512",
+)
+
+
+@pytest.mark.parametrize(
+    ("query", "models", "said"),
+    [
+        ("какие поезда ходят ночью", (SCORER, ENCODER), "(Cyrillic)"),
+        ("夜行列車はありますか", (SCORER, None), "(Hiragana)"),
+        ("night trains", (SCORER, ENCODER), None),
+        ("Nachtzüge nach Łódź", (SCORER, ENCODER), None),
+        ("the μ-opioid receptor and β-actin", (SCORER, ENCODER), None),
+        ("αβ ab", (SCORER, ENCODER), None),
+        ("αβγ ab", (SCORER, ENCODER), "(Greek)"),
+        ("2 + 2 = ?", (SCORER, ENCODER), None),
+        ("какие поезда", ("BAAI/bge-reranker-v2-m3@main", None), None),
+        ("какие поезда", ("BAAI/bge-reranker-v2-m3@main", ENCODER), "BAAI/bge-small-en-v1.5"),
+    ],
+)
+def test_a_query_in_another_script(query: str, models: tuple[str | None, str | None], said: str | None) -> None:
+    found = unfamiliar(query, *models)
+    assert (found is None) == (said is None) and (said is None or said in str(found))
+    if models[0] != SCORER:
+        assert "ms-marco" not in str(found)
+
+
+async def test_it_is_said_with_the_answer(selector_of: Callable[..., Selector]) -> None:
+    class Embedded(SeededScorer):
+        name = SCORER
+
+    selector = selector_of(FakeRetriever(), Embedded())
+    for query, said in (("какие поезда", True), ("which trains", False)):
+        result = await selector.select(replace(task(budget=3), query=query))
+        assert any("another script" in warning for warning in result.warnings) == said

@@ -5,13 +5,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from unicodedata import name
 
 from boundarymorph.selection import SelectionSession, StopReason
 from boundarymorph.selection.methods import PAPER
 from boundarymorph.selector.task import SelectionTask
 
 ENOUGH = 10  # scores from which on it is said that all are low
+ENGLISH = ("cross-encoder/ms-marco-MiniLM", "BAAI/bge-small-en")  # what the names of the embedded models begin with
 LOW = 0.05  # on pools with relevant documents, the first ten nearly always have one above
+
+
+def unfamiliar(query: str, *models: str | None) -> str | None:
+    """Describe a query most of whose letters are in a script that the embedded models were not trained on; None if it
+    is Latin or a model is another. models: the names of the scorer and the encoder, None if unknown or not in use."""
+    letters = [name(letter, "").partition(" ")[0] for letter in query if letter.isalpha()]
+    if sum(script != "LATIN" for script in letters) * 2 <= len(letters):
+        return None
+    english = [model.partition("@")[0] for model in models if model is not None and model.startswith(ENGLISH)]
+    if not english:
+        return None
+    script = Counter(letters).most_common(1)[0][0].capitalize()
+    return (
+        f"the query is in another script ({script}) than {' and '.join(english)} were trained on, so the answer says "
+        "little; use models for its language (scorer.model, encoder.model)"
+    )
 
 
 def departure(task: SelectionTask, session: SelectionSession, reused: int) -> str | None:

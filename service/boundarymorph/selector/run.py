@@ -30,7 +30,7 @@ from boundarymorph.selector.documents import Documents, Grouping, texts_of
 from boundarymorph.selector.observer import Observer
 from boundarymorph.selector.pace import Pace
 from boundarymorph.selector.refusal import refusal
-from boundarymorph.selector.remarks import departure, no_call, nothing_found
+from boundarymorph.selector.remarks import departure, no_call, nothing_found, unfamiliar
 from boundarymorph.selector.result import INTERRUPTING, Interruption, Progress, SelectionResult, Status
 from boundarymorph.selector.task import SelectionTask
 from boundarymorph.selector.telling import Session, Telling, session_of, telling
@@ -197,6 +197,9 @@ class SelectionRun:
         if scores.truncated:
             cut = f"{scores.truncated} scored documents were cut to the cross-encoder's maximum length"
             self._warnings.append(cut)
+        encoder = self._encoder if self._vectors in ("index", "encoder") else None
+        if (said := unfamiliar(self._task.query, scores.model, encoder)) is not None:
+            self._warnings.append(said)
         result = SelectionResult(
             self.pool,
             selection,
