@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import httpx
+import orjson
 import pytest
 
 from boundarymorph.errors import (
@@ -158,3 +159,23 @@ async def test_a_failure_on_the_way_of_a_stream(client: httpx.AsyncClient, monke
     response = await client.post("/select", json=request, headers={"accept": "text/event-stream"})
     assert response.text.count("event: round") == 2
     assert '"status":502' in response.text.rpartition("event: problem")[2]
+
+
+@pytest.mark.parametrize("ranked", [{"ranked": True}, {}], ids=["in order", "by words"])
+async def test_what_is_known_early_is_what_no_call_would_give(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, ranked: dict[str, bool]
+) -> None:
+    """In the first event of a stream, and when the deadline comes before the first score."""
+    request = {"query": "text 7 and 11", "pool": texts(80), "k": 9, "reuse": False, **ranked}
+    without = [
+        document["id"] for document in answer(await client.post("/select", json=request | {"budget": 0}))["documents"]
+    ]
+    stream = await client.post("/select", json=request | {"budget": 8}, headers={"accept": "text/event-stream"})
+    first = next(line for line in stream.text.splitlines() if line.startswith("data: "))
+    assert orjson.loads(first.removeprefix("data: "))["ids"] == without
+    monkeypatch.setattr(SeededScorer, "score", late)
+    body = answer(
+        await client.post("/select", json=request | {"budget": 8, "deadline_ms": 300, "on_failure": "degrade"})
+    )
+    assert body["status"] == "retrieval_only"
+    assert [document["id"] for document in body["documents"]] == without
