@@ -46,7 +46,7 @@ class TestMethods:
             ("/select", "POST"),
             ("/indexes", "GET, HEAD"),
             ("/indexes/texts", "DELETE, GET, HEAD, PUT"),
-            ("/indexes/texts/documents", "DELETE, POST"),
+            ("/indexes/texts/documents", "DELETE, GET, HEAD, POST"),
             ("/indexes/texts/documents/d0", "DELETE, GET, HEAD"),
             ("/livez", "GET, HEAD"),
         ],

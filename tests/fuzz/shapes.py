@@ -43,6 +43,8 @@ SELECTING: list[Route] = [
     ("POST", "/rerank", JSON, {"query": "q", "texts": ["a", "b"]}),
     *(("POST", path, JSON, {"query": "q", "documents": ["a"]}) for path in ("/v1/rerank", "/v2/rerank")),
     ("POST", "/infinity/rerank", JSON, {"query": "q", "documents": ["a"], "return_documents": True}),
+    ("POST", "/voyage/v1/rerank", JSON, {"query": "q", "documents": ["a"], "top_k": 1, "distinct": {"by": "a"}}),
+    ("POST", "/v1/reranking", JSON, {"query": "q", "input": ["a", {"text": "b"}], "rank_fields": ["text"]}),
     ("POST", "/v1/ranking", JSON, {"query": {"text": "q"}, "passages": [{"text": "a"}]}),
     ("POST", "/tools/select_documents", JSON, {"query": "q", "index": "texts", "filter": {"from": "x"}, "budget": 0}),
     ("POST", "/tools/search", JSON, {"query": "q", "index": "texts"}),

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from boundarymorph.api.schemas import Message
+from boundarymorph.api.schemas import Array, Message
 
 DEFAULT_K = 10
 LONGEST_QUERY = 10_000  # characters; the service may allow less
@@ -54,7 +54,7 @@ class SelectDocuments(Message):
         description='Only documents whose metadata match it: {"year": {"gte": 2020}, "kind": "review"}. Operators: eq, '
         'ne, in, nin, gt, gte, lt, lte, exists; combine with {"and": [...]}, {"or": [...]}, {"not": {...}}.',
     )
-    exclude_ids: list[str] | None = Field(
+    exclude_ids: Array[str] | None = Field(
         None, description="Ids of documents that you have already, unchanged: they are not returned again."
     )
     response_format: Literal["concise", "detailed"] = Field(
