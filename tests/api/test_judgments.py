@@ -1,5 +1,6 @@
 """POST /judgments: who may, what is kept, and what the metrics show."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +78,14 @@ async def test_drift_is_measured(client: httpx.AsyncClient, settings: Settings) 
     after = counted("boundarymorph_judgment_log_loss_nats_sum", calibration="scale")
     assert after - before == pytest.approx(2 * 0.6931, abs=1e-3)
     assert "made-up" not in (await client.get("/metrics")).text
+
+
+async def test_of_an_index_that_exists(client: httpx.AsyncClient, settings: Settings) -> None:
+    """Those of another are refused, and a deleted index takes its own and its calibration along."""
+    problem(await client.post("/judgments", json={**GIVEN, "index": "other"}), 404, "unknown-index")
+    folder = folder_of(settings)
+    folder.keep(replace(SCALE, name="texts", index="texts"))
+    folder.keep(replace(SCALE, name="kept", index="others"))
+    assert answer(await client.post("/judgments", json=GIVEN)) == {"kept": 1}
+    assert (await client.delete("/indexes/texts")).status_code == 204
+    assert feedback_of(settings).count("texts") == 0 and folder.names() == ["kept"]

@@ -253,7 +253,7 @@ export interface paths {
         post?: never;
         /**
          * Delete an index
-         * @description Remove the index with all its documents.
+         * @description Remove the index with all its documents, its judgements and the calibrations that were made for it.
          */
         delete: operations["delete_index_indexes__name__delete"];
         options?: never;
@@ -351,7 +351,7 @@ export interface paths {
         put?: never;
         /**
          * Say how relevant documents were
-         * @description Keeps grades and clicks, by which `boundarymorph calibrate INDEX --update` learns.
+         * @description Keeps grades and clicks, by which `boundarymorph calibrate INDEX --update` learns. The index must exist.
          */
         post: operations["add_judgments_post"];
         /**

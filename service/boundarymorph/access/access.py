@@ -75,6 +75,12 @@ class Access:
         )
         self.work = Work.of(settings.work, limits.key_share)
 
+    def forget(self, index: str) -> None:
+        """Delete what is kept of an index that was deleted, so that a later one of its name does not inherit it: its
+        judgements, and calibrations that were made for it. Blocks."""
+        self.feedback.delete(index)
+        self.calibrations.folder.delete_of(index)
+
     async def close(self) -> None:
         """Release threads and connections."""
         await self.work.close()

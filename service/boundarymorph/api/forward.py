@@ -67,6 +67,14 @@ async def _forward(request: Request, access: AccessOf, retriever: ForwarderOf) -
     return _Passed(await _answer(request, access, retriever))
 
 
+async def _delete(request: Request, access: AccessOf, retriever: ForwarderOf) -> Response:
+    """Answer as the retriever does, and forget what is kept here of an index that it has deleted."""
+    answer = await _answer(request, access, retriever)
+    if answer.is_success:
+        await access.work.write.run(access.forget, request.path_params["name"])
+    return _Passed(answer)
+
+
 async def _list(request: Request, access: AccessOf, retriever: ForwarderOf) -> Response:
     """Answer as the retriever does, without the indexes that the key may not use."""
     caller, answer = permitted(request), await _answer(request, access, retriever)
@@ -144,7 +152,7 @@ _route(
     openapi.body(CreateIndex, required=False),
 )
 _route("GET", "/{name}", Scope.SELECT, "Describe an index", IndexDescription, (404, 422))
-_route("DELETE", "/{name}", Scope.ADMIN, "Delete an index", None, (404, 422))
+_route("DELETE", "/{name}", Scope.ADMIN, "Delete an index", None, (404, 422), endpoint=_delete)
 _route(
     "POST",
     "/{name}/documents",

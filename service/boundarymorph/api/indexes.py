@@ -103,8 +103,10 @@ async def describe_index(name: str, access: AccessOf, indexes: IndexesOf) -> Ind
     "/{name}", dependencies=ADMIN, status_code=204, summary="Delete an index", responses=openapi.problems(404, 422, 503)
 )
 async def delete_index(name: str, access: AccessOf, indexes: IndexesOf) -> None:
-    """Remove the index with all its documents."""
-    await access.work.write.run(indexes.catalog.delete, name)
+    """Remove the index with all its documents, its judgements and the calibrations that were made for it."""
+    with access.work.write.place() as run:
+        await run(indexes.catalog.delete, name)
+        await run(access.forget, name)
 
 
 @router.post(

@@ -14,7 +14,7 @@ from boundarymorph.access import bodies
 from boundarymorph.access.bodies import bound
 from boundarymorph.access.keys import Scope
 from boundarymorph.api import openapi
-from boundarymorph.api.dependencies import AccessOf, allowed, permitted
+from boundarymorph.api.dependencies import AccessOf, BuiltOf, allowed, permitted
 from boundarymorph.api.judgment_schemas import Deleted, Judgments, Kept
 from boundarymorph.calibration.feedback import Event
 from boundarymorph.telemetry import metrics
@@ -32,13 +32,14 @@ LEAST = 1e-6  # how close to 0 or 1 a relevance is taken at its word
     openapi_extra=openapi.body(Judgments),
     responses=openapi.problems(404, 413, 422, 503),
 )
-async def add(request: Request, access: AccessOf, caller: JudgingOf) -> Kept:
-    """Keeps grades and clicks, by which `boundarymorph calibrate INDEX --update` learns."""
+async def add(request: Request, access: AccessOf, caller: JudgingOf, parts: BuiltOf) -> Kept:
+    """Keeps grades and clicks, by which `boundarymorph calibrate INDEX --update` learns. The index must exist."""
     given = await bodies.parsed(request, access, Judgments)
     permitted(request).require(given.index)
     limits = access.settings.limits
     bound("query", len(given.query), limits.query_characters, "characters")
     bound("judgments", len(given.judgments), limits.judgments, "judgements")
+    await parts.selector.retriever.documents(given.index, [given.judgments[0].document])  # raises UnknownIndex
     events = [Event(given.query, one.document, one.grade, one.rank, bool(one.clicked)) for one in given.judgments]
     kept = await access.work.write.run(partial(access.feedback.add, given.index, events, caller, time.time()))
     _observe(given, access.calibrations.folder.names())

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -63,6 +64,13 @@ class CalibrationFolder:
         scratch.write_bytes(orjson.dumps(calibration.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
         os.replace(scratch, file)
         return file
+
+    def delete_of(self, index: str) -> None:
+        """Delete the calibrations that were made for an index; those that cannot be read stay."""
+        for name in self.names():
+            with suppress(InvalidInput, UnknownCalibration):
+                if self.get(name).index == index:
+                    self._file(name).unlink(missing_ok=True)
 
     def names(self) -> Sequence[str]:
         return sorted(file.stem for file in self._path.glob("*.json") if NAME.fullmatch(file.stem))

@@ -39,7 +39,7 @@ class Selector:
     ) -> None:
         """cache: of scores; identity: the name under which it stores them, as in `KnownScores`; encoder: the encoder's
         name, None where it is not known; share: of the threads that one caller gets, as in `Shares`."""
-        self._retriever = retriever
+        self.retriever = retriever
         self._known = KnownScores(scorer, cache, identity=identity, clock=clock)
         self._encoder = encoder
         self._pace = Pace()
@@ -63,7 +63,7 @@ class Selector:
     ) -> AsyncGenerator[Progress | SelectionResult, None]:
         """As `select`, but yield the progress before each round, and finally the result."""
         observer = Observer(watch or Stopwatch(self._clock))
-        candidates = task.candidates(self._retriever)
+        candidates = task.candidates(self.retriever)
         run = SelectionRun(
             task,
             candidates,
