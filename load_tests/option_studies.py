@@ -32,6 +32,7 @@ from boundarymorph.selection import (
 )
 from boundarymorph.selection.features import standardised
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
+from boundarymorph.selection.session import LOOKS_TO_SETTLE
 from load_tests.speculation import SpeculativeSession
 from load_tests.studies import Row, by_score, without_terms, without_words
 from tests.selection.pools import play
@@ -302,10 +303,12 @@ STUDIES: Mapping[str, Callable[[Table, int, Watch], list[Row]]] = {
 def settled(rows: Sequence[Row], threshold: float) -> list[Row]:
     """Of trajectories, the row at which a session with this threshold would have stopped, one a query and k."""
     runs: dict[tuple[Any, ...], Row] = {}
+    calm: dict[tuple[Any, ...], int] = {}  # rounds in a row in which no more was expected to be lost
     for row in rows:
         key = (row["table"], row["query"], row["k"])
-        if key not in runs or not runs[key]["informed"] or runs[key]["loss"] > threshold:
+        if calm.get(key, 0) < LOOKS_TO_SETTLE:
             runs[key] = row
+            calm[key] = calm.get(key, 0) + 1 if row["informed"] and row["loss"] <= threshold else 0
     return list(runs.values())
 
 

@@ -21,6 +21,8 @@ ON_INDEXES: list[tuple[str, str, object]] = [
     ("GET", "/indexes/{name}", None),
     ("PUT", "/indexes/{name}", {"dimension": 2}),
     ("POST", "/indexes/{name}/documents", [DOCUMENT]),
+    ("GET", "/indexes/{name}/documents", None),
+    ("GET", "/indexes/{name}/stats", None),
     ("GET", "/indexes/{name}/documents/{id}", None),
     ("DELETE", "/indexes/{name}/documents/{id}", None),
     ("DELETE", "/indexes/{name}/documents", {"ids": ["a"]}),

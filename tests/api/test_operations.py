@@ -27,7 +27,10 @@ from tests.retrieval.fakes import SeededEncoder
 from tests.scoring.fakes import SeededCrossEncoder
 
 # Routes of the rerank dialects, whose errors have the shapes of their clients.
-RERANK_PATHS = {"/rerank", "/v1/rerank", "/v2/rerank", "/infinity/rerank", "/v1/ranking", "/info"}
+RERANK_PATHS = {
+    *("/rerank", "/v1/rerank", "/v2/rerank", "/infinity/rerank", "/v1/ranking", "/info"),
+    *("/v1/reranking", "/v1/models", "/voyage/v1/rerank"),
+}
 
 
 async def until(client: httpx.AsyncClient, status: str) -> httpx.Response:
@@ -301,6 +304,7 @@ class TestOpenAPI:
             "/indexes",
             "/indexes/{name}",
             "/indexes/{name}/documents",
+            "/indexes/{name}/stats",
             "/indexes/{name}/documents/{id}",
             "/judgments",
             "/livez",

@@ -2,6 +2,7 @@
 
 import importlib.util
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from fastapi import FastAPI
 from typer.testing import CliRunner
 
 from boundarymorph.cli.main import app as commands
+from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.system.service import REPOSITORY, boundarymorph, retriever, service
 
@@ -23,6 +25,10 @@ def serving(app: FastAPI) -> Iterator[str]:
     server = uvicorn.Server(uvicorn.Config(app, port=(port := free_port()), log_level="critical"))
     thread = threading.Thread(target=server.run)
     thread.start()
+    deadline = time.monotonic() + PATIENCE
+    while not server.started:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     try:
         yield f"http://127.0.0.1:{port}"
     finally:

@@ -119,6 +119,7 @@ def test_comparison(opened: Open, demonstrated: Service, budget: int, k: int) ->
     """Beside what the rerank route makes of the same first documents."""
     depth = max(budget, k)
     ranking = selected(demonstrated, budget=0, k=depth, depth=depth)["documents"]
+    ranking.sort(key=lambda document: document["retrieval_rank"])
     assert [document["retrieval_rank"] for document in ranking] == list(range(1, depth + 1))
     texts = [f"{document['title']} {document['text']}" for document in ranking[:budget]]
     results = demonstrated.client.post("/rerank", json={"query": QUERY, "documents": texts}).json()["results"]
