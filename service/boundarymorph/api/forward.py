@@ -68,9 +68,9 @@ async def _forward(request: Request, access: AccessOf, retriever: ForwarderOf) -
 
 
 async def _delete(request: Request, access: AccessOf, retriever: ForwarderOf) -> Response:
-    """Answer as the retriever does, and forget what is kept here of an index that it has deleted."""
+    """Answer as the retriever does, and forget what is kept here of an index that it has no more."""
     answer = await _answer(request, access, retriever)
-    if answer.is_success:
+    if answer.is_success or answer.status_code == 404:
         await access.work.write.run(access.forget, request.path_params["name"])
     return _Passed(answer)
 

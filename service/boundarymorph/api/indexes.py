@@ -105,8 +105,8 @@ async def describe_index(name: str, access: AccessOf, indexes: IndexesOf) -> Ind
 async def delete_index(name: str, access: AccessOf, indexes: IndexesOf) -> None:
     """Remove the index with all its documents, its judgements and the calibrations that were made for it."""
     with access.work.write.place() as run:
+        await run(access.forget, name)  # first, so that what fails here can be asked for again
         await run(indexes.catalog.delete, name)
-        await run(access.forget, name)
 
 
 @router.post(
