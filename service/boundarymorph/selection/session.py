@@ -24,7 +24,15 @@ from boundarymorph.selection.contest import Contest, choose_round
 from boundarymorph.selection.copies import first_of_each
 from boundarymorph.selection.distinct import Distinct, GroupedCapacity
 from boundarymorph.selection.diversity import diverse
-from boundarymorph.selection.outlook import Outlook, Recall, expected_f1, gains_of_a_set, gains_of_doubt, up_to
+from boundarymorph.selection.outlook import (
+    FURTHER_CALLS,
+    Outlook,
+    Recall,
+    expected_f1,
+    gains_of_a_set,
+    gains_of_doubt,
+    up_to,
+)
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.posterior import Believed
 
@@ -148,7 +156,8 @@ class SelectionSession(Session):
         loss = self.expected_loss()
         if self._settle is not None and loss <= self._settle:
             return True
-        return self._call_cost is not None and up_to(self._gains(loss), loss)[10] < 10 * self._call_cost
+        soon = FURTHER_CALLS[0]
+        return self._call_cost is not None and up_to(self._gains(loss), loss)[soon] < soon * self._call_cost
 
     def expected_loss(self) -> float:
         """What the set is expected to miss, as a share of its expected relevance, by not knowing every score.
@@ -170,7 +179,7 @@ class SelectionSession(Session):
 
     def outlook(self) -> Outlook:
         """What the set is expected to miss, and what further calls are expected to bring."""
-        loss = min(1.0, self.expected_loss())
+        loss = min(1.0, self.expected_loss())  # before the first scores it may be many times what little is expected
         return Outlook(loss, up_to(self._gains(loss), loss), self._recall())
 
     def _gains(self, loss: float) -> NDArray[np.float64]:

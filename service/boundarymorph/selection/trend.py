@@ -101,10 +101,8 @@ class Mixture:
         return Belief.of_shares(shares, self.observed, self.scores >= least)
 
     def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        known = len(self.observed)
-        apart = LAST_APART - (LAST_APART - FIRST_APART) * HALF_APART / (HALF_APART + known)
-        if self.scale.levels:
-            apart = 1.0
+        fading = HALF_APART / (HALF_APART + len(self.observed))
+        apart = 1.0 if self.scale.levels else LAST_APART - (LAST_APART - FIRST_APART) * fading
         shares, scores = self.scale.outcomes(self.weights, self.means, apart * (self.own + self.noise))
         shape = len(scores), self.means.shape[1]
         values: NDArray[np.float64] = np.broadcast_to(scores, shape).astype(np.float64)

@@ -169,13 +169,7 @@ class Cohere(RerankServer):
     advice = "turn its normalisation of scores on"
 
     def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
-        body: dict[str, object] = {
-            "model": model,
-            "query": context.query,
-            "documents": list(texts),
-            "top_n": len(texts),
-        }
-        return Request(self.path, body)
+        return Request(self.path, _all_of(model, context, texts))
 
 
 class Jina(RerankServer):
@@ -186,13 +180,7 @@ class Jina(RerankServer):
     advice = "choose a model whose scores are relevances, not cosines"
 
     def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
-        body: dict[str, object] = {
-            "model": model,
-            "query": context.query,
-            "documents": list(texts),
-            "top_n": len(texts),
-        }
-        return Request(self.path, body | {"return_documents": False})
+        return Request(self.path, _all_of(model, context, texts) | {"return_documents": False})
 
 
 class LlamaCpp(Jina):
@@ -209,6 +197,11 @@ class LlamaCpp(Jina):
 BOUNDARYMORPH: Dialect = BoundaryMorph()
 SERVERS = (TextEmbeddingsInference(), VLLM(), Infinity(), LlamaCpp(), Cohere(), Jina())
 FOREIGN: dict[str, Dialect] = {server.name: server for server in SERVERS}
+
+
+def _all_of(model: str, context: Context, texts: Sequence[str]) -> dict[str, object]:
+    """Return the body of a request for the scores of all texts."""
+    return {"model": model, "query": context.query, "documents": list(texts), "top_n": len(texts)}
 
 
 def _instructed(body: dict[str, object], context: Context) -> dict[str, object]:
