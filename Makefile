@@ -7,7 +7,7 @@ SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $(1): $(2)")
 
-.PHONY: help setup demo serve test compare-answers test-faults test-faults-milvus compatibility fuzz check audit lock check-deploy dashboard pictures images compose test-ray test-milvus test-stores wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-sessions bench-overhead bench-select bench-scorer bench-rerank \
+.PHONY: help setup demo serve test compare-answers test-faults test-faults-milvus compatibility fuzz check audit lock check-deploy dashboard pictures images compose test-ray test-milvus test-stores test-frameworks wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-sessions bench-overhead bench-select bench-scorer bench-rerank \
 	bench-retrieval bench-stores bench-frame bench-words bench-filters bench-products bench-failover bench-ray bench-overload load load-open capacity soak-scorer soak-index soak-models soak-leavers soak-shapes soak-tests gpu-check \
 	evaluation evaluation-held-out evaluation-calibration evaluation-options evaluation-few evaluation-order evaluation-rerank evaluation-judge evaluation-agents evaluation-diversity clean
 
@@ -54,6 +54,15 @@ test-milvus: setup $(MILVUS)/bin/milvus-server  ## the tests of indexes in Milvu
 
 test-stores: setup  ## the contract of stores over PostgreSQL, LanceDB, Qdrant's client and milvus-lite
 	$(BIN)/python -m pytest tests/retrieval/test_stores.py tests/retrieval/test_pgvector.py tests/retrieval/test_lancedb.py tests/retrieval/test_qdrant.py tests/retrieval/test_stores_service.py $(OPTIONS)
+
+FRAMEWORKS := build/frameworks-env
+$(FRAMEWORKS)/.installed: | $(BIN)/python
+	$(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check llama-index-vector-stores-lancedb pandas llama-index-vector-stores-postgres llama-index-embeddings-openai-like ./clients/python
+	touch $@
+
+test-frameworks: setup $(FRAMEWORKS)/.installed  ## tables that LlamaIndex fills in LanceDB and PostgreSQL, by its packages in an environment of their own
+	FRAMEWORKS_PYTHON=$(FRAMEWORKS)/bin/python $(BIN)/python -m pytest -n0 tests/retrieval/test_frameworks.py $(OPTIONS)
 
 test-faults: setup  ## break a running service in every way that docs/operations.md lists -> build/faults.md
 	$(BIN)/python -m pytest tests/faults

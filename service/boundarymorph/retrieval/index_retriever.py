@@ -18,7 +18,7 @@ from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.settings import SERVICE
 
-ALIKE = 0.9  # cosine of two vectors of one text by one model, whatever its precision, batch and prompt
+ALIKE = 0.6  # cosine of vectors of one text by one model, whatever metadata went before it; of others it is about 0
 BLOCK = 64  # documents read at a time
 CHARACTERS = 2**19  # of documents that come with a pool; those of one block may be more
 

@@ -14,7 +14,8 @@ _METADATA = ("metadata", "cmetadata", "metadata_", "langchain_metadata", "meta")
 def guessed(table: str, columns: Mapping[str, str]) -> Attached | None:
     """Return the columns of a table, given the kind of each: "vector", "json" or another; None if that is not clear."""
     vectors = [name for name, kind in columns.items() if kind == "vector"]
-    id = next((name for name in _IDS if name in columns), None)
+    ids = ("node_id", *_IDS) if "metadata_" in columns else _IDS  # LlamaIndex's "id" is a number of its own
+    id = next((name for name in ids if name in columns), None)
     text = next((name for name in _TEXTS if name in columns), None)
     if len(vectors) != 1 or id is None or text is None:
         return None

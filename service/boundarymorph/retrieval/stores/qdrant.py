@@ -81,6 +81,8 @@ class QdrantStore:
         """See `Store.open`."""
         with errors():
             described = self.client.get_collection(attached.table).config.params.vectors
+        if isinstance(described, dict) and "" in described:  # as LangChain names the only one
+            described = described[""]
         named: Mapping[str, Any] = described if isinstance(described, dict) else {"vector": described}
         parameters = named.get(attached.vector)
         if parameters is None:
