@@ -92,6 +92,11 @@ class RemoteRetriever:
         self._vector, self._document = 4 * dimension, RECORD + line_bytes  # bytes
         self._balancer = Balancer(peers, _ROLE, requests=2**31, probe=self._probe, clock=clock, on_change=on_change)
 
+    @property
+    def identity(self) -> str | None:
+        """The encoder that the retrievers serve; None before one of them has encoded anything. It may change."""
+        return self._balancer.model
+
     async def retrieve(self, index: str, search: Search) -> Retrieved:
         body: dict[str, object] = {
             "index": index,

@@ -184,7 +184,7 @@ def build_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None
     retriever = build_remote_retriever(settings)
     caches = build_caches(settings.cache)
     scorer = _scorer(settings, on_lost, later=later)
-    selector = _selector(settings, retriever, scorer, caches)
+    selector = _selector(settings, retriever, scorer, caches, lambda: retriever.identity)
     probes = {"retriever": lambda deadline: retriever.check(), **_probes_of(settings, scorer)}
     return Gateway(retriever, scorer, selector, caches=caches, probes=probes)
 
