@@ -39,15 +39,17 @@ def repeatable(answer: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in answer.items() if name not in {"id", "timings_ms"}} | {"usage": usage}
 
 
-def boundarymorph(*arguments: str, data: Path, embedded: bool = False) -> subprocess.CompletedProcess[str]:
-    """A command in a process of its own, to its end. embedded: on the embedded weights, not the tiny ones."""
+def boundarymorph(
+    *arguments: str, data: Path, embedded: bool = False, environment: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own, to its end. environment, embedded: as `service` has them."""
     command = [*arguments, "--data-directory", str(data)]
     with TemporaryFile() as output, TemporaryFile() as errors:
         process = start(
             command,
             output=output.fileno(),
             errors=errors.fileno(),
-            environment=environment_with(embedded),
+            environment={**environment_with(embedded), **environment},
             directory=Path.cwd(),
         )
         with process:

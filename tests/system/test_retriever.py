@@ -75,7 +75,10 @@ def test_a_gateway_knows_its_retrievers_encoder_and_indexes(gateway: Service, di
     """A calibration of another encoder is not used, and judgements are of documents that the retriever has."""
     settings, trust = Settings(data_directory=directory / "gateway"), Trust(0.5, -1.0)
     scorer_name = gateway.client.get("/v1/models").json()["data"][0]["id"]
-    for name, encoder in (("own", gateway.client.get("/indexes/tales").json()["encoder"]), ("other", "another encoder")):
+    for name, encoder in (
+        ("own", gateway.client.get("/indexes/tales").json()["encoder"]),
+        ("other", "another encoder"),
+    ):
         folder_of(settings).keep(Calibration(name, "scale", scorer_name, encoder, 1e-6, trust, trust))
     used, refused = (gateway.select(**SELECT, calibration=name) for name in ("own", "other"))
     assert (used["calibration"], refused["calibration"]) == ("own", None)

@@ -19,7 +19,7 @@ from boundarymorph.access import keys
 from boundarymorph.cli import demo
 from tests.clients.examples import typescript
 from tests.system.service import Service, scorer, service
-from tests.web.conftest import NODE_MODULES, Open
+from tests.web.conftest import NODE_MODULES, Open, fill
 
 QUERY = "convert a string to a number"
 AXE = (NODE_MODULES / "axe-core" / "axe.min.js").read_text()
@@ -320,6 +320,7 @@ def test_for_everybody(opened: Open, look: dict[str, Any]) -> None:
         ask(page, budget=20, k=12)
         for details in page.locator("details").all():
             details.evaluate("details => (details.open = true)")
+        page.click("#judge")
         assert serious(page) == []
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
@@ -456,6 +457,59 @@ def test_many_documents(opened: Open) -> None:
         assert page.locator("#set > li").count() == 100
         page.click("#rest")
         assert page.locator("#set > li").count() == 130
+
+
+def test_judging_by_keys(opened: Open, demonstrated: Service) -> None:
+    """Each press is one judgement, which the service has before the next document is shown."""
+
+    def kept() -> int:
+        count: int = demonstrated.client.get("/judgments", params={"index": demo.INDEX}).json()["kept"]
+        return count
+
+    before = kept()
+    with opened() as page:
+        ask(page, budget=20, k=12)
+        page.click("#judge")
+        documents = []
+        for number, key in enumerate("0312", start=1):
+            expect(page.locator("#judging-place")).to_contain_text(f"Document {number} of 40")
+            expect(page.locator("#judging-text")).not_to_have_text("…")
+            with page.expect_request("**/judgments") as sent:
+                page.keyboard.press(key)
+            given = orjson.loads(sent.value.post_data or "")
+            (judgment,) = given["judgments"]
+            assert (given["query"], given["index"], judgment["grade"]) == (QUERY, demo.INDEX, int(key))
+            assert 0 <= judgment["relevance"] <= 1
+            documents.append(judgment["document"])
+        expect(page.locator("#judging-place")).to_have_text("Document 5 of 40; 4 judgements sent")
+        page.keyboard.press("ArrowRight")
+        for _ in range(2):
+            page.keyboard.press("ArrowLeft")
+        expect(page.locator("#grades [aria-pressed=true]")).to_contain_text("relevant")
+        assert page.inner_text("#judging-title") == documents[-1]
+        assert serious(page) == []
+        page.keyboard.press("Escape")
+        expect(page.locator("#judging-said")).to_contain_text(f"boundarymorph calibrate {demo.INDEX} --update")
+    assert len(set(documents)) == 4
+    assert kept() == before + 4
+
+
+def test_judgements_that_are_refused(opened: Open, tmp_path: Path) -> None:
+    secret, key = keys.make("reader", [keys.Scope.SELECT, keys.Scope.WRITE])
+    with (
+        service(tmp_path / "data", environment={"BOUNDARYMORPH_KEYS": str(key)}) as running,
+        opened(url=running.url, refusals=True) as page,
+    ):
+        running.client.headers["Authorization"] = f"Bearer {secret}"
+        fill(running)
+        page.fill("#key", secret)
+        page.press("#key", "Tab")
+        ask(page, budget=20, k=12)
+        page.click("#judge")
+        expect(page.locator("#judging-text")).not_to_have_text("…")
+        page.keyboard.press("2")
+        expect(page.locator("#judging-said")).to_have_text("This key lacks the scope 'judge'.")
+        expect(page.locator("#judging-place")).to_have_text("Document 1 of 40; 0 judgements sent")
 
 
 def test_where_it_is_found(demonstrated: Service) -> None:

@@ -166,6 +166,8 @@ async def _parts(settings: Settings) -> AsyncIterator[tuple[AllInOne | Gateway, 
 
     built = composition.build_gateway(settings) if settings.retriever.url else composition.build(settings)
     try:
+        if isinstance(built, composition.Gateway):
+            await built.retriever.check()  # which tells the encoder
         yield built, Judging(built.selector, built.retriever, built.scorer)
     finally:
         await built.close()
@@ -257,8 +259,8 @@ async def _learn(plan: Plan, settings: Settings, given: Judgments, events: Seque
                 task = task_of(SelectRequest.model_validate(request), settings, time.monotonic())
                 judged[query] = await judging.judged(task, given[query])
         scorer = getattr(built.scorer, "identity", None) or built.scorer.name
-        encoder = getattr(built, "encoder", None)
-        named = {"lexical": WORDS, "index": getattr(encoder, "name", None), "encoder": getattr(encoder, "name", None)}
+        encoder = built.encoder.name if hasattr(built, "encoder") else built.retriever.identity
+        named = {"lexical": WORDS, "index": encoder, "encoder": encoder}
     vectors = next((one.vectors for one in judged.values()), "none")
 
     def learned(queries: Sequence[JudgedQuery]) -> Calibration:

@@ -5,6 +5,7 @@ import { hideCurve, showCurve } from "./curve.js";
 import { decimal, find, number, plural } from "./dom.js";
 import { showCalls, showSet } from "./documents.js";
 import { DEMO, offerQueries } from "./examples.js";
+import { Judging } from "./judging.js";
 import { MapChart } from "./map.js";
 import { drawLegend } from "./marks.js";
 import { RankingChart } from "./ranking.js";
@@ -21,6 +22,7 @@ const PATIENCE = 500; // milliseconds after which an unfinished selection is sho
 const service = new Service();
 const form = new RequestForm(ask);
 const snippets = new Snippets();
+const judging = new Judging(service);
 const ranking = new RankingChart(describe);
 const map = new MapChart(describe);
 const replay = new Replay((frame) => {
@@ -109,6 +111,7 @@ async function show(request, answer, unfolding, signal) {
   showSet(answer, last, shown.texts);
   showCalls(last, shown.texts);
   snippets.show(request, Boolean(service.key));
+  judging.offer(request, answer, shown.texts);
   hideCurve();
   showNoComparison("");
   busy(false);

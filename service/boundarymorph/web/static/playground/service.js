@@ -30,9 +30,13 @@ export class Service {
     }
   }
 
-  async selection(request, signal) {
+  selection(request, signal) {
+    return this.post("select", request, signal);
+  }
+
+  async post(path, content, signal) {
     const headers = { "Content-Type": "application/json" };
-    const response = await this.#send("select", { method: "POST", headers, body: JSON.stringify(request), signal });
+    const response = await this.#send(path, { method: "POST", headers, body: JSON.stringify(content), signal });
     return response.json();
   }
 

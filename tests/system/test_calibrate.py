@@ -1,0 +1,95 @@
+"""Calibration from end to end, by processes over sockets: a language model judges, people give feedback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from boundarymorph.calibration.judgments import PAIRS
+from tests.faults import stand_in
+from tests.scoring.judge.scripted import Chat
+from tests.system.service import Service, boundarymorph, retriever, service
+from tests.system.test_retriever import DOCUMENTS, LINES, NDJSON, SUBJECTS
+
+QUERIES = [f"what is told of the {subject}" for subject in SUBJECTS]
+RELEVANT = 15  # documents of each subject
+NEW = "which tales are there of the violin"
+
+
+def relevant(query: str, text: str) -> bool:
+    return any(subject in query and subject in text for subject in SUBJECTS)
+
+
+def found(running: Service, **options: object) -> tuple[dict[str, Any], int]:
+    """The answer to a query that nobody has judged, and how many of its documents are relevant."""
+    answer = running.select(query=NEW, index="tales", budget=5, k=RELEVANT, return_documents=True, **options)
+    return answer, sum(relevant(NEW, document["text"]) for document in answer["documents"])
+
+
+def calibrated(data: Path, *arguments: str, **environment: str) -> dict[str, Any]:
+    done = boundarymorph("calibrate", "tales", *arguments, "--json", data=data, environment=environment)
+    assert done.returncode == 0, done.stderr
+    made: dict[str, Any] = orjson.loads(done.stdout[done.stdout.index("{\n") :])
+    return made
+
+
+def test_from_suggestions_to_feedback(tmp_path: Path) -> None:
+    data, questions, pairs = tmp_path / "data", tmp_path / "questions.txt", tmp_path / "pairs.ndjson"
+    questions.write_text("\n".join(QUERIES))
+    with service(data) as running:
+        assert running.client.put("/indexes/tales").is_success
+        assert running.client.post("/indexes/tales/documents", content=LINES, headers=NDJSON).is_success
+        before, by_scorer = found(running)
+        assert before["calibration"] is None
+
+        wanted = ("--queries", str(questions), "--suggest", "160", "--budget", "20", "--out", str(pairs))
+        assert "160 pairs" in boundarymorph("calibrate", "tales", *wanted, data=data).stdout
+        suggested = [orjson.loads(line) for line in pairs.read_bytes().splitlines()]
+        assert {pair["query"] for pair in suggested} == set(QUERIES)
+
+        with stand_in.running(Chat(lambda query, text: float(relevant(query, text)))) as model:
+            url = f"openai+http://127.0.0.1:{model.port}/v1?model=scripted"
+            made = calibrated(data, "--queries", str(questions), "--judge", url, "--yes", "--budget", "20")
+        assert (made["form"], made["queries"], made["judgments"]) == ("signals", len(QUERIES), PAIRS * len(QUERIES))
+
+        after, by_all = found(running)
+        assert after["calibration"] == "tales"
+        assert by_all > by_scorer
+        certain, _ = found(running, min_relevance=0.5)
+        assert all(document["relevance"] >= 0.5 for document in certain["documents"])
+        assert 0 < len(certain["documents"]) <= RELEVANT
+
+        shown = [document["id"] for document in after["documents"]]
+        clicks = [
+            {"document": id, "clicked": id.startswith("violin"), "rank": rank} for rank, id in enumerate(shown, start=1)
+        ]
+        graded = [{"document": d["id"], "grade": 3 * relevant(NEW, d["text"])} for d in DOCUMENTS[::4]]
+        for judgments in (clicks, graded):
+            given = {"query": NEW, "index": "tales", "calibration": "tales", "judgments": judgments}
+            assert running.client.post("/judgments", json=given).is_success
+        assert running.metric('boundarymorph_judgments_total{kind="click"}') == len(clicks)
+
+        judged = [{**pair, "grade": 3 * relevant(pair["query"], pair["text"])} for pair in suggested]
+        pairs.write_bytes(b"\n".join(map(orjson.dumps, judged)))
+        updated = calibrated(data, "--update", "--judgments", str(pairs))
+        assert updated["queries"] == len(QUERIES) + 1
+        assert updated["judgments"] == len(judged) + len({d["document"] for d in (*clicks, *graded)})
+        assert found(running)[1] >= by_all
+
+
+def test_a_calibration_made_through_a_gateway_names_the_retrievers_encoder(tmp_path: Path) -> None:
+    """The command reads the settings of the gateway, which has neither indexes nor an encoder of its own."""
+    pairs = [
+        {"query": query, "document": d["id"], "grade": int(relevant(query, d["text"]))}
+        for query in QUERIES
+        for d in DOCUMENTS[::3]
+    ]
+    (tmp_path / "pairs.ndjson").write_bytes(b"\n".join(map(orjson.dumps, pairs)))
+    with retriever(tmp_path / "data") as alone:
+        assert alone.client.put("/indexes/tales").is_success
+        assert alone.client.post("/indexes/tales/documents", content=LINES, headers=NDJSON).is_success
+        judged = ("--judgments", str(tmp_path / "pairs.ndjson"))
+        made = calibrated(tmp_path / "gateway", *judged, BOUNDARYMORPH_RETRIEVER__URL=f'["{alone.url}"]')
+        assert made["encoder"] == alone.client.get("/indexes/tales").json()["encoder"]
