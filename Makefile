@@ -7,7 +7,7 @@ SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $(1): $(2)")
 
-.PHONY: help setup demo serve test compare-answers test-faults test-faults-milvus compatibility fuzz check audit lock check-deploy dashboard pictures images compose test-ray test-milvus test-stores test-frameworks wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-sessions bench-overhead bench-select bench-scorer bench-rerank \
+.PHONY: help setup demo docs serve test compare-answers test-faults test-faults-milvus compatibility fuzz check audit lock check-deploy dashboard pictures images compose test-ray test-milvus test-stores test-frameworks wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-sessions bench-overhead bench-select bench-scorer bench-rerank \
 	bench-retrieval bench-stores bench-frame bench-words bench-filters bench-products bench-failover bench-ray bench-overload load load-open capacity soak-scorer soak-index soak-models soak-leavers soak-shapes soak-tests gpu-check \
 	evaluation evaluation-held-out evaluation-calibration evaluation-options evaluation-few evaluation-order evaluation-rerank evaluation-judge evaluation-agents evaluation-diversity clean
 
@@ -64,7 +64,7 @@ $(FRAMEWORKS)/.installed: | $(BIN)/python
 test-frameworks: setup $(FRAMEWORKS)/.installed  ## tables that LlamaIndex fills in LanceDB and PostgreSQL, by its packages in an environment of their own
 	FRAMEWORKS_PYTHON=$(FRAMEWORKS)/bin/python $(BIN)/python -m pytest -n0 tests/retrieval/test_frameworks.py $(OPTIONS)
 
-test-faults: setup  ## break a running service in every way that docs/operations.md lists -> build/faults.md
+test-faults: setup  ## break a running service in every way that docs/monitoring.md lists -> build/faults.md
 	$(BIN)/python -m pytest tests/faults
 	@cat build/faults.md
 
@@ -106,6 +106,16 @@ check-deploy: setup  ## hadolint, promtool and kubectl (where they are) over doc
 dashboard: setup  ## the Grafana dashboard as a real Prometheus fills it in two minutes of load, drawn -> docs/dashboard.png; needs prometheus
 	$(if $(shell command -v prometheus),,$(error no prometheus: apt-get install prometheus))
 	$(BIN)/python -m load_tests.dashboard $(OPTIONS)
+
+# Material for MkDocs announces its successor at every build.
+DOCS := build/docs-env
+$(DOCS)/bin/mkdocs: | $(BIN)/python
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check mkdocs==1.6.1 mkdocs-material==9.8.1
+
+docs: setup $(DOCS)/bin/mkdocs  ## the documentation as a site, every link and anchor checked, looked at by a browser -> build/site
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+	$(BIN)/python -m tests.web.site build/site
 
 pictures: setup  ## the playground over DATA=data, which make demo leaves -> docs/playground.png
 	$(BIN)/python -m tests.web.pictures --data $(DATA)

@@ -122,7 +122,7 @@ def answers_are_the_same(service: Service, data: Path, folder: Path) -> str:
 
 
 def a_node_is_killed(service: Service) -> str:
-    """The row of the table in docs/operations.md goes to build/faults-ray.md."""
+    """The row of the table in docs/monitoring.md goes to build/faults-ray.md."""
     service.deploy(scorers=2)
     service.await_(lambda: service.running() and len(set(service.nodes("scorer"))) == 2)
     taken = {worker.node_id: worker for worker in service.workers}

@@ -17,7 +17,7 @@ from tests.system.service import Service, retriever, scorer, service
 
 @pytest.fixture(scope="session")
 def table(request: pytest.FixtureRequest) -> Iterator[Table]:
-    """Compared with the whole of docs/operations.md and written down once every test of the package has passed."""
+    """Compared with the whole of docs/monitoring.md and written down once every test of the package has passed."""
     table = Table()
     yield table
     if is_whole(request.config, request.session):

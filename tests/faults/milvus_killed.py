@@ -3,7 +3,7 @@
     python -m tests.faults.milvus_killed INTERPRETER
 
 INTERPRETER: of an environment with the package `milvus`, which carries the server. Three of four requests are for an
-index in Milvus, one brings its pool along. The row of the table in docs/operations.md goes to build/faults-milvus.md.
+index in Milvus, one brings its pool along. The row of the table in docs/monitoring.md goes to build/faults-milvus.md.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.system.load import Answer, Load
 
 REPOSITORY = Path(__file__).parents[2]
-OPERATIONS = REPOSITORY / "docs" / "operations.md"
+MONITORING = REPOSITORY / "docs" / "monitoring.md"
 RESULT = REPOSITORY / "build" / "faults.md"
 HEAD = "| fault | what the caller saw | lost data | time to recover |\n|---|---|---|---|\n"
 LOAD_HEAD = (
@@ -25,21 +25,21 @@ class Table:
 
     def add(self, fault: str, saw: str, seconds: float | None) -> None:
         """A fault that lost no data. seconds: from the end of its cause to the first answer as before; None where there
-        was nothing to recover from. Fails where docs/operations.md says otherwise, but for the seconds."""
+        was nothing to recover from. Fails where docs/monitoring.md says otherwise, but for the seconds."""
         row = f"| {fault} | {saw} | none |"
         self.rows.append(f"{row} {'-' if seconds is None else f'{seconds:.1f} s'} |")
-        assert row in documented(), f"docs/operations.md does not show this row:\n{self.rows[-1]}"
+        assert row in documented(), f"docs/monitoring.md does not show this row:\n{self.rows[-1]}"
 
     def finish(self) -> None:
-        """Write the rows down. Fails where docs/operations.md has one that no test has measured."""
+        """Write the rows down. Fails where docs/monitoring.md has one that no test has measured."""
         untested = documented() - {_timeless(row) for row in self.rows}
-        assert not untested, f"no test measures these rows of docs/operations.md: {untested}"
+        assert not untested, f"no test measures these rows of docs/monitoring.md: {untested}"
         RESULT.parent.mkdir(exist_ok=True)
         RESULT.write_text(HEAD + "\n".join(self.rows) + "\n\n" + LOAD_HEAD + self.under_load + "\n")
 
 
 def documented() -> set[str]:
-    """The rows of docs/operations.md without their last cell."""
+    """The rows of docs/monitoring.md without their last cell."""
     return {_timeless(row) for row in _shown(HEAD)}
 
 
@@ -52,7 +52,7 @@ def load_row(
     is_normal: Callable[[Answer], bool] = Answer.is_complete,
 ) -> str:
     """A row of the second table, of a fault that lost no data. killed, restarted: of time.monotonic(). Fails where
-    docs/operations.md has no row of that fault and command."""
+    docs/monitoring.md has no row of that fault and command."""
     first = f"| {what} | `{command}` |"
     counts = "; ".join(f"{count} times {outcome}" for outcome, count in load.outcomes().most_common())
     slowest = max(answer.ended - answer.began for answer in load.since(killed))
@@ -60,12 +60,12 @@ def load_row(
     slow, after_kill, after_restart = (f"{seconds:.1f} s" for seconds in times)
     row = f"{first} {counts} | {slow} | none | {after_kill} | {after_restart} |"
     shown = any(row.startswith(first) for row in _shown(LOAD_HEAD))
-    assert shown, f"docs/operations.md does not show this row:\n{row}"
+    assert shown, f"docs/monitoring.md does not show this row:\n{row}"
     return row
 
 
 def _shown(head: str) -> list[str]:
-    return OPERATIONS.read_text().partition(head)[2].partition("\n\n")[0].splitlines()
+    return MONITORING.read_text().partition(head)[2].partition("\n\n")[0].splitlines()
 
 
 def _timeless(row: str) -> str:

@@ -20,7 +20,7 @@ COMPLETE = "200 `complete`"
 
 
 def outcome(response: httpx.Response) -> str:
-    """What a caller of POST /select sees, in the words of the tables in docs/operations.md."""
+    """What a caller of POST /select sees, in the words of the tables in docs/monitoring.md."""
     if not response.headers.get("content-type", "").endswith("json"):
         return f"no JSON, with status {response.status_code}"
     body = response.json()

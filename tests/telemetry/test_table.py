@@ -1,4 +1,4 @@
-"""The table in docs/operations.md and the metrics in the code are the same."""
+"""The table in docs/monitoring.md and the metrics in the code are the same."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ from prometheus_client import REGISTRY
 
 import boundarymorph.telemetry.metrics
 
-PAGE = Path(__file__).parents[2] / "docs/operations.md"
+PAGE = Path(__file__).parents[2] / "docs/monitoring.md"
 IMPORTED = boundarymorph.telemetry.metrics
 
 

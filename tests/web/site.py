@@ -1,0 +1,68 @@
+"""`make docs`: every page of the built site in a browser, as wide as a desk and a phone.
+
+A page may ask for nothing from elsewhere, must not be wider than the screen, and must not complain.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+from playwright.sync_api import Page, sync_playwright
+
+from tests.web.conftest import CHROMIUM, UNPACKED
+
+WIDTHS = (1_440, 390)
+
+
+class Handler(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+class Server(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """The browser leaves what it no longer wants."""
+
+
+def faults_of(page: Page, url: str, own: str) -> list[str]:
+    """What is wrong with a page. own: the address of the site."""
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("request", lambda request: None if request.url.startswith((own, "data:")) else said.append(request.url))
+    page.goto(url, wait_until="load")
+    if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+        said.append("wider than the screen")
+    return [f"{url}: {what}" for what in said]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("site", type=Path)
+    site: Path = parser.parse_args().site
+    server = Server(("127.0.0.1", 0), partial(Handler, directory=str(site)))
+    Thread(target=server.serve_forever, daemon=True).start()
+    own = f"http://127.0.0.1:{server.server_port}"
+    pages = sorted(path.relative_to(site).as_posix() for path in site.glob("*.html"))
+    environment: dict[str, str | float | bool] = {**os.environ, "LD_LIBRARY_PATH": str(UNPACKED / "al2023" / "lib")}
+    faults: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], env=environment)
+        for width in WIDTHS:
+            for name in pages:
+                page = browser.new_page(viewport={"width": width, "height": 900})
+                faults += faults_of(page, f"{own}/{name}", own)
+                page.close()
+        browser.close()
+    server.shutdown()
+    if faults:
+        raise SystemExit("\n".join(faults))
+    print(f"{len(pages)} pages in {site}, each at {' and '.join(map(str, WIDTHS))} pixels")
+
+
+if __name__ == "__main__":
+    main()
