@@ -52,8 +52,8 @@ $(MILVUS)/bin/milvus-server: | $(BIN)/python
 test-milvus: setup $(MILVUS)/bin/milvus-server  ## the tests of indexes in Milvus against a server, in an environment of its own -> build/milvus.md
 	$(BIN)/python -m tests.retrieval.milvus_run $(MILVUS)/bin/python $(OPTIONS)
 
-test-stores: setup  ## the contract of stores over PostgreSQL, LanceDB, Qdrant's client and milvus-lite
-	$(BIN)/python -m pytest tests/retrieval/test_stores.py tests/retrieval/test_pgvector.py tests/retrieval/test_lancedb.py tests/retrieval/test_qdrant.py tests/retrieval/test_stores_service.py $(OPTIONS)
+test-stores: setup  ## the contract of stores over PostgreSQL, LanceDB, Qdrant's client, osmem and milvus-lite
+	$(BIN)/python -m pytest tests/retrieval/test_stores.py tests/retrieval/test_pgvector.py tests/retrieval/test_lancedb.py tests/retrieval/test_qdrant.py tests/retrieval/test_elasticsearch.py tests/retrieval/test_stores_service.py tests/retrieval/test_frameworks.py $(OPTIONS)
 
 FRAMEWORKS := build/frameworks-env
 $(FRAMEWORKS)/.installed: | $(BIN)/python

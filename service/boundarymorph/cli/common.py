@@ -24,8 +24,8 @@ Stores = Annotated[
     list[str] | None,
     typer.Option(
         "--store",
-        help="A store whose tables are indexes too: pgvector://, lancedb://, qdrant:// or milvus://, with NAME= before "
-        "it if there are several of a kind; repeatable.",
+        help="A store whose tables are indexes too: pgvector://, lancedb://, qdrant://, elasticsearch://, "
+        "opensearch:// or milvus://, with NAME= before it if there are several of a kind; repeatable.",
     ),
 ]
 

@@ -44,7 +44,9 @@ class MilvusCollection(Attached):
 class StoreSettings(BaseModel, extra="forbid"):
     """A store beside the indexes of this service. Its tables are searched and read, never changed."""
 
-    url: SecretStr = Field(SecretStr(""), description="pgvector://, lancedb://, qdrant:// or milvus://")
+    url: SecretStr = Field(
+        SecretStr(""), description="pgvector://, lancedb://, qdrant://, elasticsearch://, opensearch:// or milvus://"
+    )
     api_key: SecretStr | None = None
     timeout_seconds: float = Field(10.0, gt=0, description="one call")
     connections: int = Field(16, ge=1, description="connections to it")

@@ -14,6 +14,10 @@ STORES = {  # URL scheme: module and class, and the extra with its client
     "lancedb": ("boundarymorph.retrieval.stores.lancedb:LanceStore", "lancedb"),
     "qdrant": ("boundarymorph.retrieval.stores.qdrant:QdrantStore", "qdrant"),
     "qdrants": ("boundarymorph.retrieval.stores.qdrant:QdrantStore", "qdrant"),
+    **dict.fromkeys(
+        ("elasticsearch", "elasticsearchs", "opensearch", "opensearchs"),
+        ("boundarymorph.retrieval.stores.elasticsearch:ElasticsearchStore", ""),
+    ),
     "milvus": ("boundarymorph.retrieval.milvus.table:MilvusStore", "milvus"),
 }
 

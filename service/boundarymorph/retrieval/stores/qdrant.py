@@ -22,6 +22,7 @@ from boundarymorph.retrieval.filters import Compare, Condition, Exists
 from boundarymorph.retrieval.stores.bounds import Bounds, bounds
 from boundarymorph.retrieval.stores.guess import guessed
 from boundarymorph.retrieval.stores.index import portions
+from boundarymorph.retrieval.stores.payload import Payload
 from boundarymorph.retrieval.stores.table import Found
 from boundarymorph.settings import Attached, StoreSettings
 
@@ -110,6 +111,7 @@ class QdrantTable:
     def __init__(self, client: QdrantClient, attached: Attached, dimension: int, using: str | None) -> None:
         self._client, self._attached, self.dimension, self._using = client, attached, dimension, using
         self._key = None if attached.id == "id" else attached.id
+        self._payload = Payload(attached, (self._key or "", NODE))
         self._search: dict[str, Any] = {"exact_up_to": EXACT, **attached.search}
 
     def count(self) -> int:
@@ -166,7 +168,7 @@ class QdrantTable:
 
     def leaf(self, condition: Exists | Compare) -> Bounds[Any]:
         """See `Language.leaf`. Strings have no order there, and null is not told from a missing field."""
-        path = self._metadata_path(condition.path)
+        path = self._payload.path(condition.path)
         if path is None:
             return Bounds(False, False)
         if not all(map(_PLAIN.fullmatch, path)):
@@ -188,19 +190,6 @@ class QdrantTable:
                 return Bounds.exactly(models.FieldCondition(key=key, range=models.Range(**{comparison: values[0]})))
         return UNKNOWN
 
-    def _metadata_path(self, path: tuple[str, ...]) -> tuple[str, ...] | None:
-        """Return the path of a field of the metadata in the payload; None if it belongs to something else."""
-        given = self._attached.metadata
-        if given is not None and len(given) == 1:
-            return (given[0], *path)
-        return path if self._is_metadata(path[0]) else None
-
-    def _is_metadata(self, name: str) -> bool:
-        attached = self._attached
-        if attached.metadata is not None:
-            return name in attached.metadata
-        return name not in (attached.text, attached.title, self._key, NODE)
-
     def _points(self, ids: Sequence[str], *, vectors: bool) -> list[Any]:
         points: list[Any] = []
         wanted: bool | list[str] = ([self._using] if self._using else True) if vectors else False
@@ -217,27 +206,19 @@ class QdrantTable:
                 points += found
         return points
 
+    def _shown(self, payload: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """Return a payload with its text, which LlamaIndex keeps in JSON."""
+        node = (payload or {}).get(NODE) if self._attached.text == NODE else None
+        return {**(payload or {}), NODE: orjson.loads(node).get("text")} if isinstance(node, str) else payload or {}
+
     def _found(self, points: Sequence[Any], *, vectors: bool, documents: bool) -> Found:
         rows = [(str(point.id) if self._key is None else str(point.payload[self._key]), point) for point in points]
         matrix = None
         if vectors:
             parts = [point.vector[self._using] if self._using else point.vector for _, point in rows]
             matrix = np.array(parts, np.float32).reshape(-1, self.dimension)
-        read = {id: self._document(id, point.payload or {}) for id, point in rows} if documents else {}
+        read = {id: self._payload.document(id, self._shown(point.payload)) for id, point in rows} if documents else {}
         return Found([id for id, _ in rows], matrix, read)
-
-    def _document(self, id: str, payload: Mapping[str, Any]) -> Document:
-        attached = self._attached
-        text, given = payload.get(attached.text), attached.metadata
-        if attached.text == NODE and isinstance(text, str):
-            text = orjson.loads(text).get("text")
-        title = payload.get(attached.title) if attached.title else None
-        if given is not None and len(given) == 1:
-            whole = payload.get(given[0])
-            metadata = whole if isinstance(whole, dict) else {}
-        else:
-            metadata = {name: value for name, value in payload.items() if self._is_metadata(name)}
-        return Document(id, text if isinstance(text, str) else "", title, metadata)
 
 
 @contextmanager

@@ -1,0 +1,302 @@
+"""Indexes of Elasticsearch and OpenSearch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+from urllib.parse import quote
+
+import httpx
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.filters import Compare, Condition, Exists
+from boundarymorph.retrieval.stores.bounds import Bounds, bounds
+from boundarymorph.retrieval.stores.guess import guessed
+from boundarymorph.retrieval.stores.index import portions
+from boundarymorph.retrieval.stores.payload import Payload
+from boundarymorph.retrieval.stores.table import Found
+from boundarymorph.settings import Attached, StoreSettings
+
+EXACT = 100_000  # documents up to which every search is exact
+WINDOW = 10_000  # hits of one answer, by default the most that a server gives; also the most neighbours of its index
+IDS_AT_A_TIME = 1_000
+UNKNOWN: Bounds[Any] = Bounds(True, False)
+NEVER: Bounds[Any] = Bounds(False, False)
+_WIDER = {"gt": "gte", "lt": "lte", "gte": "gte", "lte": "lte"}
+_NARROWER = {"gt": "gt", "lt": "lt", "gte": "gt", "lte": "lt"}
+_OPAQUE = {"flattened", "flat_object", "nested", "join"}  # whose fields a query reaches differently or not at all
+
+
+class ElasticsearchStore:
+    """A `Store`: the indexes of a cluster. opensearch: whether it is OpenSearch, whose vector searches differ."""
+
+    def __init__(self, client: httpx.Client, *, opensearch: bool) -> None:
+        self._client, self.opensearch = client, opensearch
+        self.name = "OpenSearch" if opensearch else "Elasticsearch"
+
+    @classmethod
+    def connect(cls, chosen: StoreSettings) -> ElasticsearchStore:
+        """Return the store at elasticsearch://[USER:PASSWORD@]HOST:PORT or opensearch://; elasticsearchs:// by TLS."""
+        scheme, _, address = chosen.url.get_secret_value().partition("://")
+        product = scheme.removesuffix("s")
+        key = chosen.api_key.get_secret_value() if chosen.api_key else None
+        client = httpx.Client(
+            base_url=f"{'http' if scheme == product else 'https'}://{address}",
+            headers={"Authorization": f"ApiKey {key}"} if key else None,
+            timeout=chosen.timeout_seconds,
+            limits=httpx.Limits(max_connections=chosen.connections),
+        )
+        return cls(client, opensearch=product == "opensearch")
+
+    def tables(self) -> Mapping[str, Attached]:
+        """See `Store.tables`. The id is that of the document, `_id`."""
+        found = {}
+        for name, described in self.ask("GET", "/_mapping").items():
+            fields = described["mappings"].get("properties", {})
+            attached = guessed(name, {"_id": "", **{field: _kind(given) for field, given in fields.items()}})
+            if attached is not None and not name.startswith("."):
+                found[name] = attached.model_copy(update={"id": "_id"})
+        return found
+
+    def open(self, attached: Attached) -> ElasticsearchTable:
+        """See `Store.open`."""
+        described = self.ask("GET", f"/{quote(attached.table, safe='')}/_mapping")
+        mapping = next(iter(described.values()))["mappings"]  # of an alias, the first index
+        fields = mapping.get("properties", {})
+        for name in filter(None, (attached.vector, attached.text, attached.title, *(attached.metadata or ()))):
+            if name not in fields:
+                raise RetrieverFailed(
+                    f"the index {attached.table!r} in {self.name} has no field {name!r}; its fields are "
+                    f"{', '.join(fields) or 'none'}"
+                )
+        vector = fields[attached.vector]
+        dimension = vector.get("dims", vector.get("dimension"))
+        numbers = vector.get("element_type", vector.get("data_type", "float"))
+        if _kind(vector) != "vector" or dimension is None or numbers not in ("float", "bfloat16"):
+            raise RetrieverFailed(
+                f"the field {attached.vector!r} of {attached.table!r} in {self.name} holds no vectors"
+            )
+        return ElasticsearchTable(self, attached, mapping, int(dimension))
+
+    def ask(self, method: str, path: str, body: Any = None, **parameters: str) -> Any:
+        """Return the server's answer. Raises RetrieverUnavailable, RetrieverFailed and UnknownIndex."""
+        content = None if body is None else orjson.dumps(body)
+        headers = {"Content-Type": "application/json"}
+        try:
+            try:
+                answer = self._client.request(method, path, content=content, params=parameters, headers=headers)
+            except (httpx.RemoteProtocolError, httpx.ReadError):  # of an idle connection that the server has closed
+                answer = self._client.request(method, path, content=content, params=parameters, headers=headers)
+        except httpx.TransportError as error:
+            raise RetrieverUnavailable(f"{self.name} does not work now: {error!r}") from error
+        if answer.is_success:
+            return orjson.loads(answer.content)
+        said = f"{self.name} answered {answer.status_code}: {answer.text[:500]}"
+        if answer.status_code == 404:
+            raise UnknownIndex(said)
+        raise (RetrieverFailed if answer.status_code in (400, 401, 403) else RetrieverUnavailable)(said)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+
+class ElasticsearchTable:
+    """A `Table`. Exact up to `search.exact_up_to` documents (EXACT), under filters, and beyond `search.window` hits."""
+
+    stale = False
+
+    def __init__(
+        self, store: ElasticsearchStore, attached: Attached, mapping: Mapping[str, Any], dimension: int
+    ) -> None:
+        self._store, self._attached, self._mapping, self.dimension = store, attached, mapping, dimension
+        fields = mapping["properties"]
+        self._vectors = [name for name, given in fields.items() if _kind(given) == "vector"]
+        self._payload = Payload(attached, self._vectors)
+        self._path = f"/{quote(attached.table, safe='')}"
+        self._search: dict[str, Any] = {"exact_up_to": EXACT, "window": WINDOW, **attached.search}
+        of_text = fields[attached.text]["type"]
+        self.words: Literal["none", "order", "bm25"] = "order" if "text" in of_text else "none"
+        self._indexed = fields[attached.vector].get("index", True)
+        self._there = {"exists": {"field": attached.vector}}
+
+    def count(self) -> int:
+        """See `Table.count`."""
+        return int(self._store.ask("POST", f"{self._path}/_count", {"query": self._there})["count"])
+
+    def bounds(self, condition: Condition) -> Bounds[Any]:
+        """See `Table.bounds`."""
+        return bounds(condition, self)
+
+    def search(
+        self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
+    ) -> Found:
+        """See `Table.search`."""
+        small = depth <= min(WINDOW, int(self._search["window"]))
+        large = where is True and small and self._indexed and self.count() > int(self._search["exact_up_to"])
+        body = (self._near if large else self._nearest)(query.tolist(), depth, where)
+        found = self._found(self._hits(body, depth, vectors, documents), vectors, documents)
+        said = [f"{self._store.name} searched its index, which may miss some of the nearest"] if large else []
+        return found._replace(warnings=said)
+
+    def best(self, query: str, depth: int, where: Any, among: Sequence[str] | None = None) -> Mapping[str, float]:
+        """See `Table.best`: by the BM25 of the server."""
+        asked = {"bool": {"must": [{"match": {self._attached.text: query}}], "filter": self._filters(where)}}
+        return {hit["_id"]: hit["_score"] for hit in self._hits({"query": asked}, depth, False, False)}
+
+    def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
+        """See `Table.documents`."""
+        return self._found(self._by_id(ids, False, True), False, True).documents
+
+    def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
+        """See `Table.characters`."""
+        return {id: len(document.text) + len(document.title or "") for id, document in self.documents(ids).items()}
+
+    def vectors(self, ids: Sequence[str]) -> Found:
+        """See `Table.vectors`."""
+        return self._found(self._by_id(ids, True, False), True, False)
+
+    def joined(self, by: Literal["and", "or"], parts: Sequence[Any]) -> Any:
+        """See `Language.joined`."""
+        return {"bool": {"filter" if by == "and" else "should": list(parts)}}
+
+    def negated(self, part: Any) -> Any:
+        """See `Language.negated`."""
+        return {"bool": {"must_not": [part]}}
+
+    def leaf(self, condition: Exists | Compare) -> Bounds[Any]:
+        """See `Language.leaf`: what the server decides follows from the type of the field.
+
+        Nulls are not indexed, and values of objects in lists are as if they were in one object.
+        """
+        path = self._payload.path(condition.path)
+        field = {} if path is None else self._field(path)
+        if path is None or field is None or any("*" in name for name in path):
+            return UNKNOWN if path else NEVER
+        name = ".".join(path)
+        if isinstance(condition, Exists):
+            return Bounds(True, {"exists": {"field": name}} if len(condition.path) == 1 and field else False)
+        if not field or condition.type == "null":
+            return NEVER if condition.type != "null" else UNKNOWN
+        possible, certain = _compared(name, field, condition)
+        return Bounds(possible, certain if len(condition.path) == 1 else False)
+
+    def _near(self, query: list[float], depth: int, where: Any) -> Any:
+        """Return a search of the index of the vectors."""
+        field = self._attached.vector
+        if self._store.opensearch:
+            return {"query": {"knn": {field: {"vector": query, "k": depth}}}}
+        among = min(WINDOW, max(depth, int(self._search.get("num_candidates", 2 * depth))))
+        return {"knn": {"field": field, "query_vector": query, "k": depth, "num_candidates": among}}
+
+    def _nearest(self, query: list[float], depth: int, where: Any) -> Any:
+        """Return an exact search."""
+        field = self._attached.vector
+        script: dict[str, Any] = {
+            "source": f"cosineSimilarity(params.query, {orjson.dumps(field).decode()}) + 1.0",
+            "params": {"query": query},
+        }
+        if self._store.opensearch:
+            parameters = {"field": field, "query_value": query, "space_type": "cosinesimil"}
+            script = {"lang": "knn", "source": "knn_score", "params": parameters}
+        return {"query": {"script_score": {"query": {"bool": {"filter": self._filters(where)}}, "script": script}}}
+
+    def _filters(self, where: Any) -> list[Any]:
+        return [self._there] if where is True else [self._there, where]
+
+    def _by_id(self, ids: Sequence[str], vectors: bool, documents: bool) -> Iterator[Any]:
+        for portion in portions(ids, IDS_AT_A_TIME):
+            asked = {"bool": {"filter": [{"ids": {"values": portion}}, *([self._there] if vectors else [])]}}
+            yield from self._hits({"query": asked}, len(portion), vectors, documents)
+
+    def _hits(self, body: Mapping[str, Any], depth: int, vectors: bool, documents: bool) -> Iterator[Any]:
+        """Yield the first hits of a search, which scrolls beyond the window. Every shard must answer."""
+        field, window = self._attached.vector, int(self._search["window"])
+        hidden = [name for name in self._vectors if not (vectors and self._store.opensearch and name == field)]
+        wanted: Any = {"excludes": hidden} if documents else [field] if vectors and self._store.opensearch else False
+        more: dict[str, Any] = {"size": min(depth, window), "_source": wanted}
+        if vectors and not self._store.opensearch:
+            more["fields"] = [field]  # which Elasticsearch leaves out of _source since 9.2
+        scroll = {"scroll": "1m"} if depth > window else {}
+        answer = self._store.ask(
+            "POST", f"{self._path}/_search", {**body, **more}, allow_partial_search_results="false", **scroll
+        )
+        given = 0
+        while hits := answer["hits"]["hits"]:
+            yield from hits[: depth - given]
+            given += len(hits)
+            if not scroll or given >= depth or len(hits) < window:
+                break
+            answer = self._store.ask("POST", "/_search/scroll", {**scroll, "scroll_id": answer["_scroll_id"]})
+        if scroll:
+            self._store.ask("DELETE", "/_search/scroll", {"scroll_id": answer["_scroll_id"]})
+
+    def _found(self, hits: Iterator[Any], vectors: bool, documents: bool) -> Found:
+        rows, field = list(hits), self._attached.vector
+        matrix = None
+        if vectors:
+            parts = [hit["_source"][field] if self._store.opensearch else hit["fields"][field] for hit in rows]
+            matrix = np.array(parts, np.float32).reshape(-1, self.dimension)
+        read = {hit["_id"]: self._payload.document(hit["_id"], hit["_source"]) for hit in rows} if documents else {}
+        return Found([hit["_id"] for hit in rows], matrix, read)
+
+    def _field(self, path: Sequence[str]) -> Mapping[str, Any] | None:
+        """Return the mapping of a field; {} if no document has it, None if a query cannot tell."""
+        given: Mapping[str, Any] = self._mapping
+        for name in path:
+            there = given.get("properties", {})
+            if given.get("type") in _OPAQUE or given.get("enabled") is False:
+                return None
+            if name not in there:
+                dynamic = str(given.get("dynamic", self._mapping.get("dynamic", True))).lower()
+                return {} if dynamic in ("true", "strict") else None
+            given = there[name]
+        return None if given.get("type") in _OPAQUE or given.get("enabled") is False else given
+
+
+def _kind(field: Mapping[str, Any]) -> str:
+    type = field.get("type", "object")
+    return {"dense_vector": "vector", "knn_vector": "vector", "object": "json", "flattened": "json"}.get(type, "")
+
+
+def _compared(name: str, field: Mapping[str, Any], condition: Compare) -> Bounds[Any]:
+    """Return expressions for a field of the mapping."""
+    values: list[Any] = list(condition.values)
+    comparison, type = condition.comparison, field.get("type", "object")
+    if type == "object":
+        return NEVER
+    match condition.type, type:
+        case "true" | "false", "boolean":
+            return Bounds.exactly({"term": {name: condition.type == "true"}})
+        case "text", "text" | "keyword":
+            return _words(name, field, comparison, values)
+        case "number", "long" | "integer" | "short" | "byte" | "double" | "float" | "half_float":
+            if any(abs(value) > 2**53 for value in values) or set(field) != {"type"}:
+                return UNKNOWN
+            rounded = type in ("float", "half_float")  # of which the server knows fewer digits than there are
+            if comparison == "in":
+                listed = {"terms": {name: values}}
+                return Bounds(listed, False) if rounded else Bounds.exactly(listed)
+            if not rounded:
+                return Bounds.exactly({"range": {name: {comparison: values[0]}}})
+            wider, narrower = _WIDER[comparison], _NARROWER[comparison]
+            return Bounds({"range": {name: {wider: values[0]}}}, {"range": {name: {narrower: values[0]}}})
+    return UNKNOWN
+
+
+def _words(name: str, field: Mapping[str, Any], comparison: str, values: list[str]) -> Bounds[Any]:
+    """Return expressions for a field of strings, by its keyword; longer than `ignore_above` is in no index."""
+    keywords = {name: field} | {f"{name}.{of}": given for of, given in field.get("fields", {}).items()}
+    for keyword, given in keywords.items():
+        if given.get("type") == "keyword" and set(given) <= {"type", "ignore_above"}:
+            longest = given.get("ignore_above")
+            if comparison != "in":
+                met = {"range": {keyword: {comparison: values[0]}}}
+                return Bounds.exactly(met) if longest is None else Bounds(True, met)
+            if longest is None or all(len(value.encode("utf-16-le")) <= 2 * longest for value in values):
+                return Bounds.exactly({"terms": {keyword: values}})
+    return UNKNOWN

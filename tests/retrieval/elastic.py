@@ -1,0 +1,191 @@
+"""A server for tests in the place of Elasticsearch's and OpenSearch's: osmem, which has mappings, filters, BM25 and ids
+as they do, behind one that adds searches by vectors and scrolls.
+
+As Elasticsearch since 9.2 it leaves vectors out of `_source`, and has dense_vector in place of knn_vector.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import numpy as np
+from osmem_server import resolve_binary
+
+MOST = 10_000
+
+
+def asked(url: str, method: str, path: str, body: Any = None) -> Any:
+    """The answer of a server."""
+    lines = isinstance(body, list)
+    content = "".join(json.dumps(each) + "\n" for each in body) if lines else None if body is None else json.dumps(body)
+    headers = {"Content-Type": "application/x-ndjson" if lines else "application/json"}
+    data = None if content is None else content.encode()
+    with urlopen(Request(url + path, data, headers, method=method)) as answer:
+        return json.load(answer)
+
+
+class Cluster(ThreadingHTTPServer):
+    """bodies: of the searches that it got. down: the status that it answers everything with."""
+
+    daemon_threads = True
+
+    def __init__(self, behind: str, *, opensearch: bool) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.behind, self.opensearch = behind, opensearch
+        self.bodies: list[Any] = []
+        self.down: int | None = None
+        self.scrolls: dict[str, list[Any]] = {}
+        self._kept: dict[str, Mapping[str, Mapping[str, Any]]] = {}
+
+    @property
+    def url(self) -> str:
+        return f"{'opensearch' if self.opensearch else 'elasticsearch'}://127.0.0.1:{self.server_port}"
+
+    def answer(self, method: str, path: str, body: Any) -> Any:
+        place, _, parameters = path.partition("?")
+        if place == "/_search/scroll":
+            assert set(body) <= {"scroll", "scroll_id"}
+            rest = self.scrolls.pop(body["scroll_id"])
+            return {} if method == "DELETE" else self.scrolled(rest, len(rest))
+        if place.endswith("/_search"):
+            assert "allow_partial_search_results=false" in parameters
+            self.bodies.append(body)
+            return self.searched(place, body, scroll="scroll=" in parameters)
+        found = asked(self.behind, method, path, body)
+        if place.endswith("_mapping") and not self.opensearch:
+            for index in found.values():
+                for field in index["mappings"].get("properties", {}).values():
+                    if field.get("type") == "knn_vector":
+                        dimension = field["dimension"]
+                        field.clear()
+                        field.update(type="dense_vector", dims=dimension, index=True, similarity="cosine")
+        return found
+
+    def searched(self, place: str, body: Any, *, scroll: bool) -> Any:
+        """The hits of a search, those by a vector in the order of the cosine with it."""
+        assert set(body) <= {"query", "knn", "size", "_source", "fields"}
+        size, query = body["size"], body.get("query")
+        assert size <= MOST
+        field, vector, inner = self.vector_search(body)
+        fields = body.get("fields", [])
+        assert not (fields and self.opensearch)  # which cannot do that
+        kept = self.kept(place)
+        hits = asked(self.behind, "POST", place, {"query": inner, "size": MOST, "_source": body["_source"]})["hits"][
+            "hits"
+        ]
+        for hit in hits:
+            own = kept[hit["_id"]]
+            if vector is not None:
+                hit["_score"] = float(np.float32(1 + own[field] @ vector / np.linalg.norm(own[field])))
+            if fields:
+                hit["fields"] = {name: own[name].tolist() for name in fields}
+            if not self.opensearch and "_source" in hit:
+                hit["_source"] = {name: each for name, each in hit["_source"].items() if name not in own}
+        if vector is not None:
+            hits.sort(key=lambda hit: -hit["_score"])
+        if "knn" in body:
+            hits = hits[: body["knn"]["k"]]
+        elif "knn" in query:
+            hits = hits[: query["knn"][field]["k"]]
+        return self.scrolled(hits, size) if scroll else {"hits": {"hits": hits[:size]}}
+
+    def vector_search(self, body: Any) -> tuple[str, Any, Any]:
+        """Field, vector and query of what a search ranks; the vector is None if it does not rank by one."""
+        if "knn" in body:
+            knn = body["knn"]
+            assert set(knn) == {"field", "query_vector", "k", "num_candidates"} and not self.opensearch
+            assert knn["k"] <= knn["num_candidates"] <= MOST
+            return knn["field"], np.array(knn["query_vector"]), {"exists": {"field": knn["field"]}}
+        query = body["query"]
+        if "knn" in query:
+            ((field, knn),) = query["knn"].items()
+            assert set(knn) == {"vector", "k"} and self.opensearch
+            return field, np.array(knn["vector"]), {"exists": {"field": field}}
+        if "script_score" not in query:
+            return "", None, query
+        script = query["script_score"]["script"]
+        if self.opensearch:
+            assert (script["lang"], script["source"], script["params"]["space_type"]) == (
+                "knn",
+                "knn_score",
+                "cosinesimil",
+            )
+            return script["params"]["field"], np.array(script["params"]["query_value"]), query["script_score"]["query"]
+        field = script["source"].removeprefix('cosineSimilarity(params.query, "').removesuffix('") + 1.0')
+        return field, np.array(script["params"]["query"]), query["script_score"]["query"]
+
+    def kept(self, place: str) -> Mapping[str, Mapping[str, Any]]:
+        """The vectors of an index, which does not change but by deletions, by id and field."""
+        if place not in self._kept:
+            (index,) = asked(self.behind, "GET", place.removesuffix("_search") + "_mapping").values()
+            names = [name for name, of in index["mappings"]["properties"].items() if of.get("type") == "knn_vector"]
+            hits = asked(self.behind, "POST", place, {"size": MOST})["hits"]["hits"]
+            rows = {hit["_id"]: hit["_source"] for hit in hits}
+            self._kept[place] = {id: {name: np.array(row[name]) for name in names} for id, row in rows.items()}
+        return self._kept[place]
+
+    def scrolled(self, hits: list[Any], size: int) -> Any:
+        identity = f"scroll-{len(self.bodies)}-{len(hits)}"
+        self.scrolls[identity] = hits[size:]
+        return {"hits": {"hits": hits[:size]}, "_scroll_id": identity}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Cluster
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def _do(self) -> None:
+        content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        status = 200
+        try:
+            if self.server.down is not None:
+                status, answer = self.server.down, {"error": "down"}
+            else:
+                answer = self.server.answer(self.command, self.path, json.loads(content) if content else None)
+        except HTTPError as error:
+            status, answer = error.code, json.load(error)
+        body = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST = do_DELETE = _do  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def cluster(*, opensearch: bool) -> Iterator[Cluster]:
+    command = [resolve_binary(), "--no-ja"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as behind:
+        assert behind.stdout is not None
+        url = json.loads(behind.stdout.readline())["url"]  # it ends when its input does
+        server = Cluster(url, opensearch=opensearch)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+
+def fill(url: str, name: str, properties: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """Make an index of osmem's with documents by id."""
+    asked(url, "PUT", f"/{name}", {"settings": {"index": {"knn": True}}, "mappings": {"properties": properties}})
+    lines = [line for id, row in rows.items() for line in ({"index": {"_index": name, "_id": id}}, row)]
+    if lines:
+        assert not asked(url, "POST", "/_bulk?refresh=true", lines)["errors"]
