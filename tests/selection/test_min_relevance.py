@@ -7,7 +7,7 @@ from scipy.stats import norm
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection import Config, Pool, SelectionConfig, SelectionSession, StopReason, TrendConfig
 from boundarymorph.selection.capacity import TokenCapacity
-from boundarymorph.selection.link import Scale
+from boundarymorph.selection.scale import Scale
 from tests.selection.pools import Scores, clustered, play
 
 CONFIGS: tuple[Config, ...] = (TrendConfig(), SelectionConfig())

@@ -18,7 +18,7 @@ from boundarymorph.selection.covariance import SharedRows
 from boundarymorph.selection.features import standardised
 from boundarymorph.selection.geometry import median_distance
 from boundarymorph.selection.kernels import VonMisesFisher
-from boundarymorph.selection.link import Scale
+from boundarymorph.selection.scale import Scale
 from boundarymorph.selection.trend import (
     FIRST_APART,
     HALF_APART,

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from boundarymorph.selection.belief import Belief
 
-HEAD_LOOKS = 20  # of the first documents, before the whole ranking is searched, while all scores are equal
-# Scores that say no, in odds of which the largest is less than so many times the smallest, are taken for noise while
-# there are so many of them: fewer are alike by chance, and in more there is something to learn after all.
+HEAD_LOOKS = 20  # at the head, before the whole ranking is searched
+# Small scores are noise if their odds differ by less than a factor of ALIKE. Fewer may be alike by chance, and from
+# more of them something can be learned.
 SMALL, ALIKE, FEWEST_ALIKE, MOST_ALIKE = 0.05, 4.0, 5, 20
 # log(phi(z) - z Phi(-z)) at steps of 1 / PER_UNIT, to be interpolated: numpy has no normal distribution function.
 LARGEST, PER_UNIT = 37, 100
@@ -28,7 +28,7 @@ LOG_EXCESS = np.array(
 @dataclass(frozen=True, slots=True)
 class Choice:
     """document: position of the document to score; rival: the other side of the contested pair, if there is one;
-    value: what the rule minimised or maximised, None where there was nothing to weigh."""
+    value: the optimum of the rule, None if it did not apply."""
 
     document: int
     rival: int | None
@@ -55,8 +55,8 @@ class BoundaryGap:
 
     Exact in O(N): numerator and denominator separate over j and i, so Dinkelbach's method finds the minimal ratio as
     the root of F(lambda) = min_j (mu_j - lambda sigma_j) - max_i (mu_i + lambda sigma_i), in two or three passes.
-    A pair of two scored documents is left out: nothing about it is in doubt. Ties go to the earlier incumbent, then
-    the earlier challenger; equal sigmas ask the incumbent.
+    Pairs of two scored documents are left out. Ties go to the earlier incumbent, then to the earlier challenger; with
+    equal sigmas the incumbent is asked.
     """
 
     def choose(self, belief: Belief, incumbents: NDArray[np.bool_], step: int) -> Choice:
@@ -103,7 +103,7 @@ class BoundaryGap:
 
     def shortlist(self, belief: Belief, incumbents: NDArray[np.bool_], n: int) -> list[int]:
         distance = np.abs(belief.mean - cutoff(belief.mean, incumbents))
-        deviations = np.full_like(distance, np.inf)  # how many lie between a document and the cut
+        deviations = np.full_like(distance, np.inf)  # standard deviations between a document and the cutoff
         np.divide(distance, belief.std, out=deviations, where=~belief.scored)
         return _largest(-deviations, n)
 
@@ -153,7 +153,7 @@ def _largest(values: NDArray[np.float64], n: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class ValueAtCutoff:
-    """The largest expected gain from learning one document exactly, against the cut tau between in and out:
+    """The largest expected gain of knowing one score exactly, against the cutoff tau of the set:
     sigma (phi(z) - z Phi(-z)) with z = |mu - tau| / sigma."""
 
     def choose(self, belief: Belief, incumbents: NDArray[np.bool_], step: int) -> Choice:
@@ -172,7 +172,7 @@ class ValueAtCutoff:
 
 @dataclass(frozen=True, slots=True)
 class MostDoubtful:
-    """The largest standard deviation: of events, the one nearest to a probability of one half."""
+    """The largest standard deviation. Among events it is the one with a probability closest to one half."""
 
     def choose(self, belief: Belief, incumbents: NDArray[np.bool_], step: int) -> Choice:
         (document,) = self.shortlist(belief, incumbents, 1)
@@ -186,10 +186,9 @@ class MostDoubtful:
 class Explore:
     """The boundary gap for the first calls, then the value at the cutoff.
 
-    While the field is hardly known the gap explores more than a single document's value does; later the latter spends
-    better. As long as all scores are equal neither has anything to go by. Then ranks around k are asked, which shows
-    the trend, and after these the head, which is where a scorer that says no to almost everything may say yes, and the
-    whole ranking. While small scores hardly differ, the whole ranking is searched for a while.
+    The gap explores more, which pays while little is known. While all scores are equal, neither applies: ranks around k
+    are asked first, which shows the trend, then the head of the ranking, where a scorer that rejects almost everything
+    may accept something, then the whole ranking. It is also searched while all scores are small and alike.
     """
 
     gap_calls: int = 6
@@ -209,7 +208,7 @@ class Explore:
 
 
 def _looks(belief: Belief, incumbents: NDArray[np.bool_]) -> Iterator[int] | None:
-    """Unscored documents to ask while no score stands out; None once there is something to go by."""
+    """Unscored documents to ask while no score stands out; None once one does."""
     scores, k = belief.mean[belief.scored], int(np.count_nonzero(incumbents))
     if not scores.size or scores.min() == scores.max():
         return _first_looks(belief.scored, k)
@@ -239,7 +238,7 @@ def _spread(count: int) -> Iterator[int]:
 
 
 def cutoff(margin: NDArray[np.float64], incumbents: NDArray[np.bool_]) -> float:
-    """Midway between the least of the incumbents and the largest of the challengers."""
+    """The midpoint between the smallest incumbent and the largest challenger."""
     return float(margin[incumbents].min() + margin[~incumbents].max()) / 2
 
 

@@ -1,4 +1,4 @@
-"""What every session keeps: what was asked, scored, left unscored and given up."""
+"""The state that every session keeps: documents asked, scored, left unscored and given up."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One call: what was asked in which round, against which rival, at what value of the rule, and the score."""
+    """One call: the document and its rival, the value of the rule, the round, and the score."""
 
     document: int
     rival: int | None
@@ -52,7 +52,7 @@ class Selection:
 
 
 class Session(ABC):
-    """What was asked, scored, left unscored and given up of a pool. Subclasses say what is asked, and what is believed.
+    """A session over a pool. Subclasses choose what is asked, and hold the belief.
 
     while (documents := session.ask(n)).size:
         session.tell(documents, scores_of(documents))
@@ -67,12 +67,12 @@ class Session(ABC):
         self.history: list[Observation] = []
         self.rounds = 0
         self._asked: dict[int, Choice] = {}
-        self._left = np.arange(len(pool))  # positions of what was not given up
+        self._left = np.arange(len(pool))  # positions that were not given up
         self._unanswered: set[int] = set()
 
     @property
     def given_up(self) -> int:
-        """Documents that were given up."""
+        """The number of documents that were given up."""
         return len(self.pool) - len(self._left)
 
     @property
@@ -83,7 +83,7 @@ class Session(ABC):
     def ask(self, n: int = 1) -> NDArray[np.intp]:
         """Positions of the next documents to score, at most n and never more than the budget has left.
 
-        What was asked before and has no score yet is forgotten: a round that failed may be asked anew.
+        Forgets the last `ask`, so a round that failed can be asked again.
         """
         if n < 1:
             raise InvalidInput(f"a round of {n} documents; it must be 1 or more")
@@ -103,8 +103,8 @@ class Session(ABC):
         self._observe(given)
 
     def leave_unscored(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
-        """Documents of the last `ask` of which the scorer made nothing: they are believed as before, may be selected,
-        and are not asked again. Each was a call. InvalidInput changes nothing."""
+        """Mark documents of the last `ask` that the scorer failed on. Each counts as a call. They are not asked again
+        and may still be selected. InvalidInput changes nothing."""
         positions = {int(document) for document in documents}
         if not positions <= self._asked.keys():
             raise InvalidInput("only documents that the last ask named can be left unscored")
@@ -113,8 +113,8 @@ class Session(ABC):
             del self._asked[position]
 
     def give_up(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
-        """Leave documents out from now on, such as those that exist no more: they are not asked (again) and not
-        selected, and cost nothing. What was scored of them before stays evidence. InvalidInput changes nothing."""
+        """Leave documents out from now on, such as deleted ones. They are neither asked nor selected, and cost nothing.
+        Their scores remain evidence. InvalidInput changes nothing."""
         positions = np.asarray(documents, dtype=np.intp)
         if ((positions < 0) | (positions >= len(self.pool))).any():
             raise InvalidInput(f"the pool has {len(self.pool)} documents; give up positions from 0 to one less")
@@ -125,8 +125,8 @@ class Session(ABC):
             self._asked.pop(position, None)
 
     def same_texts(self, texts: NDArray[np.intp]) -> None:
-        """Say which documents have the same text, by (N,) numbers from 0 to N - 1, equal for these: the score of one is
-        the score of all, and at most one of them is asked. Those that were asked for nothing then are forgotten."""
+        """Declare copies. texts: (N,) numbers from 0 to N - 1, equal for documents of the same text. They share one
+        score, and at most one of them is asked. Pending copies are dropped from the last `ask`."""
         self.texts = texts
         self._refresh()
         asked = first_of_each(self.asked, texts)
@@ -135,34 +135,34 @@ class Session(ABC):
 
     @property
     def asked(self) -> NDArray[np.intp]:
-        """Positions of what was asked and has no score yet."""
+        """Positions that were asked and have no score yet."""
         return np.array(list(self._asked), dtype=np.intp)
 
     @abstractmethod
     def _choices(self, n: int) -> list[Choice]:
-        """At most n documents to score next; there is something to ask."""
+        """At most n documents to score next. At least one can be asked."""
 
     @abstractmethod
     def _observe(self, scores: Mapping[int, float]) -> None:
-        """Believe these scores by document."""
+        """Condition on these scores, by document."""
 
     @abstractmethod
     def _refresh(self) -> None:
-        """Set `belief` anew."""
+        """Recompute `belief`."""
 
     @property
     def _unscored(self) -> NDArray[np.intp]:
-        """Positions of what may still get a score: neither scored, nor left unscored, nor given up."""
+        """Positions that may still get a score: not scored, not left unscored, not given up."""
         unscored = self._left[~self.belief.scored[self._left]]
         return unscored[~self._hopeless(unscored)] if self._unanswered else unscored
 
     @property
     def _open(self) -> NDArray[np.intp]:
-        """Positions of what may still be asked: of `_unscored`, one of each text."""
+        """Positions that may still be asked: the first of each text in `_unscored`."""
         return self._unscored if self.texts is None else first_of_each(self._unscored, self.texts)
 
     def _hopeless(self, documents: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Mask of the documents of whose text the scorer made nothing."""
+        """Mask of these documents: whether the scorer failed on their text."""
         unanswered = np.array(list(self._unanswered), dtype=np.intp)
         if self.texts is None:
             return np.isin(documents, unanswered)
@@ -174,7 +174,7 @@ class Session(ABC):
 
 
 def ranked(documents: NDArray[np.intp], belief: Belief) -> Selection:
-    """These documents, ascending, in the order of their relevance."""
+    """The selection of these ascending positions, by relevance."""
     documents = documents[np.argsort(-belief.mean[documents], kind="stable")]
     belief = belief.of(documents)
     return Selection(documents, np.clip(belief.mean, 0.0, 1.0), belief.std, belief.scored)
@@ -183,7 +183,8 @@ def ranked(documents: NDArray[np.intp], belief: Belief) -> Selection:
 def scores_of_asked(
     documents: Sequence[int] | NDArray[np.intp], scores: Sequence[float] | NDArray[np.float64], asked: Set[int]
 ) -> dict[int, float]:
-    """The scores by document, in the given order. Raises InvalidInput unless each is one in [0, 1] of an asked one."""
+    """Scores by document, in the given order. Raises InvalidInput for one outside of [0, 1], or of a document that was
+    not asked."""
     values = np.asarray(scores, dtype=np.float64)
     positions = [int(document) for document in documents]
     if values.shape != (len(positions),):

@@ -1,4 +1,4 @@
-"""Capacity: which documents fit into what is returned, given what each is worth."""
+"""Capacities: which documents fit into the returned set."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from boundarymorph.errors import InvalidInput
 
 LIKELY = 0.5
 BINS = 4_096  # of densities
-LEAST_WORTH = 1e-6  # of a document under a token limit, so that one believed worthless has a density at all
+LEAST_WORTH = 1e-6  # of a document under a token limit, which gives each a positive density
 
 
 class Capacity(Protocol):
-    """How much may be returned of N documents."""
+    """A limit on the set that is returned of N documents."""
 
     def holds_all(self, count: int) -> bool:
         """Whether all `count` documents fit."""
@@ -25,20 +25,21 @@ class Capacity(Protocol):
         """Whether all documents of a mask (N,) fit."""
 
     def nothing_to_decide(self, count: int) -> bool:
-        """Whether there is nothing to decide: all `count` documents fit, or none of them."""
+        """Whether all `count` documents fit, or none."""
 
     def among(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> Capacity:
-        """What is left of it for the documents of one mask (N,) when, of the others, those of a second are taken."""
+        """The remaining capacity for a subset, after others have been taken. Both are (N,) masks."""
 
     def fill(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Mask (N,) of the documents to return."""
+        """(N,) mask of the documents to return."""
 
     def margin(self, worth: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """(N,) values that say by how much each document is in or out, and the mask of those that are in."""
+        """(N,) margins, by which documents are inside or outside the set, and the (N,) mask of those inside."""
 
     def best(self, shares: NDArray[np.float64], worth: NDArray[np.float64]) -> float:
-        """The most that may be returned where each of N documents is worth (m, N), with (m, N) probabilities, and that
-        is known: of all that may come, as much as fits. It is exact for many documents, and for few too much."""
+        """The expected worth of the best set if all outcomes were known. Documents have (m, N) outcomes with (m, N)
+        probabilities. It is taken as the best fractional choice among all outcomes, which is exact for many documents
+        and an upper bound for few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,9 @@ class DocumentCapacity:
 class TokenCapacity:
     """Documents of `lengths` (N,) tokens, at most `limit` of them together: a knapsack.
 
-    Its linear relaxation takes documents by worth per token until the first that does not fit, whose density eta is
-    the price of a token. So the reduced value worth - eta * length says which documents are in doubt, as the worth
-    itself does under a count. What is returned is filled up with later documents that still fit.
+    The linear relaxation takes documents by density, which is worth per token, up to the first that does not fit. Its
+    density eta is the price of a token, and worth - eta * length is a document's margin. The returned set is then
+    filled up with later documents that still fit.
     """
 
     lengths: NDArray[np.float64]
@@ -106,7 +107,7 @@ class TokenCapacity:
         order = self._by_density(worth)
         fitting = int(np.searchsorted(np.cumsum(self.lengths[order]), self.limit, side="right"))
         mask = np.zeros(len(worth), dtype=np.bool_)
-        mask[order[: max(fitting, 1)]] = True  # a first document that alone is too long is still the one to doubt
+        mask[order[: max(fitting, 1)]] = True  # a first document that is too long alone is still contested
         broken = order[min(max(fitting, 1), len(order) - 1)]
         price = max(float(worth[broken]), LEAST_WORTH) / self.lengths[broken]
         return worth - price * self.lengths, mask
@@ -115,7 +116,7 @@ class TokenCapacity:
         return _best(shares * self.lengths, worth / self.lengths, self.limit)
 
     def in_documents(self) -> DocumentCapacity:
-        """As a number of documents of mean length: at least one, and not all."""
+        """The capacity in documents of mean length: at least one, and not all."""
         return DocumentCapacity(max(1, min(int(self.limit / self.lengths.mean()), len(self.lengths) - 1)))
 
     def _by_density(self, worth: NDArray[np.float64]) -> NDArray[np.intp]:
@@ -124,7 +125,7 @@ class TokenCapacity:
 
 @dataclass(frozen=True, slots=True)
 class LikelyCapacity:
-    """All documents that are more likely in than out, where worth is the probability."""
+    """All documents with a probability above one half, given as their worth."""
 
     def holds_all(self, count: int) -> bool:
         return count == 0
@@ -149,7 +150,8 @@ class LikelyCapacity:
 
 
 def capacity_of(*, k: int | None = None, lengths: ArrayLike | None = None, max_tokens: int | None = None) -> Capacity:
-    """A capacity in documents or in tokens; equal lengths make the second the first, exactly. Raises InvalidInput."""
+    """A capacity in documents or in tokens. With equal lengths a token limit becomes a number of documents. Raises
+    InvalidInput."""
     if max_tokens is None or lengths is None:
         if k is None or k < 1:
             raise InvalidInput(f"k is {k}; it must be 1 or more documents")
@@ -165,7 +167,7 @@ def capacity_of(*, k: int | None = None, lengths: ArrayLike | None = None, max_t
 
 
 def _best(sizes: NDArray[np.float64], densities: NDArray[np.float64], room: float) -> float:
-    """The most worth that fits, taken by density, of pieces of these sizes and densities; by bins of density."""
+    """The largest worth of pieces that fit, by a histogram of their densities."""
     largest = float(densities.max(initial=0.0))
     if largest == 0:
         return 0.0
@@ -178,7 +180,7 @@ def _best(sizes: NDArray[np.float64], densities: NDArray[np.float64], room: floa
 
 
 def top_k(worth: NDArray[np.float64], k: int) -> NDArray[np.bool_]:
-    """Mask (N,) of the k largest; equal ones go by retrieval rank (paper app. C.3). k >= N takes all."""
+    """(N,) mask of the k largest values, ties by retrieval rank (paper app. C.3). k >= N takes all."""
     count = len(worth)
     if k >= count:
         return np.ones(count, dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""How a session believes and asks."""
+"""Configurations of a session: its posterior and its acquisition rule."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Config(Protocol):
         """Which document to ask next."""
 
     def posterior(self, pool: Pool, size: int) -> Posterior:
-        """What is believed of a pool before the first of at most `size` scores."""
+        """The posterior over a pool before the first of at most `size` scores."""
 
     def worth(
         self, relevance: NDArray[np.float64], inside: NDArray[np.bool_], scored: NDArray[np.bool_]
     ) -> NDArray[np.float64]:
-        """(N,) what the returned set is to have the most of.
+        """The (N,) values whose sum the returned set maximises.
 
-        relevance: (N,) expected scores; inside: (N,) mask of those that fit, taken by relevance alone; scored: (N,)
-        mask of those whose score is known.
+        relevance: (N,) expected scores; inside: (N,) mask of the best that fit, by relevance alone; scored: (N,) mask
+        of documents with a score.
         """
 
 
@@ -72,11 +72,11 @@ class SelectionConfig:
 class TrendConfig:
     """The trend of the score along the ranking is learned with the field (`trend.py`), on the log-odds scale.
 
-    The returned set is that of the largest expected scores. Among unscored documents nearly as probable as each other
-    the retriever decides: they gain up to half of `bonus` times the mean expected score of the set above rank k, and
-    lose up to as much below. A known score competes as it is.
+    The returned set has the largest expected scores. A bonus breaks near ties among unscored documents in favour of the
+    retriever: it adds up to half of `bonus` times the set's mean expected score above rank k, and subtracts as much
+    below. Scored documents get no bonus.
 
-    weight: prior variance of the trend, against 1 of the field; 0 is no trend.
+    weight: prior variance of the trend, relative to the field's variance of 1; 0 is no trend.
     """
 
     kernel: str = "vmf"

@@ -1,4 +1,4 @@
-"""What is contested at one moment of a session, and the choice of the documents of a round."""
+"""The documents that compete for the set, and the choice of a round among them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.capacity import Capacity
 from boundarymorph.selection.posterior import Believed, Posterior
 
-CONTESTED = 32  # documents for each further one of a round, among which it is chosen
+CONTESTED = 32  # documents considered for each one of a round
 
 
 @dataclass(frozen=True, eq=False)
 class Contest:
-    """A belief, and what competes for the capacity: the documents at the positions `left`, ascending."""
+    """Documents that compete for a capacity. belief: about the whole pool; left: ascending positions of those that
+    do."""
 
     belief: Belief
     capacity: Capacity
@@ -27,7 +28,7 @@ class Contest:
 
     @cached_property
     def margins(self) -> tuple[Belief, NDArray[np.bool_]]:
-        """The belief about what is left, with by how much each document is in or out for its mean, and the mask of the
+        """The belief about the competing documents, with margins to the boundary in place of means, and the mask of the
         incumbents."""
         belief = self.belief if len(self.left) == len(self.belief.mean) else self.belief.of(self.left)
         if self.capacity.holds_all(len(self.left)):
@@ -35,7 +36,7 @@ class Contest:
         margin, incumbents = self.capacity.margin(belief.mean)
         scores = belief.mean[belief.scored]
         if scores.size and scores.min() == scores.max():
-            return belief, incumbents  # as equal as they are, which bounds of their own would hide
+            return belief, incumbents  # margins would differ where means do not
         return Belief(margin, belief.std, belief.scored), incumbents
 
     def choice(self, rule: Acquisition) -> Choice:
@@ -46,7 +47,8 @@ class Contest:
         return Choice(int(self.left[choice.document]), rival, choice.value)
 
     def likeliest(self, rule: Acquisition, n: int) -> NDArray[np.bool_]:
-        """Mask of N: n documents that the rule is likely to choose soon, the two next to the cut, all scored ones."""
+        """(N,) mask of n documents that the rule is likely to choose soon, the two next to the boundary, and all scored
+        ones."""
         contested, incumbents = self.margins
         likely = self.belief.scored.copy()
         likely[self.left[rule.shortlist(contested, incumbents, n)]] = True
@@ -55,7 +57,7 @@ class Contest:
         return likely
 
     def among(self, mask: NDArray[np.bool_]) -> Contest:
-        """The contest of some documents alone, all else being decided."""
+        """The contest among some of the documents, with all others decided."""
         documents = np.flatnonzero(mask)
         of_left = mask[self.left]
         left = np.searchsorted(documents, self.left[of_left])
@@ -71,9 +73,9 @@ def choose_round(
 ) -> list[Choice]:
     """The next n documents; n > 1 by kriging believer, each as if the ones before it had come out at their mean.
 
-    A round is chosen among the documents most contested at its start. The many others hardly come into question, and
-    what the fantasies make of them would take most of the time. view: what the contest's belief is of a posterior's
-    about these documents. Fewer than n are chosen where nothing else is left unscored among those.
+    Only the most contested documents are considered, as updating all others would take most of the time. So fewer than
+    n are chosen if no more of those are unscored. view: turns a posterior's belief about these documents into the
+    contest's.
     """
     if n == 1:
         return [contest.choice(rule)]
@@ -84,7 +86,7 @@ def choose_round(
     chosen: list[Choice] = []
     while True:
         choice = narrowed.choice(rule)
-        if choice.value is None:  # nothing to weigh, which fantasies do not change
+        if choice.value is None:  # no rule applied, and fantasies would not change that
             likely = contest.left[rule.shortlist(*contest.margins, n)]
             return [Choice(document, None, None) for document in likely.tolist()]
         rival = None if choice.rival is None else int(documents[choice.rival])

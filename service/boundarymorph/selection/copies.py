@@ -1,4 +1,4 @@
-"""Documents of one text, which have one score."""
+"""Documents with the same text, which share one score."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from boundarymorph.selection.belief import Belief
 
 PROJECTIONS = 4
 CLOSE = 1e-3  # between vectors of unit length: rounding to float16 moves one by 3e-4
-NEXT = 8  # of the documents in the order of a projection, with which each is compared
+NEXT = 8  # neighbours in a projection that each vector is compared with
 
 
 def shared(belief: Belief, texts: NDArray[np.intp]) -> Belief:
-    """The belief, with the scores of scored documents at all others of the same text. texts: (N,), a number each."""
+    """The belief with each score copied to all documents of the same text. texts: (N,) numbers, equal for equal
+    texts."""
     scores = np.full(int(texts.max(initial=0)) + 1, np.nan)
     scores[texts[belief.scored]] = belief.mean[belief.scored]
     of_text = scores[texts]
@@ -24,21 +25,21 @@ def shared(belief: Belief, texts: NDArray[np.intp]) -> Belief:
 
 
 def first_of_each(documents: NDArray[np.intp], texts: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Of these documents, in their order, the first of each text."""
+    """The first document of each text among these, in their order."""
     return documents[np.sort(np.unique(texts[documents], return_index=True)[1])]
 
 
 def alike(vectors: NDArray[np.floating], seed: int = 0) -> NDArray[np.intp]:
     """(N,) numbers, equal for documents whose (N, d) unit vectors are so close that their texts may be the same.
 
-    A pair may be missed where many others lie between the two on a random line.
+    Vectors are compared with their neighbours in random projections, so a pair may be missed.
     """
     count, dimension = vectors.shape
     groups = np.arange(count)
     if not dimension:
         return groups
     directions = np.random.default_rng(seed).normal(size=(dimension, PROJECTIONS)).astype(vectors.dtype)
-    places = vectors @ directions  # two vectors' differ by their distance times a standard normal number
+    places = vectors @ directions  # the places of two vectors differ by their distance times a standard normal number
     order = np.argsort(places[:, 0], kind="stable")
     places = places[order]
     pairs = []

@@ -1,4 +1,4 @@
-"""Prior covariances over a pool: of single documents with all others, never the whole N x N matrix."""
+"""Prior covariances over a pool, row by row. The whole N x N matrix is never computed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from boundarymorph.selection.pool import Pool
 
 
 class Covariance(Protocol):
-    """A positive definite function on N documents. What is returned belongs to the caller."""
+    """A positive definite function on N documents. Callers may change the arrays that they get."""
 
     @property
     def diagonal(self) -> NDArray[np.float64]:
@@ -42,18 +42,17 @@ class StationaryCovariance:
         return self._kernel(self._distances.from_query())
 
     def among(self, documents: NDArray[np.intp]) -> StationaryCovariance:
-        """The same function on these documents alone."""
+        """The same function on a subset of the documents."""
         return StationaryCovariance(self._distances.among(documents), self._kernel)
 
 
 class SharedRows:
-    """The rows that covariances of a field with and without a reweighted query are made of, computed once for both.
+    """Rows of the stationary and of the reweighted covariance, computed once for all members.
 
-    The reweighting is the belief that the scorer weighs the words of the query differently than BM25 does: a linear
-    kernel on which words of the query a document has. For a pool that does not know its words, it is the belief that
-    the scorer weighs the dimensions of the query differently than the inner product does: a linear kernel on
-    h_i = x_i * q (component by component). Both are centred over the pool and of mean squared length 1. In the type of
-    the embeddings, for observations noisier than its rounding.
+    The reweighted covariance lets the scorer weigh the words of the query differently from BM25: it is a linear kernel
+    on the query's words that a document has. If a pool does not know its words, it lets the scorer weigh the dimensions
+    of the query differently from the inner product: it is a linear kernel on h_i = x_i * q (elementwise). Both features
+    are centred over the pool and scaled to a mean squared length of 1. Arrays have the type of the embeddings.
     """
 
     def __init__(self, pool: Pool, kernel: Kernel) -> None:
@@ -69,7 +68,7 @@ class SharedRows:
             self._weigh(pool)
 
     def _weigh(self, pool: Pool) -> None:
-        """Reweight the dimensions of the query."""
+        """Prepare the kernel on the dimensions of the query."""
         self._centre = np.full(len(pool), 1 / len(pool), pool.embeddings.dtype) @ pool.embeddings
         weights = pool.query**2
         squares = np.empty(len(pool))
@@ -83,7 +82,7 @@ class SharedRows:
         self.reweighted_diagonal = squares / scale if scale > 0 else squares
 
     def rows(self, documents: Sequence[int]) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-        """(m, N) stationary and reweighted covariances of m documents with all; not to be changed."""
+        """(m, N) stationary and reweighted covariances of m documents with all. Callers must not change them."""
         asked = list(documents)
         if self._last is None or self._last[0] != asked:
             points = self._embeddings[asked]
@@ -98,7 +97,7 @@ class SharedRows:
         return self._last[1], self._last[2]
 
     def among(self, documents: NDArray[np.intp]) -> SharedRows:
-        """The same for these documents alone."""
+        """The same rows for a subset of the documents."""
         narrowed = copy(self)
         narrowed.count, narrowed._last = len(documents), None
         narrowed._embeddings, narrowed._terms = self._embeddings[documents], self._terms[:, documents]

@@ -1,4 +1,4 @@
-"""At most so many documents of a group."""
+"""A limit on the documents of each group."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from boundarymorph.selection.capacity import Capacity
 
 CERTAIN = 2.0  # a margin beyond any difference of two relevances
-LEVELS = 64  # of what a document is worth, at which a group's best are counted
+LEVELS = 64  # of relevance, at which the documents of a group are counted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Distinct:
-    """What documents may have in common with few others of a set.
+    """The groups of a pool and their limit.
 
-    groups: (N,) numbers from 0 to N - 1, equal for documents of one group; None: those of one text are one. at_most:
-    documents of a group. counts_groups: whether k is a number of groups, each with its best document, and further ones
-    up to `at_most` in addition.
+    groups: (N,) numbers from 0 to N - 1, equal within a group; None if documents of the same text are a group.
+    at_most: documents of a group in the set. counts_groups: whether k counts groups. The best document of each then
+    counts, and up to `at_most` - 1 others come with it.
     """
 
     groups: NDArray[np.intp] | None = None
@@ -28,13 +28,13 @@ class Distinct:
     counts_groups: bool = False
 
     def limited(self, capacity: Capacity, groups: NDArray[np.intp]) -> GroupedCapacity:
-        """The capacity for documents of these groups: of the first of each, where k counts groups."""
+        """The capacity with these groups. If k counts groups, only the best document of each counts."""
         return GroupedCapacity(capacity, groups, np.full_like(groups, 1 if self.counts_groups else self.at_most))
 
     def with_others(
         self, chosen: NDArray[np.bool_], worth: NDArray[np.float64], groups: NDArray[np.intp]
     ) -> NDArray[np.bool_]:
-        """The mask (N,) of the chosen documents, with others of their groups where k counts groups."""
+        """(N,) mask of the chosen documents. If k counts groups, others of their groups join them."""
         if not self.counts_groups:
             return chosen
         best = best_of_each(np.where(chosen, np.inf, worth), groups, self.at_most)
@@ -46,9 +46,9 @@ class GroupedCapacity:
     """A capacity for the best documents of each group: of N documents with (N,) `groups`, numbers from 0, at most
     `limits` (N,) of the group of each.
 
-    Of a number of documents, taking the best that groups and k allow one by one makes the best set. By what a document
-    is in or out depends on which bound it meets first: that of its group, which it passes in place of another one of
-    the group, or that of the whole.
+    The best set takes documents greedily, as long as their group and k allow it. The margin of a document depends on
+    the bound that it meets first: that of its group, where it would replace another document of the group, or that of
+    the whole set.
     """
 
     capacity: Capacity
@@ -59,7 +59,7 @@ class GroupedCapacity:
         return self.capacity.holds_all(count) and not self._crowded.any()
 
     def holds(self, documents: NDArray[np.bool_]) -> bool:
-        """Whether those that the groups allow do."""
+        """Whether the best documents of each group fit."""
         return self.capacity.holds(documents & self.eligible(documents.astype(np.float64)))
 
     def nothing_to_decide(self, count: int) -> bool:
@@ -100,7 +100,7 @@ class GroupedCapacity:
         return self.capacity.best(shares * self._admitted(shares, worth), worth)
 
     def eligible(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Mask (N,) of the best documents of each group, as many as it may have."""
+        """(N,) mask of the best documents of each group, within its limit."""
         return best_of_each(worth, self.groups, self.limits)
 
     def _of(self, documents: NDArray[np.bool_]) -> Capacity:
@@ -109,8 +109,8 @@ class GroupedCapacity:
     def _admitted(self, shares: NDArray[np.float64], worth: NDArray[np.float64]) -> NDArray[np.float64]:
         """(m, N) how likely each outcome is to be among the best of its group: as many as it may have.
 
-        By how many of a group reach each of some levels: were that a Poisson number, of the rate for which none does as
-        often as with independent documents, but no more than there are. Where one is admitted, that is exact.
+        The number of documents of a group that reach a level is taken for a Poisson variable. Its rate is the one that
+        gives the right probability of none, for independent documents. With a limit of 1 this is exact.
         """
         admitted = np.ones(worth.shape)
         documents = np.flatnonzero(self._crowded & (self.limits > 0))
@@ -134,7 +134,7 @@ class GroupedCapacity:
 
     @cached_property
     def _crowded(self) -> NDArray[np.bool_]:
-        """Mask of the documents whose group has more than it may."""
+        """Mask of the documents whose group exceeds its limit."""
         return np.bincount(self.groups, minlength=self._count)[self.groups] > self.limits
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Sets whose documents say different things."""
+"""Sets of documents that have little in common."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from numpy.typing import NDArray
 from boundarymorph.selection.geometry import median_distance
 from boundarymorph.selection.kernels import VonMisesFisher
 
-CANDIDATES = 10  # a document of the set, and
-MORE_CANDIDATES = 100  # in all: by relevance, among which it is chosen
-LEAST = 1e-9  # relevance, and share of a variance, so that each has a logarithm
+CANDIDATES = 10  # considered for each document of the set, by relevance, and
+MORE_CANDIDATES = 100  # in addition
+LEAST = 1e-9  # relevance and variance, as both need a logarithm
 
 
 def diverse(
     vectors: NDArray[np.floating], relevance: NDArray[np.float64], count: int, diversity: float
 ) -> NDArray[np.intp]:
-    """Positions of `count` of N documents, or of all, in the order in which they were chosen.
+    """Positions of at most `count` of N documents, in the order in which they were chosen.
 
-    Each is the one with the largest (1 - diversity) log r + diversity log v, of its relevance r and the share v of its
-    variance that is left when those before it are known, in a field over the (N, d) unit vectors. For a diversity of
-    one half that is the greedy search for the likeliest set under a determinantal point process (Chen, Zhang and Zhou
-    2018); 0 goes by relevance alone.
+    Each maximises (1 - diversity) log r + diversity log v. r is its relevance; v is its variance conditional on the
+    documents chosen before, in a Gaussian process over the (N, d) unit vectors. At a diversity of one half this is
+    the greedy search for the most probable set of a determinantal point process (Chen, Zhang and Zhou 2018). At 0 only
+    relevance counts.
     """
     few = np.sort(np.argsort(-relevance, kind="stable")[: CANDIDATES * count + MORE_CANDIDATES])
     if len(few) <= count:

@@ -1,4 +1,4 @@
-"""A session whose budget covers its pool: every document is scored, and there is nothing to weigh on the way."""
+"""A session whose budget covers its pool: every document is scored, in any order."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from boundarymorph.selection.bookkeeping import Selection, Session, StopReason, 
 from boundarymorph.selection.outlook import Outlook
 from boundarymorph.selection.pool import Pool
 
-UNKNOWN = -1.0  # what is believed of a document without a score: less than of any with one
+UNKNOWN = -1.0  # relevance of unscored documents, which puts them last
 
 
 class ExhaustiveSession(Session):
     """Asks for all documents in their order, and ranks them by their scores. It reads no vectors: see `Pool.listed`."""
 
-    covered: ClassVar[bool] = True  # as of `SelectionSession`
+    covered: ClassVar[bool] = True  # see `SelectionSession.covered`
 
     def __init__(self, pool: Pool, known: Mapping[int, float] | None = None) -> None:
         """known: scores of some documents (positions) that cost nothing."""
@@ -32,12 +32,11 @@ class ExhaustiveSession(Session):
         return None if self._unscored.size else StopReason.POOL_EXHAUSTED
 
     def outlook(self) -> Outlook:
-        """Nothing is missed once everything is scored, and everything before."""
+        """The loss is 0 once everything is scored, and 1 before."""
         return Outlook(float(bool(self._unscored.size)), {})
 
     def ranking(self) -> Selection:
-        """The scored documents, most relevant first, equal scores in the order of the pool; then those that were left
-        unscored."""
+        """Scored documents by score, ties in the order of the pool; then unscored ones."""
         return ranked(np.setdiff1d(self._left, self._unscored), self.belief)
 
     selection = ranking

@@ -1,4 +1,4 @@
-"""Cheap signals of every candidate that a score may follow: the trend that a session learns with the field."""
+"""Features of candidates that scores may follow: the columns of the trend."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ def standardised(values: NDArray[np.floating]) -> NDArray[np.float64]:
 def rank_and_similarity(pool: Pool) -> NDArray[np.float64]:
     """(2, N): retrieval percentile, and the feature "similarity" or, for a pool without it, the retrieval score.
 
-    The score of a fused ranking says little that the rank does not, and the similarity much (docs/evaluation.md).
+    In a fused ranking the similarity is more informative than the fused score (docs/evaluation.md).
     """
     similarity = pool.features.get("similarity", pool.scores)
     return np.stack([standardised(-np.arange(len(pool), dtype=np.float64)), standardised(similarity)])
@@ -37,8 +37,8 @@ def lexical(pool: Pool) -> NDArray[np.float64]:
 
 
 def signals(pool: Pool) -> NDArray[np.float64]:
-    """(M, N): every other feature of the pool, in the order of their names, by its ranks among the documents that have
-    it, so that its scale and its outliers mean nothing; 0 where it is missing."""
+    """(M, N) other features of the pool, sorted by name, as standardised ranks, so that scale and outliers do not
+    matter. 0 where a document lacks the feature."""
     others = sorted(pool.features.keys() - set(COMPLETE))
     columns = np.zeros((len(others), len(pool)))
     for column, name in zip(columns, others, strict=True):
@@ -48,8 +48,8 @@ def signals(pool: Pool) -> NDArray[np.float64]:
 
 
 def terms(pool: Pool) -> NDArray[np.floating]:
-    """(w, N) which words of the query each document has, centred, its columns of mean squared length 1; (0, N) for a
-    pool that does not know. Of the type of the embeddings."""
+    """(w, N) which words of the query each document has, centred and scaled to columns of mean squared length 1. (0, N)
+    if the pool does not know. Has the type of the embeddings."""
     if pool.terms is None:
         return np.empty((0, len(pool)), dtype=pool.embeddings.dtype)
     centred = pool.terms.astype(pool.embeddings.dtype)

@@ -20,9 +20,9 @@ Number = TypeVar("Number", bound=np.floating)
 class CosineDistances:
     """Exact cosine distances 1 - cos between the points of a pool, whatever the type of its embeddings.
 
-    An inner product of unit vectors in float32 is off by some 1e-7, enough to turn a pick after some hundred
-    observations. So products are summed in float64 and divided by the true lengths. Several documents share the pass
-    over the embeddings, which is what takes the time.
+    Float32 inner products of unit vectors have errors of about 1e-7, which change a choice after some hundred
+    observations. So products are summed in float64 and divided by the exact lengths. The rows of several documents are
+    computed in one pass over the embeddings, as reading these takes most of the time.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -41,7 +41,7 @@ class CosineDistances:
         return distances
 
     def among(self, documents: NDArray[np.intp]) -> CosineDistances:
-        """The same between these documents alone."""
+        """The same distances for a subset of the documents."""
         narrowed = copy(self)
         narrowed.count = len(documents)
         narrowed._embeddings, narrowed._lengths = self._embeddings[documents], self._lengths[documents]
@@ -77,8 +77,8 @@ def inner_products(points: NDArray[Number], embeddings: NDArray[np.floating]) ->
 def median_distance(embeddings: NDArray[np.floating], pairs: int | None = DEFAULT_PAIRS, seed: int = 0) -> float:
     """Median of 1 - cos(d_i, d_j) over i < j of unit rows (N, d); 0 for a single document.
 
-    pairs: at least this many random pairs are looked at, every document in about equally many of them. None, or more
-    than there are: every pair. 5,000 pairs are off by 0.2 to 0.6 %.
+    pairs: the median is taken over at least this many random pairs, in which documents are about equally frequent;
+    None, or more than there are, takes all pairs. With 5,000 pairs the error is 0.2 to 0.6 %.
     """
     count = len(embeddings)
     if count < 2:
@@ -98,7 +98,7 @@ def median_distance(embeddings: NDArray[np.floating], pairs: int | None = DEFAUL
 
 
 def _exact_median_cosine(embeddings: NDArray[np.floating], bins: int = 1 << 16) -> float:
-    """The median without holding all N^2 / 2 cosines: find its histogram bin, then collect only that bin."""
+    """The median in limited memory: the first pass finds its histogram bin, the second collects that bin."""
     histogram = np.zeros(bins, dtype=np.int64)
     for cosines in _upper_cosines(embeddings):
         histogram += np.bincount(_bins(cosines, bins), minlength=bins)

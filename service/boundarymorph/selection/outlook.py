@@ -1,4 +1,4 @@
-"""What a set is expected to miss, what further calls are expected to bring, and what share of the relevant it holds."""
+"""The expected loss of a set, the expected gain of further calls, and the expected recall."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from boundarymorph.selection.acquisition import cutoff
 from boundarymorph.selection.capacity import LIKELY, Capacity
 
-FURTHER_CALLS = (10, 50)  # for which an outlook has the expected gain
+FURTHER_CALLS = (10, 50)  # numbers of calls whose expected gain is reported
 # Around the log-odds of the recall that independent documents would have, which is rather too small: what is expected,
 # and an interval for four sets in five from 25 scores on (docs/evaluation.md).
 EXPECTED, LOWER, UPPER = 0.4, -0.7, 2.0
-CERTAIN = 1e-4  # recall is kept as far from 0 and 1, except where it is known
+CERTAIN = 1e-4  # distance of an uncertain recall from 0 and 1
 
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """The share of the relevant documents that a set holds: what is expected, and an interval for four sets in five."""
+    """The share of the relevant documents that a set holds: its expectation, and an interval of 80 % coverage."""
 
     expected: float
     low: float
@@ -41,8 +41,8 @@ class Recall:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """loss: as of `SelectionSession.expected_loss`, at most 1. gains: by the number of further calls, the share of the
-    best set's expected relevance that they are expected to bring. recall: with `min_relevance` only."""
+    """loss: `SelectionSession.expected_loss`, clipped to 1. gains: the expected gain of a number of further calls, as a
+    share of the best set's expected relevance. recall: None without `min_relevance`."""
 
     loss: float
     gains: dict[int, float]
@@ -52,11 +52,11 @@ class Outlook:
 def gains_of_a_set(
     shares: NDArray[np.float64], scores: NDArray[np.float64], scored: NDArray[np.bool_], capacity: Capacity, loss: float
 ) -> NDArray[np.float64]:
-    """What 1, 2, ..., N further calls are expected to bring, as shares of the best set's expected relevance.
+    """The expected gain of 1, 2, ..., N further calls, as shares of the best set's expected relevance.
 
-    A call is worth what it may find out of its document: that it belongs into the set although it is not in it, or the
-    other way round. What it says of other documents is left out. shares, scores: (m, N) of what may come of each
-    document; scored: (N,).
+    The gain of a call is that of learning its own document's score: the document may join the set, or leave it. What
+    the score tells about other documents is not counted. shares, scores: (m, N) probabilities and scores of each
+    document's outcomes; scored: (N,) mask.
     """
     mean = (shares * scores).sum(axis=0)
     margin, inside = capacity.margin(mean)
@@ -68,23 +68,25 @@ def gains_of_a_set(
 
 
 def gains_of_doubt(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The same where a set has what is more likely than not, in expected F1. probabilities: (N,)."""
+    """The same for a set of all documents that are more likely relevant than not, in expected F1. probabilities:
+    (N,)."""
     size = np.count_nonzero(probabilities > LIKELY) + float(probabilities.sum())
     return _sums(np.minimum(probabilities, 1.0 - probabilities)) * (2.0 / size if size > 0 else 0.0)
 
 
 def _sums(worth: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of the 1, 2, ... largest."""
+    """Sums of the 1, 2, ... largest values."""
     return np.cumsum(-np.sort(-worth))
 
 
 def up_to(gains: NDArray[np.float64], loss: float, calls: Sequence[int] = FURTHER_CALLS) -> dict[int, float]:
-    """The gains for these numbers of calls, none above the expected loss."""
+    """The gains of FURTHER_CALLS, clipped to the expected loss."""
     return {n: min(loss, float(gains[min(n, len(gains)) - 1])) if len(gains) else 0.0 for n in calls}
 
 
 def expected_f1(shares: NDArray[np.float64]) -> float:
-    """Of a set of what is more likely than not, by the (N,) probabilities; of an empty set, that it should be."""
+    """Expected F1 of the set of all documents with a probability above one half. If it is empty: the probability that
+    no document is relevant."""
     likely = shares > LIKELY
     if not likely.any():
         return float(np.prod(1.0 - shares))

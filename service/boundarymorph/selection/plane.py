@@ -1,4 +1,4 @@
-"""A pool as a map: its vectors on the plane in which they differ most."""
+"""A map of a pool: its vectors in their first two principal components."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.errors import DuplicateIds, InvalidEmbeddings, InvalidInput
 
-COMPLETE = ("bm25", "similarity")  # features that every document has, or none
+COMPLETE = ("bm25", "similarity")  # features that must not be missing for single documents
 COLUMNS = 256  # float32 products summed as float32 before they go into a float64 sum
 
 
@@ -89,7 +89,7 @@ class Pool:
 
     @classmethod
     def listed(cls, ids: Sequence[str], scores: ArrayLike | None = None) -> Pool:
-        """Candidates of which nothing is known but their order: without vectors, and with equal scores, or these (N,).
+        """Candidates in a given order, without vectors. scores: (N,), all equal by default.
 
         Raises InvalidInput or DuplicateIds.
         """

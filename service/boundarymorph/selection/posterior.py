@@ -1,4 +1,4 @@
-"""Posteriors: what a session believes of a pool, given the scores so far. Here the protocol and the paper's own."""
+"""Posteriors over a pool conditional on the scores so far: the protocols, and the paper's own."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.covariance import StationaryCovariance
-from boundarymorph.selection.link import NODE_WEIGHTS, NODES, normal_share
 from boundarymorph.selection.process import MINIMUM_VARIANCE, QUERY, GaussianProcess, Rehearsal
+from boundarymorph.selection.scale import NODE_WEIGHTS, NODES, normal_share
 
 NOISE = 1e-4
 MINIMUM_SCALE = 1e-12
@@ -20,44 +20,44 @@ QUERY_RELEVANCE = 1.0
 
 
 class Believed(Protocol):
-    """What is believed of N documents, by which is asked."""
+    """Beliefs about N documents that acquisition rules read."""
 
     def belief(self) -> Belief:
-        """Of their scores; scored documents, and those of fantasies, are at their value with std 0."""
+        """About their scores. Scored documents, real or fantasised, have their score and std 0."""
 
     def reaching(self, least: float) -> Belief:
-        """Of whether each scores at least so much: 1 if it does, else 0."""
+        """About the event that each scores at least `least`."""
 
 
 class Beliefs(Believed, Protocol):
-    """What is believed of the scores of N documents."""
+    """Beliefs about the scores of N documents."""
 
     @property
     def graded(self) -> bool:
-        """Whether the scorer may be one that gives a few grades: fewer than half of its scores differ, or none."""
+        """Whether the scorer seems to give a few grades: fewer than half of its scores differ."""
 
     def reported(self, belief: Belief) -> Belief:
-        """What an answer reports: `belief`, corrected for a scorer with a few grades. Asking and choosing take `belief`
-        itself, which makes better sets. belief: as it is now."""
+        """The belief to report: `belief`, corrected for a scorer with a few grades. Asking and choosing use `belief`
+        itself, which makes better sets. belief: the present one."""
 
     def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(m, N) shares and scores of m outcomes of each document that stand for all that may come, by what is not
-        common to all documents, each on its own."""
+        """A discrete approximation of the marginal of each score: (m, N) probabilities and scores of m outcomes.
+        Without the uncertainty of the trend, which is common to all documents."""
 
 
 class Fantasy(Believed, Protocol):
-    """Beliefs about some documents, to play through what may come."""
+    """Beliefs about some documents that can be conditioned on fantasies."""
 
     def fantasise(self, document: int) -> None:
-        """Condition on a document as if it had come out as believed."""
+        """Condition on a document scoring its posterior mean."""
 
 
 class Posterior(Protocol):
-    """Beliefs about the whole pool, conditioned on one round of scores after the other."""
+    """A posterior over the whole pool, conditioned round by round."""
 
     @property
     def beliefs(self) -> Beliefs:
-        """As of the scores so far."""
+        """Conditional on the scores so far."""
 
     def observe(self, documents: Sequence[int], scores: Sequence[float]) -> None:
         """Condition on the scores in [0, 1] of documents; a document is observed once."""
@@ -69,15 +69,15 @@ class Posterior(Protocol):
         """Compute what the observation of these documents will need, in one pass over the embeddings."""
 
     def among(self, documents: NDArray[np.intp]) -> Fantasy:
-        """The same beliefs about some documents: ascending, every scored one among them, and numbered in this order."""
+        """Beliefs about a subset: ascending positions, with every scored document. It is numbered in this order."""
 
 
 @dataclass(eq=False)
 class Residuals:
-    """The paper's beliefs about N documents, from the sums of a process on the residuals between score and prior.
+    """The paper's beliefs about N documents, from the running sums of a process on the residuals.
 
     prior, explained, unexplained, variance: (N,) prior mean, V' z, 1 - V' L^-1 1 and posterior variance.
-    residuals: (t,) observed ones, the query's first. observed, scores: the scored documents' positions and scores.
+    residuals: (t,) observed residuals, the query's first. observed, scores: positions and scores of scored documents.
     """
 
     prior: NDArray[np.float64]
@@ -117,7 +117,7 @@ class Residuals:
         return np.broadcast_to(NODE_WEIGHTS[:, None], scores.shape), scores
 
     def among(self, documents: NDArray[np.intp]) -> Residuals:
-        """About some documents alone, ascending, every scored one among them."""
+        """Beliefs about a subset: ascending positions, with every scored document."""
         return Residuals(
             self.prior[documents],
             self.explained[documents],
@@ -133,7 +133,7 @@ class ResidualFantasy:
     """The paper's beliefs about some documents, conditioned on fantasies."""
 
     def __init__(self, residuals: Residuals, rehearsal: Rehearsal) -> None:
-        """residuals: which are changed."""
+        """residuals: changed in place."""
         self.residuals = residuals
         self._rehearsal = rehearsal
 
@@ -157,13 +157,12 @@ class ResidualFantasy:
 
 
 class ResidualPosterior:
-    """The paper's: a Gaussian process on the residual between score and prior (alg:posterior). Its working scale is
-    the score's own.
+    """The paper's posterior: a Gaussian process on the residual between score and prior (alg:posterior).
 
-    prior: (N,) prior mean. size: scores at most. query_prior: prior mean of the query, which is then observed at
-    relevance 1 (paper sec. 3.2); None leaves it out. Its residual, 0 under the percentile prior and 1 under a zero one,
-    counts in the centring like any other.
-    The deviation that Z-standardises the residuals cancels from the mean; it scales the standard deviations alone.
+    prior: (N,) prior mean. size: most scores. query_prior: prior mean of the query, which is then observed at relevance
+    1 (paper sec. 3.2); None leaves it out. Its residual, 0 under the percentile prior and 1 under a zero prior, takes
+    part in the centring. The standard deviation by which residuals are divided cancels in the mean and scales only
+    the standard deviations.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The prior mean: what is believed of a document, and of the query itself, before any cross-encoder call."""
+"""Prior means of the paper's method, for documents and for the query itself."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,8 @@ from boundarymorph.selection.pool import Pool
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """documents: pool to (N,) prior means; query: prior mean of the query, which may be observed at relevance 1."""
+    """documents: returns the (N,) prior means of a pool; query: prior mean of the query, which may be observed at
+    relevance 1."""
 
     documents: Callable[[Pool], NDArray[np.float64]]
     query: float

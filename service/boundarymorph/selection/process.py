@@ -22,16 +22,16 @@ from boundarymorph.selection.covariance import Covariance
 ESCALATED_NOISE = 1e-2
 MINIMUM_VARIANCE = 1e-12
 QUERY = -1  # stands for the query among the observed documents
-LARGEST_ROUND = 32  # observations that are entered together
+LARGEST_ROUND = 32  # observations entered at once
 
 
 class GaussianProcess:
-    """The state after t of at most `size` observations. Memory: size N numbers of `dtype` and a few vectors.
+    """A process after t of at most `size` observations. Memory: size x N numbers of `dtype` and a few vectors.
 
     observed: the documents, in order, QUERY for the query. explained: (N,) V' z. residuals: (p, N) H - V' G.
-    variance: (N,) posterior variance around known coefficients, in units of the covariance, up to rounding positive.
-    noise: variance of an observation. Whenever the factorisation loses definiteness, it goes up, first to 1e-2, and
-    all observations are conditioned on anew (paper app. C.3).
+    variance: (N,) posterior variance for known coefficients, positive up to rounding.
+    noise: variance of an observation. If the factorisation is not positive definite, the noise is raised, first to
+    1e-2, and all observations are entered again (paper app. C.3).
     """
 
     observed: list[int]
@@ -50,8 +50,8 @@ class GaussianProcess:
         query_row: NDArray[np.float64] | None = None,
         dtype: type[np.floating] | np.dtype[np.floating] = np.float64,
     ) -> None:
-        """columns: (p, N) H. query_row: (N,) covariances of the query with the pool, its own variance and columns
-        being 1, if it is to be observed. dtype: of V; sums are float64."""
+        """columns: (p, N) H. query_row: (N,) covariances of the query with the pool, if it is to be observed; its own
+        variance and columns are 1. dtype: of V; sums are float64."""
         self._covariance = covariance
         self._columns = columns
         self._query_row = query_row
@@ -85,11 +85,11 @@ class GaussianProcess:
 
     @property
     def pivots(self) -> NDArray[np.float64]:
-        """(t,) the diagonal of L: the deviation of each observation, given those before it."""
+        """(t,) the diagonal of L: the standard deviation of each observation conditional on those before it."""
         return self._factor.diagonal()[: len(self.observed)]
 
     def observe(self, documents: Sequence[int], targets: Sequence[float] | NDArray[np.float64]) -> None:
-        """Condition on documents, or on QUERY alone as the first; each is observed once."""
+        """Condition on documents, each observed once. QUERY may only be the first, and alone."""
         for start in range(0, len(documents), LARGEST_ROUND):
             end = start + LARGEST_ROUND
             self._observe(list(documents[start:end]), np.asarray(targets[start:end]))
@@ -101,8 +101,8 @@ class GaussianProcess:
     def prepare(self, documents: Sequence[int]) -> None:
         """Compute the covariances of several documents in one pass over the embeddings and over V, and keep them.
 
-        They serve the documents' own observations later, when they are only brought up to date with what was observed
-        in between. Matrix-matrix products make sixteen rows cost about as much as four.
+        When these documents are observed, their rows only need an update for what was observed in between. By
+        matrix-matrix products, sixteen rows cost about as much as four.
         """
         documents = [document for document in documents if document not in self._ahead][: self._ahead_limit]
         rows = self._given(documents, 0, self._covariance.rows(documents))
@@ -112,7 +112,7 @@ class GaussianProcess:
             self._ahead[document] = (len(self.observed), row.copy())
 
     def retarget(self, targets: NDArray[np.float64]) -> None:
-        """Replace all t targets, in order of observation, at O(tN)."""
+        """Replace all t targets, in order of observation, in O(tN)."""
         t = len(self.observed)
         self._known[:t, 0] = targets
         self._whitened[:t, 0] = np.linalg.solve(self._factor[:t, :t], targets)
@@ -132,7 +132,7 @@ class GaussianProcess:
             shared = self._rows[:t, documents].T.astype(np.float64)
             own, columns = rows[:, documents].astype(np.float64), self._columns[:, documents].T
         factor = _cholesky(own + self.noise * np.eye(len(own)))
-        if factor.diagonal().min() ** 2 < self.noise / 2:  # in exact arithmetic at least the noise
+        if factor.diagonal().min() ** 2 < self.noise / 2:  # never less than the noise in exact arithmetic
             self._escalate()
             self._observe(documents, targets)
             return
@@ -149,7 +149,7 @@ class GaussianProcess:
         self.observed += documents
 
     def _rows_of(self, documents: list[int]) -> NDArray[np.floating]:
-        """Covariances (m, N) of documents with all others, given everything observed so far."""
+        """(m, N) covariances of documents with all, conditional on all observations."""
         if documents == [QUERY]:
             assert self._query_row is not None
             return self._query_row[None]
@@ -159,7 +159,7 @@ class GaussianProcess:
         return self._given(documents, 0, self._covariance.rows(documents))
 
     def _given(self, documents: list[int], since: int, rows: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Covariances given the first `since` observations, brought up to date in place."""
+        """Update covariances, which are conditional on the first `since` observations, in place."""
         t = len(self.observed)
         rows -= self._rows[since:t, documents].T @ self._rows[since:t]
         return rows
@@ -174,9 +174,9 @@ class GaussianProcess:
 
 
 class Rehearsal:
-    """Members of g processes on n of their documents alone, conditioned on one document after the other, for fantasies.
+    """Members of g processes on n documents, conditioned on one document after another, for fantasies.
 
-    Each process has q members, whose trends are those of some of its columns.
+    Each process has q members, whose trends use some of its columns.
     """
 
     def __init__(
@@ -188,8 +188,8 @@ class Rehearsal:
         members: NDArray[np.float64],
         scales: NDArray[np.float64],
     ) -> None:
-        """covariances: those of the documents; directions: (g, p, n), whose inner products are what trends add to them;
-        members: (q, p), 1 for those that each member has; scales: (g, q), what multiplies all of this."""
+        """covariances: of the n documents; directions: (g, p, n), whose inner products are the covariances of the
+        trends; members: (q, p), 1 for the columns of each member; scales: (g, q) squared amplitudes."""
         self._covariances = covariances
         self._rows = np.stack([process._rows[: len(process.observed), documents] for process in processes])
         self._directions = directions
@@ -199,9 +199,9 @@ class Rehearsal:
         self._earlier: list[NDArray[np.float64]] = []
 
     def condition(self, document: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Condition on a document: the (g q, n) further row of each member's V, and the (g q, 1) pivots that it was
-        divided by. A target that is off by r moves the means by rows * r / pivots; the variances fall by the rows'
-        squares."""
+        """Condition on a document. Returns the (g q, n) new row of each member's V and its (g q, 1) pivot. A target
+        that differs from its mean by r adds rows * r / pivots to the means; the variances fall by the squares of the
+        rows."""
         field = np.stack([covariance.rows([document]) for covariance in self._covariances])
         field -= self._rows[:, None, :, document] @ self._rows
         members = (self._members * self._directions[:, None, :, document]) @ self._directions

@@ -1,4 +1,4 @@
-"""One request's selection, without I/O: ask for documents to score, tell their scores, read the selection."""
+"""The selection of one request, without I/O: ask for documents, tell their scores, read the selection."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from boundarymorph.selection.outlook import (
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.posterior import Believed
 
-LOOK_AHEAD = 16  # rows of likely next picks that are computed in one pass
-FEWEST_TO_SETTLE = 15  # scores below which the expected loss was often far off
-LOOKS_TO_SETTLE = 2  # in a row after which a session stops: the least of many expected losses is too small
-BEST_FIRST = UpperConfidenceBound(0.0)  # for an order: what is believed best is scored next (docs/evaluation.md)
-LOOK_AHEAD_FROM = 100  # known scores: before, a pass over what was computed of them costs too little to be shared
+LOOK_AHEAD = 16  # rows of covariances that are computed in one pass
+FEWEST_TO_SETTLE = 15  # known scores, below which the expected loss is often far off
+LOOKS_TO_SETTLE = 2  # rounds in a row, as the smallest of many estimates is too small
+BEST_FIRST = UpperConfidenceBound(0.0)  # for the order: score the best unscored document next (docs/evaluation.md)
+LOOK_AHEAD_FROM = 100  # known scores, below which a pass is too cheap to share
 
 
 class SelectionSession(Session):
-    """Algorithm 2 of the paper (alg:boundarymorph), turned inside out.
+    """Algorithm 2 of the paper (alg:boundarymorph), with the scorer outside.
 
-    `ask(1)` is the paper. `ask(n)` names n documents for one round trip by kriging believer: each is chosen as if the
-    ones before it had been scored at their posterior mean.
+    `ask(1)` is the paper's algorithm. `ask(n)` chooses a round of n documents by kriging believer: each is chosen
+    conditional on the ones before it scoring their posterior mean.
     """
 
     def __init__(
@@ -69,20 +69,19 @@ class SelectionSession(Session):
     ) -> None:
         """budget: B >= 0 calls. k: documents to return, or another capacity.
 
-        known: scores of some documents (positions) that cost nothing and are believed from the start.
-        settle: stop when no more than this share of the set's relevance is expected to be lost (`expected_loss`),
-        once enough scores are known to tell (`informed`), at the start or after two rounds in a row.
-        call_cost: stop, as there, when ten more calls are expected to bring less than ten times this share of it.
-        order: spend the budget on the order of the set where every document fits into it, instead of not at all, and
-        choose nothing where the budget pays for every score (`covered`).
-        min_relevance: return, of k documents at most, those that are more likely than not to score at least that, and
-        ask where it is in doubt.
-        distinct: at most so many documents of a group, and no call for what that leaves out.
-        diversity: how much a set of k documents goes by what they have not in common (`diversity.diverse`), in place of
-        their relevance alone.
-        negligible: return nothing that is expected to have less than this share of the best document's relevance.
-        reading: what a score says of relevance, an increasing function from [0, 1] to [0, 1]; None if it is the score.
-        Asking and choosing go by scores; relevance, its deviation and `expected_loss` are about what they say.
+        known: scores by position that cost no call.
+        settle: stop when `expected_loss` is at most this, at the start or after two rounds in a row, provided that
+        enough scores are known (`informed`).
+        call_cost: likewise, stop when ten more calls have an expected gain below ten times this share of the set.
+        order: if every document fits into the set, spend the budget on their order. Otherwise such a set costs no call.
+        min_relevance: return at most k documents, those with a probability above one half of scoring at least this, and
+        ask about those in doubt.
+        distinct: a limit on the documents of each group. Documents beyond it are not asked about.
+        diversity: from 0 to 1, the weight of having little in common against relevance (`diversity.diverse`).
+        negligible: leave out documents with less than this share of the best document's expected relevance.
+        reading: an increasing function from [0, 1] to [0, 1] that turns scores into relevance; None for the identity.
+        Asking and choosing use scores. The reported relevance, its standard deviation and `expected_loss` use the
+        result of `reading`.
         Raises InvalidInput.
         """
         if budget < 0:
@@ -110,12 +109,12 @@ class SelectionSession(Session):
 
     @property
     def spent(self) -> int:
-        """Calls that brought a score so far, and those that brought no score."""
+        """Calls so far, with those that returned no score."""
         return len(self.history) + len(self._unanswered)
 
     @property
     def known(self) -> int:
-        """Scores known so far; that of a text counts once."""
+        """Known scores so far. Copies of a text count once."""
         return self.given + len(self.history)
 
     @property
@@ -130,16 +129,16 @@ class SelectionSession(Session):
 
     @property
     def covered(self) -> bool:
-        """Whether the budget pays for every score that is missing, and all of them are wanted, for the order or the
-        set: what is asked first then matters only if the rest is never scored."""
+        """Whether the budget pays for every missing score and every score is wanted. The order of calls then matters
+        only if the session is cut short."""
         settles = (self._settle is not None or self._call_cost is not None) and not self.orders
         return self._order and not settles and self.budget - self.spent >= len(self._open)
 
     @property
     def informed(self) -> bool:
-        """Whether the scores known so far can say what is being missed: there are some, and they differ.
+        """Whether the known scores suffice to estimate the loss: there are enough, and they differ.
 
-        A scorer that says no to most documents gives equal scores for a while. Nothing would then seem to be lost.
+        A scorer that rejects most documents gives equal scores for a while, and the estimated loss would be 0.
         """
         scores = self.belief.mean[self.belief.scored]
         return self.known >= FEWEST_TO_SETTLE and bool(scores.min() < scores.max())
@@ -150,7 +149,7 @@ class SelectionSession(Session):
 
     @property
     def _calm(self) -> bool:
-        """Whether no more is expected to be lost than `settle` allows, or won than `call_cost` asks for."""
+        """Whether the expected loss is at most `settle`, or the expected gain less than `call_cost` asks for."""
         if (self._settle is None and self._call_cost is None) or self.orders or not self.informed:
             return False
         loss = self.expected_loss()
@@ -160,11 +159,11 @@ class SelectionSession(Session):
         return self._call_cost is not None and up_to(self._gains(loss), loss)[soon] < soon * self._call_cost
 
     def expected_loss(self) -> float:
-        """What the set is expected to miss, as a share of its expected relevance, by not knowing every score.
+        """The expected loss of the set against the set that all scores would give, as a share of the latter's
+        relevance.
 
-        Against the set that all scores would give: what each document may turn out to score is taken on its own,
-        without what all of them share, and of all that may come, as much as fits is the best. 0 once everything is
-        scored, and where everything fits.
+        Documents are taken as independent, without the uncertainty of the trend that they share (`Capacity.best`).
+        It is 0 if everything is scored or fits.
         """
         if self._decided or self.orders or self.belief.scored[self._left].all():
             return 0.0
@@ -178,8 +177,8 @@ class SelectionSession(Session):
         return max(0.0, 1.0 - chosen / best) if best > 0 else 0.0
 
     def outlook(self) -> Outlook:
-        """What the set is expected to miss, and what further calls are expected to bring."""
-        loss = min(1.0, self.expected_loss())  # before the first scores it may be many times what little is expected
+        """The expected loss, the expected gain of further calls, and the expected recall."""
+        loss = min(1.0, self.expected_loss())  # it may exceed 1 before the first scores
         return Outlook(loss, up_to(self._gains(loss), loss), self._recall())
 
     def _gains(self, loss: float) -> NDArray[np.float64]:
@@ -193,7 +192,7 @@ class SelectionSession(Session):
         )
 
     def _recall(self) -> Recall | None:
-        """Of what reaches `min_relevance`, by what may come of each document."""
+        """The expected recall of documents that reach `min_relevance`."""
         if self._reaching is None or self._least is None:
             return None
         shares, scores = self._posterior.beliefs.outcomes()
@@ -210,7 +209,7 @@ class SelectionSession(Session):
             self._doubt()
 
     def selection(self) -> Selection:
-        """The best documents that fit, as believed now; valid at any moment."""
+        """The best documents that fit, under the present posterior. May be called at any time."""
         documents = self._worthwhile()
         chosen = self._best_of(documents)
         if self._diversity:
@@ -221,18 +220,18 @@ class SelectionSession(Session):
         return self._ranked(chosen)
 
     def ranking(self) -> Selection:
-        """All documents that were not given up, as believed now; valid at any moment."""
+        """All documents that were not given up, under the present posterior. May be called at any time."""
         return self._ranked(self._left)
 
     def shortlist(self, n: int) -> NDArray[np.intp]:
-        """At most n unscored documents that are likely to be asked soon, likeliest first. Asks nothing."""
+        """At most n unscored documents that are likely to be asked soon, most likely first. Changes nothing."""
         if self.stop_reason is not None:
             return np.empty(0, dtype=np.intp)
         likely = self._rule.shortlist(*self._contest.margins, n)
         return self._left[likely]
 
     def _best_of(self, documents: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Positions of the best of these documents that fit; all ascending."""
+        """Ascending positions of the best of these documents that fit."""
         if not documents.size:
             return documents
         belief = self.belief if self._counted is None else self._reported
@@ -243,11 +242,11 @@ class SelectionSession(Session):
 
     @property
     def _likely(self) -> NDArray[np.intp]:
-        """Positions of what more likely than not reaches `min_relevance`, or of all that is left without it."""
+        """Positions of documents with a probability above one half of reaching `min_relevance`; of all without one."""
         return self._left if self._reaching is None else self._left[self._reaching.mean[self._left] > LIKELY]
 
     def _worthwhile(self) -> NDArray[np.intp]:
-        """Of these, what is not negligible beside the best."""
+        """Those of `_likely` that are not negligible."""
         documents = self._likely
         if self._negligible:
             means = self._reported.mean[documents]
@@ -255,7 +254,7 @@ class SelectionSession(Session):
         return documents
 
     def _diverse(self, documents: NDArray[np.intp], count: int) -> NDArray[np.intp]:
-        """Positions of so many of these documents that have little in common, ascending; the best of each group."""
+        """Ascending positions of `count` diverse documents among these, from the best of each group."""
         means = self.belief.mean
         if self._distinct is not None:
             limited = self._distinct.limited(self.capacity, self._groups[documents])
@@ -271,7 +270,7 @@ class SelectionSession(Session):
         return ranked(chosen, Belief(mean, np.where(self.belief.scored, 0.0, deviation), self.belief.scored))
 
     def _outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(m, N) shares and relevance of what may come of each document."""
+        """(m, N) probabilities and relevances of each document's outcomes."""
         shares, scores = self._posterior.beliefs.outcomes()
         if self.texts is not None:
             scores = np.where(self.belief.scored, self.belief.mean, scores)
@@ -288,7 +287,7 @@ class SelectionSession(Session):
             best_first = unscored[np.argsort(-self.belief.mean[unscored], kind="stable")][:n].tolist()
             choices = [Choice(document, None, None) for document in best_first]
         else:
-            # What has no score counts in a round as it is believed, and its place in it is another's.
+            # Documents that the scorer failed on may be chosen again; others take their places.
             spare = len(self._unanswered.intersection(self._left.tolist())) if self._unanswered else 0
             choices = choose_round(self._contest, self._posterior, self._rule, n + spare, self._view)
             choices = self._askable(choices)[:n]
@@ -297,7 +296,8 @@ class SelectionSession(Session):
         return choices
 
     def _askable(self, choices: Sequence[Choice]) -> list[Choice]:
-        """Of these, one of each text, without those that the scorer made nothing of; if none is left, some other."""
+        """The choices that can be asked: one of each text, none that the scorer failed on. If there is none, any
+        other."""
         places = {choice.document: choice for choice in reversed(choices)}
         named = np.array([choice.document for choice in choices], dtype=np.intp)
         named = named[np.isin(named, self._unscored)]
@@ -309,7 +309,7 @@ class SelectionSession(Session):
         return [Choice(int(open[np.argmax(self.belief.mean[open])]), None, None)]
 
     def _look_ahead(self, document: int) -> None:
-        """Have the rows of likely next picks computed with that of this one."""
+        """Compute the covariances of likely next choices together with those of this one."""
         pays = np.count_nonzero(self.belief.scored) >= LOOK_AHEAD_FROM and self.budget - self.spent >= 2 * LOOK_AHEAD
         if pays and not self._posterior.ready(document):
             likely = self.shortlist(LOOK_AHEAD).tolist()
@@ -326,12 +326,12 @@ class SelectionSession(Session):
         self._doubt()
 
     def _doubt(self) -> None:
-        """Note what is believed of who reaches `min_relevance`, where that and not k is the boundary."""
+        """Update the probabilities of reaching `min_relevance`, if that is the boundary."""
         fits = self._reaching is not None and self._limited.holds(np.isin(self._left, self._likely))
         self._doubtful = self._reaching if fits else None
 
     def _view(self, beliefs: Believed, documents: NDArray[np.intp]) -> Belief:
-        """The belief about these documents by which is asked."""
+        """The belief about these documents that the acquisition rule sees."""
         least = None if self._doubtful is None else self._least
         return self._shared(beliefs.belief() if least is None else beliefs.reaching(least), documents)
 
@@ -343,8 +343,8 @@ class SelectionSession(Session):
 
     @property
     def _contested(self) -> NDArray[np.intp]:
-        """Positions of what is in doubt where `min_relevance` is the boundary: the best of each group, if there is
-        anything to ask among these."""
+        """Positions of the documents in doubt if `min_relevance` is the boundary: the best of each group, if some of
+        these are unscored."""
         limited = self._limited
         if not isinstance(limited, GroupedCapacity):
             return self._left
@@ -353,14 +353,14 @@ class SelectionSession(Session):
 
     @property
     def _groups(self) -> NDArray[np.intp]:
-        """(N,) numbers of the groups of which few documents may be in the set."""
+        """(N,) numbers of the groups whose documents in the set are limited."""
         groups = None if self._distinct is None else self._distinct.groups
         if groups is None:
             groups = np.arange(len(self.pool)) if self.texts is None else self.texts
         return groups
 
     def _limit(self, capacity: Capacity) -> Capacity:
-        """This capacity of what is left, for a few documents of a group."""
+        """The capacity with the limit on groups."""
         if self._distinct is None:
             return capacity
         return self._distinct.limited(capacity, self._groups[self._left])
@@ -371,8 +371,8 @@ class SelectionSession(Session):
 
     @property
     def _counted(self) -> DocumentCapacity | None:
-        """A token limit in documents of mean length, where the scorer has a few grades: `belief` orders documents well,
-        but expects too much of unlikely ones, and weighed against their lengths the short ones would win."""
+        """A token limit as a number of documents of mean length, for a scorer with a few grades. `belief` orders its
+        documents well but overestimates unlikely ones, so short ones would win by density."""
         capacity, beliefs = self.capacity, self._posterior.beliefs
         return capacity.in_documents() if isinstance(capacity, TokenCapacity) and beliefs.graded else None
 
@@ -384,7 +384,7 @@ class SelectionSession(Session):
 
     @property
     def orders(self) -> bool:
-        """Whether calls go to the order, because the set is everything."""
+        """Whether calls are spent on the order, because every document fits."""
         return self._order and bool(self._left.size) and self._limited.holds_all(len(self._left))
 
     @property

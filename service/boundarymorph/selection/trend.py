@@ -1,13 +1,12 @@
-"""A posterior that learns how this cross-encoder relates to this retriever, with the field.
+"""The default posterior: a Gaussian process with a learned trend on the log-odds scale.
 
-The paper's prior takes the score to fall from 1 to 0 along the ranking. Most cross-encoders do not: they saturate, most
-scores are near 0, and the residual is then little more than the prior itself. Here the score is believed on its
-log-odds scale. Its level, its slopes along the ranking, in the similarity and (where there are such) in BM25 and in
-signals of the caller's, and the scale of everything are unknown and learned with the field. All have proper priors, so
-that few scores change little of what is believed without any: that scores fall along the ranking and with the
-similarity. The amplitude is profiled, and fields with and without a signal are averaged by how well they explain the
-scores so far. The noise, the priors and the bandwidth are constants, which were chosen on the tables of
-docs/evaluation.md.
+The paper's prior mean falls from 1 to 0 along the ranking. The scores of most cross-encoders do not: most are near 0,
+so the residual is little more than the prior itself. Here the log-odds of the score have a trend: a level, and slopes
+along the ranking, in the similarity and, where a pool has them, in BM25 and in the caller's own signals. Level, slopes
+and amplitude are learned with the field. All have proper priors, by which scores fall along the ranking and with the
+similarity, so a few scores change the posterior only a little. The amplitude is at its mode. Models with and without a
+signal are averaged by their marginal likelihood. Noise, priors and bandwidth are constants that were chosen on the
+tables of docs/evaluation.md.
 """
 
 from __future__ import annotations
@@ -23,35 +22,35 @@ from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.covariance import SharedCovariance, SharedRows
 from boundarymorph.selection.features import lexical, rank_and_similarity, signals
 from boundarymorph.selection.kernels import Kernel
-from boundarymorph.selection.link import Scale
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.process import MINIMUM_VARIANCE, GaussianProcess, Rehearsal
+from boundarymorph.selection.scale import Scale
 
 NOISE = 0.2
 LINEAR_WEIGHT = 0.25
-# Before the first score: most cross-encoders say yes to few documents, and rather to what the retriever likes. The
-# level is in log-odds, its deviation and the slopes are in units of the amplitude.
+# Priors. Most cross-encoders accept few documents, and prefer those that the retriever prefers. The level is in
+# log-odds; its standard deviation and the slopes are in units of the amplitude.
 LEVEL, LEVEL_DEVIATION = -3.0, 4.0
 SLOPE, SLOPE_DEVIATION = 0.5, 0.3  # along the ranking, and in the similarity
 SLOPE_BY_WORDS = 0.3  # in BM25
-# With so many scores, half of what is known of each document's own variance counts in expectations. Before that, what
-# is least known would be preferred for it, which is the far end of the ranking.
+# Number of scores at which half of the differences in variance count in expected scores. The logistic function raises
+# the expectation of uncertain documents, so the first calls would otherwise go to the far end of the ranking.
 HALF_KNOWN = 2.5
-PRIOR_SCALE, PRIOR_SCORES = 1.0, 1  # of the amplitude: as if so many scores had been seen of this squared one
-UNLIKELY = 1e-9  # weight of a member that is left out of expectations
-# The part of a document's own variance that can make it better than its neighbours: at first they share much of it, and
-# late the unscored documents are those whose surprises a normal distribution makes too small. Chosen on the losses that
-# are real (docs/evaluation.md); for a scorer of few levels all of it counts.
-FIRST_APART, LAST_APART, HALF_APART = 0.65, 1.05, 20  # without scores, with all, and scores from which on it is midway
+PRIOR_SCALE, PRIOR_SCORES = 1.0, 1  # prior of the squared amplitude: its value, and its weight in scores
+UNLIKELY = 1e-9  # weight below which a member is ignored
+# The share of a document's variance that counts in the expected loss, at the first and the last score, and the number
+of # scores at which it is midway. At first neighbours share much of it; later, scores have heavier tails than a normal
+# distribution. Fitted to real losses (docs/evaluation.md). For a scorer with a few grades all of it counts.
+FIRST_APART, LAST_APART, HALF_APART = 0.65, 1.05, 20
 
 
 @dataclass(eq=False)
 class Mixture:
-    """What the members believe of N documents on the log-odds scale. weights: (q,); means, variances: (q, N) of the
-    field; own: (q, N), what of these is not about the trend, and so not common to all documents; typical: (q, 1), the
-    mean of `own` over the pool; noise: (q, 1), the variance of a score around the field.
+    """A mixture of q members that have normal posteriors of the log-odds of N documents.
 
-    observed: positions of the scored documents; scores: (t,) theirs; scale: of the log-odds.
+    weights: (q,); means, variances: (q, N); own: (q, N) variances for a known trend; typical: (q, 1) means of `own`
+    over the pool; noise: (q, 1) variances of an observation. observed: positions of the scored documents; scores: (t,)
+    their scores; scale: of the log-odds.
     """
 
     weights: NDArray[np.float64]
@@ -72,7 +71,7 @@ class Mixture:
         return Belief.given(*self.moments(), self.observed, self.scores)
 
     def moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(N,) expected scores and their standard deviations, as if none were known."""
+        """(N,) expected scores and standard deviations. Does not use that some scores are known."""
         likely = self.weights > UNLIKELY
         mean, variance = self.scale.moments(
             self.weights[likely], self.means[likely], (self._spread() + self.noise)[likely]
@@ -80,7 +79,7 @@ class Mixture:
         return mean, np.sqrt(np.maximum(variance, MINIMUM_VARIANCE))
 
     def _spread(self) -> NDArray[np.float64]:
-        """(q, N) variances that count in expectations: equal for all documents without scores."""
+        """(q, N) variances for expected scores. Without scores all documents have the same."""
         known = len(self.observed)
         return self.typical + known**2 / (known**2 + HALF_KNOWN**2) * (self.variances - self.typical)
 
@@ -110,19 +109,19 @@ class Mixture:
         return np.broadcast_to(shares, shape), values
 
     def among(self, documents: NDArray[np.intp]) -> Mixture:
-        """Of some documents alone, ascending, every scored one among them."""
+        """The mixture over a subset: ascending positions, with every scored document."""
         observed = np.searchsorted(documents, self.observed)
         means, variances, own = (values[:, documents] for values in (self.means, self.variances, self.own))
         return replace(self, means=means, variances=variances, own=own, observed=observed)
 
 
 class TrendFantasy:
-    """A mixture on some documents, conditioned on fantasies. Amplitudes and weights stay as the real scores made them,
-    since a fantasy confirms itself; level and slopes are among what each member is uncertain of. Fantasies are scores
-    at their mean, so they leave all means as they are."""
+    """A mixture on some documents, conditioned on fantasies. Amplitudes and weights stay those of the real scores, as a
+    fantasy would confirm itself. Level and slopes are updated. A fantasy is the mean of the mixture, so a member's
+    means move only by its difference from that."""
 
     def __init__(self, mixture: Mixture, expected: NDArray[np.float64], rehearsal: Rehearsal) -> None:
-        """mixture: which is changed; expected: (N,) scores, before any fantasy."""
+        """mixture: changed in place; expected: (N,) scores before any fantasy."""
         self.mixture = mixture
         self._expected = expected
         self._rehearsal = rehearsal
@@ -147,19 +146,18 @@ class TrendFantasy:
 class TrendPosterior:
     """A mixture of Gaussian processes over a pool of N documents, after at most `size` scores.
 
-    Each member believes the log-odds y to be `LEVEL` plus an amplitude (its most probable value) times a sum: what the
-    level is off by, slopes in the features F, and a field of covariance k with noise. Slopes along the ranking, in
-    the similarity and in BM25 are expected to be positive; those in the caller's signals are expected to be 0. The
-    members, with and without BM25 and the caller's signals, are one process, whose columns are the level and the
-    features: with the lower Cholesky factor of G'G + I, the leading entries are those of the fit without the last
-    columns. Memory: size N numbers of the type of the embeddings.
+    A member models the log-odds y as `LEVEL` plus its amplitude times the sum of a level, slopes in the features F, and
+    a noisy field of covariance k. Slopes along the ranking, in the similarity and in BM25 have a positive prior mean;
+    those in the caller's signals have mean 0. Members with and without BM25 and the caller's signals share one process,
+    whose columns are the level and the features: the leading entries of the Cholesky factor of G'G + I are those of the
+    fit without the last columns. Memory: size x N numbers of the type of the embeddings.
     """
 
     def __init__(
         self, pool: Pool, kernel: Kernel, size: int, *, noise: float = NOISE, weight: float = LINEAR_WEIGHT
     ) -> None:
         always, by_words, others = rank_and_similarity(pool), lexical(pool), signals(pool)
-        others /= max(len(others), 1)  # the more there are, the less each is expected to say
+        others /= max(len(others), 1)  # the more signals, the smaller the slope of each
         level, share = np.ones((1, len(pool))), np.sqrt(weight / LINEAR_WEIGHT)
         retrieved, learned = SLOPE_DEVIATION * share * always, np.sqrt(weight) * np.concatenate([by_words, others])
         columns = np.concatenate([LEVEL_DEVIATION * level, retrieved, learned])
@@ -173,7 +171,7 @@ class TrendPosterior:
             for covariance in self._covariances(self._shared)
         ]
         sizes = {1 + len(always), 1 + len(always) + len(by_words), len(columns)}
-        self._members = np.tri(len(columns))[np.array(sorted(sizes)) - 1]  # (q, p), 1 for the columns of each
+        self._members = np.tri(len(columns))[np.array(sorted(sizes)) - 1]  # (q, p), 1 for the columns of each member
         self._scores: dict[int, float] = {}
         self._scale = Scale()
         self._mixture = self._mixed()
@@ -233,13 +231,13 @@ class TrendPosterior:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fitted:
-    """The members that share a process, fitted to what it observed: by least squares in their leading columns under
-    the columns' priors, with the most probable amplitude.
+    """The members that share a process, fitted to its observations: by least squares in their leading columns under
+    the priors of the columns, at the mode of the amplitude.
 
-    directions: (p, N), whose inner products are what the trend of all columns adds to posterior covariances.
-    scales: (q,) squared amplitudes. log_likelihoods: (q,) at these amplitudes, with the coefficients integrated out.
-    means, variances: (q, N) with what is not known of the coefficients; own: (q, N) without. foreseen, deviations:
-    (q, t) what was to be expected of each target, given those before it.
+    directions: (p, N), whose inner products are the posterior covariances of the trend of all columns. scales: (q,)
+    squared amplitudes. log_likelihoods: (q,) at these amplitudes, with the coefficients integrated out. means,
+    variances: (q, N) with the uncertainty of the coefficients; own: (q, N) variances without it. foreseen, deviations:
+    (q, t) predictive mean and standard deviation of each target conditional on those before it.
     """
 
     process: GaussianProcess
@@ -256,7 +254,7 @@ class Fitted:
     def of(cls, process: GaussianProcess, members: NDArray[np.float64], expected: NDArray[np.float64]) -> Fitted:
         """members: (q, p), 1 for the leading columns that each has; expected: (p,) coefficients before any score, in
         units of the amplitude, each with variance 1. With R the inverse of the lower Cholesky factor of the columns'
-        posterior precision, all that concerns a member is in the leading entries.
+        posterior precision, a member depends on the leading entries only.
 
         Under an amplitude a the loads of the columns are u + a v, with u = R G'z, v = R e and e what was expected, and
         twice the negated log-density of the targets is, but for a constant,

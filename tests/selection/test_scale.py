@@ -5,7 +5,7 @@ import pytest
 from scipy.special import expit
 from scipy.stats import norm
 
-from boundarymorph.selection.link import BLOCK, Scale
+from boundarymorph.selection.scale import BLOCK, Scale
 
 NODES, SPACING = np.linspace(-8, 8, 4_001, retstep=True)
 

@@ -1,4 +1,4 @@
-"""The scale on which scores are believed: scores in, log-odds inside, scores out."""
+"""The log-odds scale, on which the posterior is Gaussian, and the way back to scores."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 FLOOR, CEILING = 1e-7, 0.25
-NOTHING = 1e-9  # so that documents believed worthless keep their order
+NOTHING = 1e-9  # of a score, which keeps the order of documents expected to score 0
 NODES = np.linspace(-4.0, 4.0, 15)  # evenly spaced, as a score turns from 0 to 1 between two of wider ones
 NODE_WEIGHTS = np.exp(-np.square(NODES) / 2) / np.exp(-np.square(NODES) / 2).sum()
-BLOCK = 1_024  # documents whose outcomes are looked at together, so that they stay in the cache
+BLOCK = 1_024  # documents whose outcomes are computed together, as they then fit in the cache
 DEVIATIONS = np.linspace(-12.0, 12.0, 2_401)
-TRIALS = 33  # of a cut between two levels
+TRIALS = 33  # values of a cut that are tried between two levels
 BELOW = np.array([math.erfc(-z / math.sqrt(2.0)) / 2.0 for z in DEVIATIONS])  # normal distribution, to be interpolated
 Number = TypeVar("Number", bound=np.floating)
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Log-odds log(p / (1 - p)) of scores held between `clip` and 1 - `clip`.
+    """Log-odds log(p / (1 - p)) of scores clipped to `clip` and 1 - `clip`.
 
-    low, high: `clip` where scores were held at 0 or at 1, else 0. There the way back stretches: what was held at `clip`
-    is worth nothing again, and half a step further everything is as it is.
-    levels: the scores of a scorer with a few grades (fewer than half of its scores differ), ascending; empty for any
-    other. cuts: for each level but the lowest, the log-odds from which on the scorer gives it.
+    low, high: `clip` if a score was clipped at 0 or at 1, else 0. The inverse then maps `clip` back to 0, and is the
+    logistic function again from 2 * `clip` on; likewise at 1.
+    levels: the ascending scores of a scorer with a few grades (fewer than half of its scores differ); empty for other
+    scorers. cuts: for each level but the lowest, the log-odds above which the scorer gives it.
     """
 
     clip: float = FLOOR
@@ -39,10 +39,11 @@ class Scale:
 
     @classmethod
     def of(cls, scores: Collection[float]) -> Scale:
-        """How close to 0 or 1 a score is taken at its word: half the smallest distance from an end that was seen.
+        """Choose the scale by the scores. `clip` is half the smallest distance of a score from 0 or 1 that is not 0
+        itself.
 
-        So an exact 0 or 1 of a coarse scorer sits half a step away from its neighbours, while a continuous scorer is
-        hardly touched. Between 1e-7 and 0.25.
+        A 0 or 1 of a coarse scorer is then half a step away from the next score, and a continuous scorer is hardly
+        clipped at all. `clip` is between 1e-7 and 0.25.
         """
         distances = [distance for score in scores for distance in (score, 1.0 - score) if distance > 0]
         clip = min(max(min(distances, default=0.0) / 2, FLOOR), CEILING)
@@ -56,11 +57,11 @@ class Scale:
         return np.log(held) - np.log1p(-held)
 
     def scores(self, log_odds: NDArray[Number]) -> NDArray[Number]:
-        """The way back, in the type of the log-odds."""
+        """The inverse, in the type of the log-odds."""
         return self._scores(-log_odds)
 
     def _scores(self, against: NDArray[Number]) -> NDArray[Number]:
-        """The scores of negated log-odds, whose array is overwritten."""
+        """The scores of negated log-odds. Overwrites the array."""
         with np.errstate(over="ignore"):
             probabilities: NDArray[Number] = np.exp(against, out=against)
         probabilities += 1.0
@@ -76,11 +77,11 @@ class Scale:
     def moments(
         self, weights: NDArray[np.float64], means: NDArray[np.float64], variances: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(N,) the expected score and its variance, for log-odds that are a mixture, with weights (q,), of normal ones
-        with (q, N) means and variances, of a scorer without levels.
+        """(N,) expected scores and (N,) variances, where the log-odds of each document are a mixture of q normal
+        distributions. weights: (q,); means, variances: (q, N). Ignores levels.
 
-        By 15 outcomes of each member, in float32. Expectations are within 0.004 up to a deviation of 4 and 0.01 up to
-        6; with `clip` at its largest, where the way back bends most, within 0.015 up to a deviation of 2.
+        Uses a quadrature of 15 nodes in float32. Errors of the expectation are at most 0.004 up to a standard deviation
+        of 4, and 0.01 up to 6. With the largest `clip` they are at most 0.015 up to a standard deviation of 2.
         """
         expected, variance = np.empty((2, means.shape[1]))
         shares = np.outer(NODE_WEIGHTS, weights).ravel().astype(np.float32)
@@ -96,8 +97,8 @@ class Scale:
     def outcomes(
         self, weights: NDArray[np.float64], means: NDArray[np.float64], variances: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.floating]]:
-        """Shares and scores of m outcomes that stand for all that may come, (m, N) or of a shape that broadcasts to
-        it: the levels, or 15 outcomes of each member."""
+        """A discrete approximation of each document's score: probabilities and scores of m outcomes, both of a shape
+        that broadcasts to (m, N). The outcomes are the levels, or 15 nodes of each member."""
         deviations = np.sqrt(variances)
         if self.levels:
             reached = self._reached(weights, means, deviations)
@@ -108,7 +109,7 @@ class Scale:
     def reaching(
         self, least: float, weights: NDArray[np.float64], means: NDArray[np.float64], variances: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """(N,) how likely each score is to be `least` or more; for the arguments see `moments`."""
+        """(N,) the probability that each score is at least `least`. The other arguments are those of `moments`."""
         deviations = np.sqrt(variances)
         if least <= (self.levels[0] if self.levels else 0.0):
             return np.ones(means.shape[1])
@@ -129,8 +130,9 @@ class Scale:
         means: NDArray[np.float64],
         deviations: NDArray[np.float64],
     ) -> Scale:
-        """The same with cuts by which of t scores as many were to be expected at each level as there were. means,
-        deviations: (q, t) of what each member expected of their log-odds when it knew those before them."""
+        """Return the scale with estimated cuts: those for which the expected number of scores at each level equals the
+        number observed. means, deviations: (q, t) of each member's prediction of a score's log-odds from the scores
+        before it."""
         marks = self.log_odds(np.array(self.levels)).tolist()
         cuts = []
         for level, low, high in zip(self.levels[1:], marks, marks[1:], strict=False):
@@ -142,18 +144,18 @@ class Scale:
     def _reached(
         self, weights: NDArray[np.float64], means: NDArray[np.float64], deviations: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """(levels - 1, N): the probability of each level but the lowest, or of a higher one."""
+        """(levels - 1, N) the probability of reaching each level but the lowest."""
         return np.stack([weights @ normal_share((means - cut) / deviations) for cut in self.cuts])
 
 
 def _log_odds_against(means: NDArray[np.float64], deviations: NDArray[np.float64]) -> NDArray[np.float32]:
-    """(15, q, N) negated log-odds: each mean with NODES times its deviation, which have the shares NODE_WEIGHTS."""
+    """(15, q, N) negated log-odds at the nodes of the quadrature."""
     against = np.multiply.outer(NODES.astype(np.float32), deviations.astype(np.float32))
     against -= means.astype(np.float32)
     return against
 
 
 def normal_share(deviations: NDArray[np.floating]) -> NDArray[np.float64]:
-    """The share of a standard normal distribution that is below."""
+    """The standard normal distribution function."""
     shares: NDArray[np.float64] = np.interp(deviations, DEVIATIONS, BELOW)
     return shares
