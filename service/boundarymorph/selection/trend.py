@@ -39,7 +39,7 @@ HALF_KNOWN = 2.5
 PRIOR_SCALE, PRIOR_SCORES = 1.0, 1  # prior of the squared amplitude: its value, and its weight in scores
 UNLIKELY = 1e-9  # weight below which a member is ignored
 # The share of a document's variance that counts in the expected loss, at the first and the last score, and the number
-of # scores at which it is midway. At first neighbours share much of it; later, scores have heavier tails than a normal
+# of scores at which it is midway. At first neighbours share much of it; later, scores have heavier tails than a normal
 # distribution. Fitted to real losses (docs/evaluation.md). For a scorer with a few grades all of it counts.
 FIRST_APART, LAST_APART, HALF_APART = 0.65, 1.05, 20
 
