@@ -96,7 +96,7 @@ def main() -> None:
         command = ["boundarymorph", "evaluate", "--table", str(given.table), "--texts", str(given.collection)]
         command += ["--queries", str(given.queries), "--methods", METHODS, "--budgets", given.budgets, "--k", str(K)]
         command += ["--call-seconds", f"{seconds:.4f}", "--chat-url", f"http://127.0.0.1:{server.port}/v1"]
-        command += ["--chat-model", MODEL, "--no-audit", "--out", str(out)]
+        command += ["--chat-model", MODEL, "--out", str(out)]
         print(f"$ {' '.join(command)}", flush=True)
         print(output_of(command))
         print(f"\nThe language model was asked {len(server.asked):,} times, {given.delay:g} s each.\n")

@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boundarymorph.evaluation.audit import audit
 from boundarymorph.evaluation.chat import Chat, ChatFailed
 from boundarymorph.evaluation.methods import agentic
-from boundarymorph.evaluation.multimodality import Landscape, Peak
 from boundarymorph.evaluation.problem import Question, Texts
 from boundarymorph.evaluation.run import run_once
 from boundarymorph.remote.chat import json_in
@@ -143,38 +141,3 @@ def test_an_agent_that_answers_nonsense_ranks_by_similarity() -> None:
     question = with_texts(on_a_circle([0, 10, 20, 30], [0.5] * 4))
     method = agentic.Agentic(1, lambda prompt: "nonsense", lambda text: np.array([0.0, 1.0]))
     assert run_once(method, question, 2, 2)[1].tolist() == [2, 3, 0, 1]
-
-
-def two_peaks() -> tuple[Question, Landscape]:
-    question = with_texts(on_a_circle(list(range(0, 50, 5)), [0.9, 0.8, 0.7, 0.6, 0.5, 0.9, 0.8, 0.7, 0.1, 0.1]))
-    peaks = (Peak(0, np.arange(5), 0.9, 3.5), Peak(5, np.arange(5, 10), 0.6, 2.6), Peak(9, np.array([9]), 0.3, 0.1))
-    return question, Landscape(peaks)
-
-
-def splits_at(border: int) -> Answer:
-    def answer(body: dict[str, Any]) -> tuple[int, str]:
-        shown = re.findall(r"\[(\d+)\] text of d(\d+)", body["messages"][0]["content"])
-        low = [int(number) for number, document in shown if int(document) < border]
-        high = [int(number) for number, document in shown if int(document) >= border]
-        return said(json.dumps({"first": {"about": "", "numbers": low}, "second": {"about": "", "numbers": high}}))
-
-    return answer
-
-
-def test_the_audit_of_two_peaks() -> None:
-    question, landscape = two_peaks()
-    with chatting(splits_at(5)) as (chat, seen):
-        (pair,) = audit(question, landscape, chat)
-        assert audit(question, landscape, chat) == [pair], "seeded"
-    assert pair.agreement == pytest.approx(1.0) and pair.peaks == (0, 1), "a peak of one member is not audited"
-    # Five of the first peak are over half its height, of the second three.
-    assert pair.documents == 8
-    assert "text of d8" not in seen[0]["messages"][0]["content"]
-    with chatting(splits_at(2)) as (chat, _):
-        assert (audit(question, landscape, chat)[0].agreement or 0.0) < 0.5
-
-
-@pytest.mark.parametrize("reply", ["", "{}", '{"first": {"numbers": [1]}, "second": {"numbers": [1]}}'])
-def test_an_audit_that_cannot_be_read(reply: str) -> None:
-    question, landscape = two_peaks()
-    assert audit(question, landscape, lambda prompt: reply)[0].agreement is None

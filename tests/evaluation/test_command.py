@@ -125,9 +125,7 @@ def test_the_report(two_tables: tuple[Path, str]) -> None:
         "## Ablations, kernels and rounds",
         "| w/o acquisition | MORPH (paper) |",
         "95 % bootstrap interval",
-        "Spearman's rho",
         "**Unscored share**",
-        "**Capacity.**",
         "| SS | 8 | 8 | 160 ms | 100 % |",
         "| SS | 8 | 8 |  |  |",
         "| update | acquisition |",
@@ -286,7 +284,7 @@ def test_texts_with_the_real_models_and_a_language_model(tmp_path: Path) -> None
     assert best == {"bread"}
 
     with endpoint(grades_by_number) as (url, seen):
-        arguments = ["--table", table, "--texts", tmp_path / "kitchen", *GRID, "--chat-url", url, "--no-audit"]
+        arguments = ["--table", table, "--texts", tmp_path / "kitchen", *GRID, "--chat-url", url]
         again = run(*arguments, "--methods", "mips,boundarymorph,agentic-2", "--out", tmp_path / "again")
     assert "CE-nCG" in again and len(seen) == 2 * 2 * 4, "for two queries and two budgets"
     lines = (tmp_path / "again" / "report.md").read_text()

@@ -9,15 +9,9 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation.fused import fused_order, reordered
 from boundarymorph.evaluation.methods import CONTESTANTS, GROUPS, chosen
 from boundarymorph.evaluation.methods.bagel import Bagel, WarmStarted
-from boundarymorph.evaluation.methods.gar import Gar
-from boundarymorph.evaluation.methods.hybrid import Hybrid
-from boundarymorph.evaluation.methods.independent import Independent
+from boundarymorph.evaluation.methods.baselines import Gar, Hybrid, Mips, Quam, Rgs, SingleStage
 from boundarymorph.evaluation.methods.lexical import Lexical
-from boundarymorph.evaluation.methods.mips import Mips
-from boundarymorph.evaluation.methods.morph import Morph
-from boundarymorph.evaluation.methods.quam import Quam
-from boundarymorph.evaluation.methods.rgs import Rgs
-from boundarymorph.evaluation.methods.single_stage import SingleStage
+from boundarymorph.evaluation.methods.morph import Independent, Morph
 from boundarymorph.evaluation.metrics import quality
 from boundarymorph.evaluation.problem import Question, Texts
 from boundarymorph.evaluation.run import run_once

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from boundarymorph.evaluation.metrics import curve, normalised_discounted_gain, normalised_gain, quality
+from boundarymorph.evaluation.metrics import normalised_discounted_gain, normalised_gain, quality
 from tests.evaluation.tables import on_a_circle
 
 SCORES = [0.1, 0.8, 0.6, 0.0, 0.5]
@@ -51,10 +51,3 @@ def test_discounted_gain_against_hand_numbers() -> None:
 def test_a_count_of_relevant_documents_of_something_else_is_not_used() -> None:
     found = quality(replace(QUESTION, relevant=1), np.arange(5), 3, np.zeros(5, dtype=bool))
     assert math.isnan(found.ncg_collection) and not math.isnan(found.ncg)
-
-
-def test_curve_is_the_normalised_gain_at_every_k() -> None:
-    ranking, gains = np.array([4, 1, 0, 2, 3]), np.array(SCORES)
-    expected = [normalised_gain(ranking[:k], gains) for k in (1, 3, 5)]
-    assert curve(ranking, gains, [1, 3, 5]) == pytest.approx(expected)
-    assert curve(ranking, gains, [9])[0] == 1.0

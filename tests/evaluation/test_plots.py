@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from boundarymorph.evaluation import plots
-from boundarymorph.evaluation.methods.single_stage import SingleStage
+from boundarymorph.evaluation.methods.baselines import SingleStage
 from boundarymorph.evaluation.run import run_once
 from tests.evaluation.tables import synthetic
 

@@ -41,9 +41,8 @@ class Request:
     """What to evaluate. tables: .npz files; texts: collections with their texts, named like data; data: a BEIR folder
     or ir_datasets:ID, made into a table at `write_table`; depth: N of that table; queries: the most queries of each
     collection; jobs: queries at a time, each in a process of its own; spend: the most that a scorer that costs money
-    may charge, None to ask the user; chat: a language model, which adds the agentic loop and, with `audit`, the audit
-    of peaks, if there are texts; calibrate: queries of each table whose grades a calibration is learned from, splits
-    times."""
+    may charge, None to ask the user; chat: a language model, which adds the agentic loop if there are texts; calibrate:
+    queries of each table whose grades a calibration is learned from, splits times."""
 
     tables: Sequence[Path] = ()
     texts: Sequence[str] = ()
@@ -58,7 +57,6 @@ class Request:
     call_seconds: float | None = None
     jobs: int = 1
     chat: Chat | None = field(default=None, repr=False)
-    audit: bool = True
     spend: float | None = None
     calibrate: int | None = None
     splits: int = 10
@@ -163,7 +161,6 @@ def _studied(request: Request, found: Sequence[Table], agents: Sequence[Contesta
             sorted(set(request.ks)),
             call_seconds=request.call_seconds,
             jobs=request.jobs,
-            ask=request.chat if request.audit else None,
             calibrate=None if request.calibrate is None else (request.calibrate, request.splits),
             watch=_watch(progress, table.name),
         )

@@ -161,7 +161,6 @@ def evaluate(
     chat_key: Annotated[str | None, typer.Option(envvar="BOUNDARYMORPH_CHAT_KEY", help="Its API key.")] = None,
     calibrate: Calibrate = None,
     splits: Splits = 10,
-    audit: Annotated[bool, typer.Option(help="Have that model tell groups of relevant documents apart.")] = True,
 ) -> None:
     """Compare selectors on pools with known scores. Writes a report with tables and plots, and summary.json."""
     try:
@@ -185,7 +184,6 @@ def evaluate(
         jobs=jobs,
         spend=max_cost if max_cost is not None else (math.inf if yes else None),
         chat=Chat(chat_url, chat_model, api_key=chat_key) if chat_url else None,
-        audit=audit,
         calibrate=calibrate,
         splits=splits,
     )

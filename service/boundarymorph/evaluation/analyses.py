@@ -1,81 +1,14 @@
-"""What the paper looks at beyond its main table: the capacity, the unscored share, latency, multimodality."""
+"""How long methods take, and whether the differences between them are more than noise."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from boundarymorph.evaluation import multimodality
-from boundarymorph.evaluation.methods import Method
-from boundarymorph.evaluation.methods.morph import Morph
-from boundarymorph.evaluation.metrics import curve, normalised_gain
-from boundarymorph.evaluation.problem import Problem, Question
-from boundarymorph.evaluation.run import Outcome, each_question, run_once
+from boundarymorph.evaluation.run import Outcome
 from boundarymorph.evaluation.statistics import Comparison, benjamini_hochberg, bootstrap_interval, paired_p
-from boundarymorph.evaluation.tables import Table
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CapacityCurves:
-    """CE-nCG (len(optimised), len(evaluated)): the mean when the method is told one k and judged at another."""
-
-    optimised: Sequence[int]
-    evaluated: Sequence[int]
-    values: NDArray[np.float64]
-
-    @property
-    def best_where_told(self) -> float:
-        """Share of the k_opt at which no other run is better than the one that was told it (up to 0.1 points)."""
-        return 1.0 - len(self.beaten) / len(self.optimised)
-
-    @property
-    def beaten(self) -> dict[int, tuple[int, float]]:
-        """k_opt at which another run is better (by more than 0.1 points) -> what the best run was told, by how much."""
-        found = {}
-        for row, told in enumerate(self.optimised):
-            at = self.values[:, self.evaluated.index(told)]
-            if at[row] < at.max() - 1e-3:
-                found[told] = self.optimised[int(at.argmax())], float(at.max() - at[row])
-        return found
-
-
-def capacity_curves(
-    table: Table,
-    method: Method,
-    budget: int,
-    optimised: Sequence[int],
-    evaluated: Sequence[int],
-    advance: Callable[[], None] = lambda: None,
-    jobs: int = 1,
-) -> CapacityCurves:
-    """Paper sec. 5.2, fig. k-opt-vs-k-eval (a), of `jobs` queries at a time. The sets of the product's methods are cut
-    as the product cuts them."""
-    optimised = sorted({min(k, table.depth - 1) for k in optimised})
-    evaluated = sorted({min(k, table.depth - 1) for k in (*evaluated, *optimised)})
-    found: list[NDArray[np.float64]] = []
-    for of_question in each_question(_capacity_curve, table, method, budget, optimised, evaluated, jobs=jobs):
-        found.append(of_question)
-        advance()
-    values = np.array(found)
-    defined = np.isfinite(values).all(axis=(1, 2))
-    return CapacityCurves(optimised, evaluated, values[defined].mean(axis=0))
-
-
-def _capacity_curve(
-    question: Question, method: Method, budget: int, optimised: Sequence[int], evaluated: Sequence[int]
-) -> NDArray[np.float64]:
-    """(len(optimised), len(evaluated)) CE-nCG of one query."""
-    values: list[list[float] | NDArray[np.float64]] = []
-    for k in optimised:
-        if isinstance(method, Morph):
-            sets = method.sets(Problem(question, budget, k), evaluated)
-            values.append([normalised_gain(documents, question.scores) for documents in sets])
-        else:
-            values.append(curve(run_once(method, question, budget, k)[1], question.scores, evaluated))
-    return np.array(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,34 +53,6 @@ def latencies(outcome: Outcome, k: int, call_seconds: float | None) -> list[Late
                     Latency(contestant.name, budget, calls, prompts, scorer, model, algorithm, update, acquisition)
                 )
     return found
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Multimodality:
-    """masses, peaks: (Q,) a query; gains: (Q,) CE-nCG of `method` minus BAGEL's, mean over all B and k."""
-
-    method: str
-    masses: NDArray[np.float64]
-    peaks: NDArray[np.intp]
-    gains: NDArray[np.float64]
-    rho: float
-    p: float
-
-
-def multimodal(outcome: Outcome, method: str, baseline: str = "bagel") -> Multimodality:
-    """Does the method gain over BAGEL where relevance has several peaks? (paper sec. 5.3)."""
-    landscapes = [multimodality.landscape(question) for question in outcome.table.questions()]
-    masses = np.array([found.multimodal_mass for found in landscapes])
-    gains = np.mean(
-        [
-            outcome.values(method, budget, k) - outcome.values(baseline, budget, k)
-            for budget in outcome.budgets
-            for k in outcome.ks
-        ],
-        axis=0,
-    )
-    rho, p = multimodality.correlation(masses, gains)
-    return Multimodality(method, masses, np.array([len(found.peaks) for found in landscapes]), gains, rho, p)
 
 
 def comparisons(outcome: Outcome, method: str, metric: str) -> list[Comparison]:

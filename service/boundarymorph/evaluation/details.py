@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, median
 
 import numpy as np
 
@@ -20,11 +19,7 @@ CAPTIONS = {
     "belief": "What the method believes of each candidate, in retrieval order: before any call (grey line) and after "
     "all calls. Documents above the dashed line are chosen; a grey band instead of a line means that uncertainty "
     "counts too, so that within the band some are chosen and others not.",
-    "capacity": "Each line is one run that was told a k; its star should be on the line at 0, because there it is "
-    "judged at the k that it was told.",
     "unscored": "Share of the chosen set's cross-encoder score that was never paid for.",
-    "multimodality": "Each dot is a query. To the right are queries whose relevant documents form several separate "
-    "groups.",
     "latency": "What a query's seconds buy, with the calls one after the other. Each line is a method with a growing "
     "budget; above and to the left is better.",
     "quality": "",
@@ -45,36 +40,12 @@ def details(found: Study, pictures: Sequence[str]) -> list[str]:
     titles = {contestant.name: contestant.title for contestant in found.outcome.contestants}
     budget, k = found.pictured
     parts = [_intervals(found, titles), _cross_encoder_itself(found)]
-    for name, curves in found.capacity.items():
-        parts.append(
-            f"**Capacity.** {titles[name]} at B = {budget}, told k = "
-            f"{', '.join(str(told) for told in curves.optimised)}: in "
-            f"{100 * curves.best_where_told:.0f} % of these no run beats the one that was told the k at which "
-            "it is judged (to 0.1 points)"
-            + "".join(
-                f"; at k = {told} the one that was told {better} does, by {100 * points:.1f} points"
-                for told, (better, points) in curves.beaten.items()
-            )
-            + "."
-        )
     shares = found.shares()
     if shares:
         parts.append(
             f"**Unscored share** of the set's CE gain at B = {budget}, k = {k}: "
             + ", ".join(f"{titles[name]} {100 * share:.0f} %" for name, share in shares.items())
             + "."
-        )
-    for name, modes in found.multimodality.items():
-        parts.append(
-            f"**Multimodality.** {int((modes.peaks > 1).sum())} of {len(modes.peaks)} queries have more than one peak "
-            f"(median {median(modes.peaks.tolist()):.0f}); Spearman's rho of multimodal mass with the gain of "
-            f"{titles[name]} over BAGEL is {modes.rho:+.2f} (p = {modes.p:.2g})."
-        )
-    if found.audit:
-        read = [pair.agreement for pair in found.audit if pair.agreement is not None]
-        parts.append(
-            f"**Audit of peaks.** {len(found.audit)} pairs of peaks, {len(read)} answers could be read"
-            + (f"; adjusted Rand index: mean {fmean(read):.3f}, median {median(read):.3f}." if read else ".")
         )
     if found.latencies:
         parts.append(_latency_table(found, titles))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,11 +66,3 @@ def quality(question: Question, ranking: Ranking, k: int, scored: NDArray[np.boo
         ncg_collection=collection,
         unscored_share=float(gains[~scored[chosen]].sum() / total) if total > 0 else nan,
     )
-
-
-def curve(ranking: Ranking, gains: NDArray[np.float64], ks: Sequence[int]) -> NDArray[np.float64]:
-    """normalised_gain of the first k of a ranking, for several k at once."""
-    reach = np.minimum(np.asarray(ks), len(gains)) - 1
-    got, best = np.cumsum(gains[ranking])[reach], np.cumsum(np.sort(gains)[::-1])[reach]
-    values: NDArray[np.float64] = np.divide(got, best, out=np.full(len(reach), np.nan), where=best > 0)
-    return values

@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps, rc_context
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, ScalarFormatter
+from matplotlib.ticker import ScalarFormatter
 from numpy.typing import NDArray
 from PIL import Image
 from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits
 
-from boundarymorph.evaluation.analyses import CapacityCurves, Multimodality
 from boundarymorph.evaluation.metrics import normalised_gain
 from boundarymorph.evaluation.problem import Problem, Question, Ranking
 from boundarymorph.selection import Belief
@@ -279,27 +278,6 @@ def _boundary(panel: Axes, weakest: float, strongest: float) -> None:
     )
 
 
-def capacity(path: Path, curves: CapacityCurves, title: str) -> None:
-    """CE-nCG at each k_eval, one line a k_opt; a star where they agree. Shown against the best run at that k_eval."""
-    with saved_figure(path, 7.6, 4.4) as figure:
-        panel = figure.subplots()
-        best = curves.values.max(axis=0)
-        shades = colormaps["viridis"](np.linspace(0.0, 0.85, len(curves.optimised)))
-        for number, told in enumerate(curves.optimised):
-            line = 100 * (curves.values[number] - best)
-            colour = tuple(shades[number])
-            panel.plot(curves.evaluated, line, color=colour, linewidth=1.7, label=f"told k = {told}")
-            panel.plot(told, line[curves.evaluated.index(told)], "*", color=colour, markersize=15, zorder=4)
-        panel.set_xscale("log")
-        panel.xaxis.set_major_formatter(ScalarFormatter())
-        panel.set_xticks(curves.evaluated, [str(k) for k in curves.evaluated])
-        panel.minorticks_off()
-        panel.set_xlabel("size at which the set is judged (star: the size that the run was told)")
-        panel.set_ylabel("CE-nCG minus the best run's (points)")
-        panel.set_title(title)
-        panel.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=8)
-
-
 def unscored_share(path: Path, shares: Mapping[str, float], palette: Mapping[str, str], title: str) -> None:
     """Bars: how much of each set's CE gain came from documents that nobody paid for."""
     with saved_figure(path, 6.8, 0.42 * len(shares) + 1.2) as figure:
@@ -312,20 +290,6 @@ def unscored_share(path: Path, shares: Mapping[str, float], palette: Mapping[str
         panel.set_xlim(0, 108)
         panel.set_xlabel("share of the set's CE gain from unscored documents (%)")
         panel.grid(axis="y", visible=False)
-        panel.set_title(title)
-
-
-def gain_against_mass(path: Path, found: Multimodality, title: str, method_title: str) -> None:
-    """Each query once: how multimodal it is, and what the method gains over BAGEL on it."""
-    with saved_figure(path, 6.8, 4.4) as figure:
-        panel = figure.subplots()
-        panel.axhline(0, color=MUTED, linewidth=1)
-        dots = panel.scatter(
-            found.masses, 100 * found.gains, c=found.peaks, cmap="viridis", s=34, edgecolors="white", linewidths=0.6
-        )
-        figure.colorbar(dots, ax=panel, label="peaks", format=FuncFormatter(lambda value, _: f"{value:.0f}"))
-        panel.set_xlabel("multimodal mass of the query")
-        panel.set_ylabel(f"{method_title} minus BAGEL (CE-nCG points)")
         panel.set_title(title)
 
 

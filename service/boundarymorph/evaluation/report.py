@@ -50,8 +50,6 @@ def write(studies: Sequence[Study], out: Path) -> None:
         out / "comparisons.csv",
         ({"table": found.name} | asdict(comparison) for found in studies for comparison in found.comparisons),
     )
-    if any(found.audit for found in studies):
-        _rows(out / "audit.csv", ({"table": found.name} | asdict(pair) for found in studies for pair in found.audit))
     pictures = _draw(studies, out / "plots")
     report = markdown(studies, pictures)
     if made := _calibrated(studies):
@@ -135,7 +133,7 @@ def _draw_table(
     draw: Callable[[str, Callable[[Path], None]], None],
 ) -> None:
     outcome, (budget, k) = found.outcome, found.pictured
-    question = outcome.table.question(found.example)
+    question = outcome.table.question(0)
     contestants = {contestant.name: contestant for contestant in outcome.contestants}
     shown = [name for name in dict.fromkeys(("ss", "bagel", PAPER, found.reference)) if name in contestants]
     runs = {titles[name]: run_once(outcome.settings[name, budget], question, budget, k) for name in shown}
@@ -156,9 +154,6 @@ def _draw_table(
                     path, prior, posterior, chosen, title
                 ),
             )
-    for name, curves in found.capacity.items():
-        title = f"{titles[name]} on {found.name}: told one k, judged at another (B = {budget})"
-        draw(f"capacity-{name}", lambda path, curves=curves, title=title: plots.capacity(path, curves, title))  # type: ignore[misc]
     shares = {name: share for name, share in found.shares().items() if not is_variant(name)}
     if shares:
         title = f"{found.name}: what came for free (B = {budget}, k = {k})"
@@ -170,12 +165,6 @@ def _draw_table(
         title = f"{found.name}, k = {k}"
         ours = [name for name, contestant in contestants.items() if contestant.ours]
         draw("latency", lambda path: plots.quality_against_latency(path, lines, titles, palette, ours, title))
-    for name, modes in found.multimodality.items():
-        title = f"{found.name}: Spearman's rho {modes.rho:+.2f}, p = {modes.p:.2g}"
-        draw(
-            f"multimodality-{name}",
-            lambda path, modes=modes, title=title, name=name: plots.gain_against_mass(path, modes, title, titles[name]),  # type: ignore[misc]
-        )
 
 
 def _against_latency(found: Study) -> dict[str, dict[str, list[tuple[float, float, int]]]]:

@@ -3,56 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean
 
-import numpy as np
-
-from boundarymorph.evaluation.analyses import (
-    CapacityCurves,
-    Latency,
-    Multimodality,
-    capacity_curves,
-    comparisons,
-    latencies,
-    multimodal,
-)
-from boundarymorph.evaluation.audit import AuditedPair, audit
+from boundarymorph.evaluation.analyses import Latency, comparisons, latencies
 from boundarymorph.evaluation.calibrated import CalibratedStudy, calibrated_study
 from boundarymorph.evaluation.methods import Contestant
-from boundarymorph.evaluation.multimodality import landscape
 from boundarymorph.evaluation.run import Outcome, experiment
 from boundarymorph.evaluation.statistics import Comparison
 from boundarymorph.evaluation.tables import Table
-from boundarymorph.selection.methods import DEFAULT, PAPER
-
-OPTIMISED = (25, 50, 100, 200, 400)
-EVALUATED = (10, 25, 50, 75, 100, 150, 200, 300, 400)
+from boundarymorph.selection.methods import DEFAULT
 
 
 @dataclass(frozen=True)
 class Study:
-    """reference: the method that the others are compared with. capacity, multimodality: of it and of the
-    paper's method. What could not be done is empty."""
+    """reference: the method that the others are compared with."""
 
     outcome: Outcome
     reference: str
     comparisons: Sequence[Comparison]
-    capacity: Mapping[str, CapacityCurves]
     latencies: Sequence[Latency]
-    multimodality: Mapping[str, Multimodality]
-    audit: Sequence[AuditedPair] = field(default_factory=tuple)
     calibrated: CalibratedStudy | None = None
 
     @property
     def name(self) -> str:
         return self.outcome.table.name
-
-    @property
-    def example(self) -> int:
-        """The row of the query that the pictures show: the most multimodal one."""
-        masses = [found.masses for found in self.multimodality.values()] or [np.zeros(1)]
-        return int(np.argmax(masses[0]))
 
     @property
     def pictured(self) -> tuple[int, int]:
@@ -87,32 +62,14 @@ def study(
     *,
     call_seconds: float | None = None,
     jobs: int = 1,
-    ask: Callable[[str], str] | None = None,
     calibrate: tuple[int, int] | None = None,
     watch: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Study:
-    """Run and analyse, `jobs` queries at a time. ask: a language model for the audit of peaks, which also needs texts;
-    calibrate:
-    judged queries and splits of the study of calibrations; watch: stage, done, of."""
+    """Run and analyse, `jobs` queries at a time. calibrate: judged queries and splits of the study of calibrations;
+    watch: stage, done, of."""
     total = len(table)
     outcome = experiment(table, contestants, budgets, ks, _counter("selecting", total, watch), jobs)
-    running = {contestant.name: contestant for contestant in outcome.contestants}
     reference = reference_of(outcome.contestants)
-
-    analysed = [name for name in dict.fromkeys((reference, PAPER)) if name in running]
-    advance = _counter("analysing", total * len(analysed), watch)
-    curves = {
-        name: capacity_curves(table, method, max(budgets), OPTIMISED, EVALUATED, advance, jobs)
-        for name in analysed
-        if (method := outcome.settings[name, max(budgets)]).uses_k and table.depth > min(OPTIMISED)
-    }
-    modes = {name: multimodal(outcome, name) for name in analysed if "bagel" in running and name != "bagel"}
-    audited: list[AuditedPair] = []
-    if ask is not None and table.texts is not None:
-        advance = _counter("auditing peaks", total, watch)
-        for question in table.questions():
-            audited += audit(question, landscape(question), ask)
-            advance()
     calibrated = None
     if calibrate is not None and outcome.judged:
         advance = _counter("calibrating", total, watch)
@@ -122,12 +79,9 @@ def study(
         outcome,
         reference,
         [found for metric in metrics for found in comparisons(outcome, reference, metric)],
-        curves,
         latencies(
             outcome, min(ks, key=lambda k: abs(k - 50)), table.call_seconds if call_seconds is None else call_seconds
         ),
-        modes,
-        audited,
         calibrated,
     )
 

@@ -1,37 +1,22 @@
-"""The selectors that are compared, one file each. A new one is a file with CONTESTANTS, named in the tuple below."""
+"""The selectors that are compared, in files with CONTESTANTS. A new file is named in the tuple below."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.evaluation.methods import (
-    agentic,
-    bagel,
-    bm25,
-    gar,
-    hybrid,
-    independent,
-    lexical,
-    mips,
-    morph,
-    quam,
-    rgs,
-    single_stage,
-)
+from boundarymorph.evaluation.methods import agentic, bagel, baselines, lexical, morph
 from boundarymorph.evaluation.methods.method import Contestant, Method
 from boundarymorph.selection.methods import METHODS
 
 __all__ = ["CONTESTANTS", "GROUPS", "Contestant", "Method", "chosen"]
 
 CONTESTANTS: dict[str, Contestant] = {
-    contestant.name: contestant
-    for module in (mips, bm25, single_stage, rgs, gar, quam, bagel, hybrid, independent, morph, lexical)
-    for contestant in module.CONTESTANTS
+    contestant.name: contestant for module in (baselines, bagel, morph, lexical) for contestant in module.CONTESTANTS
 }
 GROUPS: dict[str, tuple[str, ...]] = {
     "baselines": ("mips", "bm25", "ss", "rgs", "gar", "quam", "bagel"),
-    "hybrid": tuple(contestant.name for contestant in hybrid.CONTESTANTS),
+    "hybrid": tuple(contestant.name for contestant in baselines.HYBRIDS),
     "product": tuple(METHODS),
     "lexical": tuple(contestant.name for contestant in lexical.CONTESTANTS),
     "ablations": ("no-acquisition", "no-prior", "independent"),

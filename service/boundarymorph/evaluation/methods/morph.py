@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from time import process_time
 from typing import ClassVar
@@ -10,17 +9,19 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.evaluation.methods.method import Contestant
+from boundarymorph.evaluation.methods.method import Contestant, Scoring
 from boundarymorph.evaluation.problem import Problem, Question, Ranking
 from boundarymorph.selection import (
     Belief,
+    BoundaryGap,
     Config,
     SelectionConfig,
     SelectionSession,
     UpperConfidenceBound,
-    capacity_of,
 )
+from boundarymorph.selection.capacity import top_k
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
+from boundarymorph.selection.prior import percentile
 from boundarymorph.selection.rounds import growing
 
 BETAS = (0.0, 0.5, 1.0, 2.0)
@@ -55,25 +56,14 @@ class Morph:
     uses_k: ClassVar[bool] = True
     requires: ClassVar[frozenset[str]] = frozenset()
 
-    def sets(self, problem: Problem, ks: Sequence[int]) -> Iterator[NDArray[np.intp]]:
-        """What the session, told the k of the problem, would return for other k."""
-        session = self._played(problem)
-        for k in ks:
-            session.capacity = capacity_of(k=k)
-            yield session.selection().documents
-
     def rank(self, problem: Problem) -> Ranking:
-        session = self._played(problem)
+        session = SelectionSession(problem.pool, budget=problem.budget, k=problem.k, config=self.config)
+        drive(session, problem, self.batch)
         chosen = session.selection().documents
         rest = np.ones(len(problem.pool), dtype=np.bool_)
         rest[chosen] = False
         outside = np.flatnonzero(rest)
         return np.concatenate([chosen, outside[np.argsort(-session.belief.mean[outside], kind="stable")]])
-
-    def _played(self, problem: Problem) -> SelectionSession:
-        session = SelectionSession(problem.pool, budget=problem.budget, k=problem.k, config=self.config)
-        drive(session, problem, self.batch)
-        return session
 
 
 def play(method: Morph, question: Question, budget: int, k: int) -> tuple[Belief, Belief, NDArray[np.intp]]:
@@ -90,6 +80,30 @@ class MaximumSeeking(Morph):
     """The paper's "without acquisition": UCB instead of the boundary, which knows nothing of k."""
 
     uses_k: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class Independent(Scoring):
+    """The paper's boundary rule without a field, LUCB on independent arms (Kalyanakrishnan et al. 2012; paper sec. 3.3):
+    the percentile prior and one common uncertainty. It is the idea of AcuRank, whose listwise beliefs a table of
+    pointwise scores cannot replay. The common level of the residuals is learnt; documents share nothing else."""
+
+    uses_k: ClassVar[bool] = True
+
+    def rank(self, problem: Problem) -> Ranking:
+        prior = percentile(problem.pool)
+        mean, acquisition = prior.copy(), BoundaryGap()
+        seen: list[int] = []
+        scores: list[float] = []
+        while problem.left and problem.k < len(prior):
+            belief = Belief(mean, np.where(problem.scored, 0.0, 1.0), problem.scored.copy())
+            document = acquisition.choose(belief, top_k(mean, problem.k), len(seen)).document
+            seen.append(document)
+            scores.append(float(problem.score([document])[0]))
+            # The query, observed at 1 where its percentile is 1, counts as one residual of 0.
+            mean = prior + (np.array(scores) - prior[seen]).sum() / (len(seen) + 1)
+            mean[seen] = scores
+        return np.argsort(-mean, kind="stable")
 
 
 def _product() -> tuple[Contestant, ...]:
@@ -120,6 +134,7 @@ KERNEL = "the paper's method with another covariance"
 _PAPER = SelectionConfig()
 CONTESTANTS = (
     *_product(),
+    Contestant("independent", "Independent", (Independent(),), "the paper's boundary rule, each document on its own"),
     Contestant(
         "no-acquisition",
         "w/o acquisition",

@@ -1,0 +1,201 @@
+"""The baselines: orders without calls, the head of an order, and searches of the pool's graph (paper app. D.2).
+
+RGS: Xu et al. 2025. GAR: MacAvaney, Tonellotto and Macdonald 2022, algorithm 1. Quam: Rathee, MacAvaney and Anand 2025,
+algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import ClassVar
+
+import numpy as np
+
+from boundarymorph.evaluation.methods.method import Contestant, Method, Scoring
+from boundarymorph.evaluation.problem import Problem, Ranking
+
+
+@dataclass(frozen=True)
+class Mips:
+    """The retriever's own order: what one gets without a cross-encoder."""
+
+    uses_budget: ClassVar[bool] = False
+    uses_k: ClassVar[bool] = False
+    requires: ClassVar[frozenset[str]] = frozenset()
+
+    def rank(self, problem: Problem) -> Ranking:
+        return np.arange(len(problem.pool))
+
+
+@dataclass(frozen=True)
+class Bm25:
+    """BM25 as a re-ranking of the pool: a lexical floor. Equal scores go by retrieval rank."""
+
+    uses_budget: ClassVar[bool] = False
+    uses_k: ClassVar[bool] = False
+    requires: ClassVar[frozenset[str]] = frozenset({"bm25"})
+
+    def rank(self, problem: Problem) -> Ranking:
+        return np.argsort(-problem.pool.features["bm25"], kind="stable")
+
+
+@dataclass(frozen=True)
+class SingleStage(Scoring):
+    """The cross-encoder reads the first B of the retriever."""
+
+    def rank(self, problem: Problem) -> Ranking:
+        problem.score(np.arange(problem.left))
+        return problem.banded()
+
+
+@dataclass(frozen=True)
+class Rgs(Scoring):
+    """degree: R, of the graph and so of every expansion; seed_div: B / seed_div calls go to the head of the retrieval;
+    frac: the queue holds at most max(seeds, frac B) documents.
+
+    The best document of the queue is expanded: its unscored neighbours are scored, nearest first, and queued. Where
+    the queue runs dry before the budget, the retrieval order takes what is left; the paper does not say.
+    """
+
+    degree: int = 10
+    seed_div: float = 2.0
+    frac: float = 1.0
+
+    def rank(self, problem: Problem) -> Ranking:
+        graph = problem.neighbourhood.graph(self.degree)
+        seeds = min(max(round(problem.budget / self.seed_div), 1), problem.left)
+        room = max(seeds, round(self.frac * problem.budget))
+        queue = self._queued(problem, list(range(seeds)))
+        while problem.left and queue:
+            _, expanded = queue.pop(0)
+            neighbours = graph[expanded]
+            fresh = [int(other) for other in neighbours if other >= 0 and not problem.scored[other]][: problem.left]
+            queue = sorted(queue + self._queued(problem, fresh))[:room]
+        problem.score(np.flatnonzero(~problem.scored)[: problem.left])
+        return problem.banded()
+
+    @staticmethod
+    def _queued(problem: Problem, documents: list[int]) -> list[tuple[float, int]]:
+        scores = problem.score(documents).tolist()
+        return sorted((-score, document) for score, document in zip(scores, documents, strict=True))
+
+
+@dataclass(frozen=True)
+class Gar(Scoring):
+    """neighbours: of a document in the corpus graph (exact cosine, within the pool); batch: documents scored in turn.
+
+    Batches come alternately from the retrieval order and from the frontier, the unscored neighbours of what was
+    scored; a document of the frontier is worth the best score among those whose neighbour it is.
+    """
+
+    neighbours: int = 16
+    batch: int = 16
+
+    def rank(self, problem: Problem) -> Ranking:
+        near, _ = problem.neighbourhood.nearest(self.neighbours)
+        worth = np.full(len(problem.pool), -np.inf)
+        from_frontier = False
+        while problem.left:
+            size = min(self.batch, problem.left)
+            if from_frontier:
+                waiting = np.flatnonzero((worth > -np.inf) & ~problem.scored)
+                batch = waiting[np.argsort(-worth[waiting], kind="stable")][:size]
+            else:
+                batch = np.flatnonzero(~problem.scored)[:size]
+            from_frontier = not from_frontier
+            if batch.size:
+                for document, score in zip(batch, problem.score(batch), strict=True):
+                    worth[near[document]] = np.maximum(worth[near[document]], score)
+        return problem.banded()
+
+
+@dataclass(frozen=True)
+class Quam(Scoring):
+    """neighbours, batch: as for GAR; leaders: s, how many of the best scored documents form the set S.
+
+    As GAR, but a document d of the frontier is worth its affinity to the whole of S: the sum over those d' in S whose
+    neighbour d is of f(d, d') R(d'). The affinity f is the cosine, and R, the relevance of d' within S, is its share
+    of the scores of S: the softmax of log-probabilities, which is what the method's own rerankers answer.
+    """
+
+    neighbours: int = 16
+    batch: int = 16
+    leaders: int = 30
+
+    def rank(self, problem: Problem) -> Ranking:
+        near, affinity = problem.neighbourhood.nearest(self.neighbours)
+        scores = np.zeros(len(problem.pool))
+        from_frontier = False
+        while problem.left:
+            size = min(self.batch, problem.left)
+            if from_frontier:
+                worth = np.zeros(len(problem.pool))
+                reached = np.zeros(len(problem.pool), dtype=np.bool_)
+                leaders = problem.banded()[: min(self.leaders, len(problem.calls))]
+                total = scores[leaders].sum()
+                share = scores[leaders] / total if total > 0 else np.full(len(leaders), 1 / len(leaders))
+                for leader, weight in zip(leaders, share, strict=True):
+                    worth[near[leader]] += weight * affinity[leader]
+                    reached[near[leader]] = True
+                waiting = np.flatnonzero(reached & ~problem.scored)
+                batch = waiting[np.argsort(-worth[waiting], kind="stable")][:size]
+            else:
+                batch = np.flatnonzero(~problem.scored)[:size]
+            from_frontier = not from_frontier
+            scores[batch] = problem.score(batch)
+        return problem.banded()
+
+
+@dataclass(frozen=True)
+class Hybrid(Scoring):
+    """method: as it is, in place of the retriever's order with that of reciprocal ranks of similarity and BM25."""
+
+    method: Method
+
+    requires = frozenset({"bm25"})
+
+    def rank(self, problem: Problem) -> Ranking:
+        question, order = problem.question.fused
+        fused = Problem(question, problem.budget, problem.k)
+        ranking = self.method.rank(fused)
+        problem.score(order[fused.calls])
+        return order[ranking]
+
+
+@dataclass(frozen=True)
+class HybridOrder(Hybrid):
+    """That order alone."""
+
+    uses_budget = False
+
+
+def _hybrid(one: Contestant) -> Contestant:
+    kind = Hybrid if one.settings[0].uses_budget else HybridOrder
+    about = f"{one.about}; in the order of similarity and BM25 together"
+    return Contestant(f"{one.name}-hybrid", f"{one.title}, hybrid", [kind(method) for method in one.settings], about)
+
+
+MIPS = Contestant("mips", "MIPS", (Mips(),), "the retriever's order; no calls")
+BM25 = Contestant("bm25", "BM25", (Bm25(),), "the pool by word overlap; no calls")
+SINGLE_STAGE = Contestant("ss", "SS", (SingleStage(),), "scores the first B of the retriever, then its order")
+RGS = Contestant(
+    "rgs",
+    "RGS",
+    tuple(Rgs(*values) for values in product((10, 32, 64), (2.0, 3.0, 4.0, 5.0), (1.0, 0.5, 0.2))),
+    "searches the graph of near documents, following high scores",
+)
+GAR = Contestant(
+    "gar",
+    "GAR",
+    tuple(Gar(*values) for values in product((16, 8), (16, 5, 1))),
+    "alternates between the retriever's order and neighbours of high scores",
+)
+QUAM = Contestant(
+    "quam",
+    "Quam",
+    tuple(Quam(*values) for values in product((16, 8), (16, 5, 1), (30, 10))),
+    "as GAR, with neighbours of many high scores first",
+)
+HYBRIDS = tuple(_hybrid(one) for one in (MIPS, SINGLE_STAGE, GAR, QUAM))
+CONTESTANTS = (MIPS, BM25, SINGLE_STAGE, RGS, GAR, QUAM, *HYBRIDS)
