@@ -84,7 +84,7 @@ class MaximumSeeking(Morph):
 
 @dataclass(frozen=True)
 class Independent(Scoring):
-    """The paper's boundary rule without a field, LUCB on independent arms (Kalyanakrishnan et al. 2012; paper sec. 3.3):
+    """The paper's boundary rule without a field: LUCB on independent arms (Kalyanakrishnan et al. 2012; sec. 3.3), with
     the percentile prior and one common uncertainty. It is the idea of AcuRank, whose listwise beliefs a table of
     pointwise scores cannot replay. The common level of the residuals is learnt; documents share nothing else."""
 
