@@ -17,7 +17,7 @@ from boundarymorph.access.calibrations import folder_of
 from boundarymorph.calibration.files import judgments_of, queries_of
 from boundarymorph.cli import common
 from boundarymorph.cli import main as cli
-from boundarymorph.errors import InvalidInput
+from boundarymorph.errors import InvalidInput, UnknownCalibration
 from boundarymorph.server import composition
 from boundarymorph.settings import Settings
 from tests.api.service import answer, fake_service, filled, texts
@@ -120,6 +120,22 @@ def test_a_language_model_judges(run: Run, tmp_path: Path) -> None:
     made = folder_of(Settings(data_directory=tmp_path)).get("judged")
     assert made.queries == 8
     assert made.index is None
+
+
+def test_a_ceiling_of_cost(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The language model is asked until the ceiling is reached; what it would not grade ends the command."""
+    monkeypatch.setenv("BOUNDARYMORPH_SCORER__JUDGE__INPUT_PRICE", "1000")
+    with stand_in.running(Chat(lambda query, text: 1.0)) as server:
+        url = f"openai+http://127.0.0.1:{server.port}/v1?model=scripted"
+        wanted = ("texts", "--queries", "queries.txt", "--judge", url, "--name", "dear")
+        with pytest.raises(AssertionError, match="--yes"):
+            run(*wanted)
+        assert not server.asked
+        with pytest.raises(AssertionError, match="raise the limit"):
+            run(*wanted, "--max-cost", "1")
+        assert len(server.asked) < 8 * 30
+    with pytest.raises(UnknownCalibration):
+        folder_of(Settings(data_directory=tmp_path)).get("dear")
 
 
 def test_pools_with_a_name(run: Run, tmp_path: Path) -> None:

@@ -28,6 +28,11 @@ def found(running: Service, **options: object) -> tuple[dict[str, Any], int]:
     return answer, sum(relevant(NEW, document["text"]) for document in answer["documents"])
 
 
+def worth(answer: dict[str, Any]) -> dict[str, float]:
+    """Relevance by document."""
+    return {document["id"]: document["relevance"] for document in answer["documents"]}
+
+
 def calibrated(data: Path, *arguments: str, **environment: str) -> dict[str, Any]:
     done = boundarymorph("calibrate", "tales", *arguments, "--json", data=data, environment=environment)
     assert done.returncode == 0, done.stderr
@@ -57,6 +62,8 @@ def test_from_suggestions_to_feedback(tmp_path: Path) -> None:
         after, by_all = found(running)
         assert after["calibration"] == "tales"
         assert by_all > by_scorer
+        scored = [document for document in after["documents"] if document["source"] == "cross_encoder"]
+        assert scored and all(document["relevance"] != document["cross_encoder_score"] for document in scored)
         certain, _ = found(running, min_relevance=0.5)
         assert all(document["relevance"] >= 0.5 for document in certain["documents"])
         assert 0 < len(certain["documents"]) <= RELEVANT
@@ -76,7 +83,9 @@ def test_from_suggestions_to_feedback(tmp_path: Path) -> None:
         updated = calibrated(data, "--update", "--judgments", str(pairs))
         assert updated["queries"] == len(QUERIES) + 1
         assert updated["judgments"] == len(judged) + len({d["document"] for d in (*clicks, *graded)})
-        assert found(running)[1] >= by_all
+        renewed, by_more = found(running)
+        assert by_more >= by_all
+        assert worth(renewed) != worth(after)
 
 
 def test_a_calibration_made_through_a_gateway_names_the_retrievers_encoder(tmp_path: Path) -> None:
