@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.errors import BoundaryMorphError, IndexConflict, InvalidIndexName, UnknownIndex
+from boundarymorph.errors import BoundaryMorphError, IndexConflict, InvalidIndexName, StorageUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.retriever import Retrieved, Search
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_log = logging.getLogger(__name__)
 WORDS = "words"  # the kind of an index without vectors
 
 
@@ -104,6 +106,23 @@ class UnreadableIndex:
 
     name: str
     error: BoundaryMorphError
+
+
+def listed(
+    names: Iterable[str], describe: Callable[[str], IndexInfo], *, named: bool = False
+) -> list[IndexInfo | UnreadableIndex]:
+    """Return what `describe` returns; one that cannot be read is logged. named: whether to show those that are gone."""
+    found: list[IndexInfo | UnreadableIndex] = []
+    for name in names:
+        try:
+            found.append(describe(name))
+        except (BoundaryMorphError, OSError) as error:
+            if isinstance(error, (UnknownIndex, FileNotFoundError)) and not named:
+                continue
+            _log.warning("the index %r cannot be read: %s", name, error)
+            known = error if isinstance(error, BoundaryMorphError) else StorageUnavailable(str(error))
+            found.append(UnreadableIndex(name, known))
+    return found
 
 
 class Index(Protocol):

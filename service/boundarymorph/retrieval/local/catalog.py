@@ -16,7 +16,6 @@ from pathlib import Path
 from uuid import uuid4
 
 from boundarymorph.errors import (
-    BoundaryMorphError,
     CorruptIndex,
     IndexConflict,
     InvalidInput,
@@ -24,7 +23,16 @@ from boundarymorph.errors import (
     UnknownIndex,
 )
 from boundarymorph.inference.shares import CALLER
-from boundarymorph.retrieval.catalog import NAME, WORDS, IndexInfo, UnreadableIndex, check_name, check_same, unknown
+from boundarymorph.retrieval.catalog import (
+    NAME,
+    WORDS,
+    IndexInfo,
+    UnreadableIndex,
+    check_name,
+    check_same,
+    listed,
+    unknown,
+)
 from boundarymorph.retrieval.local import backups
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.local.matching import FILTER_BYTES
@@ -153,17 +161,7 @@ class LocalCatalog:
 
     def list(self) -> Sequence[IndexInfo | UnreadableIndex]:
         """See `Catalog.list`. Raises StorageUnavailable if the directory cannot be read."""
-        listed: list[IndexInfo | UnreadableIndex] = []
-        for name in self._names():
-            try:
-                listed.append(self.describe(name))
-            except (UnknownIndex, FileNotFoundError):
-                continue
-            except (CorruptIndex, StorageUnavailable, OSError) as error:
-                _log.warning("the index %r cannot be read: %s", name, error)
-                known = error if isinstance(error, BoundaryMorphError) else StorageUnavailable(str(error))
-                listed.append(UnreadableIndex(name, known))
-        return listed
+        return listed(self._names(), self.describe)
 
     def delete(self, name: str) -> None:
         """See `Catalog.delete`."""

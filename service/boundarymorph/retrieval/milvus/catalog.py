@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 import time
@@ -16,7 +15,6 @@ from pymilvus import CollectionSchema, DataType, Function, FunctionType, MilvusC
 from boundarymorph.errors import (
     CorruptIndex,
     InvalidInput,
-    RetrieverFailed,
     RetrieverUnavailable,
     UnknownIndex,
 )
@@ -28,6 +26,7 @@ from boundarymorph.retrieval.catalog import (
     UnreadableIndex,
     check_name,
     check_same,
+    listed,
     unknown,
 )
 from boundarymorph.retrieval.milvus.collection import Collection, Consistency
@@ -49,7 +48,6 @@ PROPERTY = "boundarymorph.index"
 DIMENSIONS = range(2, 32_769)
 _ESCAPED = {"_": "__", ".": "_d", "-": "_h"}
 _PLAIN = {escaped: plain for plain, escaped in _ESCAPED.items()}
-_log = logging.getLogger(__name__)
 
 
 class MilvusCatalog:
@@ -133,16 +131,7 @@ class MilvusCatalog:
 
     def list(self) -> Sequence[IndexInfo | UnreadableIndex]:
         """See `Catalog.list`."""
-        listed: list[IndexInfo | UnreadableIndex] = []
-        for name in sorted(self._names()):
-            try:
-                listed.append(self.describe(name))
-            except UnknownIndex:
-                continue
-            except (CorruptIndex, RetrieverFailed) as error:
-                _log.warning("the index %r cannot be read: %s", name, error)
-                listed.append(UnreadableIndex(name, error))
-        return listed
+        return listed(sorted(self._names()), self.describe)
 
     def delete(self, name: str) -> None:
         """See `Catalog.delete`."""

@@ -6,17 +6,14 @@ Strings are compared whole, so one with a NUL is found only if it is equal.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from boundarymorph.retrieval.filters import Compare, Exists, Scalar
 from boundarymorph.retrieval.milvus.collection import Field, quoted
-from boundarymorph.retrieval.stores.bounds import Bounds
+from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds, whole
 
-UNKNOWN: Bounds[str] = Bounds(True, False)
-_NEVER: Bounds[str] = Bounds(False, False)
 _OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _INTEGERS = {"INT8": 7, "INT16": 15, "INT32": 31, "INT64": 63}
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_ -]*")  # keys that all releases accept
@@ -47,10 +44,10 @@ class Native:
         path = condition.path
         name = path[0]
         if not self._names(name):
-            return _NEVER
+            return NEVER
         field = self._fields.get(name)
         if field is None and not self._dynamic:
-            return _NEVER
+            return NEVER
         if field is None or field.type == "JSON":
             keys = path if field is None else path[1:]
             if not keys or not all(map(_PLAIN.fullmatch, keys)):
@@ -58,7 +55,7 @@ class Native:
             place = ("$meta" if field is None else name) + "".join(f'["{key}"]' for key in keys)
             return self._json(place, condition)
         if len(path) > 1:
-            return _NEVER
+            return NEVER
         return _nullable(name, field, _scalar(name, field, condition))
 
     def _json(self, place: str, condition: Exists | Compare) -> Bounds[str]:
@@ -117,7 +114,7 @@ def _scalar(name: str, field: Field, condition: Exists | Compare) -> Bounds[str]
         case "ARRAY", _:
             return _array(name, field.element, condition)
         case (("VARCHAR" | "BOOL" | "INT8" | "INT16" | "INT32" | "INT64" | "FLOAT" | "DOUBLE"), _):
-            return _NEVER
+            return NEVER
         case _:
             return UNKNOWN
 
@@ -132,27 +129,20 @@ def _exactly(name: str, condition: Compare, literals: Sequence[str]) -> Bounds[s
 
 def _integer(name: str, bits: int, condition: Compare) -> Bounds[str]:
     """Return expressions for integers: fractions are rounded, and values beyond the type match all or none."""
-    if condition.comparison == "in":
-        literals = _whole(condition.values, bits)
-        return _exactly(name, condition, literals) if literals else _NEVER
+    comparison, values = whole(condition)
     least, greatest = -(2**bits), 2**bits - 1
-    (value,) = condition.values
-    assert isinstance(value, (int, float))
-    above = condition.comparison in ("gt", "gte")
-    # gt x becomes gte the next integer above x, and lt x becomes lte the next below.
-    if above:
-        bound = math.ceil(value) if condition.comparison == "gte" else math.floor(value) + 1
-        met = bound <= least or (bound <= greatest and f"({name} >= {bound})")
-    else:
-        bound = math.floor(value) if condition.comparison == "lte" else math.ceil(value) - 1
-        met = bound >= greatest or (bound >= least and f"({name} <= {bound})")
-    return Bounds(met, met)
+    if comparison == "in":
+        literals = _fitting(values, bits)
+        return _exactly(name, condition, literals) if literals else NEVER
+    (bound,) = values
+    if comparison == "gte":
+        return Bounds.exactly(bound <= least or (bound <= greatest and f"({name} >= {bound})"))
+    return Bounds.exactly(bound >= greatest or (bound >= least and f"({name} <= {bound})"))
 
 
-def _whole(values: Iterable[Scalar], bits: int) -> list[str]:
+def _fitting(values: Iterable[int], bits: int) -> list[str]:
     """Return the values that fit a signed integer with this many further bits, as literals."""
-    whole = [int(value) for value in values if isinstance(value, (int, float)) and value == int(value)]
-    return [str(value) for value in whole if -(2**bits) <= value < 2**bits]
+    return [str(value) for value in values if -(2**bits) <= value < 2**bits]
 
 
 def _float(name: str, single: bool, condition: Compare) -> Bounds[str]:
@@ -172,13 +162,13 @@ def _array(name: str, element: str, condition: Compare) -> Bounds[str]:
         case "VARCHAR", "text":
             literals = [quoted(str(value)) for value in condition.values]
         case (("INT8" | "INT16" | "INT32" | "INT64"), "number"):
-            literals = _whole(condition.values, _INTEGERS[element])
+            literals = _fitting(whole(condition)[1], _INTEGERS[element])
         case (("VARCHAR" | "INT8" | "INT16" | "INT32" | "INT64"), _):
-            return _NEVER
+            return NEVER
         case _:
             return UNKNOWN
     if not literals:
-        return _NEVER
+        return NEVER
     met = f"(array_contains_any({name}, [{', '.join(literals)}]))"
     return Bounds(met, met)
 

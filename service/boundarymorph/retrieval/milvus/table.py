@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.errors import RetrieverFailed
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Condition
 from boundarymorph.retrieval.milvus.collection import (
@@ -22,7 +21,7 @@ from boundarymorph.retrieval.milvus.connection import Connection
 from boundarymorph.retrieval.milvus.native import Native
 from boundarymorph.retrieval.stores.bounds import Bounds, bounds
 from boundarymorph.retrieval.stores.guess import guessed
-from boundarymorph.retrieval.stores.table import Found
+from boundarymorph.retrieval.stores.table import Found, Table, check_columns
 from boundarymorph.settings import Attached, StoreSettings
 
 DYNAMIC = "$meta"  # holds the fields of a document that are not in the schema
@@ -60,14 +59,8 @@ class MilvusStore:
         collection = Collection(
             self._connection, attached.table, id=attached.id, vector=attached.vector, consistency=self._consistency
         )
-        named = [attached.id, attached.vector, attached.text, *([attached.title] if attached.title else [])]
-        if not collection.dynamic:
-            named += attached.metadata or []
-        if missing := [field for field in named if field not in collection.fields]:
-            raise RetrieverFailed(
-                f"the collection {attached.table!r} in Milvus has no field {missing[0]!r}; set the names of its "
-                "fields in milvus.collections"
-            )
+        needed = attached.model_copy(update={"metadata": None}) if collection.dynamic else attached
+        check_columns(needed, collection.fields, "Milvus", "collection", "field")
         return MilvusTable(collection, attached, lite=self._connection.server().lite)
 
     def close(self) -> None:
@@ -75,10 +68,8 @@ class MilvusStore:
         self._connection.close()
 
 
-class MilvusTable:
+class MilvusTable(Table):
     """A `Table`. The recall of its candidates depends on the index of the vectors in Milvus."""
-
-    words: Literal["none", "order", "bm25"] = "none"
 
     def __init__(self, collection: Collection, attached: Attached, *, lite: bool = False) -> None:
         self._collection = collection
@@ -115,17 +106,9 @@ class MilvusTable:
             return Found(found.ids, None, {id: self._document(id, row) for id, row in rows} if documents else {})
         return Found(found.ids, self._collection.matrix(found.rows)) if together else self.vectors(found.ids)
 
-    def best(self, query: str, depth: int, where: Any, among: Sequence[str] | None = None) -> Mapping[str, float]:
-        """Never called."""
-        raise NotImplementedError
-
     def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
         """See `Table.documents`."""
         return {id: self._document(id, row) for id, row in self._read(ids)}
-
-    def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
-        """See `Table.characters`."""
-        return {id: len(document.text) + len(document.title or "") for id, document in self.documents(ids).items()}
 
     def vectors(self, ids: Sequence[str]) -> Found:
         """See `Table.vectors`."""

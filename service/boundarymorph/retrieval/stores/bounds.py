@@ -7,8 +7,9 @@ decides here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Exists, Not
 
@@ -29,8 +30,20 @@ class Bounds(NamedTuple, Generic[E]):
         return cls(expression, expression)
 
 
-UNKNOWN: Bounds[object] = Bounds(True, False)
-NEVER: Bounds[object] = Bounds(False, False)
+UNKNOWN: Bounds[Any] = Bounds(True, False)
+NEVER: Bounds[Any] = Bounds(False, False)
+
+
+def whole(condition: Compare) -> tuple[Literal["in", "gte", "lte"], list[int]]:
+    """Return a comparison of numbers as one of integers, by which the same integers pass."""
+    values = [value for value in condition.values if isinstance(value, int | float)]
+    match condition.comparison:
+        case "in":
+            return "in", [int(value) for value in values if value == int(value)]
+        case "gt" | "gte":
+            return "gte", [math.ceil(values[0]) if condition.comparison == "gte" else math.floor(values[0]) + 1]
+        case _:
+            return "lte", [math.floor(values[0]) if condition.comparison == "lte" else math.ceil(values[0]) - 1]
 
 
 class Language(Protocol[E]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +18,12 @@ from boundarymorph.retrieval.catalog import (
     UnreadableIndex,
     check_name,
     check_same,
+    listed,
     unknown,
 )
 from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.retrieval.stores.table import Store
 from boundarymorph.settings import Attached
-
-_log = logging.getLogger(__name__)
 
 
 class AttachedCatalog:
@@ -97,14 +95,7 @@ class AttachedCatalog:
         return IndexInfo(name, index.count(), info.dimension, info.encoder, info.created, 0, info.kind)
 
     def list(self) -> Sequence[IndexInfo | UnreadableIndex]:
-        listed: list[IndexInfo | UnreadableIndex] = []
-        for name in sorted(self._tables()):
-            try:
-                listed.append(self.describe(name))
-            except BoundaryMorphError as error:
-                _log.warning("the index %r cannot be read: %s", name, error)
-                listed.append(UnreadableIndex(name, error))
-        return listed
+        return listed(sorted(self._tables()), self.describe, named=True)
 
     def delete(self, name: str) -> NoReturn:
         """Raise InvalidInput: the table is not ours."""
@@ -170,16 +161,16 @@ class Catalogs:
     def list(self) -> Sequence[IndexInfo | UnreadableIndex]:
         """See `Catalog.list`; of guessed tables as `STORE/NAME`. A store that is away is listed by its name."""
         described = frozenset().union(*(catalog.described for catalog in self._stores.values()))
-        listed = [info for info in self._base.list() if info.name not in described]
+        shown = [info for info in self._base.list() if info.name not in described]
         for store, catalog in self._stores.items():
             try:
                 found = catalog.list()
             except BoundaryMorphError as error:
                 found = [UnreadableIndex("", error)]
-            listed += [
+            shown += [
                 info if info.name in catalog.described else replace(info, name=f"{store}/{info.name}") for info in found
             ]
-        return sorted(listed, key=lambda info: info.name)
+        return sorted(shown, key=lambda info: info.name)
 
     def delete(self, name: str) -> None:
         catalog, inner = self._of(name)

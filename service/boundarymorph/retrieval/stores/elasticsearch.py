@@ -14,18 +14,16 @@ from numpy.typing import NDArray
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Compare, Condition, Exists
-from boundarymorph.retrieval.stores.bounds import Bounds, bounds
+from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds, bounds
 from boundarymorph.retrieval.stores.guess import guessed
 from boundarymorph.retrieval.stores.index import portions
 from boundarymorph.retrieval.stores.payload import Payload
-from boundarymorph.retrieval.stores.table import Found
+from boundarymorph.retrieval.stores.table import Found, Table, check_columns
 from boundarymorph.settings import Attached, StoreSettings
 
 EXACT = 100_000  # documents up to which every search is exact
 WINDOW = 10_000  # hits of one answer, by default the most that a server gives; also the most neighbours of its index
 IDS_AT_A_TIME = 1_000
-UNKNOWN: Bounds[Any] = Bounds(True, False)
-NEVER: Bounds[Any] = Bounds(False, False)
 _WIDER = {"gt": "gte", "lt": "lte", "gte": "gte", "lte": "lte"}
 _NARROWER = {"gt": "gt", "lt": "lt", "gte": "gt", "lte": "lt"}
 _OPAQUE = {"flattened", "flat_object", "nested", "join"}  # whose fields a query reaches differently or not at all
@@ -67,12 +65,7 @@ class ElasticsearchStore:
         described = self.ask("GET", f"/{quote(attached.table, safe='')}/_mapping")
         mapping = next(iter(described.values()))["mappings"]  # of an alias, the first index
         fields = mapping.get("properties", {})
-        for name in filter(None, (attached.vector, attached.text, attached.title, *(attached.metadata or ()))):
-            if name not in fields:
-                raise RetrieverFailed(
-                    f"the index {attached.table!r} in {self.name} has no field {name!r}; its fields are "
-                    f"{', '.join(fields) or 'none'}"
-                )
+        check_columns(attached, ["_id", "id", *fields], self.name, "index", "field")
         vector = fields[attached.vector]
         dimension = vector.get("dims", vector.get("dimension"))
         numbers = vector.get("element_type", vector.get("data_type", "float"))
@@ -105,10 +98,8 @@ class ElasticsearchStore:
         self._client.close()
 
 
-class ElasticsearchTable:
+class ElasticsearchTable(Table):
     """A `Table`. Exact up to `search.exact_up_to` documents (EXACT), under filters, and beyond `search.window` hits."""
-
-    stale = False
 
     def __init__(
         self, store: ElasticsearchStore, attached: Attached, mapping: Mapping[str, Any], dimension: int
@@ -120,7 +111,7 @@ class ElasticsearchTable:
         self._path = f"/{quote(attached.table, safe='')}"
         self._search: dict[str, Any] = {"exact_up_to": EXACT, "window": WINDOW, **attached.search}
         of_text = fields[attached.text]["type"]
-        self.words: Literal["none", "order", "bm25"] = "order" if "text" in of_text else "none"
+        self.words = "order" if "text" in of_text else "none"
         self._indexed = fields[attached.vector].get("index", True)
         self._there = {"exists": {"field": attached.vector}}
 
@@ -151,10 +142,6 @@ class ElasticsearchTable:
     def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
         """See `Table.documents`."""
         return self._found(self._by_id(ids, False, True), False, True).documents
-
-    def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
-        """See `Table.characters`."""
-        return {id: len(document.text) + len(document.title or "") for id, document in self.documents(ids).items()}
 
     def vectors(self, ids: Sequence[str]) -> Found:
         """See `Table.vectors`."""

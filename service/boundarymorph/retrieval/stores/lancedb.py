@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,17 +18,15 @@ from numpy.typing import NDArray
 from boundarymorph.errors import BoundaryMorphError, RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Compare, Condition, Exists, Scalar
-from boundarymorph.retrieval.stores.bounds import Bounds, bounds
+from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds, bounds, whole
 from boundarymorph.retrieval.stores.guess import guessed
 from boundarymorph.retrieval.stores.index import portions
-from boundarymorph.retrieval.stores.table import Found
+from boundarymorph.retrieval.stores.table import Found, Table, check_columns
 from boundarymorph.settings import Attached, StoreSettings
 
 EXACT = 100_000  # rows up to which every search is exact
 IDS_AT_A_TIME = 1_000
 APPROXIMATE = "LanceDB searched its index, which may miss some of the nearest"
-UNKNOWN: Bounds[str] = Bounds(True, False)
-NEVER: Bounds[str] = Bounds(False, False)
 _DISTANCES = {"cosine": "cosine", "inner product": "dot", "l2": "l2"}
 _OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _EXACT_NUMBER = 2**53  # integers up to this are exact as floats
@@ -81,23 +78,14 @@ class LanceStore:
         return self._database
 
 
-class LanceTable:
+class LanceTable(Table):
     """A `Table`. Exact up to `search.exact_up_to` rows (EXACT), under filters, and without an index of the vectors."""
-
-    stale = False
 
     def __init__(self, table: Any, attached: Attached, timeout: timedelta) -> None:
         self._table, self._attached, self._timeout = table, attached, timeout
         schema: arrow.Schema = table.schema
         self._types = {field.name: field.type for field in schema}
-        for name in filter(
-            None, [attached.id, attached.vector, attached.text, attached.title, *(attached.metadata or ())]
-        ):
-            if name not in self._types:
-                raise RetrieverFailed(
-                    f"the table {attached.table!r} in LanceDB has no column {name!r}; its columns are "
-                    f"{', '.join(self._types)}"
-                )
+        check_columns(attached, self._types, "LanceDB")
         vector = self._types[attached.vector]
         if not arrow.types.is_fixed_size_list(vector) or not arrow.types.is_floating(vector.value_type):
             raise RetrieverFailed(f"the column {attached.vector!r} of {attached.table!r} in LanceDB holds no vectors")
@@ -110,7 +98,7 @@ class LanceTable:
         self._metadata = others if given is None else list(given)
         indexed = {column: index.index_type for index in table.list_indices() for column in index.columns}
         self._indexed = attached.vector in indexed
-        self.words: Literal["none", "order", "bm25"] = "order" if indexed.get(attached.text) == "FTS" else "none"
+        self.words = "order" if indexed.get(attached.text) == "FTS" else "none"
         self._search: dict[str, Any] = {"exact_up_to": EXACT, **attached.search}
 
     def count(self) -> int:
@@ -158,10 +146,6 @@ class LanceTable:
         for rows in self._by_id(ids, self._columns(False, True)):
             found |= self._documents(rows, self._ids(rows))
         return found
-
-    def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
-        """See `Table.characters`."""
-        return {id: len(document.text) + len(document.title or "") for id, document in self.documents(ids).items()}
 
     def vectors(self, ids: Sequence[str]) -> Found:
         """See `Table.vectors`."""
@@ -281,7 +265,8 @@ def _compared(column: str, type: arrow.DataType, condition: Compare) -> str | bo
     values: list[Any] = list(condition.values)
     comparison = _OPERATORS.get(condition.comparison, "")
     if arrow.types.is_integer(inner):
-        comparison, values = _whole(condition)
+        named, values = whole(condition)
+        comparison = _OPERATORS.get(named, "")
         if any(abs(value) >= 2 ** (inner.bit_width - 1) for value in values):
             return True
     elif any(isinstance(value, int | float) and abs(value) > _EXACT_NUMBER for value in values):
@@ -292,18 +277,6 @@ def _compared(column: str, type: arrow.DataType, condition: Compare) -> str | bo
     if inner is not type:
         return True if comparison else f"array_has_any({column}, [{', '.join(literals)}])"
     return f"{column} {comparison} {literals[0]}" if comparison else f"{column} IN ({', '.join(literals)})"
-
-
-def _whole(condition: Compare) -> tuple[str, list[Any]]:
-    """Return the same comparison with integers."""
-    values: list[Any] = list(condition.values)
-    match condition.comparison:
-        case "in":
-            return "", [int(value) for value in values if value == int(value)]
-        case "gt" | "gte":
-            return ">=", [math.ceil(values[0]) if condition.comparison == "gte" else math.floor(values[0]) + 1]
-        case _:
-            return "<=", [math.floor(values[0]) if condition.comparison == "lte" else math.ceil(values[0]) - 1]
 
 
 def _literal(value: Scalar) -> str:

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Compare, Condition, Exists
-from boundarymorph.retrieval.stores.bounds import Bounds, bounds
+from boundarymorph.retrieval.stores.bounds import NEVER, Bounds, bounds
 from boundarymorph.retrieval.stores.guess import guessed
-from boundarymorph.retrieval.stores.table import Found
+from boundarymorph.retrieval.stores.table import Found, Table, check_columns
 from boundarymorph.settings import Attached, StoreSettings
 
 EXACT = 100_000  # rows up to which every search is exact
@@ -89,13 +89,7 @@ class PgvectorStore:
         columns = {name: (type, modifier) for name, type, modifier in self.read(_COLUMNS, (attached.table,))}
         if not columns:
             raise UnknownIndex(f"there is no table {attached.table!r}")
-        named = [attached.id, attached.vector, attached.text, attached.title, attached.full_text]
-        for name in filter(None, [*named, *(attached.metadata or ())]):
-            if name not in columns:
-                raise RetrieverFailed(
-                    f"the table {attached.table!r} in pgvector has no column {name!r}; its columns are "
-                    f"{', '.join(columns)}"
-                )
+        check_columns(attached, columns, "pgvector")
         if columns[attached.vector][0] not in _NUMBERS:
             raise RetrieverFailed(
                 f"the column {attached.vector!r} of {attached.table!r} in pgvector is {columns[attached.vector][0]}; "
@@ -187,15 +181,13 @@ class PgvectorStore:
             raise RetrieverFailed(f"pgvector cannot do that: {str(error).strip()}") from error
 
 
-class PgvectorTable:
+class PgvectorTable(Table):
     """A `Table`. Exact up to `search.exact_up_to` rows (EXACT), under filters, and without an HNSW index; otherwise an
     iterative scan of the index, which the answer says."""
 
-    stale = False
-
     def __init__(self, store: PgvectorStore, attached: Attached, columns: Mapping[str, tuple[str, int]]) -> None:
         self._store, self._attached = store, attached
-        self.words: Literal["none", "order", "bm25"] = "order" if attached.full_text else "none"
+        self.words = "order" if attached.full_text else "none"
         ((named,),) = store.read("SELECT to_regclass(%s)::text", (attached.table,))
         self._table = named.replace("%", "%%")
         self._id, self._vector = _quoted(attached.id), _quoted(attached.vector)
@@ -288,7 +280,7 @@ class PgvectorTable:
         elif first in self._metadata:
             place, keys = f"to_jsonb({_quoted(first)})", tuple(rest)
         else:
-            return Bounds(False, False)
+            return NEVER
         value = Sql(f"({place}{' -> %s' * len(keys)})", keys)
         if isinstance(condition, Exists):
             return Bounds.exactly(Sql(f"({value.text} IS NOT NULL)", value.values))

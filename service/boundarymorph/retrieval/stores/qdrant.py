@@ -19,11 +19,11 @@ from qdrant_client.http.exceptions import ApiException, ResponseHandlingExceptio
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Compare, Condition, Exists
-from boundarymorph.retrieval.stores.bounds import Bounds, bounds
+from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds, bounds
 from boundarymorph.retrieval.stores.guess import guessed
 from boundarymorph.retrieval.stores.index import portions
 from boundarymorph.retrieval.stores.payload import Payload
-from boundarymorph.retrieval.stores.table import Found
+from boundarymorph.retrieval.stores.table import Found, Table
 from boundarymorph.settings import Attached, StoreSettings
 
 EXACT = 100_000  # points up to which every search is exact
@@ -31,7 +31,6 @@ IDS_AT_A_TIME = 1_000
 APPROXIMATE = "Qdrant searched its index, which may miss some of the nearest"
 NODE = "_node_content"  # where LlamaIndex keeps texts, in JSON
 ANSWER_BYTES = 512 * 2**20  # of a pool of vectors; gRPC's own limit is 4 MiB
-UNKNOWN: Bounds[Any] = Bounds(True, False)
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 _REFUSED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
@@ -99,14 +98,11 @@ class QdrantStore:
         self.client.close()
 
 
-class QdrantTable:
+class QdrantTable(Table):
     """A `Table`. Exact up to `search.exact_up_to` points (EXACT) and under filters.
 
     An attached id of "id" is that of the point; any other is a field of the payload.
     """
-
-    stale = False
-    words: Literal["none", "order", "bm25"] = "none"
 
     def __init__(self, client: QdrantClient, attached: Attached, dimension: int, using: str | None) -> None:
         self._client, self._attached, self.dimension, self._using = client, attached, dimension, using
@@ -142,17 +138,9 @@ class QdrantTable:
         said = [APPROXIMATE] if large else []
         return self._found(points, vectors=vectors, documents=documents)._replace(warnings=said)
 
-    def best(self, query: str, depth: int, where: Any, among: Sequence[str] | None = None) -> Mapping[str, float]:
-        """Never called."""
-        raise NotImplementedError
-
     def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
         """See `Table.documents`."""
         return self._found(self._points(ids, vectors=False), vectors=False, documents=True).documents
-
-    def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
-        """See `Table.characters`."""
-        return {id: len(document.text) + len(document.title or "") for id, document in self.documents(ids).items()}
 
     def vectors(self, ids: Sequence[str]) -> Found:
         """See `Table.vectors`."""
@@ -170,7 +158,7 @@ class QdrantTable:
         """See `Language.leaf`. Strings have no order there, and null is not told from a missing field."""
         path = self._payload.path(condition.path)
         if path is None:
-            return Bounds(False, False)
+            return NEVER
         if not all(map(_PLAIN.fullmatch, path)):
             return UNKNOWN
         key = ".".join(path)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.errors import RetrieverFailed
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Condition
 from boundarymorph.retrieval.stores.bounds import Bounds
@@ -35,10 +36,11 @@ class Table(Protocol):
     """
 
     dimension: int
-    words: Literal["none", "order", "bm25"]
+    words: Literal["none", "order", "bm25"] = "none"
 
     @property
-    def stale(self) -> bool: ...
+    def stale(self) -> bool:
+        return False
 
     def count(self) -> int:
         """Number of documents with a vector."""
@@ -59,12 +61,14 @@ class Table(Protocol):
 
         among: only these ids. Not called if `words` is "none".
         """
+        return {}
 
     def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
         """Return documents by id, without unknown ones."""
 
     def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
         """Return the lengths of title and text together by id, without unknown ones."""
+        return {id: len(document.text) + len(document.title or "") for id, document in self.documents(ids).items()}
 
     def vectors(self, ids: Sequence[str]) -> Found:
         """Return the vectors of these documents, without unknown ones."""
@@ -87,6 +91,26 @@ class Writable(Table, Protocol):
 
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
         """Return the fingerprints of documents by id, as far as they are known."""
+
+
+def check_columns(
+    attached: Attached, columns: Iterable[str], store: str, kind: str = "table", part: str = "column"
+) -> None:
+    """Raise RetrieverFailed unless these columns of a table include all that the settings name."""
+    there = list(columns)
+    for name in (
+        attached.id,
+        attached.vector,
+        attached.text,
+        attached.title,
+        attached.full_text,
+        *(attached.metadata or ()),
+    ):
+        if name is not None and name not in there:
+            raise RetrieverFailed(
+                f"the {kind} {attached.table!r} in {store} has no {part} {name!r}; its {part}s are "
+                f"{', '.join(there) or 'none'}"
+            )
 
 
 class Store(Protocol):
