@@ -36,6 +36,13 @@ def serving(app: FastAPI) -> Iterator[str]:
         thread.join()
 
 
+class Forgetful(dict[str, object]):
+    """Holds what it does not find."""
+
+    def __contains__(self, key: object) -> bool:
+        return False
+
+
 @pytest.fixture
 def example() -> ModuleType:
     path = REPOSITORY / "clients" / "examples" / "retriever_over_a_dict.py"
@@ -65,9 +72,13 @@ def test_the_example_is_right_and_a_service_selects_from_it(example: ModuleType,
 @pytest.mark.parametrize(
     ("name", "wrong", "said"),
     [
-        ("content", lambda note: note["title"] or note["text"] * 2, ""),
+        ("YEARS", {}, ""),
         ("INDEXES", {"notes": {}}, "1 to depth documents"),
-        ("NOTES", {}, "can be read"),
+        (
+            "INDEXES",
+            {"notes": Forgetful(tram={"id": "tram", "text": "", "title": None, "metadata": {}})},
+            "can be read",
+        ),
         ("encoded", lambda texts: np.ones((len(texts), 4), np.float32), "unit length"),
         ("problem", lambda status, kind, detail: {"detail": detail}, "unknown index"),
     ],

@@ -195,7 +195,7 @@ class MilvusCatalog:
         except (KeyError, TypeError, orjson.JSONDecodeError) as error:
             raise CorruptIndex(
                 f"the collection {collection.name!r} in Milvus was not created by this release; choose another "
-                "milvus.prefix, or name it in milvus.collections"
+                "milvus.prefix, or search it as it is by --store milvus://..."
             ) from error
 
     def _build(self, name: str, encoder: str | None, dimension: int, kind: str, lexical: bool) -> str:
