@@ -26,6 +26,7 @@ import httpx
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter
 from PIL import Image
@@ -96,8 +97,9 @@ class Deployment:
             lambda: _select(judged, budget=10),
             lambda: _upload(front),
             lambda: _crowd(self.services["scorer-1"]),
+            lambda: _judge(front),
         ]
-        pauses = [0.3, 0.8, 1.0, 4.0, 0.5, 3.0, 2.0]
+        pauses = [0.3, 0.8, 1.0, 4.0, 0.5, 3.0, 2.0, 1.0]
         threads = [
             threading.Thread(target=self._repeat, args=(task, pause)) for task, pause in zip(work, pauses, strict=True)
         ]
@@ -182,6 +184,15 @@ def _upload(gateway: Service) -> None:
     gateway.client.post("/indexes/tales/documents", json=[*DOCUMENTS[:20], changed])
 
 
+def _judge(gateway: Service) -> None:
+    """Say how relevant a document was, and that another was clicked."""
+    judgments = [
+        {"document": DOCUMENTS[0]["id"], "grade": 1, "relevance": 0.7},
+        {"document": DOCUMENTS[1]["id"], "clicked": True, "rank": 2},
+    ]
+    gateway.client.post("/judgments", json={"query": new_query(), "index": "tales", "judgments": judgments})
+
+
 def _crowd(scorer: Service) -> None:
     """Send more concurrent requests than can run, with texts that are cut; some disconnect."""
 
@@ -231,7 +242,8 @@ def lines(url: str, panel: Mapping[str, Any], began: float) -> Iterator[Line]:
     """Yield Prometheus's values of a panel's expressions, NaN for gaps. An expression without any value is an error."""
     now = time.time()
     for target in panel["targets"]:
-        parameters: dict[str, Any] = {"query": target["expr"].replace("$__rate_interval", RATE_INTERVAL)}
+        expression = re.sub(r"\$(role|instance|key)\b", ".*", target["expr"]).replace("$__rate_interval", RATE_INTERVAL)
+        parameters: dict[str, Any] = {"query": expression}
         parameters |= {"start": began, "end": now, "step": STEP}
         answer = httpx.get(f"{url}/api/v1/query_range", params=parameters).raise_for_status().json()
         for series in answer["data"]["result"]:
@@ -259,6 +271,10 @@ def draw(panels: Sequence[Mapping[str, Any]], found: Mapping[str, Sequence[Line]
             continue
         width, height = place["w"] / COLUMNS, place["h"] / rows
         figure.add_artist(_card(left, bottom, width, height))
+        if panel["type"] == "stat":
+            figure.text(left + 0.06 * width, bottom + 0.8 * height, panel["title"], fontsize=8, weight="bold")
+            _figures(figure, (left, bottom, width, height), panel["fieldConfig"], found[panel["title"]])
+            continue
         axes = figure.add_axes((left + 0.16 * width, bottom + 0.31 * height, 0.81 * width, 0.53 * height))
         axes.set_title(panel["title"], loc="left", fontsize=8, weight="bold", color=TEXT)
         _panel(axes, panel["fieldConfig"]["defaults"], found[panel["title"]])
@@ -272,6 +288,22 @@ def draw(panels: Sequence[Mapping[str, Any]], found: Mapping[str, Sequence[Line]
 def _card(left: float, bottom: float, width: float, height: float) -> Rectangle:
     place = (left + 0.02 * width, bottom + 0.02 * height)
     return Rectangle(place, 0.96 * width, 0.96 * height, facecolor=PANEL, edgecolor=GRID, lw=0.5, zorder=-1)
+
+
+def _figures(figure: Figure, place: tuple[float, ...], chosen: Mapping[str, Any], drawn: Sequence[Line]) -> None:
+    """The last value of each line, in the colour of its threshold."""
+    left, bottom, width, height = place
+    for number, line in enumerate(drawn):
+        options = dict(chosen["defaults"])
+        for override in chosen["overrides"]:
+            if override["matcher"]["options"] == line.label:
+                options |= {changed["id"]: changed["value"] for changed in override["properties"]}
+        value = line.values[~np.isnan(line.values)][-1]
+        colour = [step["color"] for step in options["thresholds"]["steps"] if (step["value"] or -math.inf) <= value][-1]
+        at, size = left + (0.06 + 0.5 * number) * width, 22 if len(drawn) == 1 else 16
+        text = shown(float(f"{value:.3g}"), options["unit"])
+        figure.text(at, bottom + 0.35 * height, text, fontsize=size, weight="bold", color=COLOURS[colour])
+        figure.text(at, bottom + 0.15 * height, line.label, fontsize=7, color=TEXT)
 
 
 def _panel(axes: Axes, chosen: Mapping[str, Any], drawn: Sequence[Line]) -> None:
