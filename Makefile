@@ -9,7 +9,7 @@ with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $
 
 .PHONY: help setup demo docs serve test compare-answers test-faults test-faults-milvus compatibility fuzz check audit lock check-deploy dashboard pictures images compose test-ray test-milvus test-stores test-frameworks wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-sessions bench-overhead bench-select bench-scorer bench-rerank \
 	bench-retrieval bench-stores bench-frame bench-words bench-filters bench-products bench-failover bench-ray bench-overload load load-open capacity soak-scorer soak-index soak-models soak-leavers soak-shapes soak-tests gpu-check \
-	evaluation evaluation-held-out evaluation-calibration evaluation-options evaluation-few evaluation-order evaluation-rerank evaluation-judge evaluation-agents evaluation-diversity clean
+	evaluation evaluation-held-out evaluation-calibration evaluation-options evaluation-few evaluation-queries evaluation-order evaluation-rerank evaluation-judge evaluation-agents evaluation-diversity clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -287,6 +287,9 @@ evaluation-options: setup  ## rounds, settling, token limits, known scores, spec
 
 evaluation-few: setup  ## one to a hundred calls against none and against the first B on TABLES=dir -> build/evaluation/few.md
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_few $(STUDIED) $(OPTIONS)
+
+evaluation-queries: setup  ## several queries with one budget against equal shares on TABLES=dir with the texts of COLLECTIONS=dir
+	$(BIN)/python -m load_tests.evaluation_queries $(TABLES) --collections $(COLLECTIONS) $(OPTIONS)
 
 evaluation-order: setup  ## calls for the order against reranking the first B on TABLES=dir -> build/bench/evaluation-order.json
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_order $(STUDIED) $(OPTIONS)

@@ -32,7 +32,8 @@ def select(**of_size: Callable[[int], Any]) -> Send:
     async def send(client: httpx.AsyncClient, size: int) -> httpx.Response:
         fields = {name: of(size) for name, of in of_size.items()}
         given = {} if "index" in fields else {"pool": texts(3)}
-        return await client.post("/select", json={"query": "q", **given, **fields})
+        asked = {} if "queries" in fields else {"query": "q"}
+        return await client.post("/select", json={**asked, **given, **fields})
 
     return send
 
@@ -102,6 +103,7 @@ CASES = {
     "line_bytes": Case(1_024, one_line, 422, "invalid-input"),
     "diverse": Case(4, select(k=lambda size: size, diversity=lambda size: 0.3)),
     "query_characters": Case(5, select(query=lambda size: "q" * size)),
+    "queries": Case(3, select(queries=lambda size: [f"q{number}" for number in range(size)])),
     "text_characters": Case(
         8, select(pool=lambda size: [{"text": "t" * (size - 3), "title": "abc"}, *texts(1)]), others=(("budget", 0),)
     ),

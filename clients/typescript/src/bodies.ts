@@ -4,13 +4,16 @@ import type { PoolBody, PoolDocument, SelectRequest, UploadedDocument, VectorBlo
 
 export type Vector = ArrayLike<number>;
 
+/** A query, or several with one budget and one set, of what answers any of them best. */
+export type Query = string | readonly (string | { query: string; weight?: number })[];
+
 /** A candidate of one request. Its embedding, if it has one, may be a typed array. */
 export type Candidate = Omit<PoolDocument, "embedding"> & { embedding?: Vector | null };
 
 /** A document for an index. */
 export type Uploaded = Omit<UploadedDocument, "embedding"> & { embedding?: Vector | null };
 
-type Named = "query" | "index" | "pool" | "query_embedding" | "depth" | "filter" | "hybrid";
+type Named = "query" | "queries" | "index" | "pool" | "query_embedding" | "depth" | "filter" | "hybrid";
 type Common = Partial<Omit<SelectRequest, Named>> & {
   /** [d], used instead of encoding the query. */
   query_embedding?: Vector;
@@ -36,9 +39,9 @@ type OfPool = {
 export type SelectOptions = Common & (OfIndex | OfPool);
 
 /** The body of POST /select. Throws a RangeError if there are not as many embeddings as documents. */
-export function selection(query: string, options: SelectOptions): Record<string, unknown> {
+export function selection(query: Query, options: SelectOptions): Record<string, unknown> {
   const { pool, embeddings, features, query_embedding, ...rest } = options;
-  const body: Record<string, unknown> = { query, ...rest };
+  const body: Record<string, unknown> = { ...(typeof query === "string" ? { query } : { queries: query }), ...rest };
   if (query_embedding !== undefined) body["query_embedding"] = block([query_embedding], [query_embedding.length]);
   if (pool === undefined) return body;
   const documents = pool.map((given) => (typeof given === "string" ? { text: given } : plain(given)));

@@ -1,5 +1,5 @@
 import { type Answer, answered, type Call, type Connection } from "./attempts.ts";
-import { line, lines, selection, type SelectOptions, type Uploaded } from "./bodies.ts";
+import { line, lines, type Query, selection, type SelectOptions, type Uploaded } from "./bodies.ts";
 import { ofResponse } from "./errors.ts";
 import { events, parsed } from "./events.ts";
 import type {
@@ -58,14 +58,14 @@ export class Client {
   }
 
   /** The best documents of an `index` or a `pool`. */
-  async select(query: string, options: SelectOptions, { signal }: CallOptions = {}): Promise<SelectResponse> {
+  async select(query: Query, options: SelectOptions, { signal }: CallOptions = {}): Promise<SelectResponse> {
     return parsed((await this.#send(selected(query, options, signal))).text) as SelectResponse;
   }
 
   /** As `select`, but a round before each round, and the selection, which has `documents`, last. Leaving the loop ends the
    * service's work. */
   async *stream(
-    query: string,
+    query: Query,
     options: SelectOptions,
     { signal }: CallOptions = {},
   ): AsyncGenerator<RoundEvent | SelectResponse, void, undefined> {
@@ -165,7 +165,7 @@ export class Client {
   }
 }
 
-function selected(query: string, options: SelectOptions, signal: AbortSignal | undefined): Call {
+function selected(query: Query, options: SelectOptions, signal: AbortSignal | undefined): Call {
   const { deadline_ms, ...body } = selection(query, options);
   return {
     method: "POST",

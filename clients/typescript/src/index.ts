@@ -1,6 +1,6 @@
 /** Client of BoundaryMORPH: `Client`, what it returns, and what it throws. */
 
-export type { Candidate, SelectOptions, Uploaded, Vector } from "./bodies.ts";
+export type { Candidate, Query, SelectOptions, Uploaded, Vector } from "./bodies.ts";
 export { type CallOptions, Client, type ClientOptions, type UploadOptions } from "./client.ts";
 export {
   BoundaryMorphError,

@@ -730,6 +730,12 @@ export interface components {
              */
             id: string;
             /**
+             * Query
+             * @description with 'queries': for which of them, counted from 0
+             * @default null
+             */
+            query?: number | null;
+            /**
              * Retrieval Rank
              * @description 1 is the first of the pool
              */
@@ -1519,6 +1525,16 @@ export interface components {
              */
             retrieval_score: number;
             /**
+             * Query
+             * @description with 'queries': the place, from 0, of the one that it answers best
+             */
+            query?: number | null;
+            /**
+             * Relevances
+             * @description with 'queries': the relevance to each, null where a query's candidates lack the document
+             */
+            relevances?: (number | null)[] | null;
+            /**
              * Group
              * @description with 'distinct' by a field: its value; null if the document has none
              */
@@ -1875,6 +1891,23 @@ export interface components {
             };
             /** @description tokens and cost, if a language model is the scorer */
             language_model?: components["schemas"]["LanguageModelUsage"] | null;
+        };
+        /**
+         * AskedQuery
+         * @description One of several queries of a request.
+         */
+        AskedQuery: {
+            /**
+             * Query
+             * @description one information need, in plain words
+             */
+            query: string;
+            /**
+             * Weight
+             * @description relevance to it counts times this
+             * @default 1
+             */
+            weight?: number;
         };
         /**
          * CohereV2Request
@@ -2844,8 +2877,15 @@ export interface components {
             /**
              * Query
              * @description the information need, in plain words
+             * @default null
              */
-            query: string;
+            query?: string | null;
+            /**
+             * Queries
+             * @description or several, with one budget: the set has what answers any of them best. Strings, or objects with a weight
+             * @default null
+             */
+            queries?: (components["schemas"]["AskedQuery"] | string)[] | null;
             /**
              * Index
              * @description take the candidates from this index
@@ -3010,12 +3050,53 @@ export interface components {
              */
             on_failure?: ("degrade" | "error") | null;
         } & ({
+            query: string;
+            queries?: null;
             index: string;
             pool?: null;
             vectors?: null;
             /** @constant */
             ranked?: false;
         } | {
+            queries: unknown[];
+            query?: null;
+            query_embedding?: null;
+            call_cost?: null;
+            max_tokens?: null;
+            min_relevance?: null;
+            distinct?: null;
+            /** @constant */
+            diversity?: 0;
+            explain?: boolean;
+            budget?: unknown;
+            B?: unknown;
+            index: string;
+            pool?: null;
+            vectors?: null;
+            /** @constant */
+            ranked?: false;
+        } | {
+            query: string;
+            queries?: null;
+            pool: Record<string, unknown> | unknown[];
+            index?: null;
+            depth?: null;
+            filter?: null;
+            /** @constant */
+            hybrid?: false;
+        } | {
+            queries: unknown[];
+            query?: null;
+            query_embedding?: null;
+            call_cost?: null;
+            max_tokens?: null;
+            min_relevance?: null;
+            distinct?: null;
+            /** @constant */
+            diversity?: 0;
+            explain?: boolean;
+            budget?: unknown;
+            B?: unknown;
             pool: Record<string, unknown> | unknown[];
             index?: null;
             depth?: null;
@@ -3396,6 +3477,7 @@ export type UnreadableIndex = components['schemas']['UnreadableIndex'];
 export type UploadProblem = components['schemas']['UploadProblem'];
 export type UploadReport = components['schemas']['UploadReport'];
 export type Usage = components['schemas']['Usage'];
+export type AskedQuery = components['schemas']['AskedQuery'];
 export type CohereV2Request = components['schemas']['CohereV2Request'];
 export type CreateIndex = components['schemas']['CreateIndex'];
 export type DeleteDocuments = components['schemas']['DeleteDocuments'];
@@ -6105,6 +6187,8 @@ export interface operations {
                 "application/json": {
                     /** @description What the documents should be about. */
                     query: string;
+                    /** @description Other questions that the documents may answer instead, for one set with one budget. Not together with max_tokens, min_relevance, distinct, diversity or an automatic budget. */
+                    further_queries?: string[];
                     /** @description The index to search; list_indexes returns their names. */
                     index: string;
                     /** @description How many documents you want; 10 by default. */

@@ -14,6 +14,11 @@ LONGEST_QUERY = 10_000  # characters; the service may allow less
 
 class SelectDocuments(Message):
     query: str = Field(min_length=1, max_length=LONGEST_QUERY, description="What the documents should be about.")
+    further_queries: Array[str] | None = Field(
+        None,
+        description="Other questions that the documents may answer instead, for one set with one budget. Not together "
+        "with max_tokens, min_relevance, distinct, diversity or an automatic budget.",
+    )
     index: str = Field(min_length=1, description="The index to search; list_indexes returns their names.")
     k: int | None = Field(None, ge=1, description=f"How many documents you want; {DEFAULT_K} by default.")
     max_tokens: int | None = Field(

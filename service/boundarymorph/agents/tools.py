@@ -45,7 +45,10 @@ class Tool:
 
 
 async def select_documents(call: Call, asked: schemas.SelectDocuments) -> schemas.SelectedTexts:
-    body = {name: value for name, value in asked if name != "response_format" and value is not None}
+    own = ("response_format", "further_queries")
+    body = {name: value for name, value in asked if name not in own and value is not None}
+    if asked.further_queries:
+        body["queries"] = [body.pop("query"), *asked.further_queries]
     if asked.exclude_ids is not None:
         body["exclude_ids"] = [id.removeprefix(f"{asked.index}/") for id in asked.exclude_ids]
     if asked.max_tokens is None:

@@ -23,6 +23,15 @@ SELECT: dict[str, Any] = {
             "k": 2,
         },
     },
+    "queries": {
+        "summary": "Several queries, one budget and one set",
+        "value": {
+            "queries": ["effects of exercise on sleep", {"query": "naps of athletes", "weight": 0.5}],
+            "index": INDEX,
+            "budget": 25,
+            "k": 20,
+        },
+    },
     "vectors": {
         "summary": "Embeddings as one block of float16, two vectors of dimension 4",
         "value": {

@@ -32,6 +32,10 @@ class SelectedDocument(BaseModel):
     cross_encoder_score: float | None = Field(description="null if it was not scored")
     retrieval_rank: int = Field(description="1 is the first of the pool")
     retrieval_score: float = Field(description="of the first stage")
+    query: int | None = Field(None, description="with 'queries': the place, from 0, of the one that it answers best")
+    relevances: list[float | None] | None = Field(
+        None, description="with 'queries': the relevance to each, null where a query's candidates lack the document"
+    )
     group: Any = Field(None, description="with 'distinct' by a field: its value; null if the document has none")
     text: str | None = Field(None, description="with 'return_documents'")
     title: str | None = Field(None, description="with 'return_documents'")
@@ -59,6 +63,7 @@ class ExplainedCall(BaseModel):
     """One call: the document that was scored, why it was chosen, and its score."""
 
     id: str = Field(description="of the document that was scored")
+    query: int | None = Field(None, description="with 'queries': for which of them, counted from 0")
     retrieval_rank: int = Field(description="1 is the first of the pool")
     rival: str | None = Field(description="the other document of the contested pair; null if one was valued alone")
     gap: float | None = Field(description="standardized boundary gap to the rival")

@@ -101,21 +101,61 @@ def _documents_alone(value: object) -> object:
 
 
 Pool = Annotated[PoolBody, BeforeValidator(_documents_alone, json_schema_input_type=PoolBody | Sequence[Candidate])]
+
+
+class AskedQuery(Message):
+    """One of several queries of a request."""
+
+    query: str = Field(min_length=1, pattern=r"\S", description="one information need, in plain words")
+    weight: float = Field(1, gt=0, le=1, description="relevance to it counts times this")
+
+
+def _as_query(value: object) -> object:
+    return {"query": value} if isinstance(value, str) else value
+
+
+Queries = Array[Annotated[AskedQuery, BeforeValidator(_as_query, json_schema_input_type=AskedQuery | str)]]
+FOR_ONE_QUERY = (  # fields that do not go with several
+    "query_embedding",
+    "call_cost",
+    "max_tokens",
+    "min_relevance",
+    "distinct",
+    "diversity",
+)
 _NULL: JsonDict = {"type": "null"}
+_SOURCES: tuple[tuple[str, JsonDict], ...] = (
+    ("index", {"index": {"type": "string"}, "pool": _NULL, "vectors": _NULL, "ranked": {"const": False}}),
+    (
+        "pool",
+        {
+            "pool": {"type": ["object", "array"]},
+            **dict.fromkeys(("index", "depth", "filter"), _NULL),
+            "hybrid": {"const": False},
+        },
+    ),
+)
+_NOT_AUTOMATIC: JsonDict = {"not": {"const": "auto"}}
+_ASKED: tuple[tuple[str, JsonDict], ...] = (
+    ("query", {"query": {"type": "string"}, "queries": _NULL}),
+    (
+        "queries",
+        {
+            "queries": {"type": "array"},
+            "query": _NULL,
+            **dict.fromkeys(FOR_ONE_QUERY, _NULL),
+            "diversity": {"const": 0},
+            "explain": {"type": "boolean"},
+            "budget": _NOT_AUTOMATIC,
+            "B": _NOT_AUTOMATIC,
+        },
+    ),
+)
 ONE_SOURCE: JsonDict = {
     "oneOf": [
-        {
-            "required": ["index"],
-            "properties": {"index": {"type": "string"}, "pool": _NULL, "vectors": _NULL, "ranked": {"const": False}},
-        },
-        {
-            "required": ["pool"],
-            "properties": {
-                "pool": {"type": ["object", "array"]},
-                **dict.fromkeys(("index", "depth", "filter"), _NULL),
-                "hybrid": {"const": False},
-            },
-        },
+        {"required": [asked, source], "properties": {**asking, **taking}}
+        for source, taking in _SOURCES
+        for asked, asking in _ASKED
     ]
 }
 
@@ -125,7 +165,13 @@ class SelectRequest(Message):
 
     model_config = ConfigDict(json_schema_extra=ONE_SOURCE)
 
-    query: str = Field(min_length=1, pattern=r"\S", description="the information need, in plain words")
+    query: str | None = Field(None, min_length=1, pattern=r"\S", description="the information need, in plain words")
+    queries: Queries | None = Field(
+        None,
+        min_length=1,
+        description="or several, with one budget: the set has what answers any of them best. Strings, or objects with "
+        "a weight",
+    )
     index: str | None = Field(None, description="take the candidates from this index")
     pool: Pool | None = Field(None, description="or take these: an object, or just the list of documents")
     budget: Budget | None = Field(
@@ -231,6 +277,24 @@ class SelectRequest(Message):
         "known so far, or with 429 if the service is too busy to score anything. 'degrade': in that case answer too, "
         "with the first stage's order. 'error': answer with a problem instead of anything but 'complete'",
     )
+
+    @model_validator(mode="after")
+    def _one_or_several(self) -> Self:
+        if (self.query is None) == (self.queries is None):
+            raise ValueError("give exactly one of 'query' and 'queries'")
+        if self.queries is not None:
+            texts = [one.query for one in self.queries]
+            if len(set(texts)) < len(texts):
+                raise ValueError("two of the 'queries' are the same; give each once, with its weight")
+            if given := [name for name in FOR_ONE_QUERY if getattr(self, name)]:
+                raise ValueError(f"'{given[0]}' goes with 'query', not with 'queries'; leave it out")
+            documents = [] if self.pool is None else self.pool.documents
+            if any(one.bm25 is not None or one.cross_encoder_score is not None for one in documents):
+                raise ValueError("'bm25' and 'cross_encoder_score' are about one query; leave them out with 'queries'")
+            if self.budget == "auto" or self.explain == "pool":
+                option = "'budget': \"auto\"" if self.budget == "auto" else "'explain': \"pool\""
+                raise ValueError(f"{option} goes with 'query', not with 'queries'")
+        return self
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

@@ -28,7 +28,7 @@ from boundarymorph.api.select_answers import (
     SelectResponse,
     Usage,
 )
-from boundarymorph.api.select_schemas import PoolBody, SelectRequest, VectorBlock
+from boundarymorph.api.select_schemas import AskedQuery, PoolBody, SelectRequest, VectorBlock
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput
 from boundarymorph.inference.deadline import Deadline
 from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, IndexedCandidates
@@ -40,7 +40,7 @@ from boundarymorph.selection.plane import Places
 from boundarymorph.selection.pool import COMPLETE
 from boundarymorph.selector.documents import Grouping
 from boundarymorph.selector.result import Progress, SelectionResult
-from boundarymorph.selector.task import Accepted, SelectionTask
+from boundarymorph.selector.task import Accepted, SelectionTask, WeightedQuery
 from boundarymorph.settings import Limits, Settings
 
 ITEM_BYTES = {"float16": 2, "float32": 4}
@@ -57,9 +57,11 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
     limits = settings.limits
     batch_size = settings.batch_size if request.batch_size is None else request.batch_size
     seconds = settings.seconds_of(request.deadline_ms)
+    queries = request.queries or [AskedQuery(query=request.query or "")]
+    bound("queries", len(queries), limits.queries, "queries")
     task = SelectionTask(
-        query=request.query,
-        candidates=_candidates(request, settings),
+        query="\n".join(query.query for query in queries),
+        candidates=_candidates(request, queries[0].query, settings),
         budget=_budget(request, settings),
         k=None if request.max_tokens is not None else request.k or settings.k,
         max_tokens=request.max_tokens,
@@ -80,10 +82,14 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
         explain_pool=request.explain == "pool",
         instruction=request.instruction,
         excluded=frozenset(request.exclude_ids or ()),
+        queries=[
+            WeightedQuery(one.query, one.weight, _candidates(request, one.query, settings))
+            for one in request.queries or ()
+        ],
     )
     bound("exclude_ids", len(request.exclude_ids or ()), limits.pool, "ids")
     bound("instruction", len(request.instruction or ""), limits.query_characters, "characters")
-    bound("query", len(request.query), limits.query_characters, "characters")
+    bound("query", max(len(query.query) for query in queries), limits.query_characters, "characters")
     bound("budget", task.budget, limits.budget, "calls")
     bound("k", task.k or 0, limits.k, "documents")
     bound("k", task.k or 0 if task.diversity else 0, limits.diverse, "documents with 'diversity' (limits.diverse)")
@@ -123,7 +129,7 @@ def response_of(
         recall=_recall(result.outlook),
         timings_ms={stage: round(seconds * 1e3, 3) for stage, seconds in result.seconds.items()},
         warnings=list(result.warnings),
-        rounds=_rounds(result.history, result.pool) if explain else None,
+        rounds=_rounds(result) if explain else None,
         pool=_pool(result) if task.explain_pool else None,
     )
 
@@ -142,7 +148,7 @@ def event_of(progress: Progress, *, explain: bool = False) -> RoundEvent:
         ids=[progress.pool.ids[position] for position in progress.selected],
         retrieval_ranks=None if progress.believed is None else (progress.selected + 1).tolist(),
         language_model=LanguageModelUsage.of(progress.bill),
-        calls=[_call(observation, progress.pool) for observation in progress.history] if explain else None,
+        calls=_calls(progress.history, progress.pool, progress.asked) if explain else None,
         relevance=relevance,
         std=std,
     )
@@ -188,16 +194,14 @@ def _read_ahead(request: SelectRequest, settings: Settings) -> int:
     return (request.k or settings.k) if request.return_documents else 0
 
 
-def _candidates(request: SelectRequest, settings: Settings) -> Callable[[Retriever], Candidates]:
+def _candidates(request: SelectRequest, query: str, settings: Settings) -> Callable[[Retriever], Candidates]:
     limits = settings.limits
     vector = _query_embedding(request.query_embedding, limits)
     if request.index is not None:
         depth = settings.depth if request.depth is None else request.depth
         bound("depth", depth, limits.pool, "candidates")
         depth = min(depth + len(request.exclude_ids or ()), limits.pool)  # in place of those
-        search = Search(
-            request.query, depth, vector, request.filter, request.hybrid, documents=_read_ahead(request, settings)
-        )
+        search = Search(query, depth, vector, request.filter, request.hybrid, documents=_read_ahead(request, settings))
         return partial(IndexedCandidates, index=request.index, search=search)
     assert request.pool is not None
     pool = request.pool
@@ -217,7 +221,7 @@ def _candidates(request: SelectRequest, settings: Settings) -> Callable[[Retriev
     bm25 = _complete([given.bm25 for given in pool.documents], "bm25")
     return partial(
         GivenCandidates,
-        query=request.query,
+        query=query,
         given=documents,
         embeddings=_embeddings(pool, limits),
         query_embedding=vector,
@@ -299,6 +303,7 @@ def _decode(block: VectorBlock, field: str, limits: Limits) -> NDArray[np.floati
 
 
 def _documents(result: SelectionResult, task: SelectionTask) -> list[SelectedDocument]:
+    answered = result.answered
     selection, pool, with_text = result.selection, result.pool, task.return_documents
     chosen = []
     for rank, position in enumerate(selection.documents.tolist(), start=1):
@@ -316,6 +321,8 @@ def _documents(result: SelectionResult, task: SelectionTask) -> list[SelectedDoc
                 cross_encoder_score=_score(result, rank - 1) if scored else None,
                 retrieval_rank=position + 1,
                 retrieval_score=float(pool.scores[position]),
+                query=None if answered is None else int(answered.leading[rank - 1]),
+                relevances=None if answered is None else _nullable(answered.relevance[:, rank - 1]),
                 group=value[0] if value else None,
                 text=document.text if document else None,
                 title=document.title if document else None,
@@ -327,20 +334,31 @@ def _documents(result: SelectionResult, task: SelectionTask) -> list[SelectedDoc
 
 def _score(result: SelectionResult, place: int) -> float:
     """Return the score of a scored document of the set, which is its relevance if there is no calibration."""
-    relevance = float(result.selection.relevance[place])
-    return relevance if result.calibration is None else result.scores[int(result.selection.documents[place])]
+    return result.scores.get(int(result.selection.documents[place]), float(result.selection.relevance[place]))
 
 
-def _rounds(history: Sequence[Observation], pool: Pool) -> list[ExplainedRound]:
+def _nullable(values: NDArray[np.float64]) -> list[float | None]:
+    return [None if np.isnan(value) else float(value) for value in values]
+
+
+def _rounds(result: SelectionResult) -> list[ExplainedRound]:
     rounds: defaultdict[int, list[ExplainedCall]] = defaultdict(list)
-    for observation in history:
-        rounds[observation.round].append(_call(observation, pool))
+    asked = None if result.answered is None else result.answered.asked
+    for observation, call in zip(result.history, _calls(result.history, result.pool, asked), strict=True):
+        rounds[observation.round].append(call)
     return [ExplainedRound(round=number, calls=calls) for number, calls in rounds.items()]
 
 
-def _call(observation: Observation, pool: Pool) -> ExplainedCall:
+def _calls(history: Sequence[Observation], pool: Pool, asked: Sequence[int] | None) -> list[ExplainedCall]:
+    """asked: of which of several queries each call was."""
+    queries: Sequence[int | None] = asked or [None] * len(history)
+    return [_call(observation, pool, query) for observation, query in zip(history, queries, strict=True)]
+
+
+def _call(observation: Observation, pool: Pool, query: int | None) -> ExplainedCall:
     return ExplainedCall(
         id=pool.ids[observation.document],
+        query=query,
         retrieval_rank=observation.document + 1,
         rival=None if observation.rival is None else pool.ids[observation.rival],
         gap=None if observation.rival is None else observation.value,

@@ -29,6 +29,7 @@ Filter = Annotated[
 def select(
     index: Annotated[str, typer.Argument(help="Index to take the candidates from.")],
     query: Annotated[str | None, typer.Argument(help="The information need, in plain words.")] = None,
+    also: Annotated[list[str] | None, typer.Option(help="A further query for the same set and budget.")] = None,
     queries: Annotated[
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="Instead: a file of queries, lines of JSON or of plain text."),
@@ -78,8 +79,9 @@ def select(
     }
     options = {"index": index, **{name: value for name, value in given.items() if value is not None}}
     if query is not None and queries is None and out is None:
-        _one(settings, {"query": query, "return_documents": not as_json, **options}, calibration, as_json=as_json)
-    elif query is None and queries is not None and out is not None:
+        asked = {"queries": [query, *also]} if also else {"query": query}
+        _one(settings, {**asked, "return_documents": not as_json, **options}, calibration, as_json=as_json)
+    elif query is None and not also and queries is not None and out is not None:
         _many(settings, queries, out, options, calibration)
     else:
         raise typer.BadParameter("give a query, or --queries and --out")
@@ -105,7 +107,8 @@ def _one(settings: Settings, given: Mapping[str, Any], calibration: str | None, 
     if as_json:
         typer.echo(response.model_dump_json(indent=2))
     else:
-        terminal.print_selection(console, request.query, response.model_dump())
+        asked = [one.query for one in request.queries or ()] or [request.query or ""]
+        terminal.print_selection(console, ", ".join(asked), response.model_dump())
 
 
 def _many(settings: Settings, queries: Path, out: Path, options: Mapping[str, Any], calibration: str | None) -> None:

@@ -7,6 +7,7 @@ from boundarymorph.selection.capacity import Capacity, DocumentCapacity, TokenCa
 from boundarymorph.selection.config import Config, SelectionConfig, TrendConfig
 from boundarymorph.selection.distinct import Distinct
 from boundarymorph.selection.exhaustive import ExhaustiveSession
+from boundarymorph.selection.joint import JointSelection, JointSession
 from boundarymorph.selection.outlook import Outlook, Recall
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.session import SelectionSession
@@ -21,6 +22,8 @@ __all__ = [
     "DocumentCapacity",
     "ExhaustiveSession",
     "Explore",
+    "JointSelection",
+    "JointSession",
     "Observation",
     "Outlook",
     "Pool",

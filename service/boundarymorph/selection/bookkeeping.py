@@ -91,6 +91,12 @@ class Session(ABC):
         self._asked = {choice.document: choice for choice in choices}
         return self.asked
 
+    def ask_for(self, documents: NDArray[np.intp], values: NDArray[np.float64]) -> NDArray[np.intp]:
+        """As `ask`, but the caller names the documents, of those that are `open`, and what it finds each worth."""
+        named = zip(documents.tolist(), values.tolist(), strict=True)
+        self._asked = {document: Choice(document, None, value) for document, value in named}
+        return self.asked
+
     def tell(self, documents: Sequence[int] | NDArray[np.intp], scores: Sequence[float] | NDArray[np.float64]) -> None:
         """Give the scores in [0, 1] of some or all documents of the last `ask`. InvalidInput changes nothing."""
         given = scores_of_asked(documents, scores, self._asked.keys())
@@ -151,13 +157,18 @@ class Session(ABC):
         """Recompute `belief`."""
 
     @property
+    def left(self) -> NDArray[np.intp]:
+        """Positions of what was not given up."""
+        return self._left
+
+    @property
     def _unscored(self) -> NDArray[np.intp]:
         """Positions that may still get a score: not scored, not left unscored, not given up."""
         unscored = self._left[~self.belief.scored[self._left]]
         return unscored[~self._hopeless(unscored)] if self._unanswered else unscored
 
     @property
-    def _open(self) -> NDArray[np.intp]:
+    def open(self) -> NDArray[np.intp]:
         """Positions that may still be asked: the first of each text in `_unscored`."""
         return self._unscored if self.texts is None else first_of_each(self._unscored, self.texts)
 

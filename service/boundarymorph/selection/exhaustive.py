@@ -42,7 +42,7 @@ class ExhaustiveSession(Session):
     selection = ranking
 
     def _choices(self, n: int) -> list[Choice]:
-        return [Choice(document, None, None) for document in self._open[:n].tolist()]
+        return [Choice(document, None, None) for document in self.open[:n].tolist()]
 
     def _observe(self, scores: Mapping[int, float]) -> None:
         self._scores |= scores

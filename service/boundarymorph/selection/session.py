@@ -132,7 +132,7 @@ class SelectionSession(Session):
         """Whether the budget pays for every missing score and every score is wanted. The order of calls then matters
         only if the session is cut short."""
         settles = (self._settle is not None or self._call_cost is not None) and not self.orders
-        return self._order and not settles and self.budget - self.spent >= len(self._open)
+        return self._order and not settles and self.budget - self.spent >= len(self.open)
 
     @property
     def informed(self) -> bool:
@@ -169,7 +169,7 @@ class SelectionSession(Session):
             return 0.0
         if self._doubtful is not None:
             return 1.0 - expected_f1(self._doubtful.mean[self._contested])
-        shares, scores = self._outcomes()
+        shares, scores = self.outcomes()
         left = slice(None) if len(self._left) == len(self.pool) else self._left
         best = self._limited.best(shares[:, left], scores[:, left])
         inside = self._best_of(self._likely)
@@ -186,7 +186,7 @@ class SelectionSession(Session):
             return np.zeros(1)
         if self._doubtful is not None:
             return gains_of_doubt(self._doubtful.mean[self._contested])
-        shares, scores = self._outcomes()
+        shares, scores = self.outcomes()
         return gains_of_a_set(
             shares[:, self._left], scores[:, self._left], self.belief.scored[self._left], self._limited, loss
         )
@@ -264,12 +264,12 @@ class SelectionSession(Session):
     def _ranked(self, chosen: NDArray[np.intp]) -> Selection:
         if self._reading is None:
             return ranked(chosen, self._reported)
-        shares, values = self._outcomes()
+        shares, values = self.outcomes()
         mean = (shares * values).sum(axis=0)
         deviation = np.sqrt((shares * np.square(values - mean)).sum(axis=0))
         return ranked(chosen, Belief(mean, np.where(self.belief.scored, 0.0, deviation), self.belief.scored))
 
-    def _outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """(m, N) probabilities and relevances of each document's outcomes."""
         shares, scores = self._posterior.beliefs.outcomes()
         if self.texts is not None:
@@ -281,7 +281,7 @@ class SelectionSession(Session):
         return self._shared(self._posterior.beliefs.reported(self.belief))
 
     def _choices(self, n: int) -> list[Choice]:
-        unscored = self._open
+        unscored = self.open
         n = min(n, self.budget - self.spent, len(unscored))
         if self.covered:
             best_first = unscored[np.argsort(-self.belief.mean[unscored], kind="stable")][:n].tolist()
@@ -305,7 +305,7 @@ class SelectionSession(Session):
             named = first_of_each(named, self.texts)
         if named.size:
             return [places[document] for document in named.tolist()]
-        open = self._open
+        open = self.open
         return [Choice(int(open[np.argmax(self.belief.mean[open])]), None, None)]
 
     def _look_ahead(self, document: int) -> None:

@@ -43,3 +43,10 @@ class Observer:
         metrics.truncated_pairs.inc(result.truncated)
         if task.budget:
             metrics.budget_used.observe(result.calls / task.budget)
+
+
+class Quiet(Observer):
+    """An observer of a part of a selection, which is counted with the whole."""
+
+    def finished(self, result: SelectionResult, task: SelectionTask, model: str | None) -> None:
+        pass

@@ -77,3 +77,17 @@ def nothing_found(scores: Collection[float]) -> str | None:
         f"the best of {len(scores)} scores is {max(scores):.2g}: either no document is relevant, or the cross-encoder "
         "does not understand this domain"
     )
+
+
+def remarks(deleted: int, scores: Collection[float], ungraded: int, truncated: int) -> list[str]:
+    """Say what was deleted meanwhile, that all scores are low, what got no score, and what was cut."""
+    found = []
+    if deleted:
+        found.append(f"{deleted} documents were deleted from the index meanwhile and left out")
+    if (said := nothing_found(scores)) is not None:
+        found.append(said)
+    if ungraded:
+        found.append(f"{ungraded} documents got no score of the language model, only an expected one")
+    if truncated:
+        found.append(f"{truncated} scored documents were cut to the cross-encoder's maximum length")
+    return found

@@ -77,7 +77,7 @@ class Progress:
 
     calls, cached, reused, bill: as in `SelectionResult`; budget: the task's; outlook: of the current set;
     selected: positions in the pool of the current set; history: the scores of the last round; believed: the belief
-    about all candidates, if the task asks for it.
+    about all candidates, if the task asks for it. asked: for each of the history, of which query, if there are several.
     """
 
     rounds: int
@@ -91,6 +91,17 @@ class Progress:
     history: Sequence[Observation]
     believed: Selection | None
     bill: Bill | None = None
+    asked: Sequence[int] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answered:
+    """Which of Q queries was asked or answered. leading: (k,), for each document of the set, by which query it is in;
+    relevance: (Q, k) to each, NaN where a query did not find the document; asked: for each call of the history."""
+
+    leading: NDArray[np.intp]
+    relevance: NDArray[np.float64]
+    asked: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +115,7 @@ class SelectionResult:
     pairs that were cut to fit the cross-encoder; bill: what a scorer that costs money charged, None for others;
     seconds: by stage, and their total; vectors: the source of the pool's vectors; believed: as in `Progress`;
     places: the candidates' positions on a map, if the task asks for it. calibration: the name of that in use; scores:
-    the scorer's own, by position, if there is one.
+    the scorer's own, by position, where relevance is something else. answered: of a task with several queries.
     """
 
     pool: Pool
@@ -127,3 +138,4 @@ class SelectionResult:
     bill: Bill | None = None
     calibration: str | None = None
     scores: Mapping[int, float] = field(default_factory=dict)
+    answered: Answered | None = None

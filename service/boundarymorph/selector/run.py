@@ -30,7 +30,7 @@ from boundarymorph.selector.documents import Documents, Grouping, texts_of
 from boundarymorph.selector.observer import Observer
 from boundarymorph.selector.pace import Pace
 from boundarymorph.selector.refusal import refusal
-from boundarymorph.selector.remarks import departure, no_call, nothing_found, unfamiliar
+from boundarymorph.selector.remarks import departure, no_call, remarks, unfamiliar
 from boundarymorph.selector.result import INTERRUPTING, Interruption, Progress, SelectionResult, Status
 from boundarymorph.selector.task import SelectionTask
 from boundarymorph.selector.telling import Session, Telling, session_of, telling
@@ -44,16 +44,17 @@ EMPTY = Selection(NOTHING, np.empty(0), np.empty(0), np.empty(0, np.bool_))
 class SelectionRun:
     """A task in progress: call `retrieve`, `recall`, then `score` while there is a batch, and `result`.
 
-    batch: positions in the pool of the documents to score next; none before `recall`. The mathematics runs in threads
-    of the executor.
+    batch: positions in the pool of the documents to score next; none before `recall`. led: whether another chooses
+    batches, by the session. The mathematics runs in threads of the executor.
     """
 
     pool: Pool
     batch: NDArray[np.intp] = NOTHING
-    _vectors: VectorSource = "none"
-    _session: Session | None = None
-    _interruption: Interruption | None = None
-    _ungraded = 0
+    led = False
+    vectors: VectorSource = "none"
+    session: Session | None = None
+    interruption: Interruption | None = None
+    ungraded = 0
     _excluded = NOTHING
 
     def __init__(
@@ -69,14 +70,14 @@ class SelectionRun:
     ) -> None:
         self._task = task
         self._candidates = candidates
-        self._scores = scores
+        self.scores = scores
         self._pace = pace
         self._running = running
         self._observer = observer
         self._in_thread = executor.run
         self._encoder = encoder
-        self._telling = Telling()
-        self._warnings: list[str] = []
+        self.telling = Telling()
+        self.warnings: list[str] = []
 
     async def retrieve(self) -> None:
         """Get the pool or, if that fails, use the order that is known by then. Raises what the retriever does, and
@@ -90,12 +91,12 @@ class SelectionRun:
             ordered = self._candidates.ordered()
             if ordered is None:
                 raise
-            self._interrupt(f"nothing was scored, and the order is {ordered.by}", error)
+            self.interrupt(f"nothing was scored, and the order is {ordered.by}", error)
             self.pool = ordered.pool
-            self._documents = Documents(self.pool, self._candidates, self._in_thread)
+            self.documents = Documents(self.pool, self._candidates, self._in_thread)
         else:
-            self.pool, self._vectors, self._warnings = retrieved.pool, retrieved.vectors, list(retrieved.warnings)
-            self._documents = Documents(self.pool, self._candidates, self._in_thread, retrieved.documents)
+            self.pool, self.vectors, self.warnings = retrieved.pool, retrieved.vectors, list(retrieved.warnings)
+            self.documents = Documents(self.pool, self._candidates, self._in_thread, retrieved.documents)
         if self._task.excluded:
             self._excluded = np.flatnonzero([id in self._task.excluded for id in self.pool.ids])
 
@@ -105,7 +106,7 @@ class SelectionRun:
         If max_tokens or distinct is set, raises what the retriever does, and DeadlineExceeded, when it reads documents'
         lengths or groups.
         """
-        if not len(self.pool) or self._interruption is not None:
+        if not len(self.pool) or self.interruption is not None:
             return
         lengths: NDArray[np.float64] | None = None
         distinct: Distinct | None = None
@@ -123,166 +124,162 @@ class SelectionRun:
             except INTERRUPTING as error:
                 self._warn("scores known from earlier requests were not used", error)
         with self._observer.stage("select"):
-            self._session, self.batch = await self._in_thread(self._begin, lengths, distinct, deleted)
+            self.session, self.batch = await self._in_thread(self._begin, lengths, distinct, deleted)
 
     async def score(self) -> None:
         """Have the batch scored and choose the next one, which is empty after an interruption.
 
         Raises what retriever and scorer do, unless the task accepts an incomplete result.
         """
-        session = self._session
+        session = self.session
         assert session is not None
         try:
             with self._observer.stage("fetch"):
                 async with self._task.deadline.enforced():
-                    await self._read_for(session, self.batch, ahead=True)
+                    await self.read_for(session, self.batch, ahead=True)
             with self._observer.stage("score"):
                 asked, scores = await self._score(session.asked)
         except INTERRUPTING as error:
             self.batch = NOTHING
             scored = session.belief.scored.any()
-            self._interrupt("not all of the budget was spent" if scored else "nothing was scored", error)
+            self.interrupt("not all of the budget was spent" if scored else "nothing was scored", error)
             return
         with self._observer.stage("select"):
             self.batch = await self._in_thread(self._advance, session, asked, scores)
-        if self._scores.failure is not None:
+        if self.scores.failure is not None:
             self.batch = NOTHING
-            self._interrupt("not all of the budget was spent", self._scores.failure)
+            self.interrupt("not all of the budget was spent", self.scores.failure)
 
     async def progress(self) -> Progress:
         """Return the current state."""
-        session = self._session
+        session = self.session
         assert session is not None
         selection, outlook = await self._in_thread(_believed, session, self._task.ranks_all)
         return Progress(
             session.rounds,
-            self._scores.calls,
-            self._scores.cached,
+            self.scores.calls,
+            self.scores.cached,
             self._task.budget,
-            len(self._scores.reused),
+            len(self.scores.reused),
             outlook,
             self.pool,
             selection.documents,
-            self._telling.history([seen for seen in session.history if seen.round == session.rounds]),
+            self.telling.history([seen for seen in session.history if seen.round == session.rounds]),
             await self._of_pool(),
-            self._scores.bill,
+            self.scores.bill,
         )
 
     async def result(self) -> SelectionResult:
         """Return the current selection, with its texts if the task asks for them. Raises as `score` does."""
-        session, scores = self._session, self._scores
+        session, scores = self.session, self.scores
         selection, outlook = EMPTY, Outlook(0.0, {})
         status, stop_reason = Status.COMPLETE, None
-        if self._interruption is not None and session is None:
+        if self.interruption is not None and session is None:
             status, selection = Status.RETRIEVAL_ONLY, await self._as_given()
             outlook = Outlook(float(len(selection.documents) < len(self.pool)), {})  # nothing is known of the scores
         if session is not None:
             selection, outlook = await self._selection(session)
             stop_reason = session.stop_reason
             if isinstance(session, SelectionSession) and (said := departure(self._task, session, len(scores.reused))):
-                self._warnings.append(said)
-            if deletions := session.given_up - len(self._excluded):
-                deleted = f"{deletions} documents were deleted from the index meanwhile and left out"
-                self._warnings.append(deleted)
-            if self._interruption is not None:
+                self.warnings.append(said)
+            if self.interruption is not None:
                 status = Status.PARTIAL if session.belief.scored.any() else Status.RETRIEVAL_ONLY
-            elif self._task.budget and not (session.history or self._ungraded):
-                self._warnings.append(no_call(session.stop_reason, len(scores.reused), len(selection.documents)))
-            if (said := nothing_found(self._telling.scores.values())) is not None:
-                self._warnings.append(said)
-        if self._ungraded:
-            self._warnings.append(
-                f"{self._ungraded} documents got no score of the language model, only an expected one"
-            )
-        if scores.truncated:
-            cut = f"{scores.truncated} scored documents were cut to the cross-encoder's maximum length"
-            self._warnings.append(cut)
-        encoder = self._encoder if self._vectors in ("index", "encoder") else None
-        if (said := unfamiliar(self._task.query, scores.model, encoder)) is not None:
-            self._warnings.append(said)
+            elif self._task.budget and not (session.history or self.ungraded):
+                self.warnings.append(no_call(session.stop_reason, len(scores.reused), len(selection.documents)))
+        deleted = 0 if session is None else session.given_up - len(self._excluded)
+        self.warnings += remarks(deleted, self.telling.scores.values(), self.ungraded, scores.truncated)
+        self.warnings += self.unfamiliar()
         result = SelectionResult(
             self.pool,
             selection,
-            self._telling.history(session.history) if session else (),
+            self.telling.history(session.history) if session else (),
             session.rounds if session else 0,
             status,
-            self._interruption or stop_reason or StopReason.NOTHING_TO_DECIDE,
+            self.interruption or stop_reason or StopReason.NOTHING_TO_DECIDE,
             outlook,
             scores.calls,
             scores.cached,
             len(scores.reused),
-            self._documents.by_id,
+            self.documents.by_id,
             scores.truncated,
             self._observer.seconds(),
-            self._warnings,
-            self._vectors,
+            self.warnings,
+            self.vectors,
             await self._of_pool(),
             await self._in_thread(plane, self.pool) if self._task.explain_pool else None,
             scores.bill,
-            self._telling.name,
-            self._telling.scores_of(self._documents.texts),
+            self.telling.name,
+            self.telling.scores_of(self.documents.texts),
         )
-        self._observer.finished(result, self._task, self._scores.model)
+        self._observer.finished(result, self._task, self.scores.model)
         return result
+
+    def unfamiliar(self) -> list[str]:
+        """Return a warning if the query is in a script that the models do not know."""
+        encoder = self._encoder if self.vectors in ("index", "encoder") else None
+        said = unfamiliar(self._task.query, self.scores.model, encoder)
+        return [] if said is None else [said]
 
     async def _of_pool(self) -> Selection | None:
         """Return the belief about all candidates, if the task asks for it and there is one."""
-        if self._session is None or not self._task.explain_pool:
+        if self.session is None or not self._task.explain_pool:
             return None
-        return await self._in_thread(self._session.ranking)
+        return await self._in_thread(self.session.ranking)
 
     async def _distinct(self, grouping: Grouping) -> Distinct:
         """Read the groups of all candidates."""
-        groups = await self._documents.read_groups(grouping)
-        if grouping.path is not None and not any(map(grouping.value, self._documents.by_id.values())):
-            self._warnings.append(f"no candidate has the field {'.'.join(grouping.path)!r} in its metadata")
+        groups = await self.documents.read_groups(grouping)
+        if grouping.path is not None and not any(map(grouping.value, self.documents.by_id.values())):
+            self.warnings.append(f"no candidate has the field {'.'.join(grouping.path)!r} in its metadata")
         return Distinct(groups, grouping.at_most, grouping.counts_groups)
 
     async def _read_ahead(self) -> NDArray[np.intp]:
         """Read what came with the request, and what was scored for earlier tasks, whose scores of unchanged texts are
         reused. Returns the positions of documents that turned out to be deleted."""
-        hinted = await self._scores.recall() if self._task.reuse else set()
+        hinted = await self.scores.recall() if self._task.reuse else set()
         wanted = np.arange(len(self.pool))
         if not self._candidates.texts_at_hand:  # read only what had one of these texts when it was scored
             wanted = wanted[[id in hinted for id in self.pool.ids]]
-        positions = await self._documents.read(wanted)
-        brought, texts = self._candidates.known_scores().keys(), self._documents.texts.tolist()
+        positions = await self.documents.read(wanted)
+        brought, texts = self._candidates.known_scores().keys(), self.documents.texts.tolist()
         settled = {text for text, id in zip(texts, self.pool.ids, strict=True) if id in brought}
         first = {texts[position]: position for position in reversed(positions.tolist())}
         if hinted:
             unsettled = np.array([position for text, position in first.items() if text not in settled], dtype=np.intp)
-            there = zip(unsettled.tolist(), self._documents.at(unsettled), strict=True)
+            there = zip(unsettled.tolist(), self.documents.at(unsettled), strict=True)
             found = {position: document for position, document in there if document is not None}
-            self._scores.reused = await self._in_thread(self._scores.reusable, found)
-        return self._documents.deleted(positions)
+            self.scores.reused = await self._in_thread(self.scores.reusable, found)
+        return self.documents.deleted(positions)
 
     def _begin(
         self, lengths: NDArray[np.float64] | None, distinct: Distinct | None, deleted: NDArray[np.intp]
     ) -> tuple[Session, NDArray[np.intp]]:
-        task, reused, brought = self._task, self._scores.reused, self._candidates.known_scores()
+        task, reused, brought = self._task, self.scores.reused, self._candidates.known_scores()
         if lengths is not None:
             deleted = np.union1d(deleted, np.flatnonzero(np.isnan(lengths)))
             lengths = np.nan_to_num(lengths, nan=1.0)
-        told = self._telling = telling(task, self.pool, self._vectors, self._scores.model, self._encoder)
-        self._warnings += told.warnings
+        told = self.telling = telling(task, self.pool, self.vectors, self.scores.model, self._encoder)
+        self.warnings += told.warnings
         scores = {**reused, **{place: brought[id] for place, id in enumerate(self.pool.ids) if id in brought}}
         replacing = len(reused.keys() - set(self._excluded.tolist()))
         session = session_of(task, self.pool, told, scores, replacing, lengths, distinct)
-        if self._documents.copies:
-            session.same_texts(self._documents.texts.copy())
+        if self.documents.copies:
+            session.same_texts(self.documents.texts.copy())
         session.give_up(np.union1d(deleted, self._excluded))
         return session, self._ask(session)
 
     def _advance(self, session: Session, asked: NDArray[np.intp], scores: NDArray[np.float64]) -> NDArray[np.intp]:
         there = ~np.isnan(scores)
-        session.tell(asked[there], self._telling.told(asked[there], scores[there]))
-        if self._scores.failure is None:
+        session.tell(asked[there], self.telling.told(asked[there], scores[there]))
+        if self.scores.failure is None:
             session.leave_unscored(asked[~there])
-            self._ungraded += int(np.count_nonzero(~there))
+            self.ungraded += int(np.count_nonzero(~there))
         return self._ask(session)
 
     def _ask(self, session: Session) -> NDArray[np.intp]:
         """Return the next batch: everything if nothing is to be chosen, but no more than is likely scored in time."""
+        if self.led:
+            return NOTHING
         most = self._task.batch_size
         if session.covered:
             most = len(self.pool)
@@ -296,10 +293,10 @@ class SelectionRun:
         deadline = self._task.deadline.of_scores
         return deadline.at - deadline.clock() if self._task.accepts != "complete" else math.inf
 
-    async def _read_for(self, session: Session, positions: NDArray[np.intp], *, ahead: bool = False) -> bool:
+    async def read_for(self, session: Session, positions: NDArray[np.intp], *, ahead: bool = False) -> bool:
         """Read these documents, and have the session give up deleted ones and share the scores of copies. Returns
         whether there were any of either. ahead: a trip also brings those that may well be asked for next."""
-        documents = self._documents
+        documents = self.documents
         before = session.given_up, documents.copies
         likely = partial(session.shortlist, AHEAD) if ahead and isinstance(session, SelectionSession) else None
         copies = ahead or bool(session.belief.scored.any())  # which matter where there are scores to share
@@ -314,17 +311,17 @@ class SelectionRun:
         deadline.remaining()
         if not positions.size:
             return positions, np.empty(0)
-        texts = texts_of(self._documents.at(positions))
+        texts = texts_of(self.documents.at(positions))
         positions = positions[: self._pace.fitting(texts, self._seconds)]
         texts = texts[: len(positions)]
         ids = None if self._candidates.texts_at_hand else [self.pool.ids[position] for position in positions]
-        begin, calls = deadline.clock(), self._scores.calls
+        begin, calls = deadline.clock(), self.scores.calls
         try:
-            scores = await self._scores.score(texts, documents=ids, deadline=deadline.moment)
+            scores = await self.scores.score(texts, documents=ids, deadline=deadline.moment)
         except DeadlineExceeded:
             self._pace.exceeded(texts, deadline.clock() - begin)
             raise
-        if self._scores.calls - calls == len(texts):
+        if self.scores.calls - calls == len(texts):
             self._pace.took(texts, deadline.clock() - begin)
         return positions, scores
 
@@ -339,9 +336,9 @@ class SelectionRun:
             try:
                 with self._observer.stage("fetch"):
                     async with deadline.enforced():
-                        changed = await self._read_for(session, selection.documents)
+                        changed = await self.read_for(session, selection.documents)
             except INTERRUPTING as error:
-                self._interrupt("not all texts could be read", error)
+                self.interrupt("not all texts could be read", error)
                 return selection, outlook
             if not changed:
                 return selection, outlook
@@ -352,7 +349,7 @@ class SelectionRun:
         lengths = None if task.max_tokens is None else await self._candidates.lengths(ids)
         capacity = capacity_of(k=task.k, lengths=lengths, max_tokens=task.max_tokens)
         if task.min_relevance is not None:
-            self._warnings.append("nothing is known of the scores, so 'min_relevance' left nothing out")
+            self.warnings.append("nothing is known of the scores, so 'min_relevance' left nothing out")
         worth = np.arange(len(ids), 0.0, -1.0)  # per token, if capacity is in tokens
         if lengths is not None:
             worth *= lengths
@@ -361,25 +358,25 @@ class SelectionRun:
             fits = capacity.fill(worth)
         else:
             distinct = await self._distinct(task.distinct)
-            groups = self._documents.texts if distinct.groups is None else distinct.groups
+            groups = self.documents.texts if distinct.groups is None else distinct.groups
             fits = distinct.with_others(distinct.limited(capacity, groups).fill(worth), worth, groups)
         documents = np.setdiff1d(np.flatnonzero(fits | task.ranks_all), self._excluded)
         if task.return_documents:
-            await self._documents.read(documents)
+            await self.documents.read(documents)
         unknown = np.full(len(documents), 0.5)
         return Selection(documents, unknown, unknown, np.zeros(len(documents), dtype=np.bool_))
 
-    def _interrupt(self, shortfall: str, error: BoundaryMorphError) -> None:
+    def interrupt(self, shortfall: str, error: BoundaryMorphError) -> None:
         """Record why the result is incomplete. Raises the error, or Overloaded, unless the task accepts that."""
         if self._task.accepts == "complete":
             raise error
         self._refuse(error)
-        self._interruption = self._interruption or Interruption.of(error)
+        self.interruption = self.interruption or Interruption.of(error)
         self._warn(shortfall, error)
 
     def _refuse(self, error: BoundaryMorphError) -> None:
         """Raises Overloaded if nothing was scored for lack of capacity and the task does not accept that."""
-        scored = self._session is not None and self._session.belief.scored.any()
+        scored = self.session is not None and self.session.belief.scored.any()
         if self._task.accepts == "scored" and not scored:
             refused = refusal(error, self._running() - 1, self._observer.seconds()["total"])
             if refused is not None:
@@ -389,7 +386,7 @@ class SelectionRun:
         """Add a warning for the caller, and log what the caller may not read."""
         if error.public != str(error):
             log.warning("%s: %s", shortfall, error)
-        self._warnings.append(f"{shortfall}: {error.public}")
+        self.warnings.append(f"{shortfall}: {error.public}")
 
 
 def _believed(session: Session, rank_all: bool) -> tuple[Selection, Outlook]:

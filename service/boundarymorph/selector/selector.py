@@ -10,7 +10,8 @@ from boundarymorph.caching.scores import ScoreCache
 from boundarymorph.inference.executors import BoundedExecutor
 from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.scoring.scorer import Scorer
-from boundarymorph.selector.observer import Observer
+from boundarymorph.selector.joint import JointRun
+from boundarymorph.selector.observer import Observer, Quiet
 from boundarymorph.selector.pace import Pace
 from boundarymorph.selector.result import Progress, SelectionResult
 from boundarymorph.selector.run import SelectionRun
@@ -63,17 +64,12 @@ class Selector:
     ) -> AsyncGenerator[Progress | SelectionResult, None]:
         """As `select`, but yield the progress before each round, and finally the result."""
         observer = Observer(watch or Stopwatch(self._clock))
-        candidates = task.candidates(self.retriever)
-        run = SelectionRun(
-            task,
-            candidates,
-            self._known.of_task(task.query, task.caller, task.tenant, task.instruction),
-            self._pace,
-            lambda: self._running,
-            observer,
-            self._executor,
-            self._encoder(),
-        )
+        run: SelectionRun | JointRun
+        if task.queries:
+            parts = [self._run(part, Quiet(Stopwatch(self._clock))) for part in task.parts()]
+            run = JointRun(task, parts, observer, self._executor)
+        else:
+            run = self._run(task, observer)
         self._running += 1
         try:
             await run.retrieve()
@@ -86,6 +82,18 @@ class Selector:
         finally:
             self._running -= 1
         yield result
+
+    def _run(self, task: SelectionTask, observer: Observer) -> SelectionRun:
+        return SelectionRun(
+            task,
+            task.candidates(self.retriever),
+            self._known.of_task(task.query, task.caller, task.tenant, task.instruction),
+            self._pace,
+            lambda: self._running,
+            observer,
+            self._executor,
+            self._encoder(),
+        )
 
     async def close(self) -> None:
         """Wait for the threads, and for pending writes to the cache."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from boundarymorph.calibration.calibration import Calibration
@@ -15,6 +15,15 @@ from boundarymorph.selector.documents import Grouping
 
 Goal = Literal["set", "order", "ranking", "scores"]
 Accepted = Literal["complete", "scored", "anything"]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedQuery:
+    """One of several queries, with its candidates. weight: above 0 and up to 1."""
+
+    query: str
+    weight: float
+    candidates: Callable[[Retriever], Candidates]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +44,7 @@ class SelectionTask:
     whether the result has their texts. explain_pool: whether progress and result contain the belief about all
     candidates. calibration: makes relevance a probability. instruction: for the scorer, if it takes one.
     excluded: ids of candidates that are not selected and not scored; what is known of their scores is evidence, and
-    replaces no call.
+    replaces no call. queries: instead of the query and its candidates, for one set of what answers any of them.
     """
 
     query: str
@@ -63,6 +72,12 @@ class SelectionTask:
     calibration: Calibration | None = None
     instruction: str | None = None
     excluded: frozenset[str] = frozenset()
+    queries: Sequence[WeightedQuery] = ()
+
+    def parts(self) -> list[SelectionTask]:
+        """A task for each of the queries, with the whole budget."""
+        common = {"queries": (), "goal": "order", "return_documents": False}
+        return [replace(self, query=of.query, candidates=of.candidates, **common) for of in self.queries]  # type: ignore[arg-type]
 
     @property
     def ranks_all(self) -> bool:

@@ -18,6 +18,7 @@ class Limits(BaseModel, extra="forbid"):
     head_bytes: int = Field(2**16, ge=1024, description="request line and headers")
     line_bytes: int = Field(4 * 2**20, ge=1024, description="one line of an NDJSON upload")
     query_characters: int = Field(10_000, ge=1)
+    queries: int = Field(10, ge=1, description="of one selection; each is a search and a session of its own")
     text_characters: int = Field(1_000_000, ge=1, description="title and text of one document of a pool")
     pool: int = Field(20_000, ge=1, description="N: candidates, given or taken from an index")
     features: int = Field(16, ge=0, description="named signals that come with a pool")

@@ -57,6 +57,7 @@ from boundarymorph_client.models import (
     UploadProblem,
     UploadReport,
     Usage,
+    WeightedQuery,
 )
 from boundarymorph_client.version import __version__
 
@@ -115,5 +116,6 @@ __all__ = [
     "UploadedDocument",
     "UpstreamFailed",
     "Usage",
+    "WeightedQuery",
     "__version__",
 ]

@@ -18,6 +18,7 @@ from boundarymorph_client.models import (
     DocumentPage,
     IndexDescription,
     IndexStatistics,
+    Query,
     Ready,
     Round,
     Selection,
@@ -55,11 +56,14 @@ class AsyncClient:
         self._own = http is None
         self._http = httpx.AsyncClient() if http is None else http
 
-    async def select(self, query: str, **options: Unpack[SelectOptions]) -> Selection:
-        """The best documents of an `index` or a `pool`. See SelectOptions."""
+    async def select(self, query: Query, **options: Unpack[SelectOptions]) -> Selection:
+        """The best documents of an `index` or a `pool`. See SelectOptions.
+
+        A sequence of queries has one budget and one set, of what answers any of them best.
+        """
         return await self._result(calls.select(query, options))
 
-    async def stream(self, query: str, **options: Unpack[SelectOptions]) -> AsyncGenerator[Round | Selection, None]:
+    async def stream(self, query: Query, **options: Unpack[SelectOptions]) -> AsyncGenerator[Round | Selection, None]:
         """As `select`, but a Round before each round, and the Selection last. Closing it ends the service's work:
         where the loop may be left early, use `contextlib.aclosing`."""
         response = await self._answer(calls.select(query, options, accept=calls.EVENTS), stream=True)

@@ -8,7 +8,7 @@ import math
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from boundarymorph_client.models import Array, SelectOptions, UploadedDocument, Vector
+from boundarymorph_client.models import Array, Query, SelectOptions, UploadedDocument, Vector
 
 Uploaded = UploadedDocument | Mapping[str, object]
 PIECE_BYTES = 2**16
@@ -19,9 +19,10 @@ def encoded(body: Mapping[str, Any]) -> bytes:
     return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain).encode()
 
 
-def selection(query: str, options: SelectOptions) -> dict[str, Any]:
+def selection(query: Query, options: SelectOptions) -> dict[str, Any]:
     """The body of POST /select. Raises ValueError if there are not as many embeddings as documents."""
-    body: dict[str, Any] = {"query": query} | {name: given for name, given in options.items() if given is not None}
+    asked = {"query": query} if isinstance(query, str) else {"queries": list(query)}
+    body: dict[str, Any] = asked | {name: given for name, given in options.items() if given is not None}
     if "query_embedding" in body:
         body["query_embedding"] = _vector(body["query_embedding"])
     if "pool" in body:

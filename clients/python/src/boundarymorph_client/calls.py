@@ -18,6 +18,7 @@ from boundarymorph_client.models import (
     IndexDescription,
     IndexList,
     IndexStatistics,
+    Query,
     Ready,
     Selection,
     SelectOptions,
@@ -57,7 +58,7 @@ class Call(Generic[Result]):
         return response.is_success or response.status_code in self.accepted
 
 
-def select(query: str, options: SelectOptions, *, accept: str = "application/json") -> Call[Selection]:
+def select(query: Query, options: SelectOptions, *, accept: str = "application/json") -> Call[Selection]:
     body = bodies.selection(query, options)
     milliseconds = body.pop("deadline_ms", None)
     return Call(

@@ -18,6 +18,7 @@ from boundarymorph_client.models import (
     DocumentPage,
     IndexDescription,
     IndexStatistics,
+    Query,
     Ready,
     Round,
     Selection,
@@ -55,11 +56,14 @@ class Client:
         self._own = http is None
         self._http = httpx.Client() if http is None else http
 
-    def select(self, query: str, **options: Unpack[SelectOptions]) -> Selection:
-        """The best documents of an `index` or a `pool`. See SelectOptions."""
+    def select(self, query: Query, **options: Unpack[SelectOptions]) -> Selection:
+        """The best documents of an `index` or a `pool`. See SelectOptions.
+
+        A sequence of queries has one budget and one set, of what answers any of them best.
+        """
         return self._result(calls.select(query, options))
 
-    def stream(self, query: str, **options: Unpack[SelectOptions]) -> Generator[Round | Selection, None, None]:
+    def stream(self, query: Query, **options: Unpack[SelectOptions]) -> Generator[Round | Selection, None, None]:
         """As `select`, but a Round before each round, and the Selection last. Closing it ends the service's work."""
         response = self._answer(calls.select(query, options, accept=calls.EVENTS), stream=True)
         events = Events(response)

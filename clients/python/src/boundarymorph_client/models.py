@@ -35,6 +35,16 @@ class PoolDocument(TypedDict, total=False):
     metadata: Mapping[str, Any]
 
 
+class WeightedQuery(TypedDict, total=False):
+    """One of several queries; relevance to it counts times its weight, above 0 and up to 1, which is the default."""
+
+    query: Required[str]
+    weight: float
+
+
+Query: TypeAlias = str | Sequence[str | WeightedQuery]
+
+
 class UploadedDocument(TypedDict, total=False):
     """A document for an index."""
 
@@ -131,6 +141,8 @@ class SelectedDocument(Answer):
     cross_encoder_score: float | None
     retrieval_rank: int
     retrieval_score: float
+    query: int | None = None
+    relevances: list[float | None] | None = None
     group: Any = None
     text: str | None = None
     title: str | None = None
@@ -171,6 +183,7 @@ class ExplainedCall(Answer):
     """Which document was asked and why, and what it scored."""
 
     id: str
+    query: int | None = None
     retrieval_rank: int
     rival: str | None
     gap: float | None

@@ -1,0 +1,245 @@
+"""A selection for several queries in progress: a run of each, and the session that shares the calls among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.inference.executors import BoundedExecutor
+from boundarymorph.remote.together import together
+from boundarymorph.retrieval.fusion import fuse
+from boundarymorph.scoring.bill import Bill
+from boundarymorph.selection import (
+    JointSelection,
+    JointSession,
+    Observation,
+    Outlook,
+    Pool,
+    SelectionSession,
+    StopReason,
+)
+from boundarymorph.selection.rounds import growing
+from boundarymorph.selector.observer import Observer
+from boundarymorph.selector.remarks import no_call, remarks
+from boundarymorph.selector.result import INTERRUPTING, Answered, Interruption, Progress, SelectionResult, Status
+from boundarymorph.selector.run import EMPTY, NOTHING, SelectionRun
+from boundarymorph.selector.task import SelectionTask
+
+
+class JointRun:
+    """A task of several queries in progress, to be called as a `SelectionRun` is. Its pool has the candidates of all,
+    by reciprocal rank, without vectors."""
+
+    pool: Pool
+    batch: NDArray[np.intp] = NOTHING
+
+    def __init__(
+        self, task: SelectionTask, runs: Sequence[SelectionRun], observer: Observer, executor: BoundedExecutor
+    ) -> None:
+        """runs: of `task.parts()`."""
+        self._task, self._runs, self._observer = task, runs, observer
+        self._in_thread = executor.run
+        self._joint: JointSession | None = None
+        self._history: list[Observation] = []
+        self._asked: list[int] = []
+        self._rounds = 0
+        for run in runs:
+            run.led = True
+
+    async def retrieve(self) -> None:
+        """Get the pools. Raises as `SelectionRun.retrieve` does."""
+        with self._observer.stage("retrieve"):
+            await together([run.retrieve() for run in self._runs])
+            found = fuse([run.pool.ids for run in self._runs])
+            self.pool = Pool.listed(found.ids, found.scores) if found.ids else self._runs[0].pool
+
+    async def recall(self) -> None:
+        """Reuse scores of earlier tasks, and choose the first batch. Raises as `SelectionRun.recall` does."""
+        with self._observer.stage("fetch"):
+            await together([run.recall() for run in self._runs])
+        sessions = [run.session for run in self._runs if isinstance(run.session, SelectionSession)]
+        if len(sessions) < len(self._runs):  # without candidates, or only in an order
+            return
+        budget, k = self._task.budget, self._task.k
+        assert k is not None
+        known = sum(budget - session.budget for session in sessions)
+        weights = [query.weight for query in self._task.queries]
+        order = self._task.goal == "order"
+        self._joint = JointSession(
+            sessions, self.pool.ids, budget=max(0, budget - known), k=k, weights=weights, order=order
+        )
+        with self._observer.stage("select"):
+            await self._in_thread(self._ask, self._joint)
+
+    async def score(self) -> None:
+        """Have the batches scored side by side and choose the next ones. Raises as `SelectionRun.score` does."""
+        joint = self._joint
+        assert joint is not None
+        with self._observer.stage("score"):
+            await together([run.score() for run in self._runs if run.batch.size])
+        self._rounds += 1
+        for number, (session, places) in enumerate(zip(joint.sessions, joint.places, strict=True)):
+            told = self._runs[number].telling.history(session.history[self._asked.count(number) :])
+            self._asked += [number] * len(told)
+            for one in told:
+                rival = None if one.rival is None else int(places[one.rival])
+                seen = replace(one, document=int(places[one.document]), rival=rival, round=self._rounds)
+                self._history.append(seen)
+        with self._observer.stage("select"):
+            await self._in_thread(self._ask, joint)
+
+    async def progress(self) -> Progress:
+        """Return the current state."""
+        assert self._joint is not None
+        chosen, outlook = await self._in_thread(_believed, self._joint)
+        last = [seen for seen in self._history if seen.round == self._rounds]
+        return Progress(
+            self._rounds,
+            sum(run.scores.calls for run in self._runs),
+            sum(run.scores.cached for run in self._runs),
+            self._task.budget,
+            sum(len(run.scores.reused) for run in self._runs),
+            outlook,
+            self.pool,
+            chosen.selection.documents,
+            last,
+            None,
+            self._bill,
+            self._asked[len(self._asked) - len(last) :],
+        )
+
+    async def result(self) -> SelectionResult:
+        """Return the current selection, with its texts if the task asks for them. Raises as `score` does."""
+        runs, joint = self._runs, self._joint
+        none = np.full((len(runs), 0), np.nan)
+        chosen, outlook = JointSelection(EMPTY, NOTHING, none), Outlook(0.0, {})
+        if joint is not None:
+            chosen, outlook = await self._selection(joint)
+        elif self._interruption is not None:
+            chosen, outlook = await self._as_fused(), Outlook(1.0, {})
+        status = Status.COMPLETE
+        if self._interruption is not None:
+            scored = joint is not None and any(session.belief.scored.any() for session in joint.sessions)
+            status = Status.PARTIAL if scored else Status.RETRIEVAL_ONLY
+        stop_reason = None if joint is None else joint.stop_reason
+        reused = sum(len(run.scores.reused) for run in runs)
+        scores = [score for run in runs for score in run.telling.scores.values()]
+        truncated = sum(run.scores.truncated for run in runs)
+        warnings = [said for run in runs for said in run.warnings]
+        warnings += remarks(self._deleted, scores, sum(run.ungraded for run in runs), truncated)
+        if self._interruption is None and self._task.budget and not self._history:
+            warnings.append(no_call(stop_reason, reused, len(chosen.selection.documents)))
+        warnings += [said for run in runs for said in run.unfamiliar()]
+        result = SelectionResult(
+            self.pool,
+            chosen.selection,
+            self._history,
+            self._rounds,
+            status,
+            self._interruption or stop_reason or StopReason.NOTHING_TO_DECIDE,
+            outlook,
+            sum(run.scores.calls for run in runs),
+            sum(run.scores.cached for run in runs),
+            reused,
+            {id: document for run in runs for id, document in run.documents.by_id.items()},
+            truncated,
+            self._observer.seconds(),
+            list(dict.fromkeys(warnings)),
+            runs[0].vectors,
+            None,
+            None,
+            self._bill,
+            runs[0].telling.name,
+            self._scores_of(chosen),
+            Answered(chosen.leading, chosen.relevance, self._asked),
+        )
+        self._observer.finished(result, self._task, runs[0].scores.model)
+        return result
+
+    def _ask(self, joint: JointSession) -> None:
+        """Give each run its batch: none once one of them was interrupted."""
+        left = joint.budget - joint.spent
+        most = self._task.batch_size
+        if left >= sum(len(session.open) for session in joint.sessions):
+            most = max(1, left)
+        elif self._task.growing:
+            known = sum(session.known for session in joint.sessions)
+            most = min(most, max(1, growing(known, left, joint.budget)))
+        asked = [NOTHING] * len(self._runs) if self._interruption else joint.ask(most)
+        for run, documents in zip(self._runs, asked, strict=True):
+            run.batch = documents
+        self.batch = np.concatenate(asked)
+
+    async def _selection(self, joint: JointSession) -> tuple[JointSelection, Outlook]:
+        """Return the selection and its outlook. Documents that turn out to be deleted make room for others."""
+        while True:
+            with self._observer.stage("select"):
+                chosen, outlook = await self._in_thread(_believed, joint)
+            changed = False
+            for number, run in enumerate(self._runs if self._task.return_documents else ()):
+                ids = [self.pool.ids[place] for place in chosen.selection.documents[chosen.leading == number]]
+                wanted = np.flatnonzero(np.isin(run.pool.ids, ids))
+                assert run.session is not None
+                try:
+                    with self._observer.stage("fetch"):
+                        async with self._task.deadline.of_texts.enforced():
+                            changed |= await run.read_for(run.session, wanted)
+                except INTERRUPTING as error:
+                    run.interrupt("not all texts could be read", error)
+                    return chosen, outlook
+            if not changed:
+                return chosen, outlook
+
+    async def _as_fused(self) -> JointSelection:
+        """Return the first documents of the fused order, of which nothing is known."""
+        wanted = [place for place, id in enumerate(self.pool.ids) if id not in self._task.excluded]
+        documents = np.array(wanted, dtype=np.intp)[: self._task.k]
+        if self._task.return_documents:
+            ids = [self.pool.ids[place] for place in documents]
+            first = self._runs[0]
+            await first.documents.read(np.flatnonzero(np.isin(first.pool.ids, ids)))
+        unknown = np.full(len(documents), 0.5)
+        selection = replace(EMPTY, documents=documents, relevance=unknown, std=unknown, scored=unknown < 0)
+        relevance = np.full((len(self._runs), len(documents)), np.nan)
+        return JointSelection(selection, np.zeros(len(documents), dtype=np.intp), relevance)
+
+    def _scores_of(self, chosen: JointSelection) -> dict[int, float]:
+        """The scorer's own scores of the set's scored documents, by the queries by which they are in it."""
+        found = {}
+        own = [run.telling.scores_of(run.documents.texts) for run in self._runs]
+        selected = zip(
+            chosen.selection.documents.tolist(), chosen.leading.tolist(), chosen.selection.scored, strict=True
+        )
+        for column, (place, number, scored) in enumerate(selected):
+            if scored:
+                position = self._runs[number].pool.ids.index(self.pool.ids[place])
+                found[place] = own[number].get(position, float(chosen.relevance[number, column]))
+        return found
+
+    @property
+    def _interruption(self) -> Interruption | None:
+        return next((run.interruption for run in self._runs if run.interruption is not None), None)
+
+    @property
+    def _deleted(self) -> int:
+        given_up = [
+            set(run.pool.ids) - {run.pool.ids[p] for p in run.session.left} for run in self._runs if run.session
+        ]
+        return len(set().union(*given_up) - self._task.excluded)
+
+    @property
+    def _bill(self) -> Bill | None:
+        bills = [run.scores.bill for run in self._runs if run.scores.bill is not None]
+        if not bills:
+            return None
+        whole = Bill(self._task.caller)
+        for bill in bills:
+            whole.usage, whole.spent = whole.usage.plus(bill.usage), whole.spent.plus(bill.spent)
+        return whole
+
+
+def _believed(joint: JointSession) -> tuple[JointSelection, Outlook]:
+    return joint.selection(), joint.outlook()

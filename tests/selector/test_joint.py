@@ -1,0 +1,126 @@
+"""Several queries with one budget: what is deleted meanwhile, failures, deadlines, and money."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.errors import (
+    BoundaryMorphError,
+    DeadlineExceeded,
+    Overloaded,
+    RetrieverUnavailable,
+    ScorerUnavailable,
+)
+from boundarymorph.inference.deadline import Deadline
+from boundarymorph.retrieval.candidates import GivenCandidates, IndexedCandidates
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.retriever import Search
+from boundarymorph.selector.result import Progress, SelectionResult
+from boundarymorph.selector.selector import Selector
+from boundarymorph.selector.task import SelectionTask, WeightedQuery
+from tests.clocks import Clock
+from tests.retrieval.fakes import vector_of
+from tests.scoring.fakes import SeededScorer
+from tests.selector.fakes import IDS, FakeRetriever, SlowScorer, Trouble, task
+
+QUERIES = ("one", "two", "three")
+
+
+def joint(budget: int = 20, k: int = 4, **more: object) -> SelectionTask:
+    """Of three queries; the third finds only half of the documents."""
+    queries = [
+        WeightedQuery(query, 1.0, partial(IndexedCandidates, index="index", search=Search(query, depth)))
+        for query, depth in zip(QUERIES, (30, 30, 15), strict=True)
+    ]
+    return replace(task(budget, k, batch_size=4), **{"queries": queries, **more})  # type: ignore[arg-type]
+
+
+def chosen(result: SelectionResult) -> set[str]:
+    return {result.pool.ids[position] for position in result.selection.documents}
+
+
+async def test_a_query_knows_only_its_candidates(selector_of: Callable[..., Selector]) -> None:
+    result = await selector_of(FakeRetriever(), SeededScorer()).select(joint(0, 30))
+    assert result.answered is not None
+    unknown = np.isnan(result.answered.relevance)
+    assert not unknown[:2].any()
+    missing = [result.pool.ids[place] for place in result.selection.documents[unknown[2]]]
+    assert sorted(missing) == sorted(IDS[15:])
+    assert not (result.answered.leading[unknown[2]] == 2).any()
+
+
+async def test_what_is_deleted_costs_nothing_and_makes_room(selector_of: Callable[..., Selector]) -> None:
+    retriever, scorer = FakeRetriever(), SeededScorer()
+    selector = selector_of(retriever, scorer)
+    plain = await selector.select(joint())
+    retriever.gone |= chosen(plain)
+    result = await selector.select(joint(return_documents=True))
+    assert not chosen(result) & retriever.gone and len(chosen(result)) == 4
+    assert chosen(result) <= set(result.documents)
+    assert len(result.history) == 20
+    assert any("deleted" in warning for warning in result.warnings)
+
+
+@pytest.mark.parametrize("error", [ScorerUnavailable("gone"), Overloaded("busy"), DeadlineExceeded("late")])
+@pytest.mark.parametrize("first", [0, 4])
+async def test_a_scorer_that_fails(error: BoundaryMorphError, first: int, selector_of: Callable[..., Selector]) -> None:
+    result = await selector_of(FakeRetriever(), Trouble(error, first)).select(joint())
+    assert result.status == ("partial" if first else "retrieval_only")
+    assert bool(result.history) == bool(first)
+    assert len(chosen(result)) == 4
+    assert any(error.public in warning for warning in result.warnings)
+    with pytest.raises(type(error)):
+        await selector_of(FakeRetriever(), Trouble(error, first)).select(joint(accepts="complete"))
+
+
+async def test_the_deadline(selector_of: Callable[..., Selector]) -> None:
+    clock = Clock()
+    selector = selector_of(FakeRetriever(clock), SlowScorer(clock), clock=clock)
+    result = await selector.select(joint(60, deadline=Deadline(clock.now + 25.0, clock=clock)))
+    assert (result.status, result.stop_reason) == ("partial", "deadline")
+    assert 0 < len(result.history) < 60 and len(chosen(result)) == 4
+
+
+async def test_no_vectors_and_yet_an_order(selector_of: Callable[..., Selector]) -> None:
+    class Away(FakeRetriever):
+        async def embed_query(self, query: str) -> NDArray[np.float32]:
+            raise RetrieverUnavailable("away")
+
+    documents = [Document(id, id) for id in IDS]
+    vectors = np.array([vector_of(id) for id in IDS])
+    pools = [
+        partial(GivenCandidates, query=query, given=documents, embeddings=vectors, ranked=True) for query in QUERIES
+    ]
+    queries = [WeightedQuery(query, 1.0, pool) for query, pool in zip(QUERIES, pools, strict=True)]
+    wanted = joint(queries=queries, excluded=frozenset({"d1"}), return_documents=True)
+    result = await selector_of(Away(), SeededScorer()).select(wanted)
+    assert (result.status, result.calls) == ("retrieval_only", 0)
+    assert [result.pool.ids[place] for place in result.selection.documents] == ["d0", "d2", "d3", "d4"]
+    assert chosen(result) <= set(result.documents)
+
+
+async def test_the_same_again_makes_no_call_and_a_larger_budget_the_difference(
+    selector_of: Callable[..., Selector],
+) -> None:
+    selector = selector_of(FakeRetriever(), SeededScorer(), MemoryScoreCache(1_000_000))
+    first = await selector.select(joint(12))
+    again = await selector.select(joint(12))
+    assert (first.calls, again.calls, again.reused) == (12, 0, 12)
+    assert chosen(again) == chosen(first)
+    more = await selector.select(joint(20))
+    assert (more.calls, more.reused) == (8, 12)
+
+
+async def test_progress_grows_to_the_result(selector_of: Callable[..., Selector]) -> None:
+    selector = selector_of(FakeRetriever(), SeededScorer())
+    *steps, result = [step async for step in selector.steps(joint())]
+    assert isinstance(result, SelectionResult)
+    seen = [step for step in steps if isinstance(step, Progress)]
+    assert [step.rounds for step in seen] == list(range(result.rounds))
+    assert [call for step in seen for call in step.history] == list(result.history)[: seen[-1].calls]
+    assert seen[-1].calls < result.calls == 20
