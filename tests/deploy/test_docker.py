@@ -40,17 +40,22 @@ def compose(file: str) -> dict[str, Any]:
     return parsed
 
 
+def stores() -> set[str]:
+    """Clients of stores that are small enough for the images."""
+    return extra("milvus") | extra("pgvector") | extra("qdrant")
+
+
 class TestRequirements:
     def test_all_of_the_service_is_installed_somewhere(self) -> None:
         core = listed("common.txt") - extra("otel") - extra("mcp")
         embedded = listed("embedded.txt") | {WEIGHTS}
-        assert core | embedded | (listed("retriever-cpu.txt") - extra("milvus")) == names(PROJECT["dependencies"])
+        assert core | embedded | (listed("retriever-cpu.txt") - stores()) == names(PROJECT["dependencies"])
         assert not core & embedded
 
     def test_each_extra_is_where_it_is_used(self) -> None:
         assert extra("otel") | extra("mcp") <= listed("common.txt")
-        assert listed("retriever-cpu.txt") == extra("milvus") | {"faiss-cpu"}
-        assert listed("retriever-gpu.txt") == extra("milvus") | extra("gpu") | extra("torch")
+        assert listed("retriever-cpu.txt") == stores() | {"faiss-cpu"}
+        assert listed("retriever-gpu.txt") == stores() | extra("gpu") | extra("torch")
         assert listed("scorer.txt") == extra("torch")
 
     def test_versions_are_those_that_are_tested(self) -> None:

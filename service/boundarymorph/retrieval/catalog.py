@@ -204,6 +204,8 @@ class Catalog(Protocol):
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
     ) -> Index:
         """Do the same as `ensure`, and return the index."""
+        self.ensure(name, encoder=encoder, dimension=dimension, kind=kind, lexical=lexical)
+        return self.get(name)
 
     def get(self, name: str) -> Index:
         """Return the index of this name. Raises InvalidIndexName or UnknownIndex."""

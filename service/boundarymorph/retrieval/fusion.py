@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import DuplicateIds, InvalidInput
+from boundarymorph.retrieval.vectors import exact_scores
+from boundarymorph.selection.pool import Pool
 
 RANK_CONSTANT = 60.0
 
@@ -50,3 +52,18 @@ def fuse(rankings: Sequence[Sequence[str]], *, rank_constant: float = RANK_CONST
     order = np.argsort(-scores, kind="stable")
     ids = list(rows)
     return Ranked([ids[row] for row in order], scores[order])
+
+
+def fused(
+    near: Pool, best: Sequence[str], depth: int, vectors: Callable[[list[str]], Mapping[str, NDArray[np.floating]]]
+) -> Pool:
+    """Return a pool of the nearest and the best by words, fused by reciprocal rank; the similarity becomes a feature.
+
+    vectors: returns the (d,) unit vectors of ids that are not among the nearest.
+    """
+    ranked = fuse([near.ids[:depth], best[:depth]])
+    ids, scores = ranked.ids[:depth], ranked.scores[:depth]
+    rows: dict[str, NDArray[np.floating]] = dict(zip(near.ids, near.embeddings, strict=True))
+    rows |= vectors([id for id in ids if id not in rows])
+    matrix = np.array([rows[id] for id in ids], dtype=np.float32)
+    return Pool(ids, matrix, near.query, scores, {"similarity": exact_scores(matrix, near.query)})

@@ -16,7 +16,7 @@ from boundarymorph.errors import EmptyIndex
 from boundarymorph.retrieval.catalog import IndexConfiguration, StructureInfo
 from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.fusion import fuse
+from boundarymorph.retrieval.fusion import fused
 from boundarymorph.retrieval.local import backups
 from boundarymorph.retrieval.local.backups import BackupInfo
 from boundarymorph.retrieval.local.flat import FlatIndex
@@ -26,7 +26,6 @@ from boundarymorph.retrieval.local.training import Trainer, TrainingPolicy, trai
 from boundarymorph.retrieval.local.vector_index import Neighbours, VectorIndex, VectorView
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.storage import storage_errors
-from boundarymorph.retrieval.vectors import exact_scores
 from boundarymorph.selection.pool import Pool, unit_rows
 
 WORDS_WITHOUT_STEMS = (
@@ -115,7 +114,8 @@ class LocalIndex:
                 return Retrieved(pool, (*self._warnings, *found.warnings))
             sequences, said = found.sequences, list(found.warnings)
             if search.hybrid:
-                pool = self.fused(search.query, pool, search.depth, search.condition)
+                best = self._store.best_by_words(search.query, search.depth, search.condition)
+                pool = fused(pool, best.ids, search.depth, self._store.embeddings)
                 sequences = self._store.sequences(pool.ids)
             if self._store.has_words():
                 bm25 = self.bm25(search.query, sequences)
@@ -170,19 +170,6 @@ class LocalIndex:
     def terms(self, query: str, sequences: NDArray[np.int64]) -> NDArray[np.bool_] | None:
         """Return (w, n) which words of the query the documents have; see `DocumentStore.terms`."""
         return self._store.terms(query, sequences)
-
-    def fused(self, query: str, near: Pool, depth: int, filter: Filter | None) -> Pool:
-        """Fuse the nearest documents with the best by words by reciprocal rank; the similarity becomes a feature.
-
-        Raises InvalidInput if the index has no words.
-        """
-        by_words = self._store.best_by_words(query, depth, filter)
-        ranked = fuse([near.ids, by_words.ids])
-        ids, scores = ranked.ids[:depth], ranked.scores[:depth]
-        rows: dict[str, NDArray[np.floating]] = dict(zip(near.ids, near.embeddings, strict=True))
-        rows |= self._store.embeddings([id for id in ids if id not in rows])
-        vectors = np.array([rows[id] for id in ids], dtype=np.float32)
-        return Pool(ids, vectors, near.query, scores, {"similarity": exact_scores(vectors, near.query)})
 
     def digests(self, ids: Sequence[str]) -> dict[str, bytes]:
         """See `Index.digests`."""

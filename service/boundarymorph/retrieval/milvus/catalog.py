@@ -20,6 +20,7 @@ from boundarymorph.errors import (
 )
 from boundarymorph.retrieval.catalog import (
     NAME,
+    Catalog,
     Index,
     IndexConfiguration,
     IndexInfo,
@@ -50,7 +51,7 @@ _ESCAPED = {"_": "__", ".": "_d", "-": "_h"}
 _PLAIN = {escaped: plain for plain, escaped in _ESCAPED.items()}
 
 
-class MilvusCatalog:
+class MilvusCatalog(Catalog):
     """A `Catalog` of the collections whose names begin with `prefix`.
 
     The configuration of an index is stored in its collection, so any number of processes may share a Milvus. Also
@@ -106,13 +107,6 @@ class MilvusCatalog:
         check_same(name, info, encoder=encoder, dimension=dimension, kind=kind)
         self._index(collection, info.kind)
         return info.created == ours  # Milvus reports success to two processes that create the same collection
-
-    def create(
-        self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
-    ) -> Index:
-        """See `Catalog.create`."""
-        self.ensure(name, encoder=encoder, dimension=dimension, kind=kind, lexical=lexical)
-        return self.get(name)
 
     def get(self, name: str) -> Index:
         """See `Catalog.get`. An index deleted elsewhere a moment ago may still be returned; its calls then fail."""

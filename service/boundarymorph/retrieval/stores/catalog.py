@@ -26,7 +26,7 @@ from boundarymorph.retrieval.stores.table import Store
 from boundarymorph.settings import Attached
 
 
-class AttachedCatalog:
+class AttachedCatalog(Catalog):
     """A `Catalog` of tables that exist in a store: those described, or else those whose columns can be guessed.
 
     Tables are neither created nor deleted here. Also raises RetrieverUnavailable and RetrieverFailed.
@@ -65,12 +65,6 @@ class AttachedCatalog:
     ) -> bool:
         check_same(name, self.get(name).info, encoder=encoder, dimension=dimension, kind=kind)
         return False
-
-    def create(
-        self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
-    ) -> Index:
-        self.ensure(name, encoder=encoder, dimension=dimension, kind=kind, lexical=lexical)
-        return self.get(name)
 
     def get(self, name: str) -> StoreIndex:
         with self._lock:
@@ -119,7 +113,7 @@ class AttachedCatalog:
         return guessed
 
 
-class Catalogs:
+class Catalogs(Catalog):
     """A `Catalog` over one for new indexes and those of stores. An index is `STORE/NAME`, or found by its name: first
     among the described, then in the base, then among the guessed."""
 
@@ -143,12 +137,6 @@ class Catalogs:
     ) -> bool:
         catalog, inner = self._of(name)
         return catalog.ensure(inner, encoder=encoder, dimension=dimension, kind=kind, lexical=lexical)
-
-    def create(
-        self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
-    ) -> Index:
-        catalog, inner = self._of(name)
-        return catalog.create(inner, encoder=encoder, dimension=dimension, kind=kind, lexical=lexical)
 
     def get(self, name: str) -> Index:
         catalog, inner = self._of(name)

@@ -15,7 +15,7 @@ from boundarymorph.errors import EmptyIndex, InvalidInput, RetrieverFailed
 from boundarymorph.retrieval.catalog import IndexConfiguration
 from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.fusion import fuse
+from boundarymorph.retrieval.fusion import fused
 from boundarymorph.retrieval.halves import unit_from_halves
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.stores.table import Found, Table, Writable
@@ -176,9 +176,9 @@ class StoreIndex:
             scores = {} if where is False else dict(table.best(query, search.depth, where))
             there = set(near.ids)
             others = table.vectors([id for id in scores if id not in there])
-            rows = dict(zip(near.ids, near.embeddings, strict=True))
-            rows |= dict(zip(others.ids, _units(others), strict=True))
-            pool = _fused(near, [id for id in scores if id in rows], rows, search.depth)
+            rows: dict[str, NDArray[np.floating]] = dict(zip(others.ids, _units(others), strict=True))
+            known = [id for id in scores if id in there or id in rows]
+            pool = fused(near, known, search.depth, lambda ids: {id: rows[id] for id in ids})
         if table.words == "bm25":
             rest = [id for id in pool.ids if id not in scores]
             scores |= table.best(query, len(rest), True, rest)
@@ -195,11 +195,11 @@ class StoreIndex:
             pool = replace(pool, features={**pool.features, "bm25": bm25}, terms=terms)
             return pool, said
         best = [pool.ids[row] for row in np.argsort(-bm25, kind="stable").tolist() if bm25[row] > 0]
-        fused = _fused(pool, best, dict(zip(pool.ids, pool.embeddings, strict=True)), search.depth)
+        merged = fused(pool, best, search.depth, lambda ids: {})
         rows = {id: row for row, id in enumerate(pool.ids)}
-        chosen = [rows[id] for id in fused.ids]
-        features = {**fused.features, "bm25": bm25[chosen]}
-        return replace(fused, features=features, terms=terms[:, chosen]), [
+        chosen = [rows[id] for id in merged.ids]
+        features = {**merged.features, "bm25": bm25[chosen]}
+        return replace(merged, features=features, terms=terms[:, chosen]), [
             *said,
             HYBRID_OF_THE_POOL.format(self._store, len(pool)),
         ]
@@ -241,14 +241,6 @@ def _ranked(found: Found, unit: NDArray[np.float32], depth: int) -> tuple[Pool, 
     order = by_id[np.argsort(-scores[by_id], kind="stable")][:depth]
     rows = vectors[order] if len(found.ids) else np.empty((0, unit.size), np.float32)
     return Pool([found.ids[row] for row in order.tolist()], rows, unit, scores[order]), said
-
-
-def _fused(near: Pool, best: Sequence[str], rows: Mapping[str, NDArray[np.floating]], depth: int) -> Pool:
-    """Fuse the nearest and the best by words by reciprocal rank."""
-    ranked = fuse([near.ids[:depth], best[:depth]])
-    ids, scores = ranked.ids[:depth], ranked.scores[:depth]
-    vectors = np.array([rows[id] for id in ids], dtype=np.float32)
-    return Pool(ids, vectors, near.query, scores, {"similarity": exact_scores(vectors, near.query)})
 
 
 def _with_bm25(pool: Pool, scores: Mapping[str, float]) -> Pool:
