@@ -34,8 +34,10 @@ STORES = ("local", "pgvector", "pgvector-hnsw", "lancedb", "qdrant", "milvus")
 def collection(count: int) -> tuple[list[Document], NDArray[np.float32], NDArray[np.float32]]:
     """Return documents, their (n, d) vectors, and the queries."""
     rng = np.random.default_rng(0)
-    centres = rng.normal(size=(200, DIMENSION))
-    vectors = centres[rng.integers(200, size=count)] + 0.8 * rng.normal(size=(count, DIMENSION))
+    centres = rng.standard_normal((200, DIMENSION), np.float32)
+    vectors = rng.standard_normal((count, DIMENSION), np.float32)
+    vectors *= 0.8
+    vectors += centres[rng.integers(200, size=count)]
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     queries = vectors[rng.integers(count, size=SEARCHES)] + 0.03 * rng.normal(size=(SEARCHES, DIMENSION))
     vocabulary = np.array([f"word{n}" for n in range(5_000)])

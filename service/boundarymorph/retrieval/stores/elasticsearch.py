@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.filters import Compare, Condition, Exists
-from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds, bounds
+from boundarymorph.retrieval.filters import Compare, Exists
+from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds
 from boundarymorph.retrieval.stores.guess import guessed
 from boundarymorph.retrieval.stores.index import portions
 from boundarymorph.retrieval.stores.payload import Payload
@@ -118,10 +118,6 @@ class ElasticsearchTable(Table):
     def count(self) -> int:
         """See `Table.count`."""
         return int(self._store.ask("POST", f"{self._path}/_count", {"query": self._there})["count"])
-
-    def bounds(self, condition: Condition) -> Bounds[Any]:
-        """See `Table.bounds`."""
-        return bounds(condition, self)
 
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False

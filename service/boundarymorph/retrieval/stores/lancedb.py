@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import BoundaryMorphError, RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.filters import Compare, Condition, Exists, Scalar
-from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds, bounds, whole
+from boundarymorph.retrieval.filters import Compare, Exists, Scalar
+from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds, whole
 from boundarymorph.retrieval.stores.guess import guessed
 from boundarymorph.retrieval.stores.index import portions
 from boundarymorph.retrieval.stores.table import Found, Table, check_columns
@@ -105,10 +105,6 @@ class LanceTable(Table):
         """See `Table.count`."""
         with errors():
             return int(self._table.count_rows(f"{_quoted(self._attached.vector)} IS NOT NULL"))
-
-    def bounds(self, condition: Condition) -> Bounds[str]:
-        """See `Table.bounds`."""
-        return bounds(condition, self)
 
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False

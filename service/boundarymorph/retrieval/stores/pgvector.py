@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.filters import Compare, Condition, Exists
-from boundarymorph.retrieval.stores.bounds import NEVER, Bounds, bounds
+from boundarymorph.retrieval.filters import Compare, Exists
+from boundarymorph.retrieval.stores.bounds import NEVER, Bounds
 from boundarymorph.retrieval.stores.guess import guessed
 from boundarymorph.retrieval.stores.table import Found, Table, check_columns
 from boundarymorph.settings import Attached, StoreSettings
@@ -213,10 +213,6 @@ class PgvectorTable(Table):
             f"SELECT count(*) FROM {self._table} WHERE {self._there.text}", self._there.values
         )
         return int(count)
-
-    def bounds(self, condition: Condition) -> Bounds[Sql]:
-        """See `Table.bounds`; always exact."""
-        return bounds(condition, self)
 
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False

@@ -18,8 +18,8 @@ from qdrant_client.http.exceptions import ApiException, ResponseHandlingExceptio
 
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.filters import Compare, Condition, Exists
-from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds, bounds
+from boundarymorph.retrieval.filters import Compare, Exists
+from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds
 from boundarymorph.retrieval.stores.guess import guessed
 from boundarymorph.retrieval.stores.index import portions
 from boundarymorph.retrieval.stores.payload import Payload
@@ -114,10 +114,6 @@ class QdrantTable(Table):
         """See `Table.count`."""
         with errors():
             return int(self._client.count(self._attached.table, exact=True).count)
-
-    def bounds(self, condition: Condition) -> Bounds[Any]:
-        """See `Table.bounds`."""
-        return bounds(condition, self)
 
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import RetrieverFailed
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Condition
-from boundarymorph.retrieval.stores.bounds import Bounds
+from boundarymorph.retrieval.stores.bounds import Bounds, Language, bounds
 from boundarymorph.settings import Attached
 
 
@@ -46,7 +46,11 @@ class Table(Protocol):
         """Number of documents with a vector."""
 
     def bounds(self, condition: Condition) -> Bounds[Any]:
-        """Translate a filter. Where the store has no expression with the same meaning, two that enclose it."""
+        """Translate a filter. Where the store has no expression with the same meaning, two that enclose it.
+
+        By default by the table's own methods of `Language`.
+        """
+        return bounds(condition, cast(Language[Any], self))
 
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
