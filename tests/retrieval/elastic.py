@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -33,7 +34,7 @@ def asked(url: str, method: str, path: str, body: Any = None) -> Any:
 
 
 class Cluster(ThreadingHTTPServer):
-    """bodies: of the searches that it got. down: the status that it answers everything with."""
+    """bodies: of the searches that it got. down: the status that it answers everything with; pause: seconds before."""
 
     daemon_threads = True
 
@@ -42,6 +43,7 @@ class Cluster(ThreadingHTTPServer):
         self.behind, self.opensearch = behind, opensearch
         self.bodies: list[Any] = []
         self.down: int | None = None
+        self.pause = 0.0
         self.scrolls: dict[str, list[Any]] = {}
         self._kept: dict[str, Mapping[str, Mapping[str, Any]]] = {}
 
@@ -146,6 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _do(self) -> None:
         content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         status = 200
+        time.sleep(self.server.pause)
         try:
             if self.server.down is not None:
                 status, answer = self.server.down, {"error": "down"}

@@ -134,7 +134,10 @@ def test_what_is_wrong_with_an_index_is_said(server: Cluster, small: str) -> Non
         server.down = status
         with pytest.raises(kind, match=f"answered {status}"):
             index.retrieve(Search("", 5, QUERIES[0]))
-    server.down = None
+    server.down, server.pause = None, 0.5
+    with pytest.raises(RetrieverUnavailable, match="ReadTimeout"):
+        store(server, timeout_seconds=0.1).tables()
+    server.pause = 0.0
     asked(server.behind, "POST", f"/{small}/_delete_by_query?refresh=true", {"query": {"match_all": {}}})
     with pytest.raises(EmptyIndex):
         index.retrieve(Search("", 5, QUERIES[0]))

@@ -21,7 +21,7 @@ from boundarymorph.retrieval.filters import Compare, Exists, Scalar
 from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds, whole
 from boundarymorph.retrieval.stores.guess import guessed
 from boundarymorph.retrieval.stores.index import portions
-from boundarymorph.retrieval.stores.table import Found, Table, check_columns
+from boundarymorph.retrieval.stores.table import Found, Table, check_columns, metadata_columns
 from boundarymorph.settings import Attached, StoreSettings
 
 EXACT = 100_000  # rows up to which every search is exact
@@ -90,12 +90,8 @@ class LanceTable(Table):
         if not arrow.types.is_fixed_size_list(vector) or not arrow.types.is_floating(vector.value_type):
             raise RetrieverFailed(f"the column {attached.vector!r} of {attached.table!r} in LanceDB holds no vectors")
         self.dimension: int = vector.list_size
-        given = attached.metadata
-        alone = given[0] if given is not None and len(given) == 1 else None
-        self._whole = alone if alone is not None and _kind(self._types[alone]) == "json" else None
-        taken = (attached.id, attached.vector, attached.text, attached.title)
-        others = [name for name, type in self._types.items() if name not in taken and _kind(type) != "vector"]
-        self._metadata = others if given is None else list(given)
+        self._whole, each = metadata_columns(attached, {name: _kind(type) for name, type in self._types.items()})
+        self._metadata = each if self._whole is None else [self._whole]
         indexed = {column: index.index_type for index in table.list_indices() for column in index.columns}
         self._indexed = attached.vector in indexed
         self.words = "order" if indexed.get(attached.text) == "FTS" else "none"

@@ -21,7 +21,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Compare, Exists
 from boundarymorph.retrieval.stores.bounds import NEVER, Bounds
 from boundarymorph.retrieval.stores.guess import guessed
-from boundarymorph.retrieval.stores.table import Found, Table, check_columns
+from boundarymorph.retrieval.stores.table import Found, Table, check_columns, metadata_columns
 from boundarymorph.settings import Attached, StoreSettings
 
 EXACT = 100_000  # rows up to which every search is exact
@@ -197,12 +197,7 @@ class PgvectorTable(Table):
         self.dimension = modifier if modifier > 0 else self._first_dimension()
         if modifier <= 0:
             self._there = Sql(f"{self._vector} IS NOT NULL AND vector_dims({self._vector}) = %s", (self.dimension,))
-        given = attached.metadata
-        alone = given[0] if given is not None and len(given) == 1 else None
-        self._json = alone if alone is not None and _kind(columns[alone][0]) == "json" else None
-        taken = (attached.id, attached.vector, attached.text, attached.title, attached.full_text)
-        others = [name for name, (type, _) in columns.items() if name not in taken and _kind(type) != "vector"]
-        self._metadata = others if given is None else [] if self._json else list(given)
+        self._json, self._metadata = metadata_columns(attached, {n: _kind(type) for n, (type, _) in columns.items()})
         self._search = {"exact_up_to": EXACT, **attached.search}
         names = {"table": attached.table, "vector": attached.vector}
         ((self._estimate, self._indexed),) = store.read(_INDEXED, names) or [(0, False)]

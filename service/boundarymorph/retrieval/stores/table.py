@@ -117,6 +117,18 @@ def check_columns(
             )
 
 
+def metadata_columns(attached: Attached, kinds: Mapping[str, str]) -> tuple[str | None, list[str]]:
+    """Return the column of JSON that has all metadata, or None and the columns that have a field each.
+
+    kinds: of all columns, as for `guessed`.
+    """
+    given, taken = attached.metadata, (attached.id, attached.vector, attached.text, attached.title, attached.full_text)
+    if given is not None and len(given) == 1 and kinds[given[0]] == "json":
+        return given[0], []
+    others = [name for name, kind in kinds.items() if name not in taken and kind != "vector"]
+    return None, others if given is None else list(given)
+
+
 class Store(Protocol):
     """A server or folder with tables. All methods block, are thread-safe, and raise as those of `Table`.
 
