@@ -1,9 +1,11 @@
 """Errors that a caller can act on. They are raised where they are detected and become HTTP once, in `api.problems`.
 
-`slug` is the stable name that ends up in a problem's `type`; the message says what is wrong and what to do about it.
+`slug`, the name of the class with hyphens, ends up in a problem's `type`: to rename a class is to change the API. The
+message says what is wrong and what to do about it.
 Messages are for operators and may name hosts or quote other servers; `public` is what callers read.
 """
 
+import re
 from typing import ClassVar
 
 PROBLEM_TYPE = "urn:boundarymorph:problem:"  # prefix of a problem's type; the slug follows
@@ -19,6 +21,10 @@ class BoundaryMorphError(Exception):
     summary: ClassVar[str | None] = None
     """Shown to callers in place of a message that names other servers or files."""
 
+    def __init_subclass__(cls) -> None:
+        if "slug" not in vars(cls):
+            cls.slug = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
+
     def __init__(self, message: str = "", *, public: str | None = None) -> None:
         super().__init__(message)
         self.public = public or self.summary or message
@@ -27,88 +33,63 @@ class BoundaryMorphError(Exception):
 class InvalidInput(BoundaryMorphError, ValueError):
     """The caller's input cannot be used as it stands."""
 
-    slug = "invalid-input"
-
 
 class InvalidEmbeddings(InvalidInput):
     """Embeddings of the wrong shape, of zero length, or not finite."""
-
-    slug = "invalid-embeddings"
 
 
 class DuplicateIds(InvalidInput):
     """Two documents of one pool share an id."""
 
-    slug = "duplicate-ids"
-
 
 class LimitExceeded(InvalidInput):
     """A size, count or length is over a configured bound."""
-
-    slug = "limit-exceeded"
 
 
 class InvalidIndexName(InvalidInput):
     """The name of an index is not safe both as a file name and in a URL."""
 
-    slug = "invalid-index-name"
-
 
 class UnknownIndex(BoundaryMorphError, LookupError):
     """No index has this name."""
-
-    slug = "unknown-index"
 
 
 class UnknownCalibration(BoundaryMorphError, LookupError):
     """No calibration has this name."""
 
-    slug = "unknown-calibration"
-
 
 class UnknownPolicy(BoundaryMorphError, LookupError):
     """No policy has this name."""
-
-    slug = "unknown-policy"
 
 
 class IndexConflict(BoundaryMorphError):
     """An index of this name exists with another configuration."""
 
-    slug = "index-conflict"
-
 
 class EmptyIndex(BoundaryMorphError):
     """The index holds no documents."""
-
-    slug = "empty-index"
 
 
 class CorruptIndex(BoundaryMorphError):
     """An index's files are damaged or were written by an incompatible version."""
 
-    slug = "corrupt-index"
     summary = "the index cannot be read; the service's log says what to restore"
 
 
 class StorageUnavailable(BoundaryMorphError):
     """The disk, or a lock held by another process, prevents reading or writing an index."""
 
-    slug = "storage-unavailable"
     summary = "the indexes' files cannot be read or written now; try again, or see the service's log"
 
 
 class StorageFull(StorageUnavailable):
     """The disk is full."""
 
-    slug = "storage-full"
     summary = "the disk of the indexes is full; nothing was written"
 
 
 class ModelUnavailable(BoundaryMorphError):
     """A model's files are missing or are not the expected ones."""
-
-    slug = "model-unavailable"
 
 
 class Overloaded(BoundaryMorphError):
@@ -116,8 +97,6 @@ class Overloaded(BoundaryMorphError):
 
     retry_after: seconds until another try is worthwhile.
     """
-
-    slug = "overloaded"
 
     def __init__(self, message: str, *, retry_after: float = 1.0, public: str | None = None) -> None:
         super().__init__(message, public=public)
@@ -130,97 +109,73 @@ class CostCeiling(Overloaded):
     retry_after: seconds until the end of the ceiling's day; infinite for the ceiling of one request.
     """
 
-    slug = "cost-ceiling"
-
 
 class DeadlineExceeded(BoundaryMorphError, TimeoutError):
     """The request's deadline passed before its work was done."""
-
-    slug = "deadline-exceeded"
 
 
 class TextTooLong(InvalidInput):
     """A text does not fit the model, and the request asked not to truncate."""
 
-    slug = "text-too-long"
-
 
 class ScorerUnavailable(BoundaryMorphError):
     """No scorer can be reached or can work now; another try may succeed."""
 
-    slug = "scorer-unavailable"
     summary = "no scorer is able to work now; try again later"
 
 
 class ScorerFailed(BoundaryMorphError):
     """The scorer rejects the service's requests or gives unusable answers; another try will not help."""
 
-    slug = "scorer-failed"
     summary = "the scorer refuses the request, or gives answers that cannot be used"
 
 
 class RetrieverUnavailable(BoundaryMorphError):
     """The retriever cannot be reached or cannot work now; another try may succeed."""
 
-    slug = "retriever-unavailable"
     summary = "no retriever is able to work now; try again later"
 
 
 class RetrieverFailed(BoundaryMorphError):
     """The retriever gives unusable answers; another try will not help."""
 
-    slug = "retriever-failed"
     summary = "the retriever refuses the request, or gives answers that cannot be used"
 
 
 class MalformedFrame(RetrieverFailed):
     """Bytes that should be the binary form of a pool or of embeddings are not."""
 
-    slug = "malformed-frame"
-
 
 class EncoderUnavailable(BoundaryMorphError):
     """No encoder can be reached or can work now; another try may succeed."""
 
-    slug = "encoder-unavailable"
     summary = "no encoder is able to work now; try again later"
 
 
 class EncoderFailed(BoundaryMorphError):
     """The encoder rejects the service's requests or gives unusable vectors; another try will not help."""
 
-    slug = "encoder-failed"
     summary = "the encoder refuses the request, or gives answers that cannot be used"
 
 
 class InvalidConfiguration(BoundaryMorphError):
     """A setting is missing, is malformed or contradicts another."""
 
-    slug = "invalid-configuration"
-
 
 class NotInstalled(BoundaryMorphError):
     """The request needs an optional dependency that is not installed."""
-
-    slug = "not-installed"
 
 
 class BodyTooLarge(LimitExceeded):
     """The request's body is over the limit."""
 
-    slug = "body-too-large"
-
 
 class BodyTooSlow(BoundaryMorphError):
     """The request's body did not arrive in time."""
 
-    slug = "body-too-slow"
-
 
 class NotReady(BoundaryMorphError):
     """The models are still loading, or have failed."""
-
-    slug = "not-ready"
 
     def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
         """retry_after: seconds after which to try again."""

@@ -33,13 +33,9 @@ class Scope(StrEnum):
 class Unauthenticated(BoundaryMorphError):
     """The request has no key, or an unknown one."""
 
-    slug = "unauthenticated"
-
 
 class Forbidden(BoundaryMorphError):
     """The key lacks the permission."""
-
-    slug = "forbidden"
 
 
 @dataclass(frozen=True, slots=True)

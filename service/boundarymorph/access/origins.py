@@ -25,8 +25,6 @@ UNDECLARED = ("", "application/x-www-form-urlencoded")  # as curl and others sen
 class UnsupportedMediaType(InvalidInput):
     """The service, or the route, does not accept this content type."""
 
-    slug = "unsupported-media-type"
-
 
 class Origins:
     """allowed: names besides those of this machine and of private networks, `*.` before one for all under it, `*` for

@@ -34,8 +34,6 @@ log = logging.getLogger(__name__)
 class RateLimited(Overloaded):
     """The key has reached its rate limit; no work was done for this request."""
 
-    slug = "rate-limited"
-
 
 @dataclass(frozen=True, slots=True)
 class LimitState:

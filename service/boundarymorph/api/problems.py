@@ -38,8 +38,6 @@ log = logging.getLogger(__name__)
 class UnknownDocument(errors.BoundaryMorphError, LookupError):
     """The index has no document with this id."""
 
-    slug = "unknown-document"
-
 
 STATUS: dict[type[errors.BoundaryMorphError], HTTPStatus] = {
     errors.BodyTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,

@@ -46,8 +46,6 @@ PACKAGES_LEFT_OUT = {
 class DemoFailed(BoundaryMorphError):
     """The service did not start or did not answer correctly."""
 
-    slug = "demo-failed"
-
 
 def run(console: Console, settings: Settings, query: str, budget: int, k: int) -> None:
     """Start the service, index the corpus, select, and print. Raises DemoFailed."""

@@ -32,8 +32,6 @@ WIDTH = 76  # of a panel
 class Unreachable(BoundaryMorphError):
     """The service's metrics cannot be read."""
 
-    slug = "unreachable"
-
 
 def top(
     url: Annotated[

@@ -17,8 +17,6 @@ BUSY = {408, 409, 425, 429, 500, 502, 503, 504}
 class ChatFailed(BoundaryMorphError):
     """The endpoint did not give a usable answer."""
 
-    slug = "chat-failed"
-
 
 class Chat:
     """Greedy answers to single prompts. base_url: as OpenAI clients take it, usually ending in /v1; tokens: most that

@@ -23,8 +23,6 @@ Ranking = NDArray[np.intp]
 class BudgetExceeded(BoundaryMorphError):
     """A method asked for more scores than it may buy: a mistake in the method, never in its data."""
 
-    slug = "budget-exceeded"
-
 
 @dataclass(frozen=True, slots=True)
 class Texts:

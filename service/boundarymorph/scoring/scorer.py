@@ -37,6 +37,8 @@ def model_changed() -> ScorerUnavailable:
 class TakesNoInstruction(InvalidInput):
     """The scorer's model reads no instruction, so that one would change nothing."""
 
+    slug = "invalid-input"
+
     def __init__(self, scorer: str) -> None:
         super().__init__(f"instruction: the scorer, {scorer}, takes none; leave it out, or put it into the query")
 

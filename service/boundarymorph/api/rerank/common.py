@@ -27,8 +27,6 @@ CHARACTERS_PER_TOKEN = 4  # of English text under the usual tokenizers
 class NoDocuments(InvalidInput):
     """The list of documents is empty."""
 
-    slug = "no-documents"
-
 
 class RerankRequest(BaseModel):
     """Our own fields, which every dialect takes. Unknown fields are ignored, as in other servers, with a warning."""

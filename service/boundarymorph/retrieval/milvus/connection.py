@@ -26,6 +26,8 @@ _URL = re.compile(r"(https?|tcp)://[^\s@]+|.+\.db")
 class NotLoaded(RetrieverUnavailable):
     """A collection is on Milvus's disks but not loaded into its memory."""
 
+    slug = "retriever-unavailable"
+
 
 class Connection:
     """Calls methods of a `MilvusClient`. Thread-safe. A call blocks for up to `timeout` seconds; without a connection,
