@@ -5,31 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Mapping
 
 import aiohttp
-from fastapi import APIRouter, Depends, Request, Response
-from pydantic import BaseModel, ValidationError
+from fastapi import APIRouter, Request, Response
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from pydantic import ValidationError
 from starlette import types
 
 from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
-from boundarymorph.access.keys import Scope
-from boundarymorph.api import openapi
-from boundarymorph.api.dependencies import AccessOf, Forwarder, ForwarderOf, allowed, permitted
-from boundarymorph.api.schemas import (
-    CreateIndex,
-    DeleteDocuments,
-    DeleteReport,
-    DocumentPage,
-    IndexDescription,
-    IndexList,
-    IndexStatistics,
-    StoredDocument,
-    UploadReport,
-)
+from boundarymorph.api import indexes, openapi
+from boundarymorph.api.dependencies import AccessOf, Forwarder, ForwarderOf, permitted
+from boundarymorph.api.schemas import IndexList
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable
 from boundarymorph.inference.shares import CALLER
 from boundarymorph.remote.connections import Response as PeerResponse
@@ -42,7 +31,6 @@ ANSWER_HEADERS = ("content-encoding", "content-length", "content-type", "retry-a
 _PARAMETER = re.compile(r"{(\w+)[^}]*}")  # of the path of a route
 log = logging.getLogger(__name__)
 MOST_LISTED = 2**26  # bytes of a list of indexes
-STRICT = {"name": "strict", "in": "query", "schema": {"type": "boolean", "default": False}}
 
 
 class _Passed(bodies.Streamed):
@@ -112,72 +100,26 @@ def _of(headers: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
     return {name: headers[name] for name in names if name in headers}
 
 
-def _route(
-    method: str,
-    path: str,
-    scope: Scope,
-    summary: str,
-    answer: type[BaseModel] | None,
-    statuses: tuple[int, ...],
-    described: Mapping[str, Any] = MappingProxyType({}),
-    query: Sequence[Mapping[str, Any]] = (),
-    answers: Mapping[int | str, dict[str, Any]] = MappingProxyType({}),
-    endpoint: Callable[..., Awaitable[Response]] = _forward,
-) -> None:
-    names = [convertor.partition(":")[0] for convertor in re.findall(r"{(.*?)}", path)]
-    in_path = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
-    router.add_api_route(
-        path,
-        endpoint,
-        methods=[method],
-        dependencies=[Depends(allowed(scope))],
-        summary=summary,
-        operation_id="_".join([method.lower(), *re.findall(r"\w+", f"/indexes{path}")]),
-        status_code=204 if answer is None else 200,
-        response_model=answer,
-        responses={**answers, **openapi.problems(502, 503, *statuses)},
-        openapi_extra={**described, "parameters": [*in_path, *query]},
-    )
+def _declare() -> None:
+    """Declare the routes of `indexes` here, so that other paths are refused and both have the same description."""
+    own = [route for route in indexes.router.routes if isinstance(route, APIRoute)]
+    described = get_openapi(title="", version="", routes=own)["paths"]
+    for route in own:
+        (method,) = route.methods or {"GET"}
+        operation = described[route.path_format][method.lower()]
+        router.add_api_route(
+            route.path.removeprefix(router.prefix),
+            {indexes.list_indexes: _list, indexes.delete_index: _delete}.get(route.endpoint, _forward),
+            methods=[method],
+            dependencies=route.dependencies,
+            summary=route.summary,
+            description=route.description,
+            operation_id=operation["operationId"],
+            status_code=route.status_code,
+            response_model=route.response_model,
+            responses={**openapi.problems(502), **route.responses},
+            openapi_extra={name: operation[name] for name in ("parameters", "requestBody") if name in operation},
+        )
 
 
-# The same routes as in `indexes`, so that other paths are refused here, and both have the same description.
-_route("GET", "", Scope.SELECT, "List the indexes", IndexList, (), endpoint=_list)
-_route(
-    "PUT",
-    "/{name}",
-    Scope.WRITE,
-    "Create an index",
-    IndexDescription,
-    (404, 409, 413, 422, 507),
-    openapi.body(CreateIndex, required=False),
-)
-_route("GET", "/{name}", Scope.SELECT, "Describe an index", IndexDescription, (404, 422))
-_route("DELETE", "/{name}", Scope.ADMIN, "Delete an index", None, (404, 422), endpoint=_delete)
-_route(
-    "POST",
-    "/{name}/documents",
-    Scope.WRITE,
-    "Add or replace documents",
-    UploadReport,
-    (404, 413, 415, 422, 507),
-    openapi.upload(),
-    [STRICT],
-    {200: openapi.lines()},
-)
-_route(
-    "DELETE",
-    "/{name}/documents",
-    Scope.WRITE,
-    "Delete documents",
-    DeleteReport,
-    (404, 413, 422),
-    openapi.body(DeleteDocuments),
-)
-PAGE = [
-    {"name": "after", "in": "query", "schema": {"type": "string", "default": ""}},
-    {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": 1_000, "default": 100}},
-]
-_route("GET", "/{name}/documents", Scope.SELECT, "List documents", DocumentPage, (404, 422), query=PAGE)
-_route("GET", "/{name}/stats", Scope.SELECT, "Describe an index and a sample of it", IndexStatistics, (404, 422))
-_route("GET", "/{name}/documents/{id:text}", Scope.SELECT, "Read a document", StoredDocument, (404, 422))
-_route("DELETE", "/{name}/documents/{id:text}", Scope.WRITE, "Delete a document", DeleteReport, (404, 422))
+_declare()
