@@ -150,7 +150,7 @@ class TestRedis:
     async def test_that_speaks_nonsense(self, opened: AsyncExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
         async with speaking(b"-ERR no\r\n") as url:
             limits = limits_of(opened, url, default="1/hour")
-            assert limits._shared is not None
+            assert limits._counters is not None
             asked, hit = [], limits._shared.hit
 
             async def counted(*arguments: Any) -> bool:
@@ -165,9 +165,10 @@ class TestRedis:
         self, opened: AsyncExitStack, server: RedisServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         limits, begun = limits_of(opened, server.url, default="9/hour"), asyncio.Event()
-        monkeypatch.setattr(limits, "_circuit", CircuitBreaker(failures=1, pause=0))
-        limits._circuit.failed(limits._circuit.admit() or 0)
-        assert limits._shared is not None
+        assert limits._counters is not None
+        monkeypatch.setattr(limits._counters, "circuit", CircuitBreaker(failures=1, pause=0))
+        limits._counters.circuit.failed(limits._counters.circuit.admit() or 0)
+        assert limits._counters is not None
 
         async def hang(*_: Any) -> bool:
             begun.set()
@@ -189,7 +190,7 @@ class TestRedis:
     ) -> None:
         limits, before = limits_of(opened, server.url, default="9/hour"), unshared()
         await limits.take("rag")
-        assert limits._shared is not None
+        assert limits._counters is not None
         both, hit = asyncio.Barrier(2), limits._shared.hit
 
         async def together(*arguments: Any) -> bool:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 
-from boundarymorph.access.rates import storage_of
-from boundarymorph.caching.circuit import CircuitBreaker
+from boundarymorph.access.shared import SharedCounters
 from boundarymorph.errors import CostCeiling
 from boundarymorph.scoring.bill import NANO, Amount, Bill, Reservation
 from boundarymorph.settings import JudgeSettings
@@ -20,7 +16,6 @@ from boundarymorph.telemetry import metrics
 
 DAY = 86_400
 KEPT = 2 * DAY  # seconds for which a day's sum stays in Redis
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +49,14 @@ class Spending:
 
         Raises InvalidConfiguration for a malformed url.
         """
-        self._chosen, self._timeout, self._clock = chosen, timeout, clock
+        self._chosen, self._clock = chosen, clock
         self._own: Counter[str] = Counter()
         self._today = ""
-        self._circuit = CircuitBreaker()
-        self._storage = None if url is None else storage_of(url, timeout, "boundarymorph:spending")
+        self._counters: SharedCounters | None = None
+        if url is not None:
+            self._counters = SharedCounters(
+                url, "boundarymorph:spending", timeout, "costs of language models", metrics.spending_unshared
+            )
 
     async def reserve(self, bill: Bill, most: Amount) -> Reservation:
         self._within_request(bill, most)
@@ -86,9 +84,8 @@ class Spending:
 
     async def close(self) -> None:
         """Release the connections."""
-        if self._storage is not None:
-            with suppress(Exception):  # the server may be gone
-                await self._storage.bridge.get_connection().aclose()  # type: ignore[attr-defined]
+        if self._counters is not None:
+            await self._counters.close()
 
     def _within_request(self, bill: Bill, most: Amount) -> None:
         if not bill.caller:
@@ -134,29 +131,12 @@ class Spending:
             self._own = Counter({kept: spent for kept, spent in self._own.items() if kept >= day})
         before = self._own[key]
         try:
-            shared = await self._shared(key, amount)
+            shared = None
+            if (counters := self._counters) is not None:
+                shared = await counters.ask(lambda: counters.storage.incr(key, KEPT, amount))
         finally:
             self._own[key] += amount
         return self._own[key] if shared is None else max(shared, before + amount)
-
-    async def _shared(self, key: str, amount: int) -> int | None:
-        """Return None if Redis is not asked or does not answer."""
-        ticket = None if self._storage is None else self._circuit.admit()
-        if self._storage is None or ticket is None:
-            return None
-        try:
-            async with asyncio.timeout(self._timeout):
-                total = await self._storage.incr(key, KEPT, amount)
-        except asyncio.CancelledError:
-            self._circuit.abandoned(ticket)
-            raise
-        except Exception as error:  # redis-py fails in many ways on a malformed reply
-            self._circuit.failed(ticket)
-            metrics.spending_unshared.inc()
-            log.warning("what language models cost is summed up in this process: %s", type(error).__name__)
-            return None
-        self._circuit.succeeded(ticket)
-        return total
 
 
 def _nanos(cost: float | None) -> int | None:

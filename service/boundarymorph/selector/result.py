@@ -71,7 +71,7 @@ _INTERRUPTIONS: dict[type, Interruption] = {
 INTERRUPTING: tuple[type[BoundaryMorphError], ...] = tuple(_INTERRUPTIONS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """The state of a task before a round.
 
@@ -104,7 +104,7 @@ class Answered:
     asked: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class SelectionResult:
     """The result of a selection. Documents that were found to be deleted meanwhile are not in it.
 
