@@ -85,7 +85,7 @@ def _storage(url: str, timeout: float, prefix: str) -> RedisStorage:
     # No message quotes any part of the URL, as it may contain a password.
     if scheme not in SCHEMES:
         raise InvalidConfiguration(
-            f"the URL of Redis must begin with one of {', '.join(f'{name}://' for name in SCHEMES)}"
+            f"rate_limits.url must begin with one of {', '.join(f'{name}://' for name in SCHEMES)}"
         )
     kind = RedisClusterStorage if scheme.endswith("+cluster") else RedisStorage
     options: dict[str, Any] = {
@@ -100,5 +100,5 @@ def _storage(url: str, timeout: float, prefix: str) -> RedisStorage:
         return kind(f"{SCHEMES[scheme]}://{rest}", implementation="redispy", key_prefix=prefix, **options)
     except Exception:
         raise InvalidConfiguration(
-            f"the URL of Redis cannot be used; it should be like {scheme}://:password@host:6379"
+            f"rate_limits.url cannot be used; it should be like {scheme}://:password@host:6379"
         ) from None
