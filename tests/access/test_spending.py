@@ -12,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from boundarymorph.access.spending import DAY, Spending
+from boundarymorph.caching.circuit import State
 from boundarymorph.errors import CostCeiling
 from boundarymorph.remote.wire import Usage
 from boundarymorph.scoring.bill import NOTHING, Amount, Bill, Prices, Reservation
@@ -164,7 +165,8 @@ async def test_a_redis_that_does_not_answer_is_left_alone_for_a_while(opened: As
     ledger, before = spending(opened, "redis://127.0.0.1:1", day_tokens=100), unshared()
     for _ in range(9):
         await spend(ledger, Bill("rag"), 1)
-    assert unshared() == before + 5
+    assert unshared() == before + 2 * 9, "each reservation and each settlement"
+    assert ledger._counters is not None and ledger._counters.circuit.state is State.OPEN
 
 
 def test_prices() -> None:
