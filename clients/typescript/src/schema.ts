@@ -1540,6 +1540,11 @@ export interface components {
              */
             group?: unknown;
             /**
+             * Passage
+             * @description with 'long_texts': "best_of": the passage by which it is in the set
+             */
+            passage?: string | null;
+            /**
              * Text
              * @description with 'return_documents'
              */
@@ -1938,6 +1943,12 @@ export interface components {
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
+             * Long Texts
+             * @description of a text that is longer than 'passage_characters': 'first' reads the beginning, as far as the model reads; 'best_of' cuts it into passages, spends calls on those that may be its best, and ranks it by that
+             * @default null
+             */
+            long_texts?: ("first" | "best_of") | null;
+            /**
              * Calibration
              * @description by which scores are probabilities; by default that of the key, if it has one; false: none
              * @default null
@@ -2018,7 +2029,7 @@ export interface components {
             max_tokens_per_doc?: number | null;
             /**
              * Max Chunks Per Doc
-             * @description ignored: only the beginning of a document is read
+             * @description the most passages to read of a long text; above 1 'long_texts' is "best_of"
              * @default null
              */
             max_chunks_per_doc?: number | null;
@@ -2159,6 +2170,12 @@ export interface components {
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
+             * Long Texts
+             * @description of a text that is longer than 'passage_characters': 'first' reads the beginning, as far as the model reads; 'best_of' cuts it into passages, spends calls on those that may be its best, and ranks it by that
+             * @default null
+             */
+            long_texts?: ("first" | "best_of") | null;
+            /**
              * Calibration
              * @description by which scores are probabilities; by default that of the key, if it has one; false: none
              * @default null
@@ -2239,7 +2256,7 @@ export interface components {
             max_tokens_per_doc?: number | null;
             /**
              * Max Chunks Per Doc
-             * @description ignored: only the beginning of a document is read
+             * @description the most passages to read of a long text; above 1 'long_texts' is "best_of"
              * @default null
              */
             max_chunks_per_doc?: number | null;
@@ -2285,6 +2302,12 @@ export interface components {
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
+             * Long Texts
+             * @description of a text that is longer than 'passage_characters': 'first' reads the beginning, as far as the model reads; 'best_of' cuts it into passages, spends calls on those that may be its best, and ranks it by that
+             * @default null
+             */
+            long_texts?: ("first" | "best_of") | null;
+            /**
              * Calibration
              * @description by which scores are probabilities; by default that of the key, if it has one; false: none
              * @default null
@@ -2365,7 +2388,7 @@ export interface components {
             max_tokens_per_doc?: number | null;
             /**
              * Max Chunks Per Doc
-             * @description ignored: only the beginning of a document is read
+             * @description the most passages to read of a long text; above 1 'long_texts' is "best_of"
              * @default null
              */
             max_chunks_per_doc?: number | null;
@@ -2473,6 +2496,12 @@ export interface components {
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
+             * Long Texts
+             * @description of a text that is longer than 'passage_characters': 'first' reads the beginning, as far as the model reads; 'best_of' cuts it into passages, spends calls on those that may be its best, and ranks it by that
+             * @default null
+             */
+            long_texts?: ("first" | "best_of") | null;
+            /**
              * Calibration
              * @description by which scores are probabilities; by default that of the key, if it has one; false: none
              * @default null
@@ -2573,6 +2602,12 @@ export interface components {
              * @default null
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
+            /**
+             * Long Texts
+             * @description of a text that is longer than 'passage_characters': 'first' reads the beginning, as far as the model reads; 'best_of' cuts it into passages, spends calls on those that may be its best, and ranks it by that
+             * @default null
+             */
+            long_texts?: ("first" | "best_of") | null;
             /**
              * Calibration
              * @description by which scores are probabilities; by default that of the key, if it has one; false: none
@@ -3014,6 +3049,12 @@ export interface components {
              */
             vectors?: ("lexical" | "encoder") | null;
             /**
+             * Long Texts
+             * @description for a pool: of a text that is longer than 'passage_characters': 'first' reads the beginning, as far as the model reads; 'best_of' cuts it into passages, spends calls on those that may be its best, and ranks it by that
+             * @default null
+             */
+            long_texts?: ("first" | "best_of") | null;
+            /**
              * Return Documents
              * @description return text, title and metadata too
              * @default false
@@ -3132,6 +3173,12 @@ export interface components {
              * @default null
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
+            /**
+             * Long Texts
+             * @description of a text that is longer than 'passage_characters': 'first' reads the beginning, as far as the model reads; 'best_of' cuts it into passages, spends calls on those that may be its best, and ranks it by that
+             * @default null
+             */
+            long_texts?: ("first" | "best_of") | null;
             /**
              * Calibration
              * @description by which scores are probabilities; by default that of the key, if it has one; false: none
@@ -3328,6 +3375,12 @@ export interface components {
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
+             * Long Texts
+             * @description of a text that is longer than 'passage_characters': 'first' reads the beginning, as far as the model reads; 'best_of' cuts it into passages, spends calls on those that may be its best, and ranks it by that
+             * @default null
+             */
+            long_texts?: ("first" | "best_of") | null;
+            /**
              * Calibration
              * @description by which scores are probabilities; by default that of the key, if it has one; false: none
              * @default null
@@ -3408,7 +3461,7 @@ export interface components {
             max_tokens_per_doc?: number | null;
             /**
              * Max Chunks Per Doc
-             * @description ignored: only the beginning of a document is read
+             * @description the most passages to read of a long text; above 1 'long_texts' is "best_of"
              * @default null
              */
             max_chunks_per_doc?: number | null;

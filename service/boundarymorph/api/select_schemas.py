@@ -17,6 +17,7 @@ from pydantic import (
 from pydantic.config import JsonDict
 
 from boundarymorph.api.distinct import DistinctBy
+from boundarymorph.api.passages import DESCRIPTION, LongTexts
 from boundarymorph.api.schemas import Array, Id, Message
 from boundarymorph.selection.methods import METHODS
 
@@ -257,6 +258,7 @@ class SelectRequest(Message):
         None,
         description="for a pool without embeddings: make them from its words, without an encoder, or with the encoder",
     )
+    long_texts: LongTexts | None = Field(None, description=f"for a pool: {DESCRIPTION}")
     return_documents: bool = Field(False, description="return text, title and metadata too")
     explain: bool | Literal["pool"] = Field(
         False,
@@ -294,6 +296,23 @@ class SelectRequest(Message):
             if self.budget == "auto" or self.explain == "pool":
                 option = "'budget': \"auto\"" if self.budget == "auto" else "'explain': \"pool\""
                 raise ValueError(f"{option} goes with 'query', not with 'queries'")
+        return self
+
+    @model_validator(mode="after")
+    def _passages(self) -> Self:
+        if self.long_texts != "best_of":
+            return self
+        if self.pool is None:
+            raise ValueError(
+                "'long_texts': \"best_of\" goes with 'pool'; upload passages to an index, and use 'distinct'"
+            )
+        documents = self.pool.documents
+        if self._embedded or any(one.bm25 is not None or one.cross_encoder_score is not None for one in documents):
+            raise ValueError(
+                "'long_texts': \"best_of\" makes vectors and scores of passages; leave out those of documents"
+            )
+        if given := [name for name in ("queries", "distinct", "max_tokens") if getattr(self, name) is not None]:
+            raise ValueError(f"'long_texts': \"best_of\" does not go with '{given[0]}'")
         return self
 
     @model_validator(mode="after")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.inference.deadline import NEVER, Deadline
 from boundarymorph.retrieval.candidates import Candidates
+from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.selection.methods import DEFAULT
 from boundarymorph.selector.documents import Grouping
@@ -45,6 +46,7 @@ class SelectionTask:
     candidates. calibration: makes relevance a probability. instruction: for the scorer, if it takes one.
     excluded: ids of candidates that are not selected and not scored; what is known of their scores is evidence, and
     replaces no call. queries: instead of the query and its candidates, for one set of what answers any of them.
+    whole: by the id of a passage, the document that it is of.
     """
 
     query: str
@@ -73,6 +75,7 @@ class SelectionTask:
     instruction: str | None = None
     excluded: frozenset[str] = frozenset()
     queries: Sequence[WeightedQuery] = ()
+    whole: Mapping[str, Document] = field(default_factory=dict)
 
     def parts(self) -> list[SelectionTask]:
         """A task for each of the queries, with the whole budget."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from boundarymorph.api.distinct import DistinctBy
+from boundarymorph.api.passages import DESCRIPTION, OF, LongTexts, cut
 from boundarymorph.api.schemas import LanguageModelUsage, Problem
 from boundarymorph.api.select_schemas import Budget, CalibrationName
 from boundarymorph.errors import InvalidInput
@@ -50,6 +51,7 @@ class RerankRequest(BaseModel):
         description="true: no two results with the same text. The name of a field of the documents, which are then "
         "objects: the best result for each of its values. An object: as many as it says",
     )
+    long_texts: LongTexts | None = Field(None, description=DESCRIPTION)
     calibration: CalibrationName = Field(
         None, description="by which scores are probabilities; by default that of the key, if it has one; false: none"
     )
@@ -62,6 +64,11 @@ class RerankRequest(BaseModel):
     on_failure: Literal["error", "degrade"] = Field(
         "error", description="if not all scores can be had: answer with an error, or with expected scores for the rest"
     )
+
+    @property
+    def most_passages(self) -> int | None:
+        """The most passages to read of a document: 1 for its beginning, None for all."""
+        return None if self.long_texts == "best_of" else 1
 
     @abstractmethod
     def wanted(self) -> Wanted:
@@ -104,7 +111,8 @@ class Dialect:
 class Wanted:
     """What a request asks for. texts: of the documents, in their order. top_n: the number of results, None or 0 for
     all. cut: whether texts that are too long for the model are cut instead of refused. ignored: warnings about fields
-    that have no effect here. objects: the documents, where they are objects, whose fields may tell their groups."""
+    that have no effect here. objects: the documents, where they are objects, whose fields may tell their groups.
+    owners: where the texts are passages, the places of their documents."""
 
     query: str
     texts: Sequence[str]
@@ -112,6 +120,19 @@ class Wanted:
     cut: bool = True
     ignored: Sequence[str] = ()
     objects: Sequence[Mapping[str, Any]] = ()
+    owners: Sequence[int] = ()
+
+    @property
+    def count(self) -> int:
+        """How many documents there are in the request."""
+        return len(set(self.owners)) or len(self.texts)
+
+    def cut_up(self, length: int, most: int | None) -> Wanted:
+        """Return the same for passages of at most `length` characters, `most` of a document."""
+        whole = [Document(str(number), text) for number, text in enumerate(self.texts)]
+        parts = cut(whole, length, most)
+        objects = [part.metadata for part in parts]
+        return replace(self, texts=[part.text for part in parts], objects=objects, owners=[of[OF] for of in objects])
 
     def document(self, number: int) -> Document:
         return Document(str(number), self.texts[number], metadata=self.objects[number] if self.objects else {})

@@ -12,6 +12,7 @@ from uuid import uuid4
 import orjson
 
 from boundarymorph.access.bodies import bound
+from boundarymorph.api.passages import OF
 from boundarymorph.api.rerank.common import (
     Diagnostics,
     NoDocuments,
@@ -73,7 +74,7 @@ def task_of(
         deadline=Deadline.of_request(arrival, seconds),
         accepts="anything" if degrade else "complete",
         calibration=calibration,
-        distinct=grouping_of(request.distinct, wanted.top_n or count, settings),
+        distinct=Grouping((OF,)) if wanted.owners else grouping_of(request.distinct, wanted.top_n or count, settings),
     )
 
 
@@ -92,10 +93,15 @@ def ranking_of(
     returned = wanted.top_n or count
     results = results[:returned] if task.distinct is None else _distinct(results, wanted, task.distinct, returned)
     scored = [number for number, by_model in zip(index, selection.scored.tolist(), strict=True) if by_model]
+    inferred = {ranked.index for ranked in results} - set(scored)
+    if wanted.owners:
+        results = [Ranked(wanted.owners[ranked.index], ranked.score) for ranked in results]
+        inferred = {wanted.owners[number] for number in inferred}
     warnings = [*result.warnings, *wanted.ignored]
     if request.budget is None and task.budget < count:
+        texts = "passages" if wanted.owners else "documents"
         warnings.append(
-            f"{task.budget} of the {count} documents were scored and the scores of the others are expected ones, as a "
+            f"{task.budget} of the {count} {texts} were scored and the scores of the others are expected ones, as a "
             "list of this length is by default (rerank.full_documents, rerank.share); 'budget' chooses another number"
         )
     return Ranking(
@@ -106,12 +112,12 @@ def ranking_of(
         diagnostics=Diagnostics(
             status=result.status.value,
             stop_reason=result.stop_reason.value,
-            documents=count,
+            documents=wanted.count,
             budget=task.budget,
             cross_encoder_calls=result.calls,
             cached_scores=result.cached,
             reused_scores=result.reused,
-            inferred=sorted({ranked.index for ranked in results} - set(scored)),
+            inferred=sorted(inferred),
             expected_loss=result.outlook.loss,
             calibration=result.calibration,
             policy=policy,

@@ -49,7 +49,9 @@ class DocumentsRequest(RerankRequest):
     max_tokens_per_doc: int | None = Field(
         None, ge=1, description="the most tokens to read of a document, at four characters a token"
     )
-    max_chunks_per_doc: int | None = Field(None, ge=1, description="ignored: only the beginning of a document is read")
+    max_chunks_per_doc: int | None = Field(
+        None, ge=1, description="the most passages to read of a long text; above 1 'long_texts' is \"best_of\""
+    )
     raw_scores: bool | None = Field(None, description="return log-odds instead of scores in [0, 1]")
     use_activation: bool | None = Field(None, description="vLLM's name for it: false is the same as raw_scores true")
 
@@ -112,9 +114,13 @@ class DocumentsRequest(RerankRequest):
             )
         return {TEXT: document} if isinstance(document, str) else document
 
+    @property
+    def most_passages(self) -> int | None:
+        if self.long_texts is None:
+            return self.max_chunks_per_doc or 1
+        return self.max_chunks_per_doc if self.long_texts == "best_of" else 1
+
     def _ignored(self) -> Sequence[str]:
-        if (self.max_chunks_per_doc or 1) > 1:
-            return ["max_chunks_per_doc has no effect: the beginning of each document is read"]
         return ()
 
 

@@ -138,6 +138,10 @@ async def _read(
         policy = access.policies.of(caller, request.path_params.get("policy"), data.get("model"))
         asked = dialect.request.model_validate(policy.applied(data, dialect.request, data.get(dialect.documents)))
         wanted = asked.wanted()
+        if asked.most_passages != 1:
+            if asked.distinct is not None:
+                raise InvalidInput("'distinct' and 'group_by' take passages as they are: leave out 'long_texts'")
+            wanted = wanted.cut_up(access.settings.passage_characters, asked.most_passages)
         ignored = [*wanted.ignored, *unknown_fields(data, dialect.request)]
         if asked.instruction and not instructed:
             ignored.append("instruction had no effect, as the scorer takes none; put it into the query")
