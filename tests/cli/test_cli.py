@@ -254,10 +254,10 @@ class TestIndexes:
         assert "index words" in refused(run("select", "few", "violin", "--hybrid"))
         catalog = LocalCatalog(Path("data/indexes"))
         with pytest.raises(InvalidInput, match="index words"):
-            catalog.get("few").bm25("violin", np.array([1]))
+            catalog.get("few")._store.bm25("violin", np.array([1]))
         assert run("index", "words", "few").out.endswith("few has its words now\n")
         index = catalog.get("few")
-        scores = index.bm25("violin", index._store.sequences(["violin", "tram"]))
+        scores = index._store.bm25("violin", index._store.sequences(["violin", "tram"]))
         assert scores[0] > 0 == scores[1]
         assert run("index", "words", "few").out.endswith("few already had its words\n")
         assert "'none'" in run("index", "words", "none").err

@@ -63,9 +63,11 @@ def assert_same(one: LocalIndex, other: LocalIndex) -> None:
         assert list(first.ids) == list(second.ids)
         np.testing.assert_array_equal(first.embeddings, second.embeddings)
     ids = list(contents(one))
-    mine, theirs = (index.bm25("version 7", index._store.sequences(ids)) for index in (one, other))
+    mine, theirs = (index._store.bm25("version 7", index._store.sequences(ids)) for index in (one, other))
     np.testing.assert_array_equal(mine, theirs)
-    np.testing.assert_array_equal(one.matching(Filter({"n": 7})), other.matching(Filter({"n": 7})))
+    np.testing.assert_array_equal(
+        one._store.matching_sequences(Filter({"n": 7})), other._store.matching_sequences(Filter({"n": 7}))
+    )
 
 
 def test_all_of_it_comes_back(catalog: LocalCatalog, index: LocalIndex, copy: Path, tmp_path: Path) -> None:

@@ -285,7 +285,7 @@ def test_the_setting_bounds_every_index(tmp_path: Path) -> None:
     rows = [Document(str(number), "", metadata={"n": number}) for number in range(1_000)]
     index.upsert(rows, np.tile(np.eye(1, 4), (1_000, 1)))
     for number in range(5):
-        assert len(index.matching(Filter({"n": {"gte": -number}}))) == 1_000
+        assert len(index._store.matching_sequences(Filter({"n": {"gte": -number}}))) == 1_000
     assert len(index._store._matched._matched) == 2
     catalog.close()
 

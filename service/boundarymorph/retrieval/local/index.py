@@ -108,7 +108,7 @@ class LocalIndex:
     def retrieve(self, search: Search) -> Retrieved:
         """See `Index.retrieve`."""
         with self._one_state() as vectors:
-            within = None if search.condition is None else self.matching(search.condition)
+            within = None if search.condition is None else self._store.matching_sequences(search.condition)
             pool, found = self._search(vectors, search.unit, search.depth, within)
             if len(pool) == 0:  # no document matches the filter
                 return Retrieved(pool, (*self._warnings, *found.warnings))
@@ -118,8 +118,8 @@ class LocalIndex:
                 pool = fused(pool, best.ids, search.depth, self._store.embeddings)
                 sequences = self._store.sequences(pool.ids)
             if self._store.has_words():
-                bm25 = self.bm25(search.query, sequences)
-                terms = self.terms(search.query, sequences)
+                bm25 = self._store.bm25(search.query, sequences)
+                terms = self._store.terms(search.query, sequences)
                 pool = replace(pool, features={**pool.features, "bm25": bm25}, terms=terms)
                 if terms is None:
                     said.append(WORDS_WITHOUT_STEMS.format(name=self.name))
@@ -158,18 +158,6 @@ class LocalIndex:
     def characters(self, ids: Sequence[str]) -> dict[str, int]:
         """See `Index.characters`."""
         return self._store.characters(ids)
-
-    def matching(self, filter: Filter) -> NDArray[np.int64]:
-        """Return ascending sequence numbers of the documents whose metadata match the filter."""
-        return self._store.matching_sequences(filter)
-
-    def bm25(self, query: str, sequences: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return (n,) BM25 over the whole index, by sequence numbers. Raises InvalidInput if it has no words."""
-        return self._store.bm25(query, sequences)
-
-    def terms(self, query: str, sequences: NDArray[np.int64]) -> NDArray[np.bool_] | None:
-        """Return (w, n) which words of the query the documents have; see `DocumentStore.terms`."""
-        return self._store.terms(query, sequences)
 
     def digests(self, ids: Sequence[str]) -> dict[str, bytes]:
         """See `Index.digests`."""
