@@ -21,6 +21,7 @@ from boundarymorph.retrieval.milvus.connection import Connection
 from boundarymorph.retrieval.milvus.native import Native
 from boundarymorph.retrieval.stores.bounds import Bounds, bounds
 from boundarymorph.retrieval.stores.guess import guessed
+from boundarymorph.retrieval.stores.payload import Payload
 from boundarymorph.retrieval.stores.table import Found, Table, check_columns
 from boundarymorph.settings import Attached, StoreSettings
 
@@ -75,8 +76,10 @@ class MilvusTable(Table):
         self._collection = collection
         self._attached = attached
         self.dimension = collection.dimension
-        self._native = Native(collection.fields, self._is_metadata, dynamic=collection.dynamic, lite=lite)
-        read = [name for name in collection.fields if self._is_metadata(name)]
+        vectors = [name for name, field in collection.fields.items() if field.type.endswith("_VECTOR")]
+        self._payload = Payload(attached, [attached.id, *vectors], whole=False)
+        self._native = Native(collection.fields, self._payload.is_metadata, dynamic=collection.dynamic, lite=lite)
+        read = [name for name in collection.fields if self._payload.is_metadata(name)]
         beyond = [name for name in attached.metadata or [DYNAMIC] if name not in collection.fields]
         metadata = [*read, *(beyond if collection.dynamic else [])]
         self._fields = [attached.text, *([attached.title] if attached.title else []), *metadata]
@@ -119,27 +122,10 @@ class MilvusTable(Table):
         return self._collection.read(ids, self._fields, TEXTS_AT_A_TIME)
 
     def _document(self, id: str, row: Mapping[str, Any]) -> Document:
-        text, title = self._attached.text, self._attached.title
-        return Document(id, row.get(text) or "", row.get(title) if title else None, self._metadata_of(row))
-
-    def _is_metadata(self, name: str) -> bool:
-        """Whether a field, in the schema or not, belongs to the metadata."""
-        attached = self._attached
-        if attached.metadata is not None:
-            return name in attached.metadata
-        described = self._collection.fields.get(name)
-        if described is None:
-            return True
-        named = (attached.id, attached.vector, attached.text, attached.title)
-        return name not in named and not described.type.endswith("_VECTOR")
-
-    def _metadata_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the metadata of a row as JSON; fields that are null are left out."""
-        return {
-            name: _plain(value)
-            for name, value in row.items()
-            if self._is_metadata(name) and (value is not None or name not in self._collection.fields)
-        }
+        """Return a row as a document; fields that are null are left out of its metadata."""
+        fields = self._collection.fields
+        given = {name: _plain(value) for name, value in row.items() if value is not None or name not in fields}
+        return self._payload.document(id, given)
 
 
 def _plain(value: Any) -> Any:
