@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.evaluation.fused import fused_order, reordered
 from boundarymorph.evaluation.methods.morph import Morph
 from boundarymorph.evaluation.metrics import normalised_gain
-from boundarymorph.evaluation.problem import Question
+from boundarymorph.evaluation.problem import Question, fused_order, reordered
 from boundarymorph.evaluation.run import run_once
 from boundarymorph.evaluation.tables import Table
 from boundarymorph.selection import (

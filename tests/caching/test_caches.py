@@ -8,11 +8,10 @@ from pydantic import SecretStr
 
 from boundarymorph.caching import memory
 from boundarymorph.caching.build import build_caches
-from boundarymorph.caching.keys import digest
+from boundarymorph.caching.interfaces import CachedScore, digest
 from boundarymorph.caching.link import RedisLink
 from boundarymorph.caching.memory import MemoryEmbeddingCache, MemoryScoreCache
 from boundarymorph.caching.redis import RedisEmbeddingCache, RedisScoreCache, score_key
-from boundarymorph.caching.scores import CachedScore
 from boundarymorph.settings import CacheSettings
 from tests.caching.servers import RedisServer
 from tests.clocks import Clock

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from boundarymorph.caching.circuit import State
+from boundarymorph.caching.interfaces import CachedScore
 from boundarymorph.caching.link import RedisLink
 from boundarymorph.caching.redis import RedisEmbeddingCache, RedisScoreCache, score_key
-from boundarymorph.caching.scores import CachedScore
 from tests.caching.servers import (
     SLOTS,
     RedisServer,

@@ -8,10 +8,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from boundarymorph.caching.circuit import State
-from boundarymorph.caching.keys import digest
+from boundarymorph.caching.interfaces import CachedScore, digest
 from boundarymorph.caching.link import RedisLink
 from boundarymorph.caching.redis import RedisEmbeddingCache, RedisScoreCache, score_key
-from boundarymorph.caching.scores import CachedScore
 from boundarymorph.errors import InvalidConfiguration
 from tests.caching.counted import Counted
 from tests.caching.servers import RedisServer, speaking

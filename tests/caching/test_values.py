@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from boundarymorph.caching.keys import digest
-from boundarymorph.caching.scores import CachedScore
+from boundarymorph.caching.interfaces import CachedScore, digest
 from boundarymorph.caching.values import (
     Corrupt,
     Place,

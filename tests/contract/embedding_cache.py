@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from boundarymorph.caching.embeddings import EmbeddingCache, Space, Vector
-from boundarymorph.caching.keys import digest
+from boundarymorph.caching.interfaces import EmbeddingCache, Space, Vector, digest
 from tests.retrieval.fakes import vector_of
 
 SPACE = Space("maker/encoder@123/int8/512", 32)

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.evaluation.fused import fused_order, reordered
 from boundarymorph.evaluation.methods import CONTESTANTS, GROUPS, chosen
 from boundarymorph.evaluation.methods.bagel import Bagel, WarmStarted
 from boundarymorph.evaluation.methods.baselines import Gar, Hybrid, Mips, Quam, Rgs, SingleStage
 from boundarymorph.evaluation.methods.lexical import Lexical
 from boundarymorph.evaluation.methods.morph import Independent, Morph
 from boundarymorph.evaluation.metrics import quality
-from boundarymorph.evaluation.problem import Question, Texts
+from boundarymorph.evaluation.problem import Question, Texts, fused_order, reordered
 from boundarymorph.evaluation.run import run_once
 from boundarymorph.selection import Belief, SelectionSession, UpperConfidenceBound
 from boundarymorph.selection.methods import METHODS

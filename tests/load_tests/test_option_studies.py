@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from boundarymorph.evaluation.fused import fused_order, reordered
 from boundarymorph.evaluation.metrics import normalised_gain
+from boundarymorph.evaluation.problem import fused_order, reordered
 from boundarymorph.evaluation.tables import Table
 from boundarymorph.selection import SelectionSession, TokenCapacity
 from boundarymorph.selection.methods import DEFAULT, METHODS

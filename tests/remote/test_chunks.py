@@ -4,8 +4,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boundarymorph.remote.chunks import chunks
-from boundarymorph.remote.wire import Context
+from boundarymorph.remote.wire import Context, chunks
 
 TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), min_size=1, max_size=50)
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from boundarymorph.caching.interfaces import CachedScore
 from boundarymorph.caching.memory import MemoryScoreCache
-from boundarymorph.caching.scores import CachedScore
 from boundarymorph.retrieval.document import Document
 from boundarymorph.selector.result import Progress, SelectionResult
 from boundarymorph.selector.selector import Selector

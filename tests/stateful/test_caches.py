@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from boundarymorph.caching import memory
-from boundarymorph.caching.embeddings import EmbeddingCache, Space, Vector
-from boundarymorph.caching.keys import digest
+from boundarymorph.caching.interfaces import CachedScore, EmbeddingCache, ScoreCache, Space, Vector, digest
 from boundarymorph.caching.link import RedisLink
 from boundarymorph.caching.memory import MemoryEmbeddingCache, MemoryScoreCache
 from boundarymorph.caching.redis import RedisEmbeddingCache, RedisScoreCache, score_key
-from boundarymorph.caching.scores import CachedScore, ScoreCache
 from tests.caching.servers import RedisServer
 from tests.clocks import Clock
 from tests.stateful.profile import draws

@@ -15,7 +15,7 @@ from boundarymorph.access.bodies import bound
 from boundarymorph.access.keys import Scope
 from boundarymorph.api import openapi
 from boundarymorph.api.dependencies import AccessOf, BuiltOf, allowed, permitted
-from boundarymorph.api.judgment_schemas import Deleted, Judgments, Kept
+from boundarymorph.api.schemas import Deleted, Judgments, Kept
 from boundarymorph.calibration.feedback import Event
 from boundarymorph.telemetry import metrics
 

@@ -9,7 +9,6 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from boundarymorph.api.judgment_schemas import Judgments
 from boundarymorph.api.problems import MEDIA_TYPE
 from boundarymorph.api.rerank.documents import CohereV2Request, DocumentsRequest, InfinityRequest, VoyageRequest
 from boundarymorph.api.rerank.mixedbread import MixedbreadRequest
@@ -18,6 +17,7 @@ from boundarymorph.api.rerank.tei import TeiRequest
 from boundarymorph.api.schemas import (
     CreateIndex,
     DeleteDocuments,
+    Judgments,
     Problem,
     ScoreRequest,
     UploadedDocument,

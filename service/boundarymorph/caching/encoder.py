@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from boundarymorph.caching.embeddings import EmbeddingCache, Space, Vector
-from boundarymorph.caching.keys import digest
+from boundarymorph.caching.interfaces import EmbeddingCache, Space, Vector, digest
 from boundarymorph.caching.read_through import ReadThrough, Source
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
 

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.caching.keys import digest
+from boundarymorph.caching.interfaces import CachedScore, ScoreCache, digest
 from boundarymorph.caching.read_through import ReadThrough, Source
-from boundarymorph.caching.scores import CachedScore, ScoreCache
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.bill import Bill

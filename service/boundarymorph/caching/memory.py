@@ -15,9 +15,7 @@ from typing import Generic, TypeVar
 
 from cachetools import TLRUCache
 
-from boundarymorph.caching.embeddings import Space, Vector
-from boundarymorph.caching.keys import digest
-from boundarymorph.caching.scores import FIELDS, SECONDS_TO_LIVE, CachedScore, kept_name
+from boundarymorph.caching.interfaces import FIELDS, SECONDS_TO_LIVE, CachedScore, Space, Vector, digest, kept_name
 from boundarymorph.telemetry import metrics
 
 _QUERY_BYTES = 550

@@ -6,10 +6,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
 
-from boundarymorph.caching.embeddings import Space, Vector
-from boundarymorph.caching.keys import DIGEST_BYTES, digest
+from boundarymorph.caching.interfaces import DIGEST_BYTES, FIELDS, SECONDS_TO_LIVE, CachedScore, Space, Vector, digest
 from boundarymorph.caching.link import ForeignKey, RedisLink, Unanswered
-from boundarymorph.caching.scores import FIELDS, SECONDS_TO_LIVE, CachedScore
 from boundarymorph.caching.values import (
     Corrupt,
     Place,

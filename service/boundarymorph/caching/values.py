@@ -16,8 +16,7 @@ from zlib import crc32
 
 import numpy as np
 
-from boundarymorph.caching.embeddings import Vector
-from boundarymorph.caching.scores import CachedScore, kept_name
+from boundarymorph.caching.interfaces import CachedScore, Vector, kept_name
 
 _CHECKED, _KEYED = 1, 2  # versions
 _TRUNCATED, _NAMED = 1, 2

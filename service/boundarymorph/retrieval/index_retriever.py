@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from boundarymorph.inference.executors import BoundedExecutor
 from boundarymorph.retrieval.catalog import WORDS, Catalog, Index, IndexConfiguration
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
-from boundarymorph.retrieval.mismatches import mismatches
+from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Not
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.settings import SERVICE
@@ -122,3 +123,34 @@ def _found(index: Index, search: Search) -> Retrieved:
         documents |= read
         ids = ids[BLOCK:]
     return replace(retrieved, documents=documents) if documents else retrieved
+
+
+MOST_CHECKS = 5  # searches for a document with the type, each for a single result
+ANY_VALUE: dict[str, object] = {"text": {"gte": ""}, "number": {"gte": -sys.float_info.max}}
+
+
+def mismatches(index: Index, search: Search) -> list[str]:
+    """Return a warning for each field that a filter compares with a string or a number, if no document has one there.
+
+    Only the first MOST_CHECKS comparisons are checked.
+    """
+    if search.condition is None:
+        return []
+    compared = sorted({(".".join(part.path), part.type) for part in _comparisons(search.condition.condition)})
+    warnings = []
+    for field, type in [pair for pair in compared if pair[1] in ANY_VALUE][:MOST_CHECKS]:
+        if not len(index.retrieve(Search("", 1, search.embedding, {field: ANY_VALUE[type]})).pool):
+            noun = "string" if type == "text" else "number"
+            warnings.append(f"the filter compares {field!r} with a {noun}, and no document has a {noun} there")
+    return warnings
+
+
+def _comparisons(condition: Condition) -> Iterator[Compare]:
+    match condition:
+        case AllOf(parts) | AnyOf(parts):
+            for part in parts:
+                yield from _comparisons(part)
+        case Not(part):
+            yield from _comparisons(part)
+        case Compare():
+            yield condition

@@ -29,7 +29,6 @@ from boundarymorph.errors import (
     RetrieverUnavailable,
 )
 from boundarymorph.remote.balancer import Balancer, OnChange, Role, ignore_change
-from boundarymorph.remote.chunks import encoded
 from boundarymorph.remote.connections import SMALL, Response
 from boundarymorph.remote.deadline import Budget
 from boundarymorph.remote.peer import (
@@ -43,7 +42,7 @@ from boundarymorph.remote.peer import (
     pause_of,
     tells_of_server,
 )
-from boundarymorph.remote.wire import Unusable, array, is_count, mapping, parsed
+from boundarymorph.remote.wire import Unusable, array, encoded, is_count, mapping, parsed
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings

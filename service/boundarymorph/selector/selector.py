@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable
 
+from boundarymorph.caching.interfaces import ScoreCache
 from boundarymorph.caching.known import KnownScores
-from boundarymorph.caching.scores import ScoreCache
 from boundarymorph.inference.executors import BoundedExecutor
 from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.scoring.scorer import Scorer

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from threadpoolctl import threadpool_limits
 
-from boundarymorph.caching.build import build_caches
-from boundarymorph.caching.caches import Caches
+from boundarymorph.caching.build import Caches, build_caches
 from boundarymorph.retrieval.build import build_encoder, build_indexes, build_remote_retriever, encoder_is_paid
 from boundarymorph.retrieval.observed import ObservedRetriever
 from boundarymorph.scoring.batching import BatchingScorer

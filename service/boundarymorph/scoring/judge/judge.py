@@ -18,14 +18,13 @@ from boundarymorph.errors import (
     ScorerUnavailable,
 )
 from boundarymorph.remote.balancer import Balancer, Role, ignore_change
-from boundarymorph.remote.chunks import encoded
 from boundarymorph.remote.deadline import Deadline
 from boundarymorph.remote.identity import identified
 from boundarymorph.remote.model import OUTCOMES, Observer, Options, Outcome
 from boundarymorph.remote.peer import Busy, Flawed, Peer, Refused, Unavailable
 from boundarymorph.remote.together import owned
 from boundarymorph.remote.urls import Endpoint
-from boundarymorph.remote.wire import Answer, Context, Description, Unusable
+from boundarymorph.remote.wire import Answer, Context, Description, Unusable, encoded
 from boundarymorph.scoring.bill import NOTHING, Amount, Bill, Ledger, OpenLedger, Prices
 from boundarymorph.scoring.judge.dialect import WAYS, OpenAI, Ungraded
 from boundarymorph.scoring.scorer import Scores

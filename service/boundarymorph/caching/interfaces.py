@@ -1,10 +1,52 @@
-"""The interface of a cache of scores, grouped by query."""
+"""What a cache of scores and a cache of embeddings do, and the digests of texts by which they find them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Vectors of the same space are comparable. encoder: its name; dimension: d."""
+
+    encoder: str
+    dimension: int
+
+    @property
+    def digest(self) -> bytes:
+        """Identifies the space in keys."""
+        return digest(self.encoder, "query", str(self.dimension))
+
+
+class EmbeddingCache(Protocol):
+    """Embeddings of queries, bit for bit those of the encoder. Calls never raise: an error counts as a miss."""
+
+    async def read(self, space: Space, text_digests: Sequence[bytes]) -> list[Vector | None]:
+        """Return n read-only embeddings in the order of the digests, None for each that is missing."""
+
+    async def write(self, space: Space, embeddings: Mapping[bytes, Vector]) -> None:
+        """Store embeddings by the digests of their texts."""
+
+
+DIGEST_BYTES = 16
+
+
+def digest(*texts: str) -> bytes:
+    """Return 16 bytes that identify these texts, in this order."""
+    # Every str has a digest, even with a lone surrogate; lengths keep ("ab", "c") and ("a", "bc") apart.
+    parts = [text.encode("utf-8", "surrogatepass") for text in texts]
+    if len(parts) > 1:
+        parts = [len(part).to_bytes(8, "little") + part for part in parts]
+    return blake2b(b"".join(parts), digest_size=DIGEST_BYTES).digest()
+
 
 FIELDS = 5_000  # most that are recalled per query
 DOCUMENT_BYTES = 255  # longest document id in UTF-8; a score with a longer one is stored without it
