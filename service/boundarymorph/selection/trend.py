@@ -100,6 +100,10 @@ class Mixture:
         return Belief.of_shares(shares, self.observed, self.scores >= least)
 
     def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return self._outcomes
+
+    @cached_property
+    def _outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         fading = HALF_APART / (HALF_APART + len(self.observed))
         apart = 1.0 if self.scale.levels else LAST_APART - (LAST_APART - FIRST_APART) * fading
         shares, scores = self.scale.outcomes(self.weights, self.means, apart * (self.own + self.noise))
