@@ -99,6 +99,7 @@ lock: setup $(TOOLS)/bin/pip-audit  ## the packages of the images with their has
 check-deploy: setup  ## hadolint, promtool and kubectl (where they are) over docker/ and deploy/, and their tests; CRDS=files
 	$(BIN)/hadolint docker/Dockerfile
 	$(call with,promtool,check rules deploy/prometheus/alerts.yaml)
+	$(call with,promtool,test rules tests/deploy/alerts_test.yaml)
 	$(call with,promtool,check config --syntax-only docker/prometheus/prometheus.yaml)
 	$(if $(shell command -v kubectl),$(BIN)/python -m tests.deploy.rendered $(CRDS),@echo "left out, as there is no kubectl: the overlays")
 	$(BIN)/python -m pytest -n0 tests/deploy

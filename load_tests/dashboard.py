@@ -369,6 +369,8 @@ def shown(value: float, unit: str) -> str:
         return f"{100 * value:.0f}%"
     if unit == "s":
         return f"{value:g} s" if value >= 1 else f"{1_000 * value:g} ms"
+    if unit == "bytes":
+        return f"{value / 2**20:.0f} MiB"
     suffix = {"reqps": " req/s", "cps": " c/s"}.get(unit, "")
     if value >= 1_000:
         return f"{value / 1_000:g} K{suffix}"

@@ -15,7 +15,7 @@ from load_tests.dashboard import DASHBOARD, Line
 
 PANELS = json.loads(DASHBOARD.read_text())["panels"]
 DRAWN = [panel for panel in PANELS if panel["type"] != "row"]
-UNITS = {"reqps", "cps", "s", "percentunit", "short", "none"}
+UNITS = {"reqps", "cps", "s", "bytes", "percentunit", "short", "none"}
 
 
 @pytest.mark.parametrize("panel", DRAWN, ids=lambda panel: str(panel["title"]))
@@ -23,7 +23,8 @@ def test_units_fit_what_is_asked(panel: dict[str, object]) -> None:
     text = json.dumps(panel["targets"])
     unit = panel["fieldConfig"]["defaults"]["unit"]  # type: ignore[index]
     assert unit in UNITS
-    assert ("_seconds" in text and "_count" not in text) <= (unit == "s")
+    assert ("_seconds" in text and "_count" not in text and "_cpu_" not in text) <= (unit == "s")
+    assert ("_bytes" in text) == (unit == "bytes")
     assert ("_ratio" in text) <= (unit == "percentunit")
     assert (unit in ("reqps", "cps")) <= ("rate(" in text)
 
@@ -47,9 +48,10 @@ def test_what_prometheus_answers(monkeypatch: pytest.MonkeyPatch) -> None:
         return httpx.Response(200, json={"data": {"result": result}}, request=httpx.Request("GET", url))
 
     monkeypatch.setattr(httpx, "get", get)
-    (line,) = dashboard.lines("http://prometheus", DRAWN[0], began=100.0)
+    requests = next(panel for panel in DRAWN if panel["title"] == "Requests a second")
+    (line,) = dashboard.lines("http://prometheus", requests, began=100.0)
     assert line.label == "/0 200" and line.at.tolist() == [0.0, 2.0] and np.isnan(line.values[1])
-    assert "$__" not in str(asked[0]["query"])
+    assert "$" not in str(asked[0]["query"])
 
 
 @pytest.mark.parametrize(
@@ -60,6 +62,7 @@ def test_what_prometheus_answers(monkeypatch: pytest.MonkeyPatch) -> None:
         (0.5, "percentunit", "50%"),
         (1_500, "short", "1.5 K"),
         (2, "cps", "2 c/s"),
+        (3 * 2**27, "bytes", "384 MiB"),
     ],
 )
 def test_units(value: float, unit: str, text: str) -> None:
