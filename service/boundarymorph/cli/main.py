@@ -119,15 +119,22 @@ def openapi() -> None:
 
 @app.command()
 def demo(
-    query: Annotated[str, typer.Option(help="What to look for.")] = "work with dates, times and time zones",
+    query: Annotated[
+        str | None, typer.Option(help="What to look for.", show_default="work with dates, times and time zones")
+    ] = None,
     budget: Annotated[int, typer.Option("--budget", "-B", min=0, help="Cross-encoder calls.")] = 50,
     k: Annotated[int, typer.Option("-k", min=1, help="Documents to return.")] = 50,
+    multilingual: Annotated[
+        bool, typer.Option("--multilingual", help="A German query, with models that are downloaded; needs torch.")
+    ] = False,
     data_directory: DataDirectory = None,
 ) -> None:
     """Start a service, index the docstrings of Python's standard library, and select from them over HTTP."""
     from boundarymorph.cli import demo as demonstration
 
-    demonstration.run(console, Settings.load(data_directory=data_directory), query, budget, k)
+    run = demonstration.run_multilingual if multilingual else demonstration.run
+    asked = query or (demonstration.GERMAN if multilingual else demonstration.QUERY)
+    run(console, Settings.load(data_directory=data_directory), asked, budget, k)
 
 
 @app.command()
