@@ -44,7 +44,6 @@ def run(*arguments: str | Path) -> str:
 
 
 def small(**options: Any) -> Table:
-    """Pools of less than 50 documents, which a map shows without a t-SNE (test_plots.py has that)."""
     return synthetic(n=45, **options)
 
 
@@ -134,7 +133,7 @@ def test_the_report(two_tables: tuple[Path, str]) -> None:
     ):
         assert expected in text, expected
     pictures = [line.partition("](")[2].rstrip(")") for line in text.splitlines() if line.startswith("![")]
-    assert len(pictures) == len(set(pictures)) >= 2 + 2 * 6
+    assert len(pictures) == len(set(pictures)) == 3 * 2 + 2 + 1, "quality by table and mean, unscored shares, a latency"
     for picture in pictures:
         assert (out / picture).read_bytes().startswith(b"\x89PNG")
     assert len(list((out / "plots").iterdir())) == len(pictures), "every picture is in the report"

@@ -12,13 +12,6 @@ from boundarymorph.evaluation.statistics import bootstrap_interval
 from boundarymorph.evaluation.study import Study
 
 CAPTIONS = {
-    "map": "The pool in two dimensions (t-SNE of the embeddings; of large pools the part that matters). "
-    "Blue is what the cross-encoder likes; a cross is a "
-    "call that was spent, a red ring a document in the chosen set. Calls inside a dense blue group confirm what was "
-    "likely anyway; rings without a cross were inferred from neighbours.",
-    "belief": "What the method believes of each candidate, in retrieval order: before any call (grey line) and after "
-    "all calls. Documents above the dashed line are chosen; a grey band instead of a line means that uncertainty "
-    "counts too, so that within the band some are chosen and others not.",
     "unscored": "Share of the chosen set's cross-encoder score that was never paid for.",
     "latency": "What a query's seconds buy, with the calls one after the other. Each line is a method with a growing "
     "budget; above and to the left is better.",

@@ -8,27 +8,14 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from matplotlib import rc_context
-from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import ScalarFormatter
-from numpy.typing import NDArray
 from PIL import Image
-from sklearn.manifold import TSNE
-from threadpoolctl import threadpool_limits
-
-from boundarymorph.evaluation.metrics import normalised_gain
-from boundarymorph.evaluation.problem import Problem, Question, Ranking
-from boundarymorph.selection import Belief
 
 INK, MUTED, GRID, ACCENT, BLUE = "#1f2430", "#8a909c", "#e6e8ec", "#d1495b", "#2e6f95"
 LINES = ("#9aa0a6", "#b08968", "#5f6368", "#8ab17d", "#9d79bc", "#e9a23b", "#3a9d9d", "#c98bb9", "#7f8f3a")
 OURS = ("#2e6f95", "#d1495b", "#1b7837", "#7b2d8b")
-SCORES = LinearSegmentedColormap.from_list("scores", ["#e4e7ec", "#9ecae1", "#3182bd", "#08306b"])
 COLOURS = 256
-MAPPED = 600  # far documents that nobody likes or asks for only shrink the rest
 STYLE: Any = {
     "axes.edgecolor": MUTED,
     "axes.labelcolor": INK,
@@ -155,129 +142,6 @@ def quality_against_latency(
         panels[-1].legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=8)
 
 
-def document_map(
-    path: Path, question: Question, runs: Mapping[str, tuple[Problem, Ranking]], title: str, seed: int = 0
-) -> None:
-    """The pool in two dimensions (t-SNE of the embeddings), once a method: what it scored and what it chose.
-
-    Of a large pool the MAPPED best-scored documents are shown, and every document that some method scored or chose.
-    """
-    drawn = np.zeros(len(question.pool), dtype=np.bool_)
-    drawn[np.argsort(-question.scores, kind="stable")[:MAPPED]] = True
-    for problem, ranking in runs.values():
-        drawn[problem.calls] = True
-        drawn[ranking[: problem.k]] = True
-    places = np.full((len(drawn), 2), np.nan)
-    places[drawn] = _layout(np.asarray(question.pool.embeddings[drawn], dtype=np.float32), seed)
-    columns = 2 if len(runs) == 4 else min(3, len(runs))
-    lines = -(-len(runs) // columns)
-    with saved_figure(path, 5.4 * columns, 4.9 * lines + 0.9) as figure:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold", color=INK)
-        panels = figure.subplots(lines, columns, squeeze=False).ravel()
-        order = np.argsort(question.scores, kind="stable")
-        order = order[drawn[order]]
-        for panel, (name, (problem, ranking)) in zip(panels, runs.items(), strict=False):
-            chosen = ranking[: problem.k]
-            dots = panel.scatter(
-                *places[order].T,
-                c=question.scores[order],
-                cmap=SCORES,
-                norm=PowerNorm(0.5, 0, 1),
-                s=9 + 26 * question.scores[order],
-                linewidths=0.2,
-                edgecolors="white",
-            )
-            panel.scatter(
-                *places[chosen].T, s=62, facecolors="none", edgecolors=ACCENT, linewidths=1.0, label="in the chosen set"
-            )
-            if problem.calls:
-                panel.scatter(
-                    *places[problem.calls].T, s=26, marker="x", color=INK, linewidths=1.0, label="scored (a call)"
-                )
-            gain = normalised_gain(chosen, question.scores)
-            panel.set_title(f"{name}: {len(problem.calls)} calls, CE-nCG@{problem.k} {100 * gain:.0f} %")
-            panel.set(xticks=[], yticks=[])
-            panel.grid(False)
-            panel.spines[:].set_visible(False)
-        for panel in panels[len(runs) :]:
-            panel.set_visible(False)
-        handles, labels = max((panel.get_legend_handles_labels() for panel in panels), key=lambda found: len(found[1]))
-        figure.legend(handles, labels, loc="outside lower left", ncols=2)
-        figure.colorbar(
-            dots, ax=list(panels), label="cross-encoder score", shrink=0.6, pad=0.01, ticks=[0, 0.1, 0.5, 1]
-        )
-
-
-def belief_along_rank(path: Path, prior: Belief, posterior: Belief, chosen: NDArray[np.intp], title: str) -> None:
-    """Prior and posterior mean in retrieval order, the scored documents, and the boundary of the set: a line, or a band
-    where the set does not follow this mean alone."""
-    count = len(prior.mean)
-    ranks = np.arange(1, count + 1)
-    inside = np.zeros(count, dtype=np.bool_)
-    inside[chosen] = True
-    weakest = float(posterior.mean[inside].min())
-    strongest = float(posterior.mean[~inside].max()) if (~inside).any() else weakest
-    with saved_figure(path, 10.5, 4.8) as figure:
-        panel = figure.subplots()
-        free = ~posterior.scored
-        panel.vlines(
-            ranks[free],
-            (posterior.mean - posterior.std)[free],
-            (posterior.mean + posterior.std)[free],
-            color="#cfe0ea",
-            linewidth=0.7,
-            label="posterior ± one standard deviation",
-        )
-        panel.plot(ranks, prior.mean, color=MUTED, linewidth=1.6, label="prior mean")
-        for mask, colour, label in (
-            (free & ~inside, BLUE, "posterior mean, left out"),
-            (free & inside, ACCENT, "posterior mean, chosen unscored"),
-        ):
-            panel.plot(ranks[mask], posterior.mean[mask], ".", color=colour, markersize=4.5, label=label)
-        for mask, fill, label in (
-            (~free & ~inside, "white", "scored, left out"),
-            (~free & inside, ACCENT, "scored, chosen"),
-        ):
-            panel.plot(
-                ranks[mask],
-                posterior.mean[mask],
-                "D",
-                markersize=5.5,
-                markerfacecolor=fill,
-                markeredgecolor=INK,
-                linestyle="none",
-                label=label,
-            )
-        _boundary(panel, weakest, strongest)
-        panel.set_xscale("log")
-        panel.xaxis.set_major_formatter(ScalarFormatter())
-        panel.set_xlim(0.9, count * 1.05)
-        panel.set_xlabel("rank in retrieval (log scale)")
-        panel.set_ylabel("expected score")
-        panel.set_title(title)
-        panel.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=8)
-
-
-def _boundary(panel: Axes, weakest: float, strongest: float) -> None:
-    """A line between the weakest chosen and the strongest other mean, or a band where they overlap."""
-    if weakest >= strongest:
-        panel.axhline((weakest + strongest) / 2, color=INK, linewidth=1.2, linestyle=(0, (5, 3)))
-    else:
-        panel.axhspan(weakest, strongest, color=MUTED, alpha=0.18, linewidth=0)
-    panel.annotate(
-        "boundary of the set",
-        (1.0, max(weakest, strongest)),
-        (-4, 3),
-        xycoords=("axes fraction", "data"),
-        textcoords="offset points",
-        ha="right",
-        va="bottom",
-        fontsize=8,
-        color=INK,
-        bbox={"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 1},
-    )
-
-
 def unscored_share(path: Path, shares: Mapping[str, float], palette: Mapping[str, str], title: str) -> None:
     """Bars: how much of each set's CE gain came from documents that nobody paid for."""
     with saved_figure(path, 6.8, 0.42 * len(shares) + 1.2) as figure:
@@ -321,20 +185,3 @@ def _apart(heights: Sequence[float], least: float, highest: float) -> list[float
         if not moved:
             break
     return [min(place, highest - least * (len(places) - 1 - number)) for number, place in enumerate(places)]
-
-
-def _layout(embeddings: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
-    """(N, 2) places: t-SNE from the first principal components; two components alone for a handful of documents."""
-    centred = embeddings - embeddings.mean(axis=0)
-    _, _, axes = np.linalg.svd(centred, full_matrices=False)
-    flat = (centred @ axes[: min(50, len(axes))].T).astype(np.float64)
-    if len(embeddings) < 50:
-        padded = np.zeros((len(flat), 2))
-        padded[:, : min(2, flat.shape[1])] = flat[:, :2]
-        return padded
-    # More threads wait for each other longer than they work, and how they split a sum would show in the picture.
-    with threadpool_limits(1, user_api="openmp"):
-        places: NDArray[np.float64] = TSNE(
-            init="pca", perplexity=30, random_state=seed, learning_rate="auto", max_iter=500
-        ).fit_transform(flat)
-    return places

@@ -13,9 +13,7 @@ import orjson
 from boundarymorph.evaluation import calibrated, plots
 from boundarymorph.evaluation.cells import AVERAGE, METRIC_TITLES, cells, ours_of, titles_of
 from boundarymorph.evaluation.markdown import is_variant, markdown
-from boundarymorph.evaluation.methods.morph import Morph, play
 from boundarymorph.evaluation.metrics import Quality
-from boundarymorph.evaluation.run import run_once
 from boundarymorph.evaluation.study import Study, overall
 from boundarymorph.selection.methods import DEFAULT, PAPER
 
@@ -133,27 +131,7 @@ def _draw_table(
     draw: Callable[[str, Callable[[Path], None]], None],
 ) -> None:
     outcome, (budget, k) = found.outcome, found.pictured
-    question = outcome.table.question(0)
     contestants = {contestant.name: contestant for contestant in outcome.contestants}
-    shown = [name for name in dict.fromkeys(("ss", "bagel", PAPER, found.reference)) if name in contestants]
-    runs = {titles[name]: run_once(outcome.settings[name, budget], question, budget, k) for name in shown}
-    draw(
-        "map",
-        lambda path: plots.document_map(
-            path, question, runs, f"{found.name}, query {question.id}: {len(question.pool):,} candidates, B = {budget}"
-        ),
-    )
-    for name in (name for name in dict.fromkeys((PAPER, found.reference)) if name in contestants):
-        method = outcome.settings[name, budget]
-        if isinstance(method, Morph):
-            prior, posterior, chosen = play(method, question, budget, k)
-            title = f"{titles[name]} on {found.name}, query {question.id}: B = {budget}, k = {k}"
-            draw(
-                f"belief-{name}",
-                lambda path, prior=prior, posterior=posterior, chosen=chosen, title=title: plots.belief_along_rank(  # type: ignore[misc]
-                    path, prior, posterior, chosen, title
-                ),
-            )
     shares = {name: share for name, share in found.shares().items() if not is_variant(name)}
     if shares:
         title = f"{found.name}: what came for free (B = {budget}, k = {k})"

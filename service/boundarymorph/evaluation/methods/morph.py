@@ -7,10 +7,9 @@ from time import process_time
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boundarymorph.evaluation.methods.method import Contestant, Scoring
-from boundarymorph.evaluation.problem import Problem, Question, Ranking
+from boundarymorph.evaluation.problem import Problem, Ranking
 from boundarymorph.selection import (
     Belief,
     BoundaryGap,
@@ -64,15 +63,6 @@ class Morph:
         rest[chosen] = False
         outside = np.flatnonzero(rest)
         return np.concatenate([chosen, outside[np.argsort(-session.belief.mean[outside], kind="stable")]])
-
-
-def play(method: Morph, question: Question, budget: int, k: int) -> tuple[Belief, Belief, NDArray[np.intp]]:
-    """The belief before any call and after all of them, and the chosen set."""
-    problem = Problem(question, budget, k)
-    session = SelectionSession(problem.pool, budget=budget, k=k, config=method.config)
-    prior = session.belief
-    drive(session, problem, method.batch)
-    return prior, session.belief, session.selection().documents
 
 
 @dataclass(frozen=True)
