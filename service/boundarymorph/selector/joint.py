@@ -23,13 +23,14 @@ from boundarymorph.selection import (
 )
 from boundarymorph.selection.rounds import growing
 from boundarymorph.selector.observer import Observer
+from boundarymorph.selector.order import Ordered
 from boundarymorph.selector.remarks import no_call, remarks
 from boundarymorph.selector.result import INTERRUPTING, Answered, Interruption, Progress, SelectionResult, Status
 from boundarymorph.selector.run import EMPTY, NOTHING, SelectionRun
 from boundarymorph.selector.task import SelectionTask
 
 
-class JointRun:
+class JointRun(Ordered):
     """A task of several queries in progress, to be called as a `SelectionRun` is. Its pool has the candidates of all,
     by reciprocal rank, without vectors."""
 
@@ -51,6 +52,7 @@ class JointRun:
 
     async def retrieve(self) -> None:
         """Get the pools. Raises as `SelectionRun.retrieve` does."""
+        self.enter("retrieve")
         with self._observer.stage("retrieve"):
             await together([run.retrieve() for run in self._runs])
             found = fuse([run.pool.ids for run in self._runs])
@@ -58,6 +60,7 @@ class JointRun:
 
     async def recall(self) -> None:
         """Reuse scores of earlier tasks, and choose the first batch. Raises as `SelectionRun.recall` does."""
+        self.enter("recall")
         with self._observer.stage("fetch"):
             await together([run.recall() for run in self._runs])
         sessions = [run.session for run in self._runs if isinstance(run.session, SelectionSession)]
@@ -76,6 +79,7 @@ class JointRun:
 
     async def score(self) -> None:
         """Have the batches scored side by side and choose the next ones. Raises as `SelectionRun.score` does."""
+        self.enter("score")
         joint = self._joint
         assert joint is not None
         with self._observer.stage("score"):
@@ -93,6 +97,7 @@ class JointRun:
 
     async def progress(self) -> Progress:
         """Return the current state."""
+        self.enter("progress")
         assert self._joint is not None
         chosen, outlook = await self._in_thread(_believed, self._joint)
         last = [seen for seen in self._history if seen.round == self._rounds]
@@ -113,6 +118,7 @@ class JointRun:
 
     async def result(self) -> SelectionResult:
         """Return the current selection, with its texts if the task asks for them. Raises as `score` does."""
+        self.enter("result")
         runs, joint = self._runs, self._joint
         none = np.full((len(runs), 0), np.nan)
         chosen, outlook = JointSelection(EMPTY, NOTHING, none), Outlook(0.0, {})

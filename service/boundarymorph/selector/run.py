@@ -28,6 +28,7 @@ from boundarymorph.selection.plane import plane
 from boundarymorph.selection.rounds import growing
 from boundarymorph.selector.documents import Documents, Grouping, texts_of
 from boundarymorph.selector.observer import Observer
+from boundarymorph.selector.order import Ordered
 from boundarymorph.selector.pace import Pace
 from boundarymorph.selector.refusal import refusal
 from boundarymorph.selector.remarks import departure, no_call, remarks, unfamiliar
@@ -41,8 +42,8 @@ NOTHING = np.empty(0, dtype=np.intp)
 EMPTY = Selection(NOTHING, np.empty(0), np.empty(0), np.empty(0, np.bool_))
 
 
-class SelectionRun:
-    """A task in progress: call `retrieve`, `recall`, then `score` while there is a batch, and `result`.
+class SelectionRun(Ordered):
+    """A task in progress; `order` says what may be called when.
 
     batch: positions in the pool of the documents to score next; none before `recall`. led: whether another chooses
     batches, by the session. The mathematics runs in threads of the executor.
@@ -82,6 +83,7 @@ class SelectionRun:
     async def retrieve(self) -> None:
         """Get the pool or, if that fails, use the order that is known by then. Raises what the retriever does, and
         DeadlineExceeded, unless there is such an order and the task accepts it."""
+        self.enter("retrieve")
         try:
             with self._observer.stage("retrieve"):
                 async with self._task.deadline.enforced():
@@ -106,6 +108,7 @@ class SelectionRun:
         If max_tokens or distinct is set, raises what the retriever does, and DeadlineExceeded, when it reads documents'
         lengths or groups.
         """
+        self.enter("recall")
         if not len(self.pool) or self.interruption is not None:
             return
         lengths: NDArray[np.float64] | None = None
@@ -131,6 +134,7 @@ class SelectionRun:
 
         Raises what retriever and scorer do, unless the task accepts an incomplete result.
         """
+        self.enter("score")
         session = self.session
         assert session is not None
         try:
@@ -152,6 +156,7 @@ class SelectionRun:
 
     async def progress(self) -> Progress:
         """Return the current state."""
+        self.enter("progress")
         session = self.session
         assert session is not None
         selection, outlook = await self._in_thread(_believed, session, self._task.ranks_all)
@@ -171,6 +176,7 @@ class SelectionRun:
 
     async def result(self) -> SelectionResult:
         """Return the current selection, with its texts if the task asks for them. Raises as `score` does."""
+        self.enter("result")
         session, scores = self.session, self.scores
         selection, outlook = EMPTY, Outlook(0.0, {})
         status, stop_reason = Status.COMPLETE, None
