@@ -94,6 +94,13 @@ class TestCalls:
         assert (first["costs"]["judgements"], first["costs"]["reused"]) == (10, 0)
         assert (more["costs"]["judgements"], more["costs"]["reused"]) == (15, 10)
 
+    async def test_further_queries_share_the_budget(self, api: httpx.AsyncClient) -> None:
+        call = {**QUERY, "further_queries": ["what else"], "budget": 10, "k": 5, "response_format": "detailed"}
+        found = answer(await api.post("/tools/select_documents", json=call))
+        assert found["costs"]["judgements"] == 10 and len(found["documents"]) == 5
+        refused = await api.post("/tools/select_documents", json={**call, "min_relevance": 0.5})
+        assert "min_relevance" in problem(refused, 422, "invalid-input")
+
     async def test_one_for_each_value(self, api: httpx.AsyncClient) -> None:
         papers = [{"id": f"a{n}", "text": f"part {n % 8}", "metadata": {"url": f"u{n % 3}"}} for n in range(12)]
         answer(await api.put("/indexes/parts"))

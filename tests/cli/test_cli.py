@@ -241,6 +241,10 @@ class TestIndexes:
         )
         assert filtered.out.count("inferred ±") == 1 and "Trams leave" in filtered.out
 
+        several = run("select", "few", "bread", "--also", "violins", "-B", "3", "-k", "2", "--json")
+        answered = SelectResponse.model_validate_json(several.out)
+        assert answered.usage.cross_encoder_calls == 3
+        assert {len(one.relevances or ()) for one in answered.documents} == {2}
         as_json = run("select", "few", "string instruments", "-B", "2", "-k", "3", "-N", "4", "--json")
         answer = SelectResponse.model_validate_json(as_json.out)
         assert (len(answer.documents), answer.usage.cross_encoder_calls, answer.pool_size) == (3, 2, 4)

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from boundarymorph.selection import JointSession, Pool, SelectionSession, TrendConfig
@@ -105,3 +107,43 @@ def test_the_expected_loss_falls_to_nothing() -> None:
     pools, scores = field(3, count=30)
     losses = [play(pools, scores, budget).outlook().loss for budget in (8, 40, 120)]
     assert losses[0] > losses[1] > losses[2] == 0.0
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_any_queries_any_answers(data: st.DataObject) -> None:
+    """Pools that overlap in part, documents that go, scores that never come: what was promised holds throughout."""
+    seed, budget, k = (data.draw(st.integers(0, most)) for most in (1_000, 25, 12))
+    pools, scores = field(seed, queries=3, count=20)
+    kept = [data.draw(st.sets(st.integers(0, 19), min_size=1)) for _ in pools]
+    parts = [
+        Pool.of([str(n) for n in sorted(keep)], pool.embeddings[np.isin(pool.ids, [str(n) for n in keep])], pool.query)
+        for pool, keep in zip(pools, kept, strict=True)
+    ]
+    ids = sorted({id for part in parts for id in part.ids}, key=int)
+    joint = JointSession(sessions_of(parts, budget), ids, budget=budget, k=k + 1, weights=[1.0, 0.6, 0.3], order=True)
+    asked: set[tuple[int, str]] = set()
+    gone: set[str] = set()
+    while True:
+        chosen = joint.selection().selection
+        there = set(ids) - gone
+        assert {ids[place] for place in chosen.documents} <= there and len(chosen.documents) == min(k + 1, len(there))
+        assert (np.diff(chosen.relevance) <= 0).all() and joint.spent <= budget
+        batches = joint.ask(data.draw(st.integers(1, 6)))
+        if not any(batch.size for batch in batches):
+            break
+        for number, batch in enumerate(batches):
+            session = joint.sessions[number]
+            names = [session.pool.ids[place] for place in batch]
+            assert not {(number, name) for name in names} & asked and not set(names) & gone
+            asked |= {(number, name) for name in names}
+            answered = np.array([data.draw(st.booleans()) for _ in names], dtype=np.bool_)
+            values = scores[number, [int(name) for name in names]]
+            session.tell(batch[answered], values[answered])
+            session.leave_unscored(batch[~answered])
+        if data.draw(st.booleans()):
+            lost = data.draw(st.sampled_from(ids))
+            gone.add(lost)
+            for session in joint.sessions:
+                session.give_up(np.flatnonzero(np.array(session.pool.ids) == lost))
+    assert joint.spent == len(asked) and joint.stop_reason in ("budget", "pool_exhausted")
