@@ -118,7 +118,7 @@ async def test_priority_is_worth_nothing_against_other_callers() -> None:
     assert sorted(visitors.order) == sorted(urgent + others)
 
 
-async def test_who_has_fewer_running_is_next_even_if_its_last_turn_was_later() -> None:
+async def test_the_caller_with_fewer_running_is_next_even_if_its_last_turn_was_later() -> None:
     visitors = Visitors(Admission(running=2, waiting=9))
     for name in ("a1", "c1", "b1", "a2", "b2"):
         visitors.send(name, name[0])

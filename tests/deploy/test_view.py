@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import pytest
 import yaml
 
 from tests.api.service import texts
@@ -65,9 +64,3 @@ def test_panels_do_not_overlap() -> None:
         assert max(x for x, _ in cells) < 24
         taken |= cells
     assert len({panel["id"] for panel in panels}) == len(panels)
-
-
-@pytest.mark.parametrize("expression", expressions())
-def test_brackets_are_closed(expression: str) -> None:
-    for opening, closing in ("()", "[]", "{}"):
-        assert expression.count(opening) == expression.count(closing)

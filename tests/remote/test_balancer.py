@@ -108,7 +108,7 @@ async def test_nothing_is_probed_or_called_after_the_end() -> None:
             await again(ask)
 
 
-async def test_of_one_overloaded_server_the_own_words_of_several_the_shortest_pause() -> None:
+async def test_one_overloaded_server_is_quoted_and_several_give_the_shortest_pause() -> None:
     busy = {0: Busy("full", 5.0, public="nights are quieter"), 1: Busy("full", 3.0, public="so are mornings")}
     for count, public, pause in ((1, "nights are quieter", 5.0), (2, "the scorer is overloaded; try again later", 3.0)):
         with pytest.raises(Overloaded) as raised:

@@ -111,7 +111,7 @@ def test_a_success_that_began_before_a_fault_says_nothing(clock: Clock) -> None:
     assert [replicas.pick(1) for _ in range(9)] == [0] * 9, "a pause is kept in any case"
 
 
-def test_one_that_failed_is_checked_before_it_gets_what_others_can_do(clock: Clock) -> None:
+def test_a_failed_server_is_probed_before_it_gets_work_that_others_can_do(clock: Clock) -> None:
     replicas = Replicas(2, clock=clock)
     replicas.failed(0)
     assert replicas.to_probe() == []
@@ -146,7 +146,7 @@ def test_a_pause_is_not_shortened(clock: Clock) -> None:
     assert replicas.paused(0, 1.0) == 5.0
 
 
-def test_callers_who_wait_in_vain_have_a_server_checked_and_asked_last(clock: Clock) -> None:
+def test_a_server_whose_callers_wait_in_vain_is_probed_and_asked_last(clock: Clock) -> None:
     replicas = Replicas(2, clock=clock)
     replicas.begin(1, 9)
     for verdict in (replicas.probed, lambda index: replicas.succeeded(replicas.begin(index, 0))):

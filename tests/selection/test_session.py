@@ -239,7 +239,7 @@ def test_a_budget_that_covers_the_pool_is_spent_at_once(k: int, settle: float | 
     np.testing.assert_array_equal(session.selection().documents, np.argsort(-scores, kind="stable")[:k])
 
 
-def test_where_less_is_to_be_scored_than_the_pool_something_is_chosen() -> None:
+def test_a_budget_below_the_pool_leaves_a_choice() -> None:
     pool, _ = clustered(60, 8, 3)
     assert not SelectionSession(pool, budget=59, k=5, order=True).covered
     assert not SelectionSession(pool, budget=60, k=5, settle=0.1, order=True).covered

@@ -104,7 +104,7 @@ async def test_no_vectors_and_yet_an_order(selector_of: Callable[..., Selector])
     assert chosen(result) <= set(result.documents)
 
 
-async def test_the_same_again_makes_no_call_and_a_larger_budget_the_difference(
+async def test_a_repeated_request_makes_no_call_and_a_larger_budget_the_difference(
     selector_of: Callable[..., Selector],
 ) -> None:
     selector = selector_of(FakeRetriever(), SeededScorer(), MemoryScoreCache(1_000_000))
