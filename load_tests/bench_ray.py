@@ -23,7 +23,7 @@ from fastapi import FastAPI
 from numpy.typing import NDArray
 
 from boundarymorph.scoring.batching import BatchingScorer
-from boundarymorph.scoring.cross_encoder import Pair
+from boundarymorph.scoring.scorer import Pair
 from boundarymorph.server.app import create_scorer_app
 from boundarymorph.server.composition import Scoring
 from boundarymorph.settings import Settings

@@ -25,7 +25,7 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedMo
 from boundarymorph.retrieval.local.flat import FlatIndex
 from boundarymorph.retrieval.local.torch_index import TorchIndex
 from boundarymorph.retrieval.local.vector_index import VectorIndex
-from boundarymorph.scoring.cross_encoder import Pair
+from boundarymorph.scoring.scorer import Pair
 from boundarymorph.scoring.transformer.model import Precision, TransformerCrossEncoder
 from load_tests import report
 from tests.scoring.transformer import tiny

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import DeadlineExceeded, EncoderFailed, EncoderUnavailable, Overloaded
 from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory, TokenSequence
 from boundarymorph.retrieval.encoders import BatchingEncoder
-from boundarymorph.retrieval.encoders.dual_encoder import unit_rows
+from boundarymorph.retrieval.encoders.encoder import unit_rows
 from tests import metrics
 from tests.contract.encoder import EncoderContract
 from tests.patience import until_async

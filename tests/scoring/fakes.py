@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory
-from boundarymorph.scoring.cross_encoder import Pair
-from boundarymorph.scoring.scorer import Scores
+from boundarymorph.scoring.scorer import Pair, Scores
 
 
 def score_of(query: str, text: str) -> float:

@@ -20,7 +20,7 @@ from boundarymorph.errors import (
 from boundarymorph.inference.batching.batcher import GROW_AFTER
 from boundarymorph.inference.shares import CALLER
 from boundarymorph.scoring.batching import BatchingScorer
-from boundarymorph.scoring.cross_encoder import Pair
+from boundarymorph.scoring.scorer import Pair
 from tests import metrics
 from tests.contract.scorer import ScorerContract
 from tests.patience import PATIENCE, until_async

@@ -20,7 +20,7 @@ from boundarymorph.inference.batching import batcher as batching
 from boundarymorph.inference.batching.batcher import Batcher
 from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory, Results
 from boundarymorph.scoring.batching import SCORER
-from boundarymorph.scoring.cross_encoder import Pair
+from boundarymorph.scoring.scorer import Pair
 from tests.clocks import StoppedLoop
 from tests.stateful.profile import draws
 

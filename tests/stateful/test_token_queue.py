@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from boundarymorph.inference.batching.queue import LOOK_AHEAD, Entry, TokenQueue
-from boundarymorph.scoring.cross_encoder import Pair
+from boundarymorph.scoring.scorer import Pair
 from tests.stateful.profile import draws
 
 OWNERS = st.integers(0, 3)

@@ -10,8 +10,8 @@ import numpy as np
 from boundarymorph.errors import ScorerFailed, ScorerUnavailable
 from boundarymorph.inference.batching.model import Role
 from boundarymorph.inference.batching.served import Served
-from boundarymorph.scoring.cross_encoder import CrossEncoder, InstructedCrossEncoder, Pair
-from boundarymorph.scoring.scorer import Scores, TakesNoInstruction
+from boundarymorph.inference.loading import Loading
+from boundarymorph.scoring.scorer import CrossEncoder, InstructedCrossEncoder, Pair, Scores, TakesNoInstruction
 from boundarymorph.telemetry import metrics
 
 SCORER = Role(
@@ -84,3 +84,28 @@ class BatchingScorer(Served[CrossEncoder, Pair]):
             truncate=truncate,
         )
         return Scores(results.values, results.truncated)
+
+
+class LoadingScorer(Loading[BatchingScorer]):
+    """A `Scorer`; raises ScorerUnavailable until its model is loaded."""
+
+    def __init__(self, load: Callable[[], BatchingScorer]) -> None:
+        super().__init__(load, ScorerUnavailable)
+
+    @property
+    def name(self) -> str:
+        """The model's; until it is loaded a placeholder, under which nothing is cached."""
+        return self.identity or "loading"
+
+    @property
+    def model(self) -> CrossEncoder:
+        return self.loaded.model
+
+    @property
+    def takes_instruction(self) -> bool:
+        return self.loaded.takes_instruction
+
+    async def score(
+        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+    ) -> Scores:
+        return await self.loaded.score(query, texts, deadline=deadline, instruction=instruction)

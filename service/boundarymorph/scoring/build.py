@@ -8,8 +8,7 @@ from dataclasses import replace
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.bill import Ledger, OpenLedger
-from boundarymorph.scoring.cross_encoder import CrossEncoder
-from boundarymorph.scoring.scorer import Scorer
+from boundarymorph.scoring.scorer import CrossEncoder, Scorer
 from boundarymorph.settings import ScorerSettings, Settings
 
 

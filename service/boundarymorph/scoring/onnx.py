@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.inference.models import OnnxTextModel, embedded_cross_encoder
 from boundarymorph.inference.onnx import OnnxModel
-from boundarymorph.scoring.cross_encoder import Pair, sigmoid
+from boundarymorph.scoring.scorer import Pair, sigmoid
 
 
 class OnnxCrossEncoder(OnnxModel):

@@ -12,10 +12,9 @@ from threadpoolctl import threadpool_limits
 from boundarymorph.caching.build import Caches, build_caches
 from boundarymorph.retrieval.build import build_encoder, build_indexes, build_remote_retriever, encoder_is_paid
 from boundarymorph.retrieval.observed import ObservedRetriever
-from boundarymorph.scoring.batching import BatchingScorer
+from boundarymorph.scoring.batching import BatchingScorer, LoadingScorer
 from boundarymorph.scoring.bill import Ledger
 from boundarymorph.scoring.build import build_local_scorer, build_scorer, scorer_is_paid
-from boundarymorph.scoring.loading import LoadingScorer
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings
@@ -197,7 +196,7 @@ def _scorer(settings: Settings, on_lost: Callable[[], None], *, later: bool) -> 
 def _encoder(settings: Settings, on_lost: Callable[[], None], *, later: bool) -> Encoder:
     if not later or settings.encoder.url:
         return build_encoder(settings, on_lost)
-    from boundarymorph.retrieval.encoders.loading import LoadingEncoder
+    from boundarymorph.retrieval.encoders.batching import LoadingEncoder
 
     return LoadingEncoder(lambda: _alone(build_encoder(settings, on_lost)))
 

@@ -15,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from boundarymorph.inference.transformer import packing
 from boundarymorph.inference.transformer.packing import Layout, Row, packed_attention
-from boundarymorph.scoring.cross_encoder import Pair
+from boundarymorph.scoring.scorer import Pair
 
 HEADS, GROUPS, WIDTH = 4, 2, 8
 CPU = torch.device("cpu")

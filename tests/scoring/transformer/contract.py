@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from boundarymorph.scoring.cross_encoder import CrossEncoder
+from boundarymorph.scoring.scorer import CrossEncoder
 from tests.scoring.transformer.tiny import LONG, OTHER_QUERY, QUERY, TEXTS
 
 

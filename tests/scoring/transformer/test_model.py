@@ -17,7 +17,7 @@ from boundarymorph.errors import InvalidConfiguration, ModelUnavailable, ScorerF
 from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory
 from boundarymorph.inference.models import available_cores
 from boundarymorph.inference.transformer.failures import on_device
-from boundarymorph.scoring.cross_encoder import CrossEncoder
+from boundarymorph.scoring.scorer import CrossEncoder
 from boundarymorph.scoring.transformer.model import Precision, TransformerCrossEncoder
 from tests.scoring.transformer import reference, tiny
 from tests.scoring.transformer.conftest import Folder, Opened

@@ -13,9 +13,9 @@ from boundarymorph.errors import EncoderFailed, EncoderUnavailable
 from boundarymorph.inference.batching.batcher import CHARACTERS_A_TOKEN
 from boundarymorph.inference.batching.model import Role, TokenSequence
 from boundarymorph.inference.batching.served import Served
+from boundarymorph.inference.loading import Loading
 from boundarymorph.remote.together import together
-from boundarymorph.retrieval.encoders.dual_encoder import DualEncoder
-from boundarymorph.retrieval.encoders.encoder import Embeddings
+from boundarymorph.retrieval.encoders.encoder import DualEncoder, Embeddings, Encoder
 from boundarymorph.telemetry import metrics
 
 ENCODER = Role(
@@ -107,3 +107,20 @@ class BatchingEncoder(Served[DualEncoder, TokenSequence]):
             tokens += more
         if start < len(texts):
             yield slice(start, len(texts))
+
+
+class LoadingEncoder(Loading[Encoder]):
+    """An `Encoder`; raises EncoderUnavailable until its model is loaded."""
+
+    def __init__(self, load: Callable[[], Encoder]) -> None:
+        super().__init__(load, EncoderUnavailable)
+
+    @property
+    def dimension(self) -> int:
+        return self.loaded.dimension
+
+    async def encode_query(self, text: str) -> NDArray[np.float32]:
+        return await self.loaded.encode_query(text)
+
+    async def encode_documents(self, texts: Sequence[str]) -> Embeddings:
+        return await self.loaded.encode_documents(texts)

@@ -1,13 +1,15 @@
-"""The interface of an encoder, which maps queries and documents to unit vectors of one space."""
+"""Encoders, which map queries and documents to unit vectors of one space, and the models that they run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from boundarymorph.inference.batching.model import Model, TokenSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +44,31 @@ class Encoder(Protocol):
 
     async def close(self) -> None:
         """Release threads and connections; later calls fail."""
+
+
+class DualEncoder(Model[TokenSequence], Protocol):
+    """A `Model` that returns unit vectors."""
+
+    @property
+    def dimension(self) -> int:
+        """d, the length of the vectors."""
+
+    def tokenize_query(self, text: str) -> TokenSequence:
+        """Tokenize a query."""
+
+    def tokenize_documents(self, texts: Sequence[str]) -> list[TokenSequence]:
+        """Tokenize n documents."""
+
+    def run(self, texts: Sequence[TokenSequence], /) -> NDArray[np.float32]:
+        """Return the (n, d) unit rows of a batch. Raises OutOfMemory or DeviceLost."""
+
+
+def unit_rows(states: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+    """Normalize (n, d) rows in float64; rows without length, or with values that are not finite, become NaN."""
+    exact = states.astype(np.float64)
+    lengths = np.linalg.norm(exact, axis=1, keepdims=True)
+    usable = np.isfinite(lengths) & (lengths > 0)
+    rows: NDArray[np.float32] = np.divide(exact, lengths, out=np.full_like(exact, np.nan), where=usable).astype(
+        np.float32
+    )
+    return rows

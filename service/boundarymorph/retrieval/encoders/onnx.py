@@ -11,7 +11,7 @@ from boundarymorph.inference.batching.model import TokenSequence
 from boundarymorph.inference.models import OnnxTextModel, embedded_encoder
 from boundarymorph.inference.onnx import OnnxModel
 from boundarymorph.retrieval.encoders.batching import BatchingEncoder
-from boundarymorph.retrieval.encoders.dual_encoder import unit_rows
+from boundarymorph.retrieval.encoders.encoder import unit_rows
 
 _BGE_QUERY_PREFIX = "Represent this sentence for searching relevant passages: "
 

@@ -18,8 +18,7 @@ from boundarymorph.remote.model import Options, RemoteModel
 from boundarymorph.remote.urls import Endpoint, Spelling
 from boundarymorph.remote.wire import Context
 from boundarymorph.retrieval.encoders.dialects import DIALECTS
-from boundarymorph.retrieval.encoders.dual_encoder import unit_rows
-from boundarymorph.retrieval.encoders.encoder import Embeddings
+from boundarymorph.retrieval.encoders.encoder import Embeddings, unit_rows
 from boundarymorph.retrieval.encoders.recipe import known_recipe
 
 DOCUMENTS = 256  # of one call that share a timeout

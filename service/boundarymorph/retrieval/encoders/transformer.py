@@ -19,7 +19,7 @@ from boundarymorph.inference.transformer.body import Body, open_body
 from boundarymorph.inference.transformer.device import LoadOptions, Placement
 from boundarymorph.inference.transformer.repository import Repository
 from boundarymorph.retrieval.encoders.batching import BatchingEncoder
-from boundarymorph.retrieval.encoders.dual_encoder import unit_rows
+from boundarymorph.retrieval.encoders.encoder import unit_rows
 from boundarymorph.retrieval.encoders.recipe import Pooling, Recipe, described_recipe
 
 _ORDINARY = "What is asked for? It is 1 answer."

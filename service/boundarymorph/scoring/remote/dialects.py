@@ -32,7 +32,7 @@ from boundarymorph.remote.wire import (
     vllm_description,
     word,
 )
-from boundarymorph.scoring.cross_encoder import sigmoid
+from boundarymorph.scoring.scorer import sigmoid
 
 Activation = Literal["sigmoid", "none"]
 TOLERANCE = 1e-6  # how far a score may be outside [0, 1], for the rounding of a server

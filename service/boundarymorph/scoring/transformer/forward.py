@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from boundarymorph.inference.transformer.forward import PackedBody, padded
-from boundarymorph.scoring.cross_encoder import Pair
+from boundarymorph.scoring.scorer import Pair
 from boundarymorph.scoring.transformer.heads import Head, label_logits
 
 

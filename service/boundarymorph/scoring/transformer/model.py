@@ -28,7 +28,7 @@ from boundarymorph.inference.transformer.device import LoadOptions, Placement, P
 from boundarymorph.inference.transformer.failures import on_device
 from boundarymorph.inference.transformer.forward import PackedBody
 from boundarymorph.inference.transformer.int8 import quantize
-from boundarymorph.scoring.cross_encoder import Pair, sigmoid
+from boundarymorph.scoring.scorer import Pair, sigmoid
 from boundarymorph.scoring.transformer.described import described_template
 from boundarymorph.scoring.transformer.forward import Forward, PackedForward, PaddedAnswers, PaddedLabels
 from boundarymorph.scoring.transformer.heads import answer_head, check_labels, label_head

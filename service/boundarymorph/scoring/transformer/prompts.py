@@ -13,7 +13,7 @@ from tokenizers import Encoding, Tokenizer
 
 from boundarymorph.errors import InvalidConfiguration, InvalidInput
 from boundarymorph.inference.tokenization import encode_heads, encode_pairs, plain
-from boundarymorph.scoring.cross_encoder import Pair
+from boundarymorph.scoring.scorer import Pair
 
 _FIELD = re.compile(r"\{(instruction|query|document)\}")
 _LEAST_ROOM = 4
