@@ -6,6 +6,7 @@ import logging
 import math
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from http import HTTPMethod
@@ -31,18 +32,26 @@ _log = logging.getLogger("boundarymorph.access_log")
 _errors = logging.getLogger(__name__)
 
 
-class Observed:
-    """ASGI middleware that identifies, times and logs requests. A request's id is the caller's own if that is a plain
-    word; it is in every log line and in the response, which also has Server-Timing. The time to the end of the response
-    is measured by route and status. The log gets method, path, status and the key's name, never a query or a text."""
+class Middleware(ABC):
+    """ASGI middleware around HTTP requests; anything else passes."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+        await (self.answer if scope["type"] == "http" else self._app)(scope, receive, send)
+
+    @abstractmethod
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, most of all by the application."""
+
+
+class Observed(Middleware):
+    """ASGI middleware that identifies, times and logs requests. A request's id is the caller's own if that is a plain
+    word; it is in every log line and in the response, which also has Server-Timing. The time to the end of the response
+    is measured by route and status. The log gets method, path, status and the key's name, never a query or a text."""
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = Headers(scope=scope).get(logs.REQUEST_ID, "")
         request_id = given if _GIVEN_ID.fullmatch(given) else uuid4().hex
         token = logs.request_id.set(request_id)
@@ -71,13 +80,10 @@ class Observed:
             logs.request_id.reset(token)
 
 
-class RateLimitHeaders:
+class RateLimitHeaders(Middleware):
     """ASGI middleware that adds the caller's rate limits to every response, as RateLimit-Policy and RateLimit."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def announced(message: Message) -> None:
             decision: Decision | None = scope.get("state", {}).get("decision")
             if message["type"] == "http.response.start" and decision is not None and decision.limits:
@@ -93,17 +99,16 @@ class RateLimitHeaders:
         await self._app(scope, receive, announced)
 
 
-class FromAllowed:
+class FromAllowed(Middleware):
     """ASGI middleware that refuses requests to other hosts, from pages of other sites, and in other content types."""
 
     def __init__(self, app: ASGIApp, origins: Origins) -> None:
-        self._app = app
+        super().__init__(app)
         self._origins = origins
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            if scope["type"] == "http":
-                self._origins.check(Headers(scope=scope))
+            self._origins.check(Headers(scope=scope))
         except (Forbidden, UnsupportedMediaType) as error:
             refusal = await problems.typed(Request(scope), error)
             await refusal(scope, receive, send)
@@ -111,29 +116,20 @@ class FromAllowed:
             await self._app(scope, receive, send)
 
 
-class UntilEnd:
+class UntilEnd(Middleware):
     """ASGI middleware that closes `request.state.until_end`, an ExitStack, when its request has been answered."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         with ExitStack() as until_end:
             scope.setdefault("state", {})["until_end"] = until_end
             await self._app(scope, receive, send)
 
 
-class HeadAsGet:
+class HeadAsGet(Middleware):
     """ASGI middleware that answers HEAD as GET, without the body."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "HEAD":
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "HEAD":
             await self._app(scope, receive, send)
             return
 
@@ -147,17 +143,11 @@ class HeadAsGet:
             scope.update({"route": asked["route"]} if "route" in asked else {})  # for the metrics
 
 
-class Unexpected:
+class Unexpected(Middleware):
     """The innermost ASGI middleware: logs an unexpected exception with its request's id and answers with a problem, or
     raises it again if a response has begun."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun = False
 
         async def noted(message: Message) -> None:
