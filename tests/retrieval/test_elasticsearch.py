@@ -126,7 +126,13 @@ def test_what_is_wrong_with_an_index_is_said(server: Cluster, small: str) -> Non
     assert list(index.retrieve(Search("tram", 3, QUERIES[0])).warnings) == ["1 candidates have no text"]
     with pytest.raises(InvalidEmbeddings, match="8 dimensions"):
         index.retrieve(Search("", 5, np.ones(3)))
-    for wrong, said in (({"text": "body"}, "no field 'body'; its fields"), ({"vector": "text"}, "holds no vectors")):
+    for wrong, said in (
+        ({"text": "body"}, "no field 'body'; its fields"),
+        ({"text": "hidden"}, "'hidden' .* holds no text"),
+        ({"text": "_id"}, "'_id' .* holds no text"),
+        ({"vector": "text"}, "holds no vectors"),
+        ({"vector": "_id"}, "holds no vectors"),
+    ):
         attached = Attached(**{"table": small, "vector": "embedding", **wrong})
         with pytest.raises(RetrieverFailed, match=said):
             AttachedCatalog(store(server), {"mine": attached}).get("mine")

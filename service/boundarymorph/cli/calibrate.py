@@ -260,7 +260,7 @@ async def _learn(plan: Plan, settings: Settings, given: Judgments, events: Seque
                 task = task_of(SelectRequest.model_validate(request), settings, time.monotonic())
                 judged[query] = await judging.judged(task, given[query])
         scorer = getattr(built.scorer, "identity", None) or built.scorer.name
-        encoder = built.encoder.name if hasattr(built, "encoder") else built.retriever.identity
+        encoder = built.selector.encoder()
         named = {"lexical": WORDS, "index": encoder, "encoder": encoder}
     vectors = next((one.vectors for one in judged.values()), "none")
 

@@ -42,7 +42,7 @@ class Beliefs(Believed, Protocol):
 
     def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """A discrete approximation of the marginal of each score: (m, N) probabilities and scores of m outcomes.
-        Without the uncertainty of the trend, which is common to all documents."""
+        Without the uncertainty of the trend, which is common to all documents. Callers must not change them."""
 
 
 class Fantasy(Believed, Protocol):

@@ -42,7 +42,7 @@ class Selector:
         name, None where it is not known; share: of the threads that one caller gets, as in `Shares`."""
         self.retriever = retriever
         self._known = KnownScores(scorer, cache, identity=identity, clock=clock)
-        self._encoder = encoder
+        self.encoder = encoder
         self._pace = Pace()
         self._running = 0
         self._clock = clock
@@ -92,7 +92,7 @@ class Selector:
             lambda: self._running,
             observer,
             self._executor,
-            self._encoder(),
+            self.encoder(),
         )
 
     async def close(self) -> None:

@@ -66,12 +66,17 @@ class ElasticsearchStore:
         mapping = next(iter(described.values()))["mappings"]  # of an alias, the first index
         fields = mapping.get("properties", {})
         check_columns(attached, ["_id", "id", *fields], self.name, "index", "field")
-        vector = fields[attached.vector]
+        vector = fields.get(attached.vector, {})
         dimension = vector.get("dims", vector.get("dimension"))
         numbers = vector.get("element_type", vector.get("data_type", "float"))
         if _kind(vector) != "vector" or dimension is None or numbers not in ("float", "bfloat16"):
             raise RetrieverFailed(
                 f"the field {attached.vector!r} of {attached.table!r} in {self.name} holds no vectors"
+            )
+        if fields.get(attached.text, {}).get("type", "object") in ("object", *_OPAQUE):
+            raise RetrieverFailed(
+                f"the field {attached.text!r} of {attached.table!r} in {self.name} holds no text; set text to the name "
+                "of a field that does"
             )
         return ElasticsearchTable(self, attached, mapping, int(dimension))
 
