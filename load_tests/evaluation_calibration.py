@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from boundarymorph.evaluation import plots
 from boundarymorph.evaluation.metrics import normalised_discounted_gain, normalised_gain
 from boundarymorph.evaluation.problem import Question
-from boundarymorph.evaluation.tables import Table
+from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection import Pool, SelectionSession
 from boundarymorph.selection.methods import DEFAULT, METHODS
 from boundarymorph.selection.rounds import growing
@@ -59,7 +59,7 @@ def main() -> None:
     print(f"written to {given.out / 'calibration.md'}")
 
 
-def calibration(table: Table, every: int) -> list[Row]:
+def calibration(table: ScoreTable, every: int) -> list[Row]:
     """Of the unscored documents of each set: how many, what was expected of them, what they score, and how many lie
     within one and two standard deviations; by bins of what was expected; and the expected loss beside the real one."""
     found: list[Row] = []
@@ -90,7 +90,7 @@ def calibration(table: Table, every: int) -> list[Row]:
     return found
 
 
-def small(table: Table, every: int) -> list[Row]:
+def small(table: ScoreTable, every: int) -> list[Row]:
     """Sets of k up to B, where reranking the first B is the alternative: CE-nCG@k and nDCG@10, by the scorer and by
     people, of the default in its own rounds with and without BM25, and of the first B."""
     found: list[Row] = []
@@ -115,7 +115,7 @@ def small(table: Table, every: int) -> list[Row]:
     return found
 
 
-def threshold(table: Table, every: int) -> list[Row]:
+def threshold(table: ScoreTable, every: int) -> list[Row]:
     """F1 of "everything that scores at least so much" against all scores: of `min_relevance`, of reranking the first B,
     and of the default's set thresholded. To find nothing where there is nothing is right."""
     found: list[Row] = []
@@ -137,7 +137,7 @@ def threshold(table: Table, every: int) -> list[Row]:
     return found
 
 
-def _settings(table: Table, every: int) -> Iterator[tuple[int, Question, int]]:
+def _settings(table: ScoreTable, every: int) -> Iterator[tuple[int, Question, int]]:
     for row in range(0, len(table), every):
         for budget in BUDGETS:
             yield row, table.question(row), budget

@@ -21,7 +21,7 @@ import orjson
 
 from boundarymorph.evaluation.metrics import normalised_gain
 from boundarymorph.evaluation.problem import Question
-from boundarymorph.evaluation.tables import Table
+from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection import SelectionSession
 from boundarymorph.selection.methods import DEFAULT, METHODS
 from boundarymorph.selection.rounds import growing
@@ -48,7 +48,7 @@ def main() -> None:
     print(text)
 
 
-def few(table: Table, given: argparse.Namespace) -> Iterator[Row]:
+def few(table: ScoreTable, given: argparse.Namespace) -> Iterator[Row]:
     """One row a question, words or none, k and B."""
     for row in range(0, len(table), given.every):
         whole = table.question(row)

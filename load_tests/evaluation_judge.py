@@ -86,7 +86,7 @@ def _prepared(out: Path, collection: Collection, questions: Sequence[Question], 
     return folder
 
 
-def _compared(table: tables.Table, budget: int) -> list[str]:
+def _compared(table: tables.ScoreTable, budget: int) -> list[str]:
     """A fifth of the calls against all of them, by question: the differences, and how far they are from noise."""
     full, share = [], []
     for question in table.questions():

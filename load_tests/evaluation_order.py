@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.evaluation.metrics import normalised_discounted_gain
-from boundarymorph.evaluation.tables import Table
+from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection import Pool, SelectionSession
 from boundarymorph.selection.methods import DEFAULT, METHODS
 from load_tests import report, studies
@@ -47,7 +47,7 @@ def order(pool: Pool, scores: Floats, budget: int) -> NDArray[np.intp]:
 RANKERS: Mapping[str, Ranker] = {"first": lambda pool, scores, budget: studies.by_score(scores, budget), "order": order}
 
 
-def _row(table: Table, every: int, count: int, budget: int) -> dict[str, float]:
+def _row(table: ScoreTable, every: int, count: int, budget: int) -> dict[str, float]:
     measured: dict[str, list[Sequence[float]]] = {name: [] for name in (*RANKERS, "all")}
     for number in range(0, len(table), every):
         question = table.question(number)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.evaluation.problem import Question
-from boundarymorph.evaluation.tables import Table
+from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection import JointSession, SelectionSession, TrendConfig
 from boundarymorph.selection.rounds import growing
 from load_tests import studies
@@ -23,7 +23,7 @@ TOGETHER, BUDGETS, SIZES = 5, (25, 50, 100), (20, 50)
 Scores = NDArray[np.float64]
 
 
-def groups(table: Table, every: int) -> Iterator[list[Question]]:
+def groups(table: ScoreTable, every: int) -> Iterator[list[Question]]:
     """Yield a group of questions for every so many of the table."""
     questions = [table.question(row) for row in range(len(table))]
     queries = np.array([question.pool.query for question in questions])

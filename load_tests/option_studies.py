@@ -16,7 +16,7 @@ from boundarymorph.evaluation.methods.morph import Morph
 from boundarymorph.evaluation.metrics import normalised_gain
 from boundarymorph.evaluation.problem import Question, fused_order, reordered
 from boundarymorph.evaluation.run import run_once
-from boundarymorph.evaluation.tables import Table
+from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection import (
     Capacity,
     Config,
@@ -72,14 +72,14 @@ USEFUL = 0.5  # correlation of a useful signal with the log-odds of the scores
 LOG_ODDS = 11.5  # of the widest score that common cross-encoders give
 
 
-def questions(table: Table, every: int, watch: Watch) -> Iterator[tuple[int, Question]]:
+def questions(table: ScoreTable, every: int, watch: Watch) -> Iterator[tuple[int, Question]]:
     """Row and question of every so many queries."""
     for row in range(0, len(table), every):
         yield row, table.question(row)
         watch()
 
 
-def rounds(table: Table, every: int, watch: Watch) -> list[Row]:
+def rounds(table: ScoreTable, every: int, watch: Watch) -> list[Row]:
     """CE-nCG in rounds of n; n = 1 is the sequential session."""
     found: list[Row] = []
     for row, question in questions(table, every, watch):
@@ -94,7 +94,7 @@ def rounds(table: Table, every: int, watch: Watch) -> list[Row]:
     return found
 
 
-def paces(table: Table, every: int, watch: Watch) -> list[Row]:
+def paces(table: ScoreTable, every: int, watch: Watch) -> list[Row]:
     """CE-nCG at each pace, of the paper's method and of reranking the first B, with and without BM25, down to k = 5."""
     found: list[Row] = []
     for row, question in questions(table, every, watch):
@@ -113,7 +113,7 @@ def paces(table: Table, every: int, watch: Watch) -> list[Row]:
     return found
 
 
-def ablations(table: Table, every: int, watch: Watch) -> list[Row]:
+def ablations(table: ScoreTable, every: int, watch: Watch) -> list[Row]:
     """CE-nCG and nCG of the default with one thing about it taken away, and of the paper's method told log-odds.
 
     Those are the log-odds of the scores on a linear scale that puts +-11.5 at 0 and 1.
@@ -137,7 +137,7 @@ def ablations(table: Table, every: int, watch: Watch) -> list[Row]:
     return found
 
 
-def trajectories(table: Table, every: int, watch: Watch) -> list[Row]:
+def trajectories(table: ScoreTable, every: int, watch: Watch) -> list[Row]:
     """Expected loss and quality after every round of 5, up to 200 calls.
 
     A session does not look at its budget to choose a document, so that one long run says both where each threshold
@@ -158,7 +158,7 @@ def trajectories(table: Table, every: int, watch: Watch) -> list[Row]:
     return found
 
 
-def tokens(table: Table, every: int, watch: Watch) -> list[Row]:
+def tokens(table: ScoreTable, every: int, watch: Watch) -> list[Row]:
     """Relevance within a token limit, as a share of the linear relaxation's optimum, which knows every score.
 
     count: asked about k = limit / mean length documents, and packed by relevance; count+density: the same calls, packed
@@ -196,7 +196,7 @@ def tokens(table: Table, every: int, watch: Watch) -> list[Row]:
     return found
 
 
-def known(table: Table, every: int, watch: Watch) -> list[Row]:
+def known(table: ScoreTable, every: int, watch: Watch) -> list[Row]:
     """A first request asked 25 documents at k = 50; what are its scores worth to a second request at another k?"""
     found: list[Row] = []
     first, second = BUDGETS
@@ -219,7 +219,7 @@ def known(table: Table, every: int, watch: Watch) -> list[Row]:
     return found
 
 
-def speculation(table: Table, every: int, watch: Watch) -> list[Row]:
+def speculation(table: ScoreTable, every: int, watch: Watch) -> list[Row]:
     """Trips and calls that a pick takes when likely next picks travel along, at B = 50 and k = 100."""
     found: list[Row] = []
     for row, question in questions(table, every, watch):
@@ -235,7 +235,7 @@ def speculation(table: Table, every: int, watch: Watch) -> list[Row]:
     return found
 
 
-def hybrid(table: Table, every: int, watch: Watch) -> list[Row]:
+def hybrid(table: ScoreTable, every: int, watch: Watch) -> list[Row]:
     """What the words of documents bring: as a feature that the session learns from, in the order of the pool, or both.
 
     "fused": the pool is ordered, and the session's prior made, by reciprocal ranks of similarity and BM25 together,
@@ -263,7 +263,7 @@ def hybrid(table: Table, every: int, watch: Watch) -> list[Row]:
     return found
 
 
-def signals(table: Table, every: int, watch: Watch) -> list[Row]:
+def signals(table: ScoreTable, every: int, watch: Watch) -> list[Row]:
     """CE-nCG of the default with signals of the caller's, beside those that the table has: noise, and a useful one."""
     found: list[Row] = []
     for row, question in questions(table, every, watch):
@@ -286,7 +286,7 @@ def signals(table: Table, every: int, watch: Watch) -> list[Row]:
     return found
 
 
-STUDIES: Mapping[str, Callable[[Table, int, Watch], list[Row]]] = {
+STUDIES: Mapping[str, Callable[[ScoreTable, int, Watch], list[Row]]] = {
     "ablations": ablations,
     "rounds": rounds,
     "paces": paces,

@@ -139,12 +139,14 @@ def _qdrant(documents: list[Document], vectors: Any, words: bool) -> Iterator[In
 
 def _milvus(folder: Path, documents: list[Document], vectors: Any, words: bool) -> Iterator[Index]:
     from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
-    from boundarymorph.retrieval.milvus.connection import Connection
+    from boundarymorph.retrieval.milvus.connection import MilvusConnection
     from tests.ports import free_port
     from tests.retrieval import milvus
 
     with milvus.process(folder, port := free_port()):
-        catalog = MilvusCatalog(Connection(f"http://127.0.0.1:{port}", timeout=120), prefix="t_", schema_seconds=600)
+        catalog = MilvusCatalog(
+            MilvusConnection(f"http://127.0.0.1:{port}", timeout=120), prefix="t_", schema_seconds=600
+        )
         index = catalog.create("t", encoder=None, dimension=DIMENSION, lexical=words)
         for start in range(0, len(documents), WRITTEN):
             index.upsert(documents[start : start + WRITTEN], vectors[start : start + WRITTEN])

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.evaluation import datasets, tables
-from boundarymorph.evaluation.tables import Table
+from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection import Pool
 
 Row = Mapping[str, Any]
@@ -38,7 +38,7 @@ def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
     return given
 
 
-def read_all(folder: str) -> list[Table]:
+def read_all(folder: str) -> list[ScoreTable]:
     """Read the tables of a folder. Raises argparse.ArgumentTypeError if there are none."""
     found = [tables.read(path) for path in sorted(Path(folder).glob("*.npz"))]
     if not found:
@@ -46,7 +46,7 @@ def read_all(folder: str) -> list[Table]:
     return found
 
 
-def with_texts(found: Sequence[Table], folder: Path) -> list[Table]:
+def with_texts(found: Sequence[ScoreTable], folder: Path) -> list[ScoreTable]:
     """Return the tables, with texts and terms where a BEIR folder in `folder` has all of them."""
     collections = [datasets.load(str(path.parent)) for path in sorted(folder.glob("*/corpus.jsonl*"))]
     return [tables.with_texts_of(table, collections) for table in found]

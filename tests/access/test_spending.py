@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from boundarymorph.access.spending import DAY, Spending
 from boundarymorph.caching.circuit import State
 from boundarymorph.errors import CostCeiling
-from boundarymorph.remote.wire import Usage
+from boundarymorph.remote.wire import TokenCounts
 from boundarymorph.scoring.bill import NOTHING, Amount, Bill, Prices, Reservation
 from boundarymorph.settings import JudgeSettings
 from tests import metrics
@@ -170,8 +170,8 @@ async def test_a_redis_that_does_not_answer_is_left_alone_for_a_while(opened: As
 
 
 def test_prices() -> None:
-    assert Prices(0.15, 0.6).of(Usage(1_000_000, 1_000_000)).cost == pytest.approx(0.75)
-    assert Prices(0.0001, 0.0).of(Usage(1, 0)).nanos == 1, "never rounded down to nothing"
+    assert Prices(0.15, 0.6).of(TokenCounts(1_000_000, 1_000_000)).cost == pytest.approx(0.75)
+    assert Prices(0.0001, 0.0).of(TokenCounts(1, 0)).nanos == 1, "never rounded down to nothing"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from boundarymorph.calibration.judgments import JudgedQuery, worth_judging
 from boundarymorph.calibration.learning import learn
 from boundarymorph.calibration.logistic import fit, log_loss, sigmoid
-from boundarymorph.calibration.validation import Comparison, Predictions, calibration_error, gate
+from boundarymorph.calibration.validation import MeanDifference, Predictions, calibration_error, gate
 from boundarymorph.errors import InvalidInput
 from tests.calibration.worlds import World
 
@@ -116,11 +116,11 @@ def test_the_gate() -> None:
 
 
 def test_a_gain_takes_two_standard_errors() -> None:
-    assert not Comparison.of([1.0]).gained
-    assert not Comparison.of([1.0, -0.9, 0.5, -0.2]).gained
-    assert Comparison.of([1.0, 0.9, 0.5, 1.2, float("nan")]).gained
-    assert Comparison.of([3.0, 1.0]) == Comparison(2.0, 1.0, 2)
-    assert Comparison.of([3.0, 1.0]).gained  # at the edge
+    assert not MeanDifference.of([1.0]).gained
+    assert not MeanDifference.of([1.0, -0.9, 0.5, -0.2]).gained
+    assert MeanDifference.of([1.0, 0.9, 0.5, 1.2, float("nan")]).gained
+    assert MeanDifference.of([3.0, 1.0]) == MeanDifference(2.0, 1.0, 2)
+    assert MeanDifference.of([3.0, 1.0]).gained  # at the edge
 
 
 def test_what_is_worth_judging() -> None:

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from boundarymorph.cli import terminal
 from boundarymorph.retrieval.ingestion import IngestReport
-from boundarymorph.retrieval.pace import WINDOW_SECONDS, Pace
+from boundarymorph.retrieval.upload_speed import WINDOW_SECONDS, UploadSpeed
 from boundarymorph.retrieval.uploads import BadLine
 from tests.clocks import Clock
 
@@ -87,7 +87,7 @@ def test_the_end_names_rate_and_bad_lines(screen: StringIO) -> None:
 
 class TestPace:
     def test_of_late(self, clock: Clock) -> None:
-        pace = Pace(10_000, clock)
+        pace = UploadSpeed(10_000, clock)
         assert (pace.documents_per_second, pace.seconds_left) == (0.0, None)
         clock.now += 1
         pace.observe(5_000, 5_000)
@@ -99,7 +99,7 @@ class TestPace:
         assert pace.seconds_left == 440
 
     def test_the_window_has_its_length(self, clock: Clock) -> None:
-        pace = Pace(None, clock)
+        pace = UploadSpeed(None, clock)
         clock.now += WINDOW_SECONDS
         pace.observe(60, 0)
         assert pace.documents_per_second == 2
@@ -108,7 +108,7 @@ class TestPace:
         assert pace.documents_per_second == 1
 
     def test_all_is_done(self, clock: Clock) -> None:
-        pace = Pace(100, clock)
+        pace = UploadSpeed(100, clock)
         clock.now += 1
         pace.observe(1, 150)
         assert pace.seconds_left == 0

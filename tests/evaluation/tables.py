@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.evaluation.problem import Problem, Question
-from boundarymorph.evaluation.tables import Table
+from boundarymorph.evaluation.problem import Question, SelectionProblem
+from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection import Pool
 from tests.selection.pools import clustered
 
 
 def synthetic(
     queries: int = 4, n: int = 60, seed: int = 0, *, name: str = "made-up", without: Sequence[str] = ()
-) -> Table:
+) -> ScoreTable:
     """A few clustered pools over one set of documents, with labels that follow the scorer."""
     pool, _ = clustered(n, 16, seed)
     rng = np.random.default_rng(seed)
@@ -43,7 +43,7 @@ def synthetic(
         rows["grade"].append((scores[order] > 0.5).astype(np.uint8) * 2)
     arrays |= {key: np.array(values) for key, values in rows.items()}
     arrays["n_relevant"] = (arrays["grade"] > 0).sum(axis=1) + 3
-    return Table(name, {key: values for key, values in arrays.items() if key not in without})
+    return ScoreTable(name, {key: values for key, values in arrays.items() if key not in without})
 
 
 def on_a_circle(degrees: Sequence[float], scores: Sequence[float], query: float = 0.0) -> Question:
@@ -55,5 +55,5 @@ def on_a_circle(degrees: Sequence[float], scores: Sequence[float], query: float 
     return Question("circle", pool, np.array(scores, dtype=np.float64))
 
 
-def problem(question: Question, budget: int, k: int = 2) -> Problem:
-    return Problem(question, budget, k)
+def problem(question: Question, budget: int, k: int = 2) -> SelectionProblem:
+    return SelectionProblem(question, budget, k)

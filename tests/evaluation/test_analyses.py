@@ -6,7 +6,7 @@ import pytest
 from boundarymorph.evaluation.analyses import changes, comparisons, latencies
 from boundarymorph.evaluation.methods import agentic, chosen
 from boundarymorph.evaluation.run import experiment
-from boundarymorph.evaluation.tables import Table
+from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection.methods import PAPER
 from tests.evaluation.tables import synthetic
 
@@ -49,7 +49,7 @@ def test_latencies_of_a_language_model_are_its_own() -> None:
         return "nonsense"
 
     documents = {f"d{number}": f"text {number}" for number in range(60)}
-    table = Table("made-up", synthetic(queries=2).arrays, ({"q0": "one need", "q1": "another"}, documents))
+    table = ScoreTable("made-up", synthetic(queries=2).arrays, ({"q0": "one need", "q1": "another"}, documents))
     agents = agentic.contestants(slowly, lambda text: np.ones(16) / 4, hops=(1, 2))
     outcome = experiment(table, [*chosen(["ss"]), *agents], [6], [5])
     ss, one, two = latencies(outcome, 5, 0.5)

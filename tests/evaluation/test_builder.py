@@ -50,7 +50,7 @@ class Lengths:
         pass
 
 
-def build(path: Path, scorer: Lengths, encoder: SeededEncoder | None = None, depth: int = 40) -> tables.Table:
+def build(path: Path, scorer: Lengths, encoder: SeededEncoder | None = None, depth: int = 40) -> tables.ScoreTable:
     return asyncio.run(TableBuilder(encoder or SeededEncoder(), scorer, depth).build(COLLECTION, path))
 
 
@@ -95,7 +95,7 @@ def test_a_finished_table_is_not_built_again_and_another_is_not_overwritten(tmp_
 def test_a_finished_table_has_the_judgments_and_the_queries_that_are_asked_for(tmp_path: Path) -> None:
     path, scorer = tmp_path / "t.npz", Lengths()
 
-    def made(collection: Collection) -> tables.Table:
+    def made(collection: Collection) -> tables.ScoreTable:
         return asyncio.run(TableBuilder(SeededEncoder(), scorer, 40).build(collection, path))
 
     unjudged = made(replace(COLLECTION, judgments=None))

@@ -12,11 +12,11 @@ from boundarymorph.evaluation.calibrated import calibrated_study
 from boundarymorph.evaluation.methods import chosen
 from boundarymorph.evaluation.run import Outcome, experiment
 from boundarymorph.evaluation.study import study
-from boundarymorph.evaluation.tables import Table
+from boundarymorph.evaluation.tables import ScoreTable
 from tests.evaluation.tables import synthetic
 
 
-def judged_by(scorer: bool, queries: int = 14) -> Table:
+def judged_by(scorer: bool, queries: int = 14) -> ScoreTable:
     """People agree with the scorer, or with the retriever, whose scores the cross-encoder then does not follow."""
     table = synthetic(queries, 150)
     arrays, random = dict(table.arrays), np.random.default_rng(0)
@@ -26,10 +26,10 @@ def judged_by(scorer: bool, queries: int = 14) -> Table:
         arrays["score"] = random.uniform(size=arrays["score"].shape).astype(np.float32)
         near = arrays["mips"] + 0.1 * random.normal(size=arrays["mips"].shape)
         arrays["grade"] = (near > np.sort(near, axis=1)[:, [-15]]).astype(np.uint8)
-    return Table(table.name, arrays)
+    return ScoreTable(table.name, arrays)
 
 
-def outcome_of(table: Table) -> Outcome:
+def outcome_of(table: ScoreTable) -> Outcome:
     return experiment(table, chosen(["trend@auto", "ss-hybrid"]), [5, 10], [5, 10])
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from boundarymorph.evaluation.chat import Chat, ChatFailed
 from boundarymorph.evaluation.methods import agentic
-from boundarymorph.evaluation.problem import Question, Texts
+from boundarymorph.evaluation.problem import Question, QuestionTexts
 from boundarymorph.evaluation.run import run_once
 from boundarymorph.remote.chat import json_in
 from tests.evaluation.tables import on_a_circle
@@ -104,7 +104,7 @@ def test_json_among_words() -> None:
 
 def with_texts(question: Question) -> Question:
     texts = [f"text of {name}" for name in question.pool.ids]
-    return Question(question.id, question.pool, question.scores, None, None, Texts("the need", texts))
+    return Question(question.id, question.pool, question.scores, None, None, QuestionTexts("the need", texts))
 
 
 def grades_by_number(body: dict[str, Any]) -> tuple[int, str]:

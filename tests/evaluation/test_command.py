@@ -19,11 +19,11 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from typer.testing import CliRunner
 
-from boundarymorph.cli.evaluate import Request, evaluate
+from boundarymorph.cli.evaluate import Evaluation, evaluate
 from boundarymorph.cli.main import app
 from boundarymorph.errors import BoundaryMorphError, InvalidInput
 from boundarymorph.evaluation import plots, report, tables
-from boundarymorph.evaluation.tables import Table
+from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.retrieval import build
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
 from tests.evaluation.tables import synthetic
@@ -43,7 +43,7 @@ def run(*arguments: str | Path) -> str:
     return result.output
 
 
-def small(**options: Any) -> Table:
+def small(**options: Any) -> ScoreTable:
     return synthetic(n=45, **options)
 
 
@@ -195,7 +195,7 @@ def test_a_folder_that_cannot_be_made_is_noticed_before_anything_is_computed(tmp
     def models() -> NoReturn:
         raise AssertionError("the models are not loaded")
 
-    request = Request(tables=[tmp_path / "t.npz"], data=str(tmp_path), out=tmp_path / "t.npz" / "report")
+    request = Evaluation(tables=[tmp_path / "t.npz"], data=str(tmp_path), out=tmp_path / "t.npz" / "report")
     with pytest.raises(InvalidInput, match="choose another with --out"):
         evaluate(request, models, models, Console(quiet=True))
 
@@ -206,7 +206,7 @@ def test_judgments_that_come_or_change_after_the_table(tmp_path: Path) -> None:
     folder, scorer = texts(tmp_path / "kitchen"), Lengths()
     judgments = (folder / "qrels.tsv").read_text()
     (folder / "qrels.tsv").unlink()
-    request = Request(data=str(folder), methods=["mips"], budgets=[4], ks=[10], out=tmp_path / "out")
+    request = Evaluation(data=str(folder), methods=["mips"], budgets=[4], ks=[10], out=tmp_path / "out")
 
     def ncg(qrels: str | None) -> float | None:
         if qrels is not None:
@@ -310,7 +310,7 @@ def test_no_column_is_cut(narrow: bool, tmp_path: Path, monkeypatch: pytest.Monk
     """Neither in a pipe, where a console is 80 columns wide, nor at a small terminal."""
     monkeypatch.setattr(report, "write", lambda studies, out: None)
     tables.write(synthetic(seed=1), tmp_path / "one.npz")
-    request = Request(
+    request = Evaluation(
         tables=[tmp_path / "one.npz"], methods=["mips"], budgets=range(1, 9), ks=[5, 10], out=tmp_path / "out"
     )
     screen = io.StringIO()

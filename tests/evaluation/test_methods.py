@@ -12,14 +12,14 @@ from boundarymorph.evaluation.methods.baselines import Gar, Hybrid, Mips, Quam, 
 from boundarymorph.evaluation.methods.lexical import Lexical
 from boundarymorph.evaluation.methods.morph import Independent, Morph
 from boundarymorph.evaluation.metrics import quality
-from boundarymorph.evaluation.problem import Question, Texts, fused_order, reordered
+from boundarymorph.evaluation.problem import Question, QuestionTexts, fused_order, reordered
 from boundarymorph.evaluation.run import run_once
 from boundarymorph.selection import Belief, SelectionSession, UpperConfidenceBound
 from boundarymorph.selection.methods import METHODS
 from tests.evaluation.tables import on_a_circle, problem, synthetic
 from tests.selection.pools import play
 
-WORDS = Texts("topic3 topic4", [f"topic{number % 7} topic{number % 5} word{number}" for number in range(80)])
+WORDS = QuestionTexts("topic3 topic4", [f"topic{number % 7} topic{number % 5} word{number}" for number in range(80)])
 QUESTIONS = [replace(question, texts=WORDS) for question in synthetic(queries=3, n=80, seed=5).questions()]
 
 # Retrieval order 0..7 by angle from the query, in two far groups: neighbours are within a group.

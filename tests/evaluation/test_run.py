@@ -5,8 +5,8 @@ import pytest
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation.methods import Contestant, chosen
-from boundarymorph.evaluation.methods.method import Scoring
-from boundarymorph.evaluation.problem import Problem, Ranking
+from boundarymorph.evaluation.methods.method import ScoringMethod
+from boundarymorph.evaluation.problem import Ranking, SelectionProblem
 from boundarymorph.evaluation.run import experiment
 from tests.evaluation.tables import synthetic
 
@@ -14,12 +14,12 @@ TABLE = synthetic()
 
 
 @dataclass(frozen=True)
-class Offset(Scoring):
+class Offset(ScoringMethod):
     """Scores B documents from `start` on."""
 
     start: int
 
-    def rank(self, problem: Problem) -> Ranking:
+    def rank(self, problem: SelectionProblem) -> Ranking:
         problem.score(np.arange(self.start, min(self.start + problem.left, len(problem.pool))))
         return problem.banded()
 

@@ -6,7 +6,7 @@ import pytest
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation import tables
 from boundarymorph.evaluation.datasets import Collection
-from boundarymorph.evaluation.tables import Table
+from boundarymorph.evaluation.tables import ScoreTable
 from tests.evaluation.tables import synthetic
 
 
@@ -26,7 +26,7 @@ def test_a_question_is_aligned_and_in_retrieval_order() -> None:
     order = np.random.default_rng(1).permutation(table.depth)
     for key in ("pool", "mips", "score", "bm25", "terms", "grade"):
         shuffled[key] = shuffled[key][:, order]
-    mixed, straight = Table("mixed", shuffled).question(1), table.question(1)
+    mixed, straight = ScoreTable("mixed", shuffled).question(1), table.question(1)
     assert list(mixed.pool.ids) == list(straight.pool.ids)
     assert np.array_equal(mixed.scores, straight.scores)
     assert mixed.grades is not None and straight.grades is not None
@@ -41,7 +41,7 @@ def test_short_pools_are_padded_with_minus_one() -> None:
     table = synthetic()
     pool = table.arrays["pool"].copy()
     pool[2, 40:] = -1
-    cut = Table("cut", {**table.arrays, "pool": pool})
+    cut = ScoreTable("cut", {**table.arrays, "pool": pool})
     assert [len(question.pool) for question in cut.questions()] == [60, 60, 40, 60]
 
 
@@ -80,7 +80,7 @@ def test_optional_keys_have_their_stand_ins() -> None:
 def test_what_is_no_table_is_refused(change: dict[str, np.ndarray | None], complaint: str) -> None:
     arrays = {**synthetic().arrays, **change}
     with pytest.raises(InvalidInput, match=complaint):
-        Table("bad", {key: values for key, values in arrays.items() if values is not None})
+        ScoreTable("bad", {key: values for key, values in arrays.items() if values is not None})
 
 
 def test_a_file_that_is_no_npz_is_refused(tmp_path: Path) -> None:

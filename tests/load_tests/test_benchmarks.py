@@ -14,7 +14,7 @@ import torch
 
 from boundarymorph.evaluation.chat import Chat
 from boundarymorph.evaluation.methods import agentic
-from boundarymorph.evaluation.problem import Question, Texts
+from boundarymorph.evaluation.problem import Question, QuestionTexts
 from boundarymorph.evaluation.run import run_once
 from boundarymorph.selection import Pool
 from load_tests import bench_sessions, gpu_check, report
@@ -72,7 +72,7 @@ def test_a_script_plays_the_agent_over_a_socket() -> None:
     texts = [f"{name} text\n\n[see {name}]" for name in ("east", "north", "south", "west")]
     embeddings = np.array([[1.0, 0.0], [0.8, 0.6], [0.6, -0.8], [-0.6, 0.8]])
     pool = Pool.of(["e", "n", "s", "w"], embeddings, np.array([1.0, 0.0]))
-    question = Question("q", pool, np.array([0.1, 0.0, 0.0, 0.9]), texts=Texts("the need", texts))
+    question = Question("q", pool, np.array([0.1, 0.0, 0.0, 0.9]), texts=QuestionTexts("the need", texts))
     searches: list[str] = []
 
     def embed(search: str) -> np.ndarray:

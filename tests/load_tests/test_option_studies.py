@@ -7,7 +7,7 @@ import pytest
 
 from boundarymorph.evaluation.metrics import normalised_gain
 from boundarymorph.evaluation.problem import fused_order, reordered
-from boundarymorph.evaluation.tables import Table
+from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection import SelectionSession, TokenCapacity
 from boundarymorph.selection.methods import DEFAULT, METHODS
 from load_tests import evaluation_options
@@ -17,10 +17,10 @@ from tests.selection.pools import clustered, play
 
 
 @pytest.fixture(scope="module")
-def table() -> Table:
+def table() -> ScoreTable:
     pools = [clustered(160, 8, seed, np.float32) for seed in range(3)]
     embeddings = np.concatenate([pool.embeddings for pool, _ in pools])
-    return Table(
+    return ScoreTable(
         "made-up",
         {
             "doc_emb": embeddings,
@@ -34,13 +34,13 @@ def table() -> Table:
 
 
 @pytest.fixture(scope="module")
-def trajectories(table: Table) -> list[Row]:
+def trajectories(table: ScoreTable) -> list[Row]:
     return [{"table": table.name, **row} for row in options.trajectories(table, 1, lambda: None)]
 
 
 @pytest.mark.parametrize("threshold", [0.2, 0.05])
 def test_a_trajectory_says_where_a_session_with_that_threshold_stops(
-    table: Table, trajectories: list[Row], threshold: float
+    table: ScoreTable, trajectories: list[Row], threshold: float
 ) -> None:
     stopped = {(row["query"], row["k"]): row for row in options.settled(trajectories, threshold)}
     assert len(stopped) == 2 * len(table)
@@ -58,7 +58,7 @@ def test_the_linear_optimum_takes_part_of_the_last_document() -> None:
     assert options._packed(np.array([1, 0, 2]), capacity).tolist() == [1]
 
 
-def test_every_study_runs_and_names_its_queries(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_study_runs_and_names_its_queries(table: ScoreTable, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, fewer in (("BUDGETS", (5, 10)), ("KS", (50,)), ("ROUNDS", (1, 5)), ("CAP", 30), ("WIDTHS", (2,))):
         monkeypatch.setattr(options, name, fewer)
     seen = []
@@ -70,7 +70,7 @@ def test_every_study_runs_and_names_its_queries(table: Table, monkeypatch: pytes
         assert 0 < row["share"] <= 1 + 1e-9
 
 
-def test_hybrid_orders_the_same_pool_by_both(table: Table) -> None:
+def test_hybrid_orders_the_same_pool_by_both(table: ScoreTable) -> None:
     question = table.question(0)
     order, scores = fused_order(question.pool)
     assert sorted(order.tolist()) == list(range(160))
@@ -86,7 +86,7 @@ def test_hybrid_orders_the_same_pool_by_both(table: Table) -> None:
     assert unspent >= {"similarity", "fused"}
 
 
-def test_a_pace_is_a_session_in_such_rounds(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pace_is_a_session_in_such_rounds(table: ScoreTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options, "PACED_KS", (10,))
     rows = options.paces(table, 3, lambda: None)
     found = {(row["bm25"], row["pace"]): row["ce_ncg"] for row in rows if row["budget"] == 25}
@@ -103,7 +103,7 @@ def test_a_pace_is_a_session_in_such_rounds(table: Table, monkeypatch: pytest.Mo
 
 
 def test_ablations_take_the_words_of_the_query_away_alone_and_with_bm25(
-    table: Table, monkeypatch: pytest.MonkeyPatch
+    table: ScoreTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(options, "KS", (50,))
     rows = {row["variant"]: row["ce_ncg"] for row in options.ablations(table, 3, lambda: None) if row["budget"] == 25}
@@ -119,7 +119,7 @@ def test_ablations_take_the_words_of_the_query_away_alone_and_with_bm25(
     assert len({rows[variant] for variant in pools}) == 3
 
 
-def test_without_words_the_similarity_of_a_fused_pool_is_kept(table: Table) -> None:
+def test_without_words_the_similarity_of_a_fused_pool_is_kept(table: ScoreTable) -> None:
     whole = table.question(0).pool
     pool = reordered(whole, *fused_order(whole))
     bare = without_words(pool)
@@ -127,10 +127,10 @@ def test_without_words_the_similarity_of_a_fused_pool_is_kept(table: Table) -> N
     assert set(pool.features) == {"bm25", "similarity"} and set(bare.features) == {"similarity"}
 
 
-def test_tables_without_labels_have_no_ncg_of_ablations(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_without_labels_have_no_ncg_of_ablations(table: ScoreTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options, "KS", (50,))
     unlabelled = {key: values for key, values in table.arrays.items() if key not in ("grade", "n_relevant")}
-    rows = [{"table": "t", **row} for row in options.ablations(Table("t", unlabelled), 3, lambda: None)]
+    rows = [{"table": "t", **row} for row in options.ablations(ScoreTable("t", unlabelled), 3, lambda: None)]
     lines = evaluation_options._ablations(rows)
     assert {line["variant"] for line in lines} == set(options.VARIANTS)
     assert all("nCG" not in line and "nCG change" not in line and line["CE-nCG change"] for line in lines)

@@ -9,14 +9,14 @@ import pytest
 from numpy.typing import NDArray
 
 from boundarymorph.evaluation import tables
-from boundarymorph.evaluation.tables import Table
+from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection import Pool, SelectionSession
 from load_tests import evaluation_order, evaluation_rerank, studies
 from tests.evaluation.tables import synthetic
 
 
 @pytest.fixture
-def given(tmp_path: Path) -> Callable[..., list[Table]]:
+def given(tmp_path: Path) -> Callable[..., list[ScoreTable]]:
     """Parse the command line with the tables `one` and `other`, of which only the first has its texts in a folder."""
     one, other = synthetic(queries=2, without=["terms"]), synthetic(n=70, without=["terms"])
     for name, table in (("one", one), ("other", other)):
@@ -27,17 +27,17 @@ def given(tmp_path: Path) -> Callable[..., list[Table]]:
         lines = [orjson.dumps({"_id": id, "text": f"text {id}"}) for id in ids.tolist()]
         (folder / f"{name}.jsonl").write_bytes(b"\n".join(lines))
 
-    def parsed(*options: str) -> list[Table]:
+    def parsed(*options: str) -> list[ScoreTable]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("sys.argv", ["study", str(tmp_path / "tables"), *options])
-            found: list[Table] = studies.parsed(studies.parser(None)).tables
+            found: list[ScoreTable] = studies.parsed(studies.parser(None)).tables
         return found
 
     return parsed
 
 
 def test_tables_have_the_terms_of_their_texts(
-    given: Callable[..., list[Table]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    given: Callable[..., list[ScoreTable]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert [table.provides & {"texts", "terms"} for table in given()] == [set(), set()]
     assert capsys.readouterr().out.count("unknown") == 2

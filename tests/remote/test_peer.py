@@ -2,7 +2,7 @@
 
 import pytest
 
-from boundarymorph.remote.deadline import Budget
+from boundarymorph.inference.deadline import Budget
 from boundarymorph.remote.peer import Peer, Refused, retry_after
 from boundarymorph.telemetry import logs
 from tests.scoring.remote.servers import Ours, answer, running

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from boundarymorph.errors import RetrieverUnavailable
-from boundarymorph.retrieval.milvus.connection import Connection
+from boundarymorph.retrieval.milvus.connection import MilvusConnection
 from boundarymorph.settings import MilvusSettings
 from tests.patience import PATIENCE
 from tests.ports import free_port
@@ -26,7 +26,7 @@ _PROGRAM = Path(__file__).with_name("milvus_server.py")
 def embedded(directory: Path) -> Iterator[str]:
     """The URL of a server that holds nothing."""
     if url := os.environ.get("MILVUS_URL"):
-        connection = Connection(url)
+        connection = MilvusConnection(url)
         for collection in connection.call("list_collections"):
             connection.call("drop_collection", collection)
         connection.close()
@@ -72,7 +72,7 @@ def _answering(command: list[str], port: int, output: int | IO[bytes]) -> Iterat
 
 
 def _await(url: str, running: subprocess.Popen[bytes]) -> None:
-    connection, deadline = Connection(url, timeout=1.0), time.monotonic() + PATIENCE
+    connection, deadline = MilvusConnection(url, timeout=1.0), time.monotonic() + PATIENCE
     while True:
         assert running.poll() is None
         try:

@@ -23,7 +23,7 @@ import numpy as np
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
 from boundarymorph.retrieval.milvus.collection import Consistency
-from boundarymorph.retrieval.milvus.connection import Connection
+from boundarymorph.retrieval.milvus.connection import MilvusConnection
 from boundarymorph.retrieval.retriever import Search
 from tests.contract.vector_index import unit
 from tests.ports import free_port
@@ -51,7 +51,7 @@ def main() -> None:
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory,
         milvus.server(arguments.interpreter, Path(directory), port),
     ):
-        with closing(Connection(url)) as connection:
+        with closing(MilvusConnection(url)) as connection:
             server = connection.call("get_server_version")
         REPORT.parent.mkdir(exist_ok=True)
         REPORT.write_text(report(server, measured(url)))
@@ -78,7 +78,9 @@ def measured(url: str) -> list[tuple[str, float]]:
     for lexical in (False, True):
         name = "words" if lexical else "plain"
         for level in levels if not lexical else levels[:3:2]:
-            with closing(MilvusCatalog(Connection(url, timeout=60), prefix="measured_", consistency=level)) as catalog:
+            with closing(
+                MilvusCatalog(MilvusConnection(url, timeout=60), prefix="measured_", consistency=level)
+            ) as catalog:
                 index = catalog.create(name, encoder=None, dimension=DIMENSION, lexical=lexical)
                 if not index.count():
                     documents = [Document(f"d{n}", f"{TEXT} {n}", metadata={"n": n}) for n in range(COUNT)]

@@ -22,7 +22,7 @@ from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.flat import rounding_error
 from boundarymorph.retrieval.local.torch_index import TorchIndex
 from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
-from boundarymorph.retrieval.milvus.connection import Connection
+from boundarymorph.retrieval.milvus.connection import MilvusConnection
 from boundarymorph.retrieval.milvus.vectors import VectorCache
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.retrieval.retriever import Retriever, Search
@@ -74,9 +74,9 @@ def catalogs(tmp_path: Path) -> Iterator[dict[str, Catalog]]:
             "here": LocalCatalog(tmp_path / "indexes"),
             "faiss": LocalCatalog(tmp_path / "faiss", lambda dimension: Simulated(dimension, 100)),
             "torch": LocalCatalog(tmp_path / "torch", TorchIndex),
-            "milvus": MilvusCatalog(Connection(url), prefix=milvus.PREFIX),
+            "milvus": MilvusCatalog(MilvusConnection(url), prefix=milvus.PREFIX),
             "milvus, vectors here": MilvusCatalog(
-                Connection(url),
+                MilvusConnection(url),
                 prefix="kept_",
                 make_cache=lambda dimension: VectorCache(tmp_path / "vectors", dimension, 2 * DIMENSION * 150),
             ),

@@ -29,7 +29,7 @@ from boundarymorph.retrieval.ingestion import ingest
 from boundarymorph.retrieval.milvus import collection as collections
 from boundarymorph.retrieval.milvus.catalog import DIMENSIONS, MilvusCatalog, _schema
 from boundarymorph.retrieval.milvus.collection import Consistency, quoted
-from boundarymorph.retrieval.milvus.connection import Connection
+from boundarymorph.retrieval.milvus.connection import MilvusConnection
 from boundarymorph.retrieval.milvus.index import MAX_ID_BYTES, MAX_JSON_BYTES, MAX_TERMS, MAX_TEXT_BYTES, MilvusIndex
 from boundarymorph.retrieval.milvus.server import Server
 from boundarymorph.retrieval.milvus.structures import KINDS, Structures
@@ -59,7 +59,7 @@ def prefix() -> str:
 
 @pytest.fixture
 def catalog(url: str, prefix: str) -> Iterator[MilvusCatalog]:
-    catalog = MilvusCatalog(Connection(url), prefix=prefix)
+    catalog = MilvusCatalog(MilvusConnection(url), prefix=prefix)
     yield catalog
     catalog.close()
 
@@ -68,7 +68,7 @@ def catalog(url: str, prefix: str) -> Iterator[MilvusCatalog]:
 def keeping(url: str, prefix: str, tmp_path: Path) -> Iterator[MilvusCatalog]:
     """The same indexes, whose vectors are kept here."""
     catalog = MilvusCatalog(
-        Connection(url), prefix=prefix, make_cache=lambda dimension: VectorCache(tmp_path, dimension, 2**20)
+        MilvusConnection(url), prefix=prefix, make_cache=lambda dimension: VectorCache(tmp_path, dimension, 2**20)
     )
     yield catalog
     catalog.close()
@@ -259,7 +259,7 @@ async def test_uploads_cost_what_has_changed(catalog: MilvusCatalog) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_creating_describing_and_deleting(catalog: MilvusCatalog, url: str, prefix: str, kind: str) -> None:
-    other = MilvusCatalog(Connection(url), prefix=prefix)
+    other = MilvusCatalog(MilvusConnection(url), prefix=prefix)
     assert (catalog.list(), catalog.exists("a.b-c_d")) == ([], False)
     index = catalog.create("a.b-c_d", encoder="e", dimension=4, kind=kind)
     index.upsert([Document(id, "") for id in names(200)], unit(200, 4))
@@ -291,7 +291,7 @@ def test_creating_describing_and_deleting(catalog: MilvusCatalog, url: str, pref
 def test_of_two_that_make_one_index_one_is_told_that_it_did(
     catalog: MilvusCatalog, url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = MilvusCatalog(Connection(url), prefix=prefix)
+    other = MilvusCatalog(MilvusConnection(url), prefix=prefix)
     looks = iter([False])
     exists = other.exists
     monkeypatch.setattr(other, "exists", lambda name: next(looks, None) is None and exists(name))
@@ -324,10 +324,10 @@ def test_an_interrupted_creation_is_taken_up(catalog: MilvusCatalog) -> None:
 
 
 def test_collections_of_others_are_left_alone(catalog: MilvusCatalog, url: str, prefix: str) -> None:
-    other = MilvusCatalog(Connection(url), prefix=f"{prefix}other_")
+    other = MilvusCatalog(MilvusConnection(url), prefix=f"{prefix}other_")
     other.create("theirs", encoder=None, dimension=4)
     assert catalog.list() == []
-    connection = Connection(url)
+    connection = MilvusConnection(url)
     connection.call("create_collection", f"{prefix}mine", dimension=4)
     with pytest.raises(CorruptIndex, match=r"--store milvus"):
         catalog.get("mine")
@@ -356,13 +356,13 @@ def test_kept_vectors_are_not_asked_for_again(keeping: MilvusCatalog, monkeypatc
     index = keeping.create("a", encoder=None, dimension=16)
     index.upsert([Document(id, "") for id in names(50)], unit(50, 16))
     asked: list[str] = []
-    read = collections.Collection.vectors
+    read = collections.MilvusCollection.vectors
 
-    def vectors(self: collections.Collection, ids: dict[str, int], fields: list[str]) -> object:
+    def vectors(self: collections.MilvusCollection, ids: dict[str, int], fields: list[str]) -> object:
         asked.extend(ids)
         return read(self, ids, fields)
 
-    monkeypatch.setattr(collections.Collection, "vectors", vectors)
+    monkeypatch.setattr(collections.MilvusCollection, "vectors", vectors)
     first = index.retrieve(Search("", 50, np.ones(16))).pool
     assert sorted(asked) == sorted(names(50))
     asked.clear()
@@ -378,13 +378,13 @@ def test_kept_vectors_are_not_asked_for_again(keeping: MilvusCatalog, monkeypatc
 def test_urls(tmp_path: Path) -> None:
     for url in ("", "localhost:19530", "ftp://host", "http://user:secret@host", "data", "http://a b"):
         with pytest.raises(InvalidConfiguration) as raised:
-            Connection(url)
+            MilvusConnection(url)
         assert "secret" not in str(raised.value)
 
 
 def test_a_file(tmp_path: Path) -> None:
     """milvus-lite in this process, through the same code."""
-    catalog = MilvusCatalog(Connection(str(tmp_path / "milvus.db")), prefix=milvus.PREFIX)
+    catalog = MilvusCatalog(MilvusConnection(str(tmp_path / "milvus.db")), prefix=milvus.PREFIX)
     index = catalog.create("a", encoder=None, dimension=4)
     index.upsert([Document("x", "text")], unit(1, 4))
     assert index.retrieve(Search("", 5, np.ones(4))).pool.ids == ["x"]
@@ -400,7 +400,7 @@ def test_quoted_strings_have_no_way_out(text: str) -> None:
 
 def test_an_index_in_use_is_described_once_in_a_while(url: str, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     now, asked = 0.0, []
-    connection, other = Connection(url), MilvusCatalog(Connection(url), prefix=prefix)
+    connection, other = MilvusConnection(url), MilvusCatalog(MilvusConnection(url), prefix=prefix)
     catalog = MilvusCatalog(connection, prefix=prefix, schema_seconds=5, clock=lambda: now)
     catalog.create("a", encoder=None, dimension=4).upsert([Document("x", "text")], unit(1, 4))
     call = connection.call
@@ -435,7 +435,7 @@ def test_an_index_in_use_is_described_once_in_a_while(url: str, prefix: str, mon
 
 @pytest.mark.parametrize("consistency", ["strong", "session", "bounded", "eventually"])
 def test_consistency_is_of_searches(url: str, prefix: str, consistency: Consistency) -> None:
-    catalog = MilvusCatalog(Connection(url), prefix=prefix, consistency=consistency)
+    catalog = MilvusCatalog(MilvusConnection(url), prefix=prefix, consistency=consistency)
     index = catalog.create("a", encoder=None, dimension=4)
     asked: list[str] = []
     assert isinstance(index, StoreIndex) and isinstance(index.table, MilvusIndex)
@@ -486,7 +486,7 @@ def test_parameters_of_the_settings() -> None:
 
 def test_clusters_that_hold_too_little_are_all_searched(url: str, prefix: str) -> None:
     structures = Structures({"ivf": {"nlist": 32}}, {"ivf": {"nprobe": 1}})
-    catalog = MilvusCatalog(Connection(url), prefix=prefix, structures=structures)
+    catalog = MilvusCatalog(MilvusConnection(url), prefix=prefix, structures=structures)
     index = catalog.create("a", encoder=None, dimension=8, kind="ivf", lexical=False)
     index.upsert([Document(id, "") for id in names(2_000)], unit(2_000, 8))
     assert len(index.retrieve(Search("", 1_500, np.ones(8))).pool) == 1_500
@@ -500,7 +500,7 @@ def test_half_precision_vectors_are_read_as_they_are() -> None:
         "enable_dynamic_field": False,
         "fields": [{"name": "vector", "type": DataType.FLOAT16_VECTOR, "params": {"dim": 8}}],
     }
-    collection = collections.Collection(SimpleNamespace(call=lambda *_: described), "a")  # type: ignore[arg-type]
+    collection = collections.MilvusCollection(SimpleNamespace(call=lambda *_: described), "a")  # type: ignore[arg-type]
     halves = unit(2, 8).astype("<f2")
     rows: list[dict[str, Any]] = [{"vector": halves[0].tobytes()}, {"vector": [halves[1].tobytes()]}]
     assert collection.halves

@@ -17,7 +17,7 @@ from boundarymorph.retrieval.catalog import UnreadableIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.milvus.connection import Connection
+from boundarymorph.retrieval.milvus.connection import MilvusConnection
 from boundarymorph.retrieval.milvus.table import MilvusStore
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.retrieval.stores.catalog import AttachedCatalog
@@ -53,7 +53,7 @@ async def test_a_collection_of_one_s_own(url: str, numbers: bool, monkeypatch: p
     rows = zip(ids, vectors, strict=True)
     client.insert(own, [{"pk": int(i) if numbers else i, "emb": v, "body": f"b{i}", "head": f"h{i}"} for i, v in rows])
     described = Attached(table=own, id="pk", vector="emb", text="body", title="head", encoder="seeded-8")
-    catalog = AttachedCatalog(MilvusStore(Connection(url)), {"papers": described})
+    catalog = AttachedCatalog(MilvusStore(MilvusConnection(url)), {"papers": described})
     retriever = IndexRetriever(catalog, None)
     query = unit(1, 8, seed=1)[0]
     pool = (await retriever.retrieve("papers", Search("", 10, query))).pool
@@ -84,7 +84,7 @@ async def test_a_collection_of_one_s_own(url: str, numbers: bool, monkeypatch: p
     assert (info.name, info.count, info.encoder) == ("papers", 50, "seeded-8")
     assert catalog.exists("papers")
     wrong = AttachedCatalog(
-        MilvusStore(Connection(url)), {"papers": Attached(table=own, id="pk", vector="emb", text="words")}
+        MilvusStore(MilvusConnection(url)), {"papers": Attached(table=own, id="pk", vector="emb", text="words")}
     )
     with pytest.raises(RetrieverFailed, match="'words'"):
         wrong.get("papers")
@@ -147,7 +147,7 @@ def papers(url: str) -> Iterator[tuple[AttachedCatalog, str]]:
         [{"id": f"d{n}", "vector": vectors[n], "text": f"text {n}", **row} for n, row in enumerate(ROWS)],
     )
     described = Attached(table=name)
-    catalog = AttachedCatalog(MilvusStore(Connection(url)), {"papers": described})
+    catalog = AttachedCatalog(MilvusStore(MilvusConnection(url)), {"papers": described})
     assert catalog.get("papers").count() == len(ROWS)
     yield catalog, name
     catalog.close()

@@ -26,7 +26,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.milvus import connection as connection_module
 from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
-from boundarymorph.retrieval.milvus.connection import Connection
+from boundarymorph.retrieval.milvus.connection import MilvusConnection
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selector import run
@@ -122,14 +122,16 @@ async def all_calls_raise(catalog: MilvusCatalog, kind: type[BoundaryMorphError]
 
 async def test_nobody_is_there() -> None:
     await all_calls_raise(
-        MilvusCatalog(Connection(f"http://127.0.0.1:{free_port()}", timeout=0.3), prefix=milvus.PREFIX),
+        MilvusCatalog(MilvusConnection(f"http://127.0.0.1:{free_port()}", timeout=0.3), prefix=milvus.PREFIX),
         RetrieverUnavailable,
     )
 
 
 async def test_somebody_who_never_answers() -> None:
     with silent() as url:
-        await all_calls_raise(MilvusCatalog(Connection(url, timeout=0.3), prefix=milvus.PREFIX), RetrieverUnavailable)
+        await all_calls_raise(
+            MilvusCatalog(MilvusConnection(url, timeout=0.3), prefix=milvus.PREFIX), RetrieverUnavailable
+        )
 
 
 def test_those_who_wait_for_a_connection_fail_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +144,7 @@ def test_those_who_wait_for_a_connection_fail_with_it(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(connection_module, "MilvusClient", attempt)
     with silent() as url, ThreadPoolExecutor(8) as threads:
-        connection = Connection(url, timeout=1.0)
+        connection = MilvusConnection(url, timeout=1.0)
         for call in [threads.submit(connection.call, "list_collections") for _ in range(8)]:
             with pytest.raises(RetrieverUnavailable, match=url):
                 call.result(timeout=PATIENCE)
@@ -153,7 +155,7 @@ def test_one_call_at_a_time_tries_a_milvus_that_was_away(tmp_path: Path) -> None
     """The others fail meanwhile, and go through once it has."""
     search = Search("", 5, np.ones(4))
     with moody(tmp_path) as (url, _):
-        catalog = MilvusCatalog(Connection(url, timeout=20.0), prefix=milvus.PREFIX)
+        catalog = MilvusCatalog(MilvusConnection(url, timeout=20.0), prefix=milvus.PREFIX)
         fill(catalog)
         index = catalog.get("a")
     with pytest.raises(RetrieverUnavailable):
@@ -193,9 +195,9 @@ def test_one_call_at_a_time_tries_a_milvus_that_was_away(tmp_path: Path) -> None
 )
 def test_it_answers_with_an_error(tmp_path: Path, mood: Any, kind: type[BoundaryMorphError], said: str) -> None:
     with moody(tmp_path) as (url, servicer):
-        catalog = MilvusCatalog(Connection(url, timeout=2.0), prefix=milvus.PREFIX)
+        catalog = MilvusCatalog(MilvusConnection(url, timeout=2.0), prefix=milvus.PREFIX)
         fill(catalog)
-        impatient = MilvusCatalog(Connection(url, timeout=0.3), prefix=milvus.PREFIX)
+        impatient = MilvusCatalog(MilvusConnection(url, timeout=0.3), prefix=milvus.PREFIX)
         index = impatient.get("a")
         servicer.mood = mood
         with pytest.raises(kind, match=said) as raised:
@@ -238,7 +240,7 @@ async def test_kill_9_while_a_request_is_on_its_way(tmp_path: Path, monkeypatch:
     """The answer is the set as it is then known; a new Milvus over the same data serves on with all of them."""
     monkeypatch.setattr(run, "AHEAD", 0)
     port = free_port()
-    catalog = MilvusCatalog(Connection(f"http://127.0.0.1:{port}", timeout=1.0), prefix=milvus.PREFIX)
+    catalog = MilvusCatalog(MilvusConnection(f"http://127.0.0.1:{port}", timeout=1.0), prefix=milvus.PREFIX)
     encoder = SeededEncoder()
     retriever = IndexRetriever(catalog, encoder)
     with milvus.process(tmp_path / "data", port) as running:

@@ -14,7 +14,7 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import MAX_DEPTH, MAX_STRING, MAX_VALUES, Filter
 from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
-from boundarymorph.retrieval.milvus.connection import Connection
+from boundarymorph.retrieval.milvus.connection import MilvusConnection
 from boundarymorph.retrieval.milvus.terms import expression, terms_of
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.retrieval.stores.index import StoreIndex
@@ -28,7 +28,7 @@ ROWS = 40
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreIndex]:
     with milvus.embedded(tmp_path_factory.mktemp("milvus")) as url:
-        catalog = MilvusCatalog(Connection(url), prefix=milvus.PREFIX)
+        catalog = MilvusCatalog(MilvusConnection(url), prefix=milvus.PREFIX)
         made = catalog.create("filtered", encoder=None, dimension=4)
         assert isinstance(made, StoreIndex)
         yield made

@@ -10,8 +10,8 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.fusion import fuse
 from boundarymorph.retrieval.milvus import index as indexes
 from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
-from boundarymorph.retrieval.milvus.collection import Collection
-from boundarymorph.retrieval.milvus.connection import Connection
+from boundarymorph.retrieval.milvus.collection import MilvusCollection
+from boundarymorph.retrieval.milvus.connection import MilvusConnection
 from boundarymorph.retrieval.milvus.server import Server
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.retrieval.stores.index import HYBRID_OF_THE_POOL
@@ -35,7 +35,7 @@ BY_ID = {document.id: document for document in DOCUMENTS}
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MilvusCatalog]:
     with milvus.embedded(tmp_path_factory.mktemp("milvus")) as url:
-        catalog = MilvusCatalog(Connection(url), prefix=milvus.PREFIX)
+        catalog = MilvusCatalog(MilvusConnection(url), prefix=milvus.PREFIX)
         catalog.create("words", encoder=None, dimension=2).upsert(DOCUMENTS, VECTORS)
         yield catalog
         catalog.close()
@@ -111,18 +111,18 @@ class TestBM25OfTheServer:
         monkeypatch.setattr(Server, "full_text", property(lambda _: True))
         monkeypatch.delenv("MILVUS_URL", raising=False)
         with milvus.embedded(tmp_path_factory.mktemp("milvus")) as url:
-            catalog = MilvusCatalog(Connection(url), prefix=milvus.PREFIX)
+            catalog = MilvusCatalog(MilvusConnection(url), prefix=milvus.PREFIX)
             catalog.create("words", encoder=None, dimension=2).upsert(DOCUMENTS, VECTORS)
             yield catalog
             catalog.close()
 
     def test_words_of_the_whole_collection(self, catalog: MilvusCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
-        search = Collection.search_words
+        search = MilvusCollection.search_words
 
         def positive(*arguments: Any) -> dict[str, float]:
             return {id: -score for id, score in search(*arguments).items()}
 
-        monkeypatch.setattr(Collection, "search_words", positive)
+        monkeypatch.setattr(MilvusCollection, "search_words", positive)
         index = catalog.get("words")
         hybrid = index.retrieve(Search("glockenspiel", 12, QUERY, hybrid=True))
         assert (len(hybrid.pool), list(hybrid.warnings)) == (12, [])

@@ -16,7 +16,7 @@ from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
-from boundarymorph.retrieval.milvus.connection import Connection
+from boundarymorph.retrieval.milvus.connection import MilvusConnection
 from boundarymorph.retrieval.milvus.table import MilvusStore
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.retrieval.stores.catalog import AttachedCatalog, Catalogs
@@ -50,7 +50,7 @@ class TestMilvusOwn(StoreContract):
     @pytest.fixture(scope="class")
     @classmethod
     def index(cls, url: str) -> Iterator[Index]:
-        catalog = MilvusCatalog(Connection(url), prefix="contract_")
+        catalog = MilvusCatalog(MilvusConnection(url), prefix="contract_")
         index = catalog.create("own", encoder=None, dimension=DIMENSION)
         index.upsert(DOCUMENTS, VECTORS)
         yield index
@@ -63,7 +63,9 @@ class TestMilvusAttached(ReadOnly, StoreContract):
     def index(cls, url: str) -> Iterator[Index]:
         client = MilvusClient(url)
         fill_milvus(client, "articles")
-        catalog = AttachedCatalog(MilvusStore(Connection(url)), {"mine": Attached(table="articles", title="title")})
+        catalog = AttachedCatalog(
+            MilvusStore(MilvusConnection(url)), {"mine": Attached(table="articles", title="title")}
+        )
         yield catalog.get("mine")
         catalog.close()
         client.close()
@@ -101,14 +103,14 @@ async def test_an_index_is_found_by_its_name_or_its_store(url: str, tmp_path: Pa
     fill_milvus(client, "papers")
     base = LocalCatalog(tmp_path / "indexes")
     base.create("notes", encoder=None, dimension=4)
-    away = MilvusStore(Connection(f"http://127.0.0.1:{free_port()}", timeout=0.2))
+    away = MilvusStore(MilvusConnection(f"http://127.0.0.1:{free_port()}", timeout=0.2))
     described = Attached(table="papers")
     catalogs = Catalogs(
         base,
         {
-            "lake": AttachedCatalog(MilvusStore(Connection(url)), {}),
+            "lake": AttachedCatalog(MilvusStore(MilvusConnection(url)), {}),
             "away": AttachedCatalog(away, {}),
-            "shelf": AttachedCatalog(MilvusStore(Connection(url)), {"books": described}),
+            "shelf": AttachedCatalog(MilvusStore(MilvusConnection(url)), {"books": described}),
         },
     )
     catalogs.check()  # only of the base: a store that is away does not make the service unready
@@ -126,7 +128,7 @@ async def test_an_index_is_found_by_its_name_or_its_store(url: str, tmp_path: Pa
         catalogs.get("away/papers")
     with pytest.raises(InvalidInput, match="of your own"):
         catalogs.delete("books")
-    both = Catalogs(base, {name: AttachedCatalog(MilvusStore(Connection(url)), {}) for name in ("a", "b")})
+    both = Catalogs(base, {name: AttachedCatalog(MilvusStore(MilvusConnection(url)), {}) for name in ("a", "b")})
     with pytest.raises(InvalidInput, match="several stores"):
         both.get("papers")
     for part in (catalogs, both, client):
@@ -158,7 +160,7 @@ async def test_the_encoder_is_checked_with_a_document(url: str) -> None:
     short = dict(zip(right, unit(len(right), DIMENSION - 1), strict=True))
     search = Search("tales", 5)
     for vectors, said in ((right, None), (wrong, "not made by the encoder 'seeded'"), (short, "8 dimensions")):
-        catalog = AttachedCatalog(MilvusStore(Connection(url)), {"probed": attached})
+        catalog = AttachedCatalog(MilvusStore(MilvusConnection(url)), {"probed": attached})
         encoder = Fitting(vectors)
         retriever = IndexRetriever(catalog, encoder)
         if said is None:
@@ -171,7 +173,7 @@ async def test_the_encoder_is_checked_with_a_document(url: str) -> None:
             assert len((await retriever.retrieve("probed", Search("", 5, QUERIES[0]))).pool) == 5
         await retriever.close()
         catalog.close()
-    without = IndexRetriever(AttachedCatalog(MilvusStore(Connection(url)), {"probed": attached}), None)
+    without = IndexRetriever(AttachedCatalog(MilvusStore(MilvusConnection(url)), {"probed": attached}), None)
     with pytest.raises(InvalidInput, match="without an encoder"):
         await without.retrieve("probed", search)
     client.close()

@@ -5,10 +5,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from boundarymorph.selector.order import CALLS, Call, Ordered, State
+from boundarymorph.selector.order import CALLS, Call, CallOrder, State
 
 
-class Run(Ordered):
+class Run(CallOrder):
     batch = np.arange(2)
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from boundarymorph.server.supervisor import LONGEST_PAUSE, Policy, supervise
+from boundarymorph.server.supervisor import LONGEST_PAUSE, RestartPolicy, supervise
 from tests.patience import PATIENCE
 
 KILLED = -signal.SIGKILL
 
 
-def replaced_after(policy: Policy, now: float, worker: int = 0) -> float:
+def replaced_after(policy: RestartPolicy, now: float, worker: int = 0) -> float:
     """Seconds until a worker that is killed now is started again."""
     policy.ended(worker, KILLED, now)
     pause = 0.0
@@ -27,7 +27,7 @@ def replaced_after(policy: Policy, now: float, worker: int = 0) -> float:
 
 class TestPauses:
     def test_double_up_to_a_bound(self) -> None:
-        policy = Policy(1, patience=9, restarts=8, window=10_000)
+        policy = RestartPolicy(1, patience=9, restarts=8, window=10_000)
         assert policy.actions(0).start == [0]
         now, pauses = 0.0, []
         for _ in range(7):
@@ -36,14 +36,14 @@ class TestPauses:
         assert pauses == [1, 2, 4, 8, 16, LONGEST_PAUSE, LONGEST_PAUSE]
 
     def test_are_of_each_worker_by_itself(self) -> None:
-        policy = Policy(2, patience=9, restarts=2, window=300)
+        policy = RestartPolicy(2, patience=9, restarts=2, window=300)
         assert policy.actions(0).start == [0, 1]
         assert replaced_after(policy, 0, worker=0) == 1
         assert replaced_after(policy, 1, worker=0) == 2
         assert replaced_after(policy, 3, worker=1) == 1
 
     def test_forget_what_is_long_ago(self) -> None:
-        policy = Policy(1, patience=9, restarts=1, window=300)
+        policy = RestartPolicy(1, patience=9, restarts=1, window=300)
         policy.actions(0)
         assert replaced_after(policy, 0) == 1
         assert replaced_after(policy, 300) == 1
@@ -55,7 +55,7 @@ class TestTheEnd:
     def test_comes_with_one_death_more_than_there_are_restarts(
         self, restarts: int, caplog: pytest.LogCaptureFixture
     ) -> None:
-        policy = Policy(2, patience=9, restarts=restarts, window=300)
+        policy = RestartPolicy(2, patience=9, restarts=restarts, window=300)
         policy.actions(0)
         now = 0.0
         for _ in range(restarts):
@@ -70,7 +70,7 @@ class TestTheEnd:
         assert policy.over and policy.code == 1
 
     def test_does_not_wait_for_ever(self) -> None:
-        policy = Policy(2, patience=9)
+        policy = RestartPolicy(2, patience=9)
         policy.actions(0)
         policy.signal(signal.SIGTERM, 100)
         assert not policy.actions(108.9).kill
@@ -80,7 +80,7 @@ class TestTheEnd:
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
     def test_after_a_second_signal_is_told_by_the_code(self, number: signal.Signals) -> None:
-        policy = Policy(2, patience=9)
+        policy = RestartPolicy(2, patience=9)
         policy.actions(0)
         for _ in range(2):
             policy.signal(number, 1)

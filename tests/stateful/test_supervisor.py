@@ -5,7 +5,7 @@ import signal
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from boundarymorph.server.supervisor import FIRST_PAUSE, Policy
+from boundarymorph.server.supervisor import FIRST_PAUSE, RestartPolicy
 from tests.stateful.profile import draws
 
 WORKERS, PATIENCE, RESTARTS, WINDOW = 2, 4.0, 2, 10.0
@@ -17,7 +17,7 @@ class SupervisorMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.policy = Policy(WORKERS, patience=PATIENCE, restarts=RESTARTS, window=WINDOW)
+        self.policy = RestartPolicy(WORKERS, patience=PATIENCE, restarts=RESTARTS, window=WINDOW)
         self.now = 0.0
         self.running: set[int] = set()
         self.deaths: dict[int, list[float]] = {worker: [] for worker in range(WORKERS)}

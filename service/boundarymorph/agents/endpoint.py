@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SERVER = "boundarymorph.agents.mcp_server"
 
 
-class Endpoint:
+class McpEndpoint:
     """Answers at /mcp. The first request imports the SDK and starts its session manager."""
 
     def __init__(self, settings: Settings) -> None:
@@ -39,7 +39,7 @@ class Endpoint:
             # Runs in an empty context, as this request's context ends long before it.
             self._running = asyncio.create_task(self._run(self._manager), context=contextvars.Context())
         manager = await asyncio.shield(self._manager)
-        return _Exchange(manager, body, caller)
+        return _McpResponse(manager, body, caller)
 
     async def close(self) -> None:
         """End all sessions."""
@@ -63,7 +63,7 @@ class Endpoint:
             await asyncio.Event().wait()
 
 
-class _Exchange(Response):
+class _McpResponse(Response):
     """One request to the MCP server, whose body has been read already."""
 
     def __init__(self, manager: StreamableHTTPSessionManager, body: bytes, caller: str) -> None:

@@ -14,7 +14,7 @@ from boundarymorph import parsing
 from boundarymorph.access import bodies
 from boundarymorph.access.keys import Scope
 from boundarymorph.agents import tools
-from boundarymorph.agents.endpoint import Endpoint
+from boundarymorph.agents.endpoint import McpEndpoint
 from boundarymorph.agents.loopback import Loopback
 from boundarymorph.agents.rest import Rest, ToolError
 from boundarymorph.agents.schemas import json_schema
@@ -37,7 +37,7 @@ CallerOf = Annotated[str, Depends(_identified)]
 @asynccontextmanager
 async def _running(app: FastAPI) -> AsyncIterator[None]:
     """What the routes need while the application runs."""
-    endpoint = Endpoint(app.state.access.settings)
+    endpoint = McpEndpoint(app.state.access.settings)
     async with httpx.AsyncClient(transport=Loopback(app), base_url="http://service") as http:
         app.state.loopback, app.state.endpoint = http, endpoint
         yield
@@ -53,7 +53,7 @@ async def _mcp(request: Request, access: AccessOf, caller: CallerOf) -> Response
     body = await bodies.read(request, access, access.settings.agents.body_bytes)
     await bodies.off_loop(access, body, lambda: parsing.check(body))
     request.state.rest = _rest(request)
-    endpoint: Endpoint = request.app.state.endpoint
+    endpoint: McpEndpoint = request.app.state.endpoint
     return await endpoint.exchange(body, caller)
 
 

@@ -114,13 +114,13 @@ class SelectedTexts(BaseModel):
     costs: Costs | None = Field(None, description="Detailed answers only.")
 
 
-class Index(BaseModel):
+class ListedIndex(BaseModel):
     name: str = Field(description="Value for the argument index.")
     documents: int = Field(description="Number of documents.")
 
 
-class Indexes(BaseModel):
-    indexes: list[Index] = Field(description="The indexes that you may use.")
+class ListedIndexes(BaseModel):
+    indexes: list[ListedIndex] = Field(description="The indexes that you may use.")
     notes: list[str] = Field(description="What to know about this answer.")
 
 

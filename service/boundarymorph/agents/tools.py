@@ -61,14 +61,14 @@ async def select_documents(call: Call, asked: schemas.SelectDocuments) -> schema
     return fitted(answer, min(call.settings.answer_tokens, asked.max_tokens or call.settings.answer_tokens))
 
 
-async def list_indexes(call: Call, asked: schemas.ListIndexes) -> schemas.Indexes:
+async def list_indexes(call: Call, asked: schemas.ListIndexes) -> schemas.ListedIndexes:
     indexes, unreadable = await _indexes(call)
     notes = [tokens.cut(f"cannot be read now: {', '.join(unreadable)}", 100)] if unreadable else []
-    answer = schemas.Indexes(indexes=indexes, notes=notes)
+    answer = schemas.ListedIndexes(indexes=indexes, notes=notes)
     while tokens.count(answer.model_dump_json()) > call.settings.answer_tokens:
         fewer = answer.indexes[: len(answer.indexes) * 3 // 4]
         left_out = f"{len(indexes) - len(fewer)} more are not listed here"
-        answer = schemas.Indexes(indexes=fewer, notes=[*notes, left_out])
+        answer = schemas.ListedIndexes(indexes=fewer, notes=[*notes, left_out])
     return answer
 
 
@@ -124,10 +124,10 @@ async def _select(call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
     raise ToolError("the service broke off its answer. Call again.")
 
 
-async def _indexes(call: Call) -> tuple[list[schemas.Index], list[str]]:
+async def _indexes(call: Call) -> tuple[list[schemas.ListedIndex], list[str]]:
     """Return the indexes, and the names of those that cannot be read."""
     found = await call.rest.get("/indexes")
-    indexes = [schemas.Index(name=index["name"], documents=index["count"]) for index in found["indexes"]]
+    indexes = [schemas.ListedIndex(name=index["name"], documents=index["count"]) for index in found["indexes"]]
     return indexes, [index["name"] for index in found["unreadable"]]
 
 
@@ -213,7 +213,7 @@ TOOLS = (
         "List the indexes",
         "The indexes that you may search, and how many documents each has. Call it once, before select_documents.",
         schemas.ListIndexes,
-        schemas.Indexes,
+        schemas.ListedIndexes,
         list_indexes,
     ),
     Tool(

@@ -48,7 +48,7 @@ class Service(Protocol[Built]):
     def require(self, *, probed: bool = True) -> Built: ...
 
 
-class Selecting(Protocol):
+class HasSelector(Protocol):
     """Parts that include a selector."""
 
     @property
@@ -57,7 +57,7 @@ class Selecting(Protocol):
     def scorer(self) -> Scorer: ...
 
 
-class Indexes(Protocol):
+class HasIndexes(Protocol):
     """Parts that include indexes in this process."""
 
     @property
@@ -68,7 +68,7 @@ class Indexes(Protocol):
     def retriever(self) -> Retriever: ...
 
 
-class Scoring(Protocol):
+class HasScorer(Protocol):
     """Parts that include a scorer."""
 
     @property
@@ -83,7 +83,7 @@ class Forwarder(Protocol):
     ) -> PeerResponse: ...
 
 
-class Forwarding(Protocol):
+class HasForwarder(Protocol):
     """Parts whose indexes are in another process."""
 
     @property
@@ -172,43 +172,43 @@ def permitted(request: Request) -> Caller:
     return found
 
 
-async def selecting(request: Request) -> Selecting:
-    found: Service[Selecting] = await service(request)
+async def selecting(request: Request) -> HasSelector:
+    found: Service[HasSelector] = await service(request)
     return found.require()
 
 
-async def built(request: Request) -> Selecting:
+async def built(request: Request) -> HasSelector:
     """For what needs no model, and no other process."""
-    found: Service[Selecting] = await service(request)
+    found: Service[HasSelector] = await service(request)
     return found.require(probed=False)
 
 
-async def indexes(request: Request) -> Indexes:
-    found: Service[Indexes] = await service(request)
+async def indexes(request: Request) -> HasIndexes:
+    found: Service[HasIndexes] = await service(request)
     return found.require(probed=False)
 
 
 async def scorer(request: Request) -> BatchingScorer:
-    found: Service[Scoring] = await service(request)
+    found: Service[HasScorer] = await service(request)
     return found.require().scorer
 
 
 async def retriever(request: Request) -> Retriever:
-    found: Service[Indexes] = await service(request)
+    found: Service[HasIndexes] = await service(request)
     return ObservedRetriever(found.require().retriever)
 
 
 async def forwarder(request: Request) -> Forwarder:
-    found: Service[Forwarding] = await service(request)
+    found: Service[HasForwarder] = await service(request)
     return found.require(probed=False).retriever
 
 
 AccessOf = Annotated[Access, Depends(access)]
 ServiceOf = Annotated[Service[Any], Depends(service)]
 CallerOf = Annotated[str, Depends(allowed(Scope.SELECT))]
-BuiltOf = Annotated[Selecting, Depends(built)]
-SelectingOf = Annotated[Selecting, Depends(selecting)]
-IndexesOf = Annotated[Indexes, Depends(indexes)]
+BuiltOf = Annotated[HasSelector, Depends(built)]
+SelectingOf = Annotated[HasSelector, Depends(selecting)]
+IndexesOf = Annotated[HasIndexes, Depends(indexes)]
 ScorerOf = Annotated[BatchingScorer, Depends(scorer)]
 RetrieverOf = Annotated[Retriever, Depends(retriever)]
 ForwarderOf = Annotated[Forwarder, Depends(forwarder)]

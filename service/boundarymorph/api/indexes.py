@@ -42,7 +42,7 @@ from boundarymorph.retrieval.catalog import WORDS, Catalog, IndexInfo, Paged, Un
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.ingestion import BATCH_BYTES, IngestReport, ingesting
-from boundarymorph.retrieval.pace import Pace
+from boundarymorph.retrieval.upload_speed import UploadSpeed
 from boundarymorph.retrieval.uploads import BadLine, ParsedDocument, parse_array, parse_ndjson
 from boundarymorph.telemetry import metrics
 
@@ -280,7 +280,7 @@ async def _lines(
     `report` or `problem`."""
     length = request.headers.get("content-length", "")
     begun = reported = time.monotonic()
-    pace = Pace(int(length) if length.isdecimal() else None)
+    pace = UploadSpeed(int(length) if length.isdecimal() else None)
     try:
         async with aclosing(reports):
             async for report in reports:
@@ -300,7 +300,7 @@ def _line(name: str, content: BaseModel) -> bytes:
     return f'{{"{name}":{content.model_dump_json(exclude_none=name == "problem")}}}\n'.encode()
 
 
-def _progress(report: IngestReport, pace: Pace) -> UploadProgress:
+def _progress(report: IngestReport, pace: UploadSpeed) -> UploadProgress:
     return UploadProgress(
         documents=report.documents,
         added=report.added,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.calibration.calibration import Form, Trust
 from boundarymorph.calibration.logistic import sigmoid
-from boundarymorph.calibration.validation import Comparison, Predictions, calibration_error, reliability
+from boundarymorph.calibration.validation import MeanDifference, Predictions, calibration_error, reliability
 
 REPORTED_AT = (5, 10, 50)
 MOST_WORTHWHILE = 10  # times the judged queries: more than that will not be judged
@@ -20,7 +20,7 @@ Key = Callable[[Predictions], NDArray[np.float64]]
 
 
 @dataclass(frozen=True, slots=True)
-class Quality:
+class NcgByOrder:
     """nCG@k of judged documents by three orders, and what the calibrated one gains over the scorer's: in the mean, and
     within two standard errors of it."""
 
@@ -41,7 +41,7 @@ class Report:
     signal. more_queries: how many more may bring the evidence, None if that is decided or beyond reach.
     """
 
-    ncg: Sequence[Quality]
+    ncg: Sequence[NcgByOrder]
     log_loss_before: float
     log_loss_after: float
     error_before: float
@@ -69,7 +69,7 @@ def report_of(
     predicted_before = sigmoid(np.concatenate([query.raw for query in held_out]))
     predicted_after = sigmoid(np.concatenate([after(query) for query in held_out]))
     qualities = [quality for k in REPORTED_AT if (quality := _quality(held_out, k)) is not None]
-    more = _more_queries(Comparison.of([query.gain() for query in held_out])) if form != "signals" else None
+    more = _more_queries(MeanDifference.of([query.gain() for query in held_out])) if form != "signals" else None
     return Report(
         ncg=qualities,
         log_loss_before=float(np.mean([query.loss(query.raw) for query in held_out])),
@@ -84,16 +84,16 @@ def report_of(
     )
 
 
-def _quality(held_out: Sequence[Predictions], k: int) -> Quality | None:
+def _quality(held_out: Sequence[Predictions], k: int) -> NcgByOrder | None:
     """None where no query has more than k judged documents, some of them relevant."""
     seen = [query for query in held_out if len(query.targets) > k and query.targets.any()]
     if not seen:
         return None
     keys: Sequence[Key] = (lambda query: query.raw, lambda query: query.retriever, lambda query: query.full)
     scorer, retriever, calibrated = (np.array([query.ncg(key(query), k) for query in seen]) for key in keys)
-    gain = Comparison.of((calibrated - scorer).tolist())
+    gain = MeanDifference.of((calibrated - scorer).tolist())
     reach = 2 * gain.error if np.isfinite(gain.error) else 1.0
-    return Quality(
+    return NcgByOrder(
         k,
         float(scorer.mean()),
         float(retriever.mean()),
@@ -112,7 +112,7 @@ def _trusted(full: Trust, evidence: Sequence[NDArray[np.float64]]) -> dict[str, 
     return dict(zip(weights, shares.tolist(), strict=True))
 
 
-def _more_queries(gain: Comparison) -> int | None:
+def _more_queries(gain: MeanDifference) -> int | None:
     """How many more queries would make this gain one of two standard errors, if it stays; None if it never will."""
     if gain.mean <= 0 or not np.isfinite(gain.error) or gain.gained:
         return None
@@ -120,7 +120,7 @@ def _more_queries(gain: Comparison) -> int | None:
     return more if more <= MOST_WORTHWHILE * gain.count else None
 
 
-def _advice(qualities: Sequence[Quality], form: Form, more: int | None) -> str:
+def _advice(qualities: Sequence[NcgByOrder], form: Form, more: int | None) -> str:
     if form == "signals":
         return f"{_standing(qualities)}; use the calibration"
     judged_more = "" if more is None else f"; about {more} more judged queries may show that other evidence helps"
@@ -132,7 +132,7 @@ def _advice(qualities: Sequence[Quality], form: Form, more: int | None) -> str:
     return f"not enough to tell; nothing changed{judged_more}"
 
 
-def _standing(qualities: Sequence[Quality]) -> str:
+def _standing(qualities: Sequence[NcgByOrder]) -> str:
     if not qualities:
         return "calibrated probabilities are better than the scorer's"
     scorer, retriever, calibrated = (

@@ -50,7 +50,7 @@ class Predictions:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class MeanDifference:
     """The mean of a difference over `count` queries, and its standard error."""
 
     mean: float
@@ -58,7 +58,7 @@ class Comparison:
     count: int
 
     @classmethod
-    def of(cls, differences: Sequence[float]) -> Comparison:
+    def of(cls, differences: Sequence[float]) -> MeanDifference:
         known = np.array([difference for difference in differences if np.isfinite(difference)])
         if len(known) < 2:
             return cls(0.0, float("inf"), len(known))
@@ -76,11 +76,11 @@ def gate(held_out: Sequence[Predictions]) -> Form:
     All evidence, if by it log loss or nCG gains two standard errors over the scorer's alone, and the other does not
     fall. Otherwise the scorer's scale, if that gains two standard errors of log loss over scores as they are.
     """
-    loss = Comparison.of([query.loss(query.alone) - query.loss(query.full) for query in held_out])
-    ncg = Comparison.of([query.gain() for query in held_out])
+    loss = MeanDifference.of([query.loss(query.alone) - query.loss(query.full) for query in held_out])
+    ncg = MeanDifference.of([query.gain() for query in held_out])
     if (loss.gained and ncg.mean >= 0) or (ncg.gained and loss.mean >= 0):
         return "signals"
-    scale = Comparison.of([query.loss(query.raw) - query.loss(query.alone) for query in held_out])
+    scale = MeanDifference.of([query.loss(query.raw) - query.loss(query.alone) for query in held_out])
     return "scale" if scale.gained else "none"
 
 

@@ -27,7 +27,7 @@ from boundarymorph.evaluation.methods import agentic, chosen
 from boundarymorph.evaluation.methods.method import Contestant
 from boundarymorph.evaluation.run import left_out
 from boundarymorph.evaluation.study import Study, study
-from boundarymorph.evaluation.tables import Table
+from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.scoring.bill import Amount
 from boundarymorph.scoring.scorer import Scorer
@@ -37,7 +37,7 @@ SAME_ENCODER = 0.95  # cosine of a table's embedding of a query and the encoder'
 
 
 @dataclass(frozen=True)
-class Request:
+class Evaluation:
     """What to evaluate. tables: .npz files; texts: collections with their texts, named like data; data: a BEIR folder
     or ir_datasets:ID, made into a table at `write_table`; depth: N of that table; queries: the most queries of each
     collection; jobs: queries at a time, each in a process of its own; spend: the most that a scorer that costs money
@@ -63,47 +63,47 @@ class Request:
 
 
 def evaluate(
-    request: Request, load_encoder: Callable[[], Encoder], load_scorer: Callable[[], Scorer], console: Console
+    evaluation: Evaluation, load_encoder: Callable[[], Encoder], load_scorer: Callable[[], Scorer], console: Console
 ) -> None:
     """Run, write the report and print its tables. The models are loaded only if there is data to score, the encoder
     also if an agent searches."""
-    if not request.tables and request.data is None:
+    if not evaluation.tables and evaluation.data is None:
         raise InvalidInput("name at least one --table FILE.npz, or --data")
-    for what, values in (("budgets", request.budgets), ("k", request.ks)):
+    for what, values in (("budgets", evaluation.budgets), ("k", evaluation.ks)):
         if not values or min(values) < 1:
             raise InvalidInput(f"--{what} needs numbers from 1 on, separated by commas")
-    if request.jobs > 1 and request.chat is not None:
+    if evaluation.jobs > 1 and evaluation.chat is not None:
         raise InvalidInput("--jobs goes without --chat-url; the language model is asked from one process")
     # Checked before any pair is scored: a mistyped name should not cost an hour.
-    agents = [] if request.chat is None else agentic.contestants(request.chat, _unavailable)
-    if not chosen(request.methods, agents):
+    agents = [] if evaluation.chat is None else agentic.contestants(evaluation.chat, _unavailable)
+    if not chosen(evaluation.methods, agents):
         raise InvalidInput(f"--methods names no method; leave the option out for {','.join(DEFAULT_METHODS)}")
-    _make(request.out)
+    _make(evaluation.out)
 
     with terminal.progress(console) as progress, asyncio.Runner() as runner, ExitStack() as stack:
-        found = [_limited(tables.read(path), request.queries) for path in request.tables]
-        collections = [datasets.load(source) for source in request.texts]
+        found = [_limited(tables.read(path), evaluation.queries) for path in evaluation.tables]
+        collections = [datasets.load(source) for source in evaluation.texts]
         found = [tables.with_texts_of(table, collections) for table in found]
-        searching = request.chat is not None and any(table.texts is not None for table in found)
-        encoder = load_encoder() if request.data is not None or searching else None
+        searching = evaluation.chat is not None and any(table.texts is not None for table in found)
+        encoder = load_encoder() if evaluation.data is not None or searching else None
         if encoder is not None:
             stack.callback(lambda: runner.run(encoder.close()))
-        if encoder is not None and request.data is not None:
+        if encoder is not None and evaluation.data is not None:
             scorer = load_scorer()
             stack.callback(lambda: runner.run(scorer.close()))
-            builder = TableBuilder(encoder, scorer, request.depth, _approval(request, scorer, console, progress))
-            found.append(_built(request, request.data, builder, runner, progress))
-        if encoder is not None and request.chat is not None:
+            builder = TableBuilder(encoder, scorer, evaluation.depth, _approval(evaluation, scorer, console, progress))
+            found.append(_built(evaluation, evaluation.data, builder, runner, progress))
+        if encoder is not None and evaluation.chat is not None:
             embed = _embedding(encoder, runner)
             for table in found:
                 _check_encoder(table, embed)
-            agents = agentic.contestants(request.chat, embed)
-        studies = _studied(request, found, agents, progress)
+            agents = agentic.contestants(evaluation.chat, embed)
+        studies = _studied(evaluation, found, agents, progress)
         task = progress.add_task("drawing and writing", total=None)
-        report.write(studies, request.out)
+        report.write(studies, evaluation.out)
         progress.update(task, total=1, completed=1)
     _show(studies, console)
-    console.print(f"\nreport: {request.out / 'report.md'}", highlight=False, soft_wrap=True)
+    console.print(f"\nreport: {evaluation.out / 'report.md'}", highlight=False, soft_wrap=True)
 
 
 def _make(out: Path) -> None:
@@ -115,15 +115,17 @@ def _make(out: Path) -> None:
         raise InvalidInput(f"nothing can be written to {out}; choose another folder with --out")
 
 
-def _built(request: Request, source: str, builder: TableBuilder, runner: asyncio.Runner, progress: Progress) -> Table:
+def _built(
+    evaluation: Evaluation, source: str, builder: TableBuilder, runner: asyncio.Runner, progress: Progress
+) -> ScoreTable:
     collection = datasets.load(source)
-    if request.queries is not None:
-        collection = collection.first(request.queries)
-    path = request.write_table or request.out / f"{collection.name}.npz"
+    if evaluation.queries is not None:
+        collection = collection.first(evaluation.queries)
+    path = evaluation.write_table or evaluation.out / f"{collection.name}.npz"
     return runner.run(builder.build(collection, path, _watch(progress, collection.name)))
 
 
-def _approval(request: Request, scorer: Scorer, console: Console, progress: Progress) -> Approve:
+def _approval(evaluation: Evaluation, scorer: Scorer, console: Console, progress: Progress) -> Approve:
     """Return a function that states the possible cost and asks unless --yes or --max-cost was given. It raises
     InvalidInput if the user declines."""
 
@@ -134,7 +136,7 @@ def _approval(request: Request, scorer: Scorer, console: Console, progress: Prog
             highlight=False,
             soft_wrap=True,
         )
-        if request.spend is not None:
+        if evaluation.spend is not None:
             return
         progress.stop()
         if not (console.is_terminal and typer.confirm("Go on?")):
@@ -144,11 +146,13 @@ def _approval(request: Request, scorer: Scorer, console: Console, progress: Prog
     return approve
 
 
-def _studied(request: Request, found: Sequence[Table], agents: Sequence[Contestant], progress: Progress) -> list[Study]:
+def _studied(
+    evaluation: Evaluation, found: Sequence[ScoreTable], agents: Sequence[Contestant], progress: Progress
+) -> list[Study]:
     names = [table.name for table in found]
     if len(set(names)) < len(names):
         raise InvalidInput(f"two tables have one name ({', '.join(names)}); rename a file")
-    contestants = chosen(request.methods, agents)
+    contestants = chosen(evaluation.methods, agents)
     if not {agent.name for agent in agents} & {contestant.name for contestant in contestants}:
         contestants += agents
     for table in found:
@@ -157,18 +161,18 @@ def _studied(request: Request, found: Sequence[Table], agents: Sequence[Contesta
         study(
             table,
             contestants,
-            sorted(set(request.budgets)),
-            sorted(set(request.ks)),
-            call_seconds=request.call_seconds,
-            jobs=request.jobs,
-            calibrate=None if request.calibrate is None else (request.calibrate, request.splits),
+            sorted(set(evaluation.budgets)),
+            sorted(set(evaluation.ks)),
+            call_seconds=evaluation.call_seconds,
+            jobs=evaluation.jobs,
+            calibrate=None if evaluation.calibrate is None else (evaluation.calibrate, evaluation.splits),
             watch=_watch(progress, table.name),
         )
         for table in found
     ]
 
 
-def _limited(table: Table, queries: int | None) -> Table:
+def _limited(table: ScoreTable, queries: int | None) -> ScoreTable:
     return table if queries is None else table.first(queries)
 
 
@@ -176,7 +180,7 @@ def _embedding(encoder: Encoder, runner: asyncio.Runner) -> Callable[[str], NDAr
     return lambda text: runner.run(encoder.encode_query(text))
 
 
-def _check_encoder(table: Table, embed: Callable[[str], NDArray[np.floating]]) -> None:
+def _check_encoder(table: ScoreTable, embed: Callable[[str], NDArray[np.floating]]) -> None:
     """Raise InvalidInput unless the table's embeddings are of the encoder with which agents search."""
     question = table.question(0)
     if question.texts is None:

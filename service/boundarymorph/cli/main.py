@@ -176,7 +176,7 @@ def evaluate(
     except ModuleNotFoundError as error:
         fail(f"evaluate needs {error.name}: pip install 'boundarymorph[evaluation]'")
 
-    request = evaluate_command.Request(
+    evaluation = evaluate_command.Evaluation(
         tables=table or [],
         texts=texts or [],
         data=data,
@@ -194,7 +194,7 @@ def evaluate(
         calibrate=calibrate,
         splits=splits,
     )
-    evaluate_command.evaluate(request, _encoder, partial(_scorer, scorer, max_cost), console)
+    evaluate_command.evaluate(evaluation, _encoder, partial(_scorer, scorer, max_cost), console)
 
 
 def _encoder() -> Encoder:

@@ -21,7 +21,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from boundarymorph.retrieval.pace import Pace
+from boundarymorph.retrieval.upload_speed import UploadSpeed
 
 if TYPE_CHECKING:
     from boundarymorph.retrieval.ingestion import IngestReport
@@ -41,7 +41,7 @@ def ingestion(
 ) -> Iterator[Callable[[IngestReport], None]]:
     """Yield a function that shows the progress of an upload when called with the report so far: on a terminal as a bar,
     otherwise as a line every LINE_SECONDS. total: bytes of the upload, None if unknown."""
-    pace = Pace(total, clock)
+    pace = UploadSpeed(total, clock)
     if console.is_terminal:
         columns = (
             TextColumn("{task.description}"),
@@ -147,7 +147,7 @@ def print_selection(console: Console, query: str, answer: Mapping[str, Any]) -> 
         console.print(f"[yellow]note:[/yellow] {escape(warning)}", highlight=False)
 
 
-def _status(report: IngestReport, pace: Pace) -> str:
+def _status(report: IngestReport, pace: UploadSpeed) -> str:
     left = "" if pace.seconds_left is None else f", {timedelta(seconds=round(pace.seconds_left))} left"
     there = f" ({report.unchanged:,} were there)" if report.unchanged else ""
     return f"{report.documents:,} documents{there}, {pace.documents_per_second:,.0f}/s{left}"

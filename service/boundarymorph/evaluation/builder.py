@@ -26,7 +26,7 @@ from boundarymorph.errors import CostCeiling, InvalidInput
 from boundarymorph.evaluation import tables
 from boundarymorph.evaluation.datasets import Collection, fingerprint
 from boundarymorph.evaluation.lexical import Bm25Index
-from boundarymorph.evaluation.tables import Table
+from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.scoring.bill import NOTHING, Amount
 from boundarymorph.scoring.scorer import PricedScorer, Scorer
@@ -50,7 +50,7 @@ class TableBuilder:
     depth: int
     approve: Approve = lambda pairs, most: None
 
-    async def build(self, collection: Collection, path: Path, watch: Watch = lambda *_: None) -> Table:
+    async def build(self, collection: Collection, path: Path, watch: Watch = lambda *_: None) -> ScoreTable:
         """The table at `path`, built unless it is there already. Raises InvalidInput if another file is there, or
         another process is building the table.
 
@@ -80,7 +80,7 @@ class TableBuilder:
 
     async def _built(
         self, collection: Collection, path: Path, work: Path, recipe: Mapping[str, Any], watch: Watch
-    ) -> Table:
+    ) -> ScoreTable:
         documents = await self._encoded(collection, work, watch)
         queries = np.array([await self.encoder.encode_query(text) for text in collection.queries.values()])
         pools, similarities = _pools(documents, queries, min(self.depth, len(documents)))
@@ -93,7 +93,7 @@ class TableBuilder:
             "recipe": np.array(orjson.dumps(recipe).decode()),
         }
         arrays = _judged(_with_terms(arrays, collection), collection)
-        table = Table(path.stem, arrays, (collection.queries, collection.documents))
+        table = ScoreTable(path.stem, arrays, (collection.queries, collection.documents))
         tables.write(table, path)
         return table
 
@@ -197,11 +197,11 @@ def _checksum(start: int, content: bytes) -> int:
     return zlib.crc32(content, start & 0xFFFFFFFF)
 
 
-def _kept(path: Path, recipe: Mapping[str, Any], collection: Collection) -> Table | None:
+def _kept(path: Path, recipe: Mapping[str, Any], collection: Collection) -> ScoreTable | None:
     """The finished table that is there, with the collection's judgments and terms; None if there is none."""
     if (done := _finished(path, recipe)) is None:
         return None
-    found, rows = Table(path.stem, done[0], (collection.queries, collection.documents)), done[1]
+    found, rows = ScoreTable(path.stem, done[0], (collection.queries, collection.documents)), done[1]
     table = replace(found, arrays=_judged(_with_terms(found.only(rows).arrays, collection), collection))
     if rows == list(range(len(found))) and _differ(found, table):
         tables.write(table, path)
@@ -330,7 +330,7 @@ def _with_terms(arrays: Mapping[str, NDArray[Any]], collection: Collection) -> d
     return {**arrays, "terms": tables.packed_terms(documents, list(collection.queries.values()), arrays["pool"])}
 
 
-def _differ(one: Table, other: Table) -> bool:
+def _differ(one: ScoreTable, other: ScoreTable) -> bool:
     """Whether in what a finished table takes from the collection anew."""
     absent, renewed = np.empty(0), (*JUDGMENTS, "terms")
     return any(not np.array_equal(one.arrays.get(key, absent), other.arrays.get(key, absent)) for key in renewed)

@@ -21,7 +21,7 @@ from boundarymorph.evaluation.methods import Method
 from boundarymorph.evaluation.metrics import quality
 from boundarymorph.evaluation.problem import Question
 from boundarymorph.evaluation.run import Outcome, run_once
-from boundarymorph.evaluation.tables import Table
+from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection.methods import DEFAULT
 
 METRICS = ("ce_ncg", "ncg")
@@ -94,7 +94,7 @@ class _OnQuery:
     sums: Sequence[NDArray[np.float64]]
 
 
-def _split(table: Table, queries: int, seed: int) -> Split:
+def _split(table: ScoreTable, queries: int, seed: int) -> Split:
     order = np.random.default_rng(seed).permutation(len(table))
     judged = []
     for row in order[:queries].tolist():

@@ -25,7 +25,7 @@ class BudgetExceeded(BoundaryMorphError):
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
+class QuestionTexts:
     """query: the information need; documents: N texts in pool order. Only what reads (agents, judges) needs them."""
 
     query: str
@@ -45,7 +45,7 @@ class Question:
     scores: NDArray[np.float64]
     grades: NDArray[np.float64] | None = None
     relevant: int | None = None
-    texts: Texts | None = None
+    texts: QuestionTexts | None = None
 
     @cached_property
     def neighbourhood(self) -> Neighbourhood:
@@ -67,7 +67,7 @@ class Question:
 
 
 @dataclass(eq=False)
-class Problem:
+class SelectionProblem:
     """What a method sees of a question: the pool, B, k, and scores for what it asks, counted.
 
     calls: positions in the order in which they were scored; prompts: how often a language model was asked; seconds:

@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation.methods import Contestant, Method
 from boundarymorph.evaluation.metrics import Quality, quality
-from boundarymorph.evaluation.problem import Problem, Question, Ranking
-from boundarymorph.evaluation.tables import Table
+from boundarymorph.evaluation.problem import Question, Ranking, SelectionProblem
+from boundarymorph.evaluation.tables import ScoreTable
 
 Result = TypeVar("Result")
 SELECTION_K = 50  # settings are selected on CE-nCG@50, per budget, and reused across k (paper app. D.2)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Measurement:
     """One method on one query at one B and k. calls: bought; prompts: how often a language model was asked; seconds:
     CPU time of the method's own, without building graphs; waiting: in which a language model answered; update,
     acquisition: parts of the CPU time, where it has them."""
@@ -46,11 +46,11 @@ class Outcome:
     """A table's results. rows: of the selected settings only; settings: (method, B) -> the method as it was selected;
     left_out: method -> why it did not run."""
 
-    table: Table
+    table: ScoreTable
     contestants: Sequence[Contestant]
     budgets: Sequence[int]
     ks: Sequence[int]
-    rows: Sequence[Row]
+    rows: Sequence[Measurement]
     settings: Mapping[tuple[str, int], Method]
     left_out: Mapping[str, str] = field(default_factory=dict)
 
@@ -81,7 +81,7 @@ class Outcome:
 METRICS = tuple(Quality.__dataclass_fields__)
 
 
-def left_out(table: Table, contestants: Sequence[Contestant]) -> dict[str, str]:
+def left_out(table: ScoreTable, contestants: Sequence[Contestant]) -> dict[str, str]:
     """Method -> why it cannot run on this table. Raises InvalidInput if none can."""
     found = {
         contestant.name: f"the table has no {', '.join(sorted(contestant.requires - table.provides))}"
@@ -95,7 +95,7 @@ def left_out(table: Table, contestants: Sequence[Contestant]) -> dict[str, str]:
 
 
 def experiment(
-    table: Table,
+    table: ScoreTable,
     contestants: Sequence[Contestant],
     budgets: Sequence[int],
     ks: Sequence[int],
@@ -106,7 +106,7 @@ def experiment(
     missing = left_out(table, contestants)
     running = [contestant for contestant in contestants if contestant.name not in missing]
     select_at = min(ks, key=lambda k: abs(k - SELECTION_K))
-    rows: dict[tuple[str, int, int], list[Row]] = {}  # (method, setting, B) -> rows
+    rows: dict[tuple[str, int, int], list[Measurement]] = {}  # (method, setting, B) -> rows
     criterion: dict[tuple[str, int, int], list[float]] = {}
     for of_question in each_question(_all_runs, table, running, budgets, ks, jobs=jobs):
         for run, results in of_question:
@@ -115,7 +115,7 @@ def experiment(
             criterion.setdefault(run, []).append(at)
         advance()
 
-    kept: list[Row] = []
+    kept: list[Measurement] = []
     settings: dict[tuple[str, int], Method] = {}
     for contestant in running:
         for budget in budgets:
@@ -129,22 +129,22 @@ def experiment(
     return Outcome(table, running, budgets, ks, kept, settings, missing)
 
 
-def each_question(work: Callable[..., Result], table: Table, *arguments: object, jobs: int) -> Iterator[Result]:
+def each_question(work: Callable[..., Result], table: ScoreTable, *arguments: object, jobs: int) -> Iterator[Result]:
     """What `work` makes of each question with these arguments, in order, in `jobs` processes."""
     tasks = (delayed(work)(question, *arguments) for question in table.questions())
     results: Iterator[Result] = Parallel(n_jobs=jobs, return_as="generator")(tasks)
     return results
 
 
-def run_once(method: Method, question: Question, budget: int, k: int) -> tuple[Problem, Ranking]:
+def run_once(method: Method, question: Question, budget: int, k: int) -> tuple[SelectionProblem, Ranking]:
     """One method on one query, with the record of its calls."""
-    problem = Problem(question, budget, k)
+    problem = SelectionProblem(question, budget, k)
     return problem, method.rank(problem)
 
 
 def _all_runs(
     question: Question, contestants: Sequence[Contestant], budgets: Sequence[int], ks: Sequence[int]
-) -> list[tuple[tuple[str, int, int], list[Row]]]:
+) -> list[tuple[tuple[str, int, int], list[Measurement]]]:
     """((method, setting, B), rows) of every run on one query."""
     return [
         ((contestant.name, number, budget), results)
@@ -156,12 +156,12 @@ def _all_runs(
 
 def _runs(
     name: str, method: Method, question: Question, budgets: Sequence[int], ks: Sequence[int]
-) -> list[tuple[int, list[Row]]]:
+) -> list[tuple[int, list[Measurement]]]:
     """What does not depend on B or k is computed once and reported for all of them."""
-    results: list[tuple[int, list[Row]]] = []
-    done: dict[int, tuple[Problem, Ranking, float]] = {}
+    results: list[tuple[int, list[Measurement]]] = []
+    done: dict[int, tuple[SelectionProblem, Ranking, float]] = {}
     for budget in budgets:
-        here: list[Row] = []
+        here: list[Measurement] = []
         for k in ks:
             key = k if method.uses_k else 0
             if key not in done:
@@ -171,7 +171,7 @@ def _runs(
                 done[key] = problem, ranking, seconds
             problem, ranking, seconds = done[key]
             here.append(
-                Row(
+                Measurement(
                     question.id,
                     name,
                     budget,

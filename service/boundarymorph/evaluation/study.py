@@ -11,7 +11,7 @@ from boundarymorph.evaluation.calibrated import CalibratedStudy, calibrated_stud
 from boundarymorph.evaluation.methods import Contestant
 from boundarymorph.evaluation.run import Outcome, experiment
 from boundarymorph.evaluation.statistics import Comparison
-from boundarymorph.evaluation.tables import Table
+from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection.methods import DEFAULT
 
 
@@ -55,7 +55,7 @@ def reference_of(contestants: Sequence[Contestant]) -> str:
 
 
 def study(
-    table: Table,
+    table: ScoreTable,
     contestants: Sequence[Contestant],
     budgets: Sequence[int],
     ks: Sequence[int],

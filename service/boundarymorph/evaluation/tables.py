@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation.datasets import Collection
-from boundarymorph.evaluation.problem import Question, Texts
+from boundarymorph.evaluation.problem import Question, QuestionTexts
 from boundarymorph.retrieval.words.lexical import PoolWords
 from boundarymorph.selection.pool import Pool, unit_rows
 
@@ -52,7 +52,7 @@ KNOWN = (*REQUIRED, "doc_ids", "query_ids", "mips", "bm25", "terms", "grade", "n
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class ScoreTable:
     """name: of the collection; arrays: as above; texts: query and document texts by id where they are at hand."""
 
     name: str
@@ -101,7 +101,7 @@ class Table:
         texts = None
         if self.texts is not None:
             queries, contents = self.texts
-            texts = Texts(queries[identifier], [contents[document] for document in pool.ids])
+            texts = QuestionTexts(queries[identifier], [contents[document] for document in pool.ids])
         return Question(
             identifier,
             pool,
@@ -114,28 +114,28 @@ class Table:
     def questions(self) -> Iterator[Question]:
         return (self.question(row) for row in range(len(self)))
 
-    def first(self, count: int) -> Table:
+    def first(self, count: int) -> ScoreTable:
         """The first `count` queries."""
         return self.only(range(min(count, len(self))))
 
-    def only(self, rows: Sequence[int]) -> Table:
+    def only(self, rows: Sequence[int]) -> ScoreTable:
         """The queries of these rows, in this order."""
         per_query, chosen = {"query_ids", "query_emb", "pool", "n_relevant", *PER_PAIR}, list(rows)
         arrays = {name: values[chosen] if name in per_query else values for name, values in self.arrays.items()}
-        return Table(self.name, arrays, self.texts)
+        return ScoreTable(self.name, arrays, self.texts)
 
 
-def read(path: Path) -> Table:
+def read(path: Path) -> ScoreTable:
     """Raises InvalidInput where the file is not a table, saying what is missing."""
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = {name: file[name] for name in KNOWN if name in file}
     except UNREADABLE as error:
         raise InvalidInput(f"{path} cannot be read as a table (.npz): {error}") from error
-    return Table(path.stem, arrays)
+    return ScoreTable(path.stem, arrays)
 
 
-def with_texts(table: Table, collection: Collection) -> Table | None:
+def with_texts(table: ScoreTable, collection: Collection) -> ScoreTable | None:
     """The table with the texts of its documents and queries, and `terms` by them; None if the collection lacks one."""
     arrays = table.arrays
     for ids, texts in (("doc_ids", collection.documents), ("query_ids", collection.queries)):
@@ -144,10 +144,10 @@ def with_texts(table: Table, collection: Collection) -> Table | None:
     documents = [collection.documents[id] for id in arrays["doc_ids"].astype(str).tolist()]
     queries = [collection.queries[id] for id in arrays["query_ids"].astype(str).tolist()]
     terms = packed_terms(documents, queries, arrays["pool"])
-    return Table(table.name, {**arrays, "terms": terms}, (collection.queries, collection.documents))
+    return ScoreTable(table.name, {**arrays, "terms": terms}, (collection.queries, collection.documents))
 
 
-def with_texts_of(table: Table, collections: Sequence[Collection]) -> Table:
+def with_texts_of(table: ScoreTable, collections: Sequence[Collection]) -> ScoreTable:
     """The table with the texts of the first of these collections that has all of them; as it is if none has."""
     found = (with_texts(table, collection) for collection in collections)
     return next((whole for whole in found if whole is not None), table)
@@ -164,7 +164,7 @@ def packed_terms(documents: Sequence[str], queries: Sequence[str], pools: NDArra
     return packed
 
 
-def write(table: Table, path: Path) -> None:
+def write(table: ScoreTable, path: Path) -> None:
     """Whole or not at all: a reader never sees half a file, whoever else writes it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f"{path.name}.{uuid4().hex}.writing")

@@ -8,20 +8,28 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 from boundarymorph.errors import DeadlineExceeded
 
 RETURN, LONGEST_RETURN = 0.05, 0.25  # reserved for sending the answer: a fraction of the time, seconds at most
 RESERVE = 0.01  # seconds before the deadline reserved for reading the selected texts
 LATE = 0.25  # seconds for reading the selected texts once the deadline has passed
+EXCEEDED = "the deadline passed; allow more time, or ask for less"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """seconds: time for one request; last: whether the deadline falls then, so that a retry would be too late."""
+
+    seconds: float
+    last: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
     """at: seconds on the clock; infinite for no deadline."""
 
-    exceeded: ClassVar[str] = "the deadline passed; allow more time, or ask for less"
     at: float = math.inf
     clock: Callable[[], float] = time.monotonic
 
@@ -49,8 +57,13 @@ class Deadline:
         """Return the remaining seconds, more than 0. Raises DeadlineExceeded."""
         remaining = self.at - self.clock()
         if remaining <= 0:
-            raise DeadlineExceeded(self.exceeded)
+            raise DeadlineExceeded(EXCEEDED)
         return remaining
+
+    def within(self, seconds: float) -> Budget:
+        """Return the budget of a request that may take this long by itself. Raises DeadlineExceeded."""
+        remaining = self.remaining()
+        return Budget(min(seconds, remaining), remaining <= seconds)
 
     @asynccontextmanager
     async def enforced(self) -> AsyncIterator[None]:
@@ -63,7 +76,7 @@ class Deadline:
         except TimeoutError as error:
             if not timeout.expired():
                 raise
-            raise DeadlineExceeded(self.exceeded) from error
+            raise DeadlineExceeded(EXCEEDED) from error
 
 
 NEVER = Deadline()

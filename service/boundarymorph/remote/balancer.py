@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration, Overloaded
-from boundarymorph.remote.deadline import Deadline
+from boundarymorph.inference.deadline import Deadline
 from boundarymorph.remote.peer import Busy, Flawed, Mismatch, Peer, Refused, Relayed, Unavailable
 from boundarymorph.remote.replicas import Replicas, Ticket
 from boundarymorph.remote.together import together

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from boundarymorph.remote.wire import Unusable, Usage, array, is_count, mapping, optional_word, parsed
+from boundarymorph.remote.wire import TokenCounts, Unusable, array, is_count, mapping, optional_word, parsed
 
 PATH = "/chat/completions"  # appended to a base URL, which usually ends in /v1
 
@@ -26,7 +26,7 @@ class Completion:
     refusal: str | None = None
     tokens: Sequence[dict[str, Any]] = ()
     model: str | None = None
-    usage: Usage | None = None
+    usage: TokenCounts | None = None
 
 
 def completion(body: bytes) -> Completion:
@@ -63,9 +63,9 @@ def _tokens(logprobs: object) -> list[dict[str, Any]]:
     return [token for token in content if isinstance(token, dict)] if isinstance(content, list) else []
 
 
-def _usage(answer: dict[str, Any]) -> Usage | None:
+def _usage(answer: dict[str, Any]) -> TokenCounts | None:
     counts = answer.get("usage")
     if not isinstance(counts, dict):
         return None
     read, written = counts.get("prompt_tokens"), counts.get("completion_tokens")
-    return Usage(read, written) if is_count(read) and is_count(written) else None
+    return TokenCounts(read, written) if is_count(read) and is_count(written) else None

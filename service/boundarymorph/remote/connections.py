@@ -92,7 +92,7 @@ class Response:
         self._answer.close()
 
 
-class Connections:
+class ConnectionPool:
     """At most so many connections to a server, which are kept for a while. opened: number of connections so far."""
 
     def __init__(self, base: str, most: int) -> None:

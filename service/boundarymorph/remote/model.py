@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration
+from boundarymorph.inference.deadline import Deadline
 from boundarymorph.remote.balancer import Balancer, OnChange, OtherModel, Role, ignore_change, log
-from boundarymorph.remote.deadline import Deadline
 from boundarymorph.remote.identity import identified
 from boundarymorph.remote.peer import Busy, Flawed, KeyRefused, Mismatch, Peer, Refused, TimedOut, Unavailable
 from boundarymorph.remote.together import together

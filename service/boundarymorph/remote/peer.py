@@ -13,9 +13,9 @@ import aiohttp
 import orjson
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration
+from boundarymorph.inference.deadline import Budget
 from boundarymorph.inference.shares import CALLER, ON_BEHALF_OF
-from boundarymorph.remote.connections import NOT_CONNECTED, SMALL, Connections, Response, Unreadable
-from boundarymorph.remote.deadline import Budget
+from boundarymorph.remote.connections import NOT_CONNECTED, SMALL, ConnectionPool, Response, Unreadable
 from boundarymorph.telemetry import logs, tracing
 
 EXCERPT = 200  # characters of a server's message that we quote
@@ -97,7 +97,7 @@ class Peer:
         self._role, self._key = role, api_key or None
         if self._key is not None and (not (self._key.isascii() and self._key.isprintable()) or " " in self._key):
             raise InvalidConfiguration("the key of a server contains characters that are not allowed in a header")
-        self._connections = Connections(base, connections)
+        self._connections = ConnectionPool(base, connections)
 
     @property
     def opened(self) -> int:

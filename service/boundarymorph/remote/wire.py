@@ -41,14 +41,14 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class TokenCounts:
     """Tokens that a language model read and wrote."""
 
     read: int = 0
     written: int = 0
 
-    def plus(self, other: Usage) -> Usage:
-        return Usage(self.read + other.read, self.written + other.written)
+    def plus(self, other: TokenCounts) -> TokenCounts:
+        return TokenCounts(self.read + other.read, self.written + other.written)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +62,7 @@ class Answer:
     values: NDArray[Any]
     truncated: int = 0
     served: str | None = None
-    usage: Usage | None = None
+    usage: TokenCounts | None = None
 
 
 @dataclass(frozen=True, slots=True)

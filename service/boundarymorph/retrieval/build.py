@@ -115,7 +115,7 @@ def _milvus_catalog(settings: Settings) -> Catalog:
         from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
     except ModuleNotFoundError as error:
         raise InvalidConfiguration(f"milvus.url needs {error.name}: pip install 'boundarymorph[milvus]'") from None
-    from boundarymorph.retrieval.milvus.connection import Connection
+    from boundarymorph.retrieval.milvus.connection import MilvusConnection
     from boundarymorph.retrieval.milvus.structures import Structures
     from boundarymorph.retrieval.milvus.table import MilvusStore
     from boundarymorph.retrieval.milvus.vectors import VectorCache
@@ -125,7 +125,7 @@ def _milvus_catalog(settings: Settings) -> Catalog:
         return VectorCache(settings.data_directory / "vectors", dimension, chosen.vector_bytes)
 
     assert chosen.url is not None
-    connection = Connection(
+    connection = MilvusConnection(
         chosen.url, token=_secret(chosen.token), database=chosen.database, timeout=chosen.timeout_seconds
     )
     own = MilvusCatalog(

@@ -16,7 +16,7 @@ RANK_CONSTANT = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
+class FusedRanking:
     """n documents, best first. scores: (n,) float64, descending."""
 
     ids: list[str]
@@ -29,7 +29,7 @@ def scores_by_rank(count: int) -> NDArray[np.float64]:
     return scores
 
 
-def fuse(rankings: Sequence[Sequence[str]], *, rank_constant: float = RANK_CONSTANT) -> Ranked:
+def fuse(rankings: Sequence[Sequence[str]], *, rank_constant: float = RANK_CONSTANT) -> FusedRanking:
     """Reciprocal rank fusion (Cormack, Clarke and Büttcher 2009): the sum of 1 / (rank_constant + rank), ranks from 1.
 
     rankings: ids, best first; a ranking that lacks a document adds nothing to its score. Ties are broken by the first
@@ -51,7 +51,7 @@ def fuse(rankings: Sequence[Sequence[str]], *, rank_constant: float = RANK_CONST
     scores = np.sort(1.0 / (rank_constant + ranks), axis=1).sum(axis=1)
     order = np.argsort(-scores, kind="stable")
     ids = list(rows)
-    return Ranked([ids[row] for row in order], scores[order])
+    return FusedRanking([ids[row] for row in order], scores[order])
 
 
 def fused(

@@ -28,9 +28,9 @@ from boundarymorph.errors import (
     RetrieverFailed,
     RetrieverUnavailable,
 )
+from boundarymorph.inference.deadline import Budget
 from boundarymorph.remote.balancer import Balancer, OnChange, Role, ignore_change
 from boundarymorph.remote.connections import SMALL, Response
-from boundarymorph.remote.deadline import Budget
 from boundarymorph.remote.peer import (
     JSON,
     Busy,

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from boundarymorph.errors import ScorerFailed, ScorerUnavailable
-from boundarymorph.inference.batching.model import Role
+from boundarymorph.inference.batching.model import ModelRole
 from boundarymorph.inference.batching.served import Served
 from boundarymorph.inference.loading import Loading
 from boundarymorph.scoring.scorer import CrossEncoder, InstructedCrossEncoder, Pair, Scores, TakesNoInstruction
 from boundarymorph.telemetry import metrics
 
-SCORER = Role(
+SCORER = ModelRole(
     name="scorer",
     item="pair",
     result="score",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from boundarymorph.errors import CostCeiling
-from boundarymorph.remote.wire import Usage
+from boundarymorph.remote.wire import TokenCounts
 
 NANO = 1_000_000_000  # sums are kept in billionths of the currency, so that rounding does not add up
 
@@ -47,7 +47,7 @@ class Prices:
     read: float = 0.0
     written: float = 0.0
 
-    def of(self, usage: Usage) -> Amount:
+    def of(self, usage: TokenCounts) -> Amount:
         """Return the cost of this many tokens, rounded up."""
         nanos = math.ceil(1_000 * (usage.read * self.read + usage.written * self.written))
         return Amount(usage.read + usage.written, nanos)
@@ -62,7 +62,7 @@ class Bill:
     """
 
     caller: str
-    usage: Usage = field(default_factory=Usage)
+    usage: TokenCounts = field(default_factory=TokenCounts)
     spent: Amount = NOTHING
     reserved: Amount = NOTHING
 

@@ -23,14 +23,14 @@ from boundarymorph.selection import (
 )
 from boundarymorph.selection.rounds import growing
 from boundarymorph.selector.observer import Observer
-from boundarymorph.selector.order import Ordered
+from boundarymorph.selector.order import CallOrder
 from boundarymorph.selector.remarks import no_call, remarks
 from boundarymorph.selector.result import INTERRUPTING, Answered, Interruption, Progress, SelectionResult, Status
 from boundarymorph.selector.run import EMPTY, NOTHING, SelectionRun
 from boundarymorph.selector.task import SelectionTask
 
 
-class JointRun(Ordered):
+class JointRun(CallOrder):
     """A task of several queries in progress, to be called as a `SelectionRun` is. Its pool has the candidates of all,
     by reciprocal rank, without vectors."""
 

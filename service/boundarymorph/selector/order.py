@@ -25,7 +25,7 @@ CALLS: dict[Call, tuple[State, State]] = {
 }
 
 
-class Ordered:
+class CallOrder:
     """A run whose calls are possible in this order only."""
 
     batch: NDArray[np.intp]

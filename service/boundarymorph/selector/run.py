@@ -28,7 +28,7 @@ from boundarymorph.selection.plane import plane
 from boundarymorph.selection.rounds import growing
 from boundarymorph.selector.documents import Documents, Grouping, texts_of
 from boundarymorph.selector.observer import Observer
-from boundarymorph.selector.order import Ordered
+from boundarymorph.selector.order import CallOrder
 from boundarymorph.selector.pace import Pace
 from boundarymorph.selector.refusal import refusal
 from boundarymorph.selector.remarks import departure, no_call, remarks, unfamiliar
@@ -42,7 +42,7 @@ NOTHING = np.empty(0, dtype=np.intp)
 EMPTY = Selection(NOTHING, np.empty(0), np.empty(0), np.empty(0, np.bool_))
 
 
-class SelectionRun(Ordered):
+class SelectionRun(CallOrder):
     """A task in progress; `order` says what may be called when.
 
     batch: positions in the pool of the documents to score next; none before `recall`. led: whether another chooses

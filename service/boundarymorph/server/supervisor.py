@@ -29,7 +29,7 @@ class Actions:
     kill: bool = False
 
 
-class Policy:
+class RestartPolicy:
     """Decides which of several workers run, and when all stop. It uses neither processes nor a clock.
 
     A worker that dies is replaced after a pause, which doubles with each of its deaths in the last `window` seconds.
@@ -129,19 +129,19 @@ def supervise(
     """Run `work` in so many processes until SIGTERM or SIGINT, which is passed on to them as SIGTERM.
 
     work: picklable; takes whether the process replaces one that was killed, and returns its exit code. patience,
-    restarts, window: as in `Policy`. on_death: called with the process id of each worker that has ended.
+    restarts, window: as in `RestartPolicy`. on_death: called with the process id of each worker that has ended.
 
     Returns 0 if all workers have ended normally, 128 + N after a second signal N, 1 if workers had to be killed or died
     too often, else the exit code of the first worker that ended with an error.
     """
-    policy = Policy(workers, patience=patience, restarts=restarts, window=window)
+    policy = RestartPolicy(workers, patience=patience, restarts=restarts, window=window)
     return _Supervisor(work, policy, on_death).run()
 
 
 class _Supervisor:
     """Carries out the actions of a policy with real processes."""
 
-    def __init__(self, work: Callable[[bool], int], policy: Policy, on_death: Callable[[int], None]) -> None:
+    def __init__(self, work: Callable[[bool], int], policy: RestartPolicy, on_death: Callable[[int], None]) -> None:
         self._work = work
         self._policy = policy
         self._on_death = on_death

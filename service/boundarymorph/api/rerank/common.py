@@ -93,7 +93,7 @@ def unknown_fields(given: Mapping[str, Any], request: type[RerankRequest]) -> li
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class RerankFormat:
     """A wire format.
 
     documents: the name of their field, which distinguishes dialects at one path. answer, error: models of its

@@ -14,9 +14,9 @@ from pydantic_core import to_json
 from boundarymorph.api.rerank.common import (
     CHARACTERS_PER_TOKEN,
     Diagnostics,
-    Dialect,
     Ranked,
     Ranking,
+    RerankFormat,
     RerankRequest,
     TokenUsage,
     Wanted,
@@ -221,10 +221,10 @@ def refusal(problem: Problem) -> tuple[int, Mapping[str, Any]]:
     return status, body.model_dump()
 
 
-COHERE_V1 = Dialect("documents", DocumentsRequest, RerankAnswer, RerankError, refusal)
-COHERE_V2 = Dialect("documents", CohereV2Request, RerankAnswer, RerankError, refusal)
-VOYAGE = Dialect("documents", VoyageRequest, RerankAnswer, RerankError, refusal)
-INFINITY = Dialect("documents", InfinityRequest, RerankAnswer, RerankError, refusal)
+COHERE_V1 = RerankFormat("documents", DocumentsRequest, RerankAnswer, RerankError, refusal)
+COHERE_V2 = RerankFormat("documents", CohereV2Request, RerankAnswer, RerankError, refusal)
+VOYAGE = RerankFormat("documents", VoyageRequest, RerankAnswer, RerankError, refusal)
+INFINITY = RerankFormat("documents", InfinityRequest, RerankAnswer, RerankError, refusal)
 
 
 def text_of(document: str | Mapping[str, Any], place: str, fields: Sequence[str]) -> str:

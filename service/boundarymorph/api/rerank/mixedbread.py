@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from boundarymorph.api.rerank.common import Diagnostics, Dialect, Ranking, RerankRequest, TokenUsage, Wanted
+from boundarymorph.api.rerank.common import Diagnostics, Ranking, RerankFormat, RerankRequest, TokenUsage, Wanted
 from boundarymorph.api.rerank.documents import TEXT, LaxBool, RerankError, refusal, text_of
 from boundarymorph.api.schemas import Array
 
@@ -74,4 +74,4 @@ class MixedbreadAnswer(BaseModel):
     boundarymorph: Diagnostics = Field(description="how the ranking was made")
 
 
-MIXEDBREAD = Dialect("input", MixedbreadRequest, MixedbreadAnswer, RerankError, refusal)
+MIXEDBREAD = RerankFormat("input", MixedbreadRequest, MixedbreadAnswer, RerankError, refusal)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from boundarymorph.api.rerank.common import Diagnostics, Dialect, Ranking, RerankRequest, TokenUsage, Wanted
+from boundarymorph.api.rerank.common import Diagnostics, Ranking, RerankFormat, RerankRequest, TokenUsage, Wanted
 from boundarymorph.api.schemas import Array, Problem
 
 
@@ -76,4 +76,4 @@ def refusal(problem: Problem) -> tuple[int, Mapping[str, Any]]:
     return problem.status, NimError(message=problem.detail, detail=problem.detail, type=kind).model_dump()
 
 
-NIM = Dialect("passages", NimRequest, NimAnswer, NimError, refusal)
+NIM = RerankFormat("passages", NimRequest, NimAnswer, NimError, refusal)

@@ -17,7 +17,7 @@ from boundarymorph.access.access import Access
 from boundarymorph.api import openapi, problems
 from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, SelectingOf, permitted
 from boundarymorph.api.rerank import documents, mixedbread, nim, tei
-from boundarymorph.api.rerank.common import Dialect, ModelCard, Models, RerankRequest, Wanted, unknown_fields
+from boundarymorph.api.rerank.common import ModelCard, Models, RerankFormat, RerankRequest, Wanted, unknown_fields
 from boundarymorph.api.rerank.core import ranking_of, task_of
 from boundarymorph.api.select import STATUS_HEADER, selected
 from boundarymorph.errors import InvalidInput
@@ -27,7 +27,7 @@ from boundarymorph.selector.task import SelectionTask
 from boundarymorph.telemetry import metrics
 from boundarymorph.telemetry.timing import Stopwatch
 
-ROUTES: Mapping[str, tuple[Dialect, ...]] = {
+ROUTES: Mapping[str, tuple[RerankFormat, ...]] = {
     "/v1/rerank": (documents.COHERE_V1,),
     "/v2/rerank": (documents.COHERE_V2,),
     "/rerank": (documents.COHERE_V1, tei.TEI),
@@ -44,7 +44,7 @@ REFUSED = (400, 401, 403, 404, 408, 413, 415, 422, 424, 429, 500, 502, 503, 504)
 router = APIRouter(tags=["reranking"])
 
 
-def speaking(*dialects: Dialect) -> Callable[[Request], Awaitable[None]]:
+def speaking(*dialects: RerankFormat) -> Callable[[Request], Awaitable[None]]:
     """Return the dependency of a route that answers problems in the first dialect, until the body shows another."""
 
     async def speak(request: Request) -> None:
@@ -119,7 +119,7 @@ async def _read(
     request: Request,
     access: Access,
     body: bytes,
-    dialects: tuple[Dialect, ...],
+    dialects: tuple[RerankFormat, ...],
     caller: str,
     arrival: float,
     instructed: bool,
@@ -130,7 +130,7 @@ async def _read(
     Raises InvalidInput and pydantic's ValidationError.
     """
 
-    def load() -> tuple[Dialect, Any]:
+    def load() -> tuple[RerankFormat, Any]:
         data = bodies.decoded(body, access.settings.limits)
         return _dialect(data, dialects), data
 
@@ -156,7 +156,7 @@ async def _read(
     return await bodies.off_loop(access, body, read)
 
 
-def _dialect(data: object, dialects: tuple[Dialect, ...]) -> Dialect:
+def _dialect(data: object, dialects: tuple[RerankFormat, ...]) -> RerankFormat:
     """Return the dialect whose field for documents is present. Raises InvalidInput, which names the path of another."""
     if not isinstance(data, dict):
         raise InvalidInput("the body is not a JSON object")
@@ -171,7 +171,7 @@ def _dialect(data: object, dialects: tuple[Dialect, ...]) -> Dialect:
     return dialects[0]  # its model reports what is missing
 
 
-def _responses(dialects: Sequence[Dialect]) -> dict[int | str, dict[str, Any]]:
+def _responses(dialects: Sequence[RerankFormat]) -> dict[int | str, dict[str, Any]]:
     """Return the responses of a route in the format of each of its dialects."""
     answers = {200: reduce(or_, (dialect.answer for dialect in dialects))}
     errors = dict.fromkeys(REFUSED, reduce(or_, (dialect.error for dialect in dialects)))

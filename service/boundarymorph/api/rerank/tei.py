@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, RootModel
 
 from boundarymorph import __version__, errors
-from boundarymorph.api.rerank.common import Dialect, NoDocuments, Ranking, RerankRequest, Wanted
+from boundarymorph.api.rerank.common import NoDocuments, Ranking, RerankFormat, RerankRequest, Wanted
 from boundarymorph.api.schemas import Array, Problem
 
 ErrorType = Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"]
@@ -102,4 +102,4 @@ def refusal(problem: Problem) -> tuple[int, Mapping[str, Any]]:
     return status, TeiError(error=problem.detail, error_type=kind).model_dump()
 
 
-TEI = Dialect("texts", TeiRequest, TeiAnswer, TeiError, refusal)
+TEI = RerankFormat("texts", TeiRequest, TeiAnswer, TeiError, refusal)

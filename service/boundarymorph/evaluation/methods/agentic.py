@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.evaluation.methods.method import Contestant
-from boundarymorph.evaluation.problem import Problem, Ranking, Texts
+from boundarymorph.evaluation.problem import QuestionTexts, Ranking, SelectionProblem
 from boundarymorph.remote.chat import json_in
 
 GROUP = "agentic"  # under --methods
@@ -62,7 +62,7 @@ class Agentic:
     uses_k: ClassVar[bool] = False
     requires: ClassVar[frozenset[str]] = frozenset({"texts"})
 
-    def rank(self, problem: Problem) -> Ranking:
+    def rank(self, problem: SelectionProblem) -> Ranking:
         texts = problem.question.texts
         assert texts is not None, "the experiment leaves a method out where what it requires is missing"
         pool = problem.pool
@@ -87,7 +87,7 @@ class Agentic:
         return np.concatenate([np.array(read, dtype=np.intp), np.flatnonzero(rest)])
 
     def _read(
-        self, problem: Problem, texts: Texts, shown: Sequence[int], known: str
+        self, problem: SelectionProblem, texts: QuestionTexts, shown: Sequence[int], known: str
     ) -> tuple[dict[int, float], list[str]]:
         listed = "\n\n".join(
             f"[{number}] {texts.documents[document][:CHARACTERS]}" for number, document in enumerate(shown, start=1)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.evaluation.methods.method import Contestant, Scoring
+from boundarymorph.evaluation.methods.method import Contestant, ScoringMethod
 from boundarymorph.evaluation.methods.morph import drive
-from boundarymorph.evaluation.problem import Problem, Ranking
+from boundarymorph.evaluation.problem import Ranking, SelectionProblem
 from boundarymorph.selection import Belief, SelectionConfig, SelectionSession, UpperConfidenceBound
 from boundarymorph.selection.acquisition import Choice
 
@@ -35,7 +35,7 @@ class WarmStarted:
 
 
 @dataclass(frozen=True)
-class Bagel(Scoring):
+class Bagel(ScoringMethod):
     """beta0: weight of the uncertainty, annealed as beta0 / sqrt(t + 1), t counting the acquisition steps from 0.
 
     The first B/2 calls, rounded down, go to the head of the retrieval. Pool, kernel, bandwidth, query anchor,
@@ -45,7 +45,7 @@ class Bagel(Scoring):
     beta0: float = 1.0
     kernel: str = "vmf"
 
-    def rank(self, problem: Problem) -> Ranking:
+    def rank(self, problem: SelectionProblem) -> Ranking:
         acquisition = WarmStarted(problem.budget // 2, UpperConfidenceBound(self.beta0))
         config = SelectionConfig(prior="zero", kernel=self.kernel, acquisition=acquisition)
         session = SelectionSession(problem.pool, budget=problem.budget, k=ANY_K, config=config)

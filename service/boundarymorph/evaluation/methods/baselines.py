@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from boundarymorph.evaluation.methods.method import Contestant, Method, Scoring
-from boundarymorph.evaluation.problem import Problem, Ranking
+from boundarymorph.evaluation.methods.method import Contestant, Method, ScoringMethod
+from boundarymorph.evaluation.problem import Ranking, SelectionProblem
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Mips:
     uses_k: ClassVar[bool] = False
     requires: ClassVar[frozenset[str]] = frozenset()
 
-    def rank(self, problem: Problem) -> Ranking:
+    def rank(self, problem: SelectionProblem) -> Ranking:
         return np.arange(len(problem.pool))
 
 
@@ -36,21 +36,21 @@ class Bm25:
     uses_k: ClassVar[bool] = False
     requires: ClassVar[frozenset[str]] = frozenset({"bm25"})
 
-    def rank(self, problem: Problem) -> Ranking:
+    def rank(self, problem: SelectionProblem) -> Ranking:
         return np.argsort(-problem.pool.features["bm25"], kind="stable")
 
 
 @dataclass(frozen=True)
-class SingleStage(Scoring):
+class SingleStage(ScoringMethod):
     """The cross-encoder reads the first B of the retriever."""
 
-    def rank(self, problem: Problem) -> Ranking:
+    def rank(self, problem: SelectionProblem) -> Ranking:
         problem.score(np.arange(problem.left))
         return problem.banded()
 
 
 @dataclass(frozen=True)
-class Rgs(Scoring):
+class Rgs(ScoringMethod):
     """degree: R, of the graph and so of every expansion; seed_div: B / seed_div calls go to the head of the retrieval;
     frac: the queue holds at most max(seeds, frac B) documents.
 
@@ -62,7 +62,7 @@ class Rgs(Scoring):
     seed_div: float = 2.0
     frac: float = 1.0
 
-    def rank(self, problem: Problem) -> Ranking:
+    def rank(self, problem: SelectionProblem) -> Ranking:
         graph = problem.neighbourhood.graph(self.degree)
         seeds = min(max(round(problem.budget / self.seed_div), 1), problem.left)
         room = max(seeds, round(self.frac * problem.budget))
@@ -76,13 +76,13 @@ class Rgs(Scoring):
         return problem.banded()
 
     @staticmethod
-    def _queued(problem: Problem, documents: list[int]) -> list[tuple[float, int]]:
+    def _queued(problem: SelectionProblem, documents: list[int]) -> list[tuple[float, int]]:
         scores = problem.score(documents).tolist()
         return sorted((-score, document) for score, document in zip(scores, documents, strict=True))
 
 
 @dataclass(frozen=True)
-class Gar(Scoring):
+class Gar(ScoringMethod):
     """neighbours: of a document in the corpus graph (exact cosine, within the pool); batch: documents scored in turn.
 
     Batches come alternately from the retrieval order and from the frontier, the unscored neighbours of what was
@@ -92,7 +92,7 @@ class Gar(Scoring):
     neighbours: int = 16
     batch: int = 16
 
-    def rank(self, problem: Problem) -> Ranking:
+    def rank(self, problem: SelectionProblem) -> Ranking:
         near, _ = problem.neighbourhood.nearest(self.neighbours)
         worth = np.full(len(problem.pool), -np.inf)
         from_frontier = False
@@ -111,7 +111,7 @@ class Gar(Scoring):
 
 
 @dataclass(frozen=True)
-class Quam(Scoring):
+class Quam(ScoringMethod):
     """neighbours, batch: as for GAR; leaders: s, how many of the best scored documents form the set S.
 
     As GAR, but a document d of the frontier is worth its affinity to the whole of S: the sum over those d' in S whose
@@ -123,7 +123,7 @@ class Quam(Scoring):
     batch: int = 16
     leaders: int = 30
 
-    def rank(self, problem: Problem) -> Ranking:
+    def rank(self, problem: SelectionProblem) -> Ranking:
         near, affinity = problem.neighbourhood.nearest(self.neighbours)
         scores = np.zeros(len(problem.pool))
         from_frontier = False
@@ -148,16 +148,16 @@ class Quam(Scoring):
 
 
 @dataclass(frozen=True)
-class Hybrid(Scoring):
+class Hybrid(ScoringMethod):
     """method: as it is, in place of the retriever's order with that of reciprocal ranks of similarity and BM25."""
 
     method: Method
 
     requires = frozenset({"bm25"})
 
-    def rank(self, problem: Problem) -> Ranking:
+    def rank(self, problem: SelectionProblem) -> Ranking:
         question, order = problem.question.fused
-        fused = Problem(question, problem.budget, problem.k)
+        fused = SelectionProblem(question, problem.budget, problem.k)
         ranking = self.method.rank(fused)
         problem.score(order[fused.calls])
         return order[ranking]

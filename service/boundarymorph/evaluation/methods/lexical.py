@@ -9,7 +9,7 @@ import numpy as np
 
 from boundarymorph.evaluation.methods.method import Contestant
 from boundarymorph.evaluation.methods.morph import Morph
-from boundarymorph.evaluation.problem import Problem, Question, Ranking
+from boundarymorph.evaluation.problem import Question, Ranking, SelectionProblem
 from boundarymorph.retrieval.fusion import scores_by_rank
 from boundarymorph.selection import Pool
 from boundarymorph.selection.methods import DEFAULT, METHODS
@@ -28,12 +28,12 @@ class Lexical:
     uses_k: ClassVar[bool] = True
     requires: ClassVar[frozenset[str]] = frozenset({"bm25", "texts"})
 
-    def rank(self, problem: Problem) -> Ranking:
+    def rank(self, problem: SelectionProblem) -> Ranking:
         question = problem.question
         pool = self._pool(question)
         place = {id: position for position, id in enumerate(question.pool.ids)}
         original = np.array([place[id] for id in pool.ids])
-        reordered = Problem(Question(question.id, pool, question.scores[original]), problem.budget, problem.k)
+        reordered = SelectionProblem(Question(question.id, pool, question.scores[original]), problem.budget, problem.k)
         ranking = Morph(METHODS[DEFAULT], ROUND).rank(reordered)
         problem.score(original[reordered.calls])
         problem.seconds |= reordered.seconds

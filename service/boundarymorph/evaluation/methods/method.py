@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from boundarymorph.evaluation.problem import Problem, Ranking
+from boundarymorph.evaluation.problem import Ranking, SelectionProblem
 
 
 class Method(Protocol):
@@ -20,12 +20,12 @@ class Method(Protocol):
     uses_k: ClassVar[bool]
     requires: ClassVar[frozenset[str]]
 
-    def rank(self, problem: Problem) -> Ranking:
+    def rank(self, problem: SelectionProblem) -> Ranking:
         """All N positions, best first. The chosen set is the first k; the rest matters where a set of another size is
         cut from the same run."""
 
 
-class Scoring:
+class ScoringMethod:
     """Defaults of the methods that buy scores and answer for every k at once."""
 
     uses_budget: ClassVar[bool] = True

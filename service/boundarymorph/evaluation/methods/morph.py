@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from boundarymorph.evaluation.methods.method import Contestant, Scoring
-from boundarymorph.evaluation.problem import Problem, Ranking
+from boundarymorph.evaluation.methods.method import Contestant, ScoringMethod
+from boundarymorph.evaluation.problem import Ranking, SelectionProblem
 from boundarymorph.selection import (
     Belief,
     BoundaryGap,
@@ -27,7 +27,7 @@ BETAS = (0.0, 0.5, 1.0, 2.0)
 OURS = "a configuration of this product; see selection/methods.py"
 
 
-def drive(session: SelectionSession, problem: Problem, batch: int | None = 1) -> None:
+def drive(session: SelectionSession, problem: SelectionProblem, batch: int | None = 1) -> None:
     """Play a session to its end, in rounds of `batch` or in growing ones, and note where its time went."""
     choose = update = 0.0
     while True:
@@ -55,7 +55,7 @@ class Morph:
     uses_k: ClassVar[bool] = True
     requires: ClassVar[frozenset[str]] = frozenset()
 
-    def rank(self, problem: Problem) -> Ranking:
+    def rank(self, problem: SelectionProblem) -> Ranking:
         session = SelectionSession(problem.pool, budget=problem.budget, k=problem.k, config=self.config)
         drive(session, problem, self.batch)
         chosen = session.selection().documents
@@ -73,14 +73,14 @@ class MaximumSeeking(Morph):
 
 
 @dataclass(frozen=True)
-class Independent(Scoring):
+class Independent(ScoringMethod):
     """The paper's boundary rule without a field: LUCB on independent arms (Kalyanakrishnan et al. 2012; sec. 3.3), with
     the percentile prior and one common uncertainty. It is the idea of AcuRank, whose listwise beliefs a table of
     pointwise scores cannot replay. The common level of the residuals is learnt; documents share nothing else."""
 
     uses_k: ClassVar[bool] = True
 
-    def rank(self, problem: Problem) -> Ranking:
+    def rank(self, problem: SelectionProblem) -> Ranking:
         prior = percentile(problem.pool)
         mean, acquisition = prior.copy(), BoundaryGap()
         seen: list[int] = []

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, LimitExceeded, Overloaded, TextTooLong
-from boundarymorph.inference.batching.model import DeviceLost, Item, Model, OutOfMemory, Results, Role
+from boundarymorph.inference.batching.model import DeviceLost, Item, Model, ModelRole, OutOfMemory, Results
 from boundarymorph.inference.batching.queue import Entry, TokenQueue, padding
 from boundarymorph.inference.executors import BoundedExecutor
 from boundarymorph.inference.shares import CALLER, room
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 class _Job(Generic[Item]):
     """One request under way: its results so far, and how many are missing."""
 
-    def __init__(self, items: Sequence[Item], role: Role, arrival: float, due: float) -> None:
+    def __init__(self, items: Sequence[Item], role: ModelRole, arrival: float, due: float) -> None:
         self.items = items
         self.arrival = arrival
         self.due = due
@@ -76,7 +76,7 @@ class Batcher(Generic[Item]):
     def __init__(
         self,
         model: Model[Item],
-        role: Role,
+        role: ModelRole,
         *,
         queue_tokens: int = 1_000_000,
         share: float = 1.0,

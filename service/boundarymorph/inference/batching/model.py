@@ -38,7 +38,7 @@ class TokenSequence:
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class ModelRole:
     """What a model is used for, in the words of messages and metrics.
 
     name: scorer or encoder; item, result: its input and output, in the singular; done: the participle for an item;

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from boundarymorph.inference.batching.batcher import Batcher
-from boundarymorph.inference.batching.model import Item, Model, Role
+from boundarymorph.inference.batching.model import Item, Model, ModelRole
 
 ModelType = TypeVar("ModelType", bound=Model[Any])
 
@@ -18,7 +18,7 @@ class Served(Generic[ModelType, Item]):
     def __init__(
         self,
         model: ModelType,
-        role: Role,
+        role: ModelRole,
         *,
         queue_tokens: int,
         share: float = 1.0,

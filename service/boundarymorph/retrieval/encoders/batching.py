@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import EncoderFailed, EncoderUnavailable
 from boundarymorph.inference.batching.batcher import CHARACTERS_A_TOKEN
-from boundarymorph.inference.batching.model import Role, TokenSequence
+from boundarymorph.inference.batching.model import ModelRole, TokenSequence
 from boundarymorph.inference.batching.served import Served
 from boundarymorph.inference.loading import Loading
 from boundarymorph.remote.together import together
 from boundarymorph.retrieval.encoders.encoder import DualEncoder, Embeddings, Encoder
 from boundarymorph.telemetry import metrics
 
-ENCODER = Role(
+ENCODER = ModelRole(
     name="encoder",
     item="text",
     result="vector",

@@ -16,7 +16,7 @@ from boundarymorph.errors import CorruptIndex, InvalidInput
 from boundarymorph.retrieval.catalog import WORDS
 from boundarymorph.retrieval.document import Document, canonical
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.fusion import Ranked
+from boundarymorph.retrieval.fusion import FusedRanking
 from boundarymorph.retrieval.halves import TOLERANCE, unit_rows_of
 from boundarymorph.retrieval.local import metadata_index, schema
 from boundarymorph.retrieval.local.lookup import LIVING, embeddings_of, ids_of, last_sequence, purged, select
@@ -258,7 +258,7 @@ class DocumentStore(SqliteFile):
             numbers = dict(select(connection, "id, sequence", ids, where="TRUE"))
         return np.array([numbers.get(id, 0) for id in ids], dtype=np.int64)
 
-    def best_by_words(self, query: str, depth: int, filter: Filter | None = None) -> Ranked:
+    def best_by_words(self, query: str, depth: int, filter: Filter | None = None) -> FusedRanking:
         """Return up to `depth` documents with the highest BM25 that contain a word of the query and match the filter.
 
         The statistics are those of the whole store. Ties are in order of writing. Raises InvalidInput if the store has
@@ -271,7 +271,7 @@ class DocumentStore(SqliteFile):
             among = None if filter is None else self._matched.sequences(connection, filter)
             sequences, scores = self._words.best(connection, version, query, depth, among)
             ids = ids_of(connection, sequences.tolist())
-        return Ranked([ids[sequence] for sequence in sequences.tolist()], scores)
+        return FusedRanking([ids[sequence] for sequence in sequences.tolist()], scores)
 
     def matching_sequences(self, filter: Filter) -> NDArray[np.int64]:
         """Return ascending sequence numbers, as in `changes`, of all documents whose metadata match a filter.

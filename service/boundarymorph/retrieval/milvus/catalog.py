@@ -30,8 +30,8 @@ from boundarymorph.retrieval.catalog import (
     listed,
     unknown,
 )
-from boundarymorph.retrieval.milvus.collection import Collection, Consistency
-from boundarymorph.retrieval.milvus.connection import Connection
+from boundarymorph.retrieval.milvus.collection import Consistency, MilvusCollection
+from boundarymorph.retrieval.milvus.connection import MilvusConnection
 from boundarymorph.retrieval.milvus.index import (
     CONTENT,
     MAX_DIGEST_LENGTH,
@@ -60,7 +60,7 @@ class MilvusCatalog(Catalog):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: MilvusConnection,
         *,
         prefix: str,
         make_cache: Callable[[int], VectorCache] | None = None,
@@ -171,10 +171,10 @@ class MilvusCatalog(Catalog):
             self._open[name] = _Open(same, self._clock() + self._schema_seconds)
             return same
 
-    def _describe(self, name: str) -> tuple[Collection, IndexConfiguration]:
+    def _describe(self, name: str) -> tuple[MilvusCollection, IndexConfiguration]:
         check_name(name)
         try:
-            collection = Collection(self._connection, self._collection_of(name), consistency=self._consistency)
+            collection = MilvusCollection(self._connection, self._collection_of(name), consistency=self._consistency)
         except UnknownIndex as error:
             raise unknown(name) from error
         try:
@@ -211,7 +211,7 @@ class MilvusCatalog(Catalog):
                 raise
         return created
 
-    def _index(self, collection: Collection, kind: str) -> None:
+    def _index(self, collection: MilvusCollection, kind: str) -> None:
         """Index the fields of a new collection, the vectors last, so that their index implies the others."""
         if self._connection.call("list_indexes", collection.name, field_name="vector"):
             return

@@ -29,7 +29,7 @@ class NotLoaded(RetrieverUnavailable):
     slug = "retriever-unavailable"
 
 
-class Connection:
+class MilvusConnection:
     """Calls methods of a `MilvusClient`. Thread-safe. A call blocks for up to `timeout` seconds; without a connection,
     it may wait before that for as long again plus CONNECT_TIMEOUT.
 

@@ -14,8 +14,13 @@ from boundarymorph.errors import InvalidInput, LimitExceeded
 from boundarymorph.retrieval.catalog import IndexConfiguration
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Condition
-from boundarymorph.retrieval.milvus.collection import ANSWER_BYTES, SEARCH_LIMIT, TEXTS_AT_A_TIME, Collection
-from boundarymorph.retrieval.milvus.collection import Found as Rows
+from boundarymorph.retrieval.milvus.collection import (
+    ANSWER_BYTES,
+    SEARCH_LIMIT,
+    TEXTS_AT_A_TIME,
+    MilvusCollection,
+    Rows,
+)
 from boundarymorph.retrieval.milvus.structures import Structures
 from boundarymorph.retrieval.milvus.terms import expression, terms_of
 from boundarymorph.retrieval.milvus.vectors import VectorCache
@@ -42,7 +47,7 @@ class MilvusIndex:
     def __init__(
         self,
         info: IndexConfiguration,
-        collection: Collection,
+        collection: MilvusCollection,
         structures: Structures,
         cache: VectorCache | None = None,
     ) -> None:

@@ -14,10 +14,10 @@ from boundarymorph.retrieval.milvus.collection import (
     ANSWER_BYTES,
     SEARCH_LIMIT,
     TEXTS_AT_A_TIME,
-    Collection,
     Consistency,
+    MilvusCollection,
 )
-from boundarymorph.retrieval.milvus.connection import Connection
+from boundarymorph.retrieval.milvus.connection import MilvusConnection
 from boundarymorph.retrieval.milvus.native import Native
 from boundarymorph.retrieval.stores.bounds import Bounds, bounds
 from boundarymorph.retrieval.stores.guess import guessed
@@ -33,7 +33,7 @@ class MilvusStore:
 
     name = "Milvus"
 
-    def __init__(self, connection: Connection, consistency: Consistency = "strong") -> None:
+    def __init__(self, connection: MilvusConnection, consistency: Consistency = "strong") -> None:
         self._connection = connection
         self._consistency = consistency
 
@@ -43,13 +43,13 @@ class MilvusStore:
         address = chosen.url.get_secret_value().removeprefix("milvus://")
         token = chosen.api_key.get_secret_value() if chosen.api_key else None
         url = address if address.endswith(".db") else f"http://{address}"
-        return cls(Connection(url, token=token, timeout=chosen.timeout_seconds))
+        return cls(MilvusConnection(url, token=token, timeout=chosen.timeout_seconds))
 
     def tables(self) -> Mapping[str, Attached]:
         """See `Store.tables`."""
         found = {}
         for name in self._connection.call("list_collections"):
-            fields = Collection(self._connection, name).fields
+            fields = MilvusCollection(self._connection, name).fields
             columns = {field: "vector" if of.type.endswith("FLOAT_VECTOR") else "" for field, of in fields.items()}
             if (attached := guessed(name, columns)) is not None:
                 found[name] = attached
@@ -57,7 +57,7 @@ class MilvusStore:
 
     def open(self, attached: Attached) -> MilvusTable:
         """See `Store.open`."""
-        collection = Collection(
+        collection = MilvusCollection(
             self._connection, attached.table, id=attached.id, vector=attached.vector, consistency=self._consistency
         )
         needed = attached.model_copy(update={"metadata": None}) if collection.dynamic else attached
@@ -72,7 +72,7 @@ class MilvusStore:
 class MilvusTable(Table):
     """A `Table`. The recall of its candidates depends on the index of the vectors in Milvus."""
 
-    def __init__(self, collection: Collection, attached: Attached, *, lite: bool = False) -> None:
+    def __init__(self, collection: MilvusCollection, attached: Attached, *, lite: bool = False) -> None:
         self._collection = collection
         self._attached = attached
         self.dimension = collection.dimension

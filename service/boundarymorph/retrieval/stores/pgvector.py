@@ -51,7 +51,7 @@ _INDEXED = """
 Answer = TypeVar("Answer")
 
 
-class Sql(NamedTuple):
+class Where(NamedTuple):
     """A condition that is true or false, never null, and the values of its `%s`."""
 
     text: str
@@ -193,10 +193,10 @@ class PgvectorTable(Table):
         self._id, self._vector = _quoted(attached.id), _quoted(attached.vector)
         self._id_type = columns[attached.id][0]
         self._type, modifier = columns[attached.vector]
-        self._there = Sql(f"{self._vector} IS NOT NULL")
+        self._there = Where(f"{self._vector} IS NOT NULL")
         self.dimension = modifier if modifier > 0 else self._first_dimension()
         if modifier <= 0:
-            self._there = Sql(f"{self._vector} IS NOT NULL AND vector_dims({self._vector}) = %s", (self.dimension,))
+            self._there = Where(f"{self._vector} IS NOT NULL AND vector_dims({self._vector}) = %s", (self.dimension,))
         self._json, self._metadata = metadata_columns(attached, {n: _kind(type) for n, (type, _) in columns.items()})
         self._search = {"exact_up_to": EXACT, **attached.search}
         names = {"table": attached.table, "vector": attached.vector}
@@ -217,7 +217,7 @@ class PgvectorTable(Table):
         literal = "[" + ",".join(map(repr, query.tolist())) + "]"
         distance = f"{self._vector} {_DISTANCES[self._attached.distance]} %s::{self._type}"
         order = distance if approximate else f"({distance}) + 0"  # which no index can sort by
-        chosen = Sql("true") if where is True else where
+        chosen = Where("true") if where is True else where
         columns = [f"{self._id}::text", self._vector if vectors else "NULL", *(self._columns() if documents else [])]
         rows = self._store.read(
             f"SELECT {', '.join(columns)} FROM {self._table} WHERE {self._there.text} AND {chosen.text} "
@@ -231,7 +231,7 @@ class PgvectorTable(Table):
 
     def best(self, query: str, depth: int, where: Any, among: Sequence[str] | None = None) -> Mapping[str, float]:
         """See `Table.best`: by ts_rank_cd, for documents with any of the words."""
-        column, chosen = _quoted(str(self._attached.full_text)), Sql("true") if where is True else where
+        column, chosen = _quoted(str(self._attached.full_text)), Where("true") if where is True else where
         rows = self._store.read(
             f"SELECT {self._id}::text, ts_rank_cd({column}, words) AS rank FROM {self._table}, "
             "(SELECT replace(plainto_tsquery(%s)::text, '&', '|')::tsquery AS words) AS asked "
@@ -255,15 +255,17 @@ class PgvectorTable(Table):
         rows = self._rows(ids, [self._vector])
         return Found([row[0] for row in rows], self._matrix([row[1] for row in rows]))
 
-    def joined(self, by: Literal["and", "or"], parts: Sequence[Sql]) -> Sql:
+    def joined(self, by: Literal["and", "or"], parts: Sequence[Where]) -> Where:
         """See `Language.joined`."""
-        return Sql(f"({f' {by} '.join(each.text for each in parts)})", tuple(v for each in parts for v in each.values))
+        return Where(
+            f"({f' {by} '.join(each.text for each in parts)})", tuple(v for each in parts for v in each.values)
+        )
 
-    def negated(self, part: Sql) -> Sql:
+    def negated(self, part: Where) -> Where:
         """See `Language.negated`."""
-        return Sql(f"(NOT {part.text})", part.values)
+        return Where(f"(NOT {part.text})", part.values)
 
-    def leaf(self, condition: Exists | Compare) -> Bounds[Sql]:
+    def leaf(self, condition: Exists | Compare) -> Bounds[Where]:
         """See `Language.leaf`."""
         first, *rest = condition.path
         if self._json is not None:
@@ -272,12 +274,12 @@ class PgvectorTable(Table):
             place, keys = f"to_jsonb({_quoted(first)})", tuple(rest)
         else:
             return NEVER
-        value = Sql(f"({place}{' -> %s' * len(keys)})", keys)
+        value = Where(f"({place}{' -> %s' * len(keys)})", keys)
         if isinstance(condition, Exists):
-            return Bounds.exactly(Sql(f"({value.text} IS NOT NULL)", value.values))
+            return Bounds.exactly(Where(f"({value.text} IS NOT NULL)", value.values))
         if condition.comparison == "in":
             wanted = [orjson.dumps(each).decode() for each in condition.values]
-            return Bounds.exactly(Sql(f"coalesce({value.text} @> ANY(%s::jsonb[]), false)", (*value.values, wanted)))
+            return Bounds.exactly(Where(f"coalesce({value.text} @> ANY(%s::jsonb[]), false)", (*value.values, wanted)))
         kind, (operand,) = "string" if condition.type == "text" else "number", condition.values
         met = f"(%s #>> '{{}}') COLLATE \"C\" {_ORDER[condition.comparison]} %s"
         if kind == "number":
@@ -285,7 +287,7 @@ class PgvectorTable(Table):
         given = operand if kind == "string" else repr(operand)
         element = met.replace("%s", "element", 1)
         return Bounds.exactly(
-            Sql(
+            Where(
                 f"(CASE jsonb_typeof({value.text}) WHEN '{kind}' THEN {met.replace('%s', value.text, 1)} "
                 f"WHEN 'array' THEN EXISTS (SELECT 1 FROM jsonb_array_elements({value.text}) AS element "
                 f"WHERE CASE jsonb_typeof(element) WHEN '{kind}' THEN {element} ELSE false END) ELSE false END)",

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 
 from boundarymorph.remote.chat import PATH, completion
-from boundarymorph.remote.wire import Answer, Context, Dialect, Request, Unusable, Usage
+from boundarymorph.remote.wire import Answer, Context, Dialect, Request, TokenCounts, Unusable
 from boundarymorph.scoring.judge.grades import bare_grade, expected_grade, object_grade
 from boundarymorph.scoring.judge.wording import BEST, DIGIT, OBJECT, messages
 from boundarymorph.settings import JudgeSettings
@@ -37,7 +37,7 @@ SCHEMA = {
 class Ungraded(Unusable):
     """The model answered without a grade. refused: whether it, or the server, declined; usage, served: see `Answer`."""
 
-    def __init__(self, message: str, *, refused: bool, usage: Usage | None, served: str | None) -> None:
+    def __init__(self, message: str, *, refused: bool, usage: TokenCounts | None, served: str | None) -> None:
         super().__init__(message)
         self.refused, self.usage, self.served = refused, usage, served
 
@@ -94,9 +94,9 @@ class OpenAI(Dialect):
             self.path, {key: body[key] for key in body if key not in chosen.omit}, int(len(shown) < len(text))
         )
 
-    def most_usage(self, sent: bytes) -> Usage:
+    def most_usage(self, sent: bytes) -> TokenCounts:
         """Return the most tokens that a request may take: no tokenizer makes more than one of a byte."""
-        return Usage(len(sent) + TEMPLATE_TOKENS, self._chosen.answer_tokens)
+        return TokenCounts(len(sent) + TEMPLATE_TOKENS, self._chosen.answer_tokens)
 
     def read(self, body: bytes, count: int) -> Answer:
         """Read the relevance of one text. Raises Ungraded if the model gave no grade."""

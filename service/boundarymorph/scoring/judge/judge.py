@@ -17,8 +17,8 @@ from boundarymorph.errors import (
     ScorerFailed,
     ScorerUnavailable,
 )
+from boundarymorph.inference.deadline import Deadline
 from boundarymorph.remote.balancer import Balancer, Role, ignore_change
-from boundarymorph.remote.deadline import Deadline
 from boundarymorph.remote.identity import identified
 from boundarymorph.remote.model import OUTCOMES, Observer, Options, Outcome
 from boundarymorph.remote.peer import Busy, Flawed, Peer, Refused, Unavailable

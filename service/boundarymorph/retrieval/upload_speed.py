@@ -9,7 +9,7 @@ from collections.abc import Callable
 WINDOW_SECONDS = 30.0
 
 
-class Pace:
+class UploadSpeed:
     """The recent speed: unchanged documents are processed many times faster than those to be embedded."""
 
     def __init__(self, total: int | None, clock: Callable[[], float] = time.monotonic) -> None:
