@@ -7,7 +7,7 @@ SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $(1): $(2)")
 
-.PHONY: help setup demo demo-multilingual docs serve test compare-answers test-faults test-faults-milvus compatibility fuzz check audit lock check-deploy dashboard pictures images compose test-ray test-milvus test-stores test-frameworks wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-sessions bench-overhead bench-select bench-scorer bench-rerank \
+.PHONY: help setup demo demo-multilingual docs serve test compare-answers test-faults test-faults-milvus compatibility fuzz check audit lock check-deploy dashboard pictures images compose test-ray test-milvus test-stores test-frameworks wheels model-wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-sessions bench-overhead bench-select bench-scorer bench-rerank \
 	bench-retrieval bench-stores bench-frame bench-words bench-filters bench-products bench-failover bench-ray bench-overload load load-open capacity soak-scorer soak-index soak-models soak-leavers soak-shapes soak-tests gpu-check \
 	evaluation evaluation-held-out evaluation-calibration evaluation-options evaluation-few evaluation-queries evaluation-order evaluation-rerank evaluation-judge evaluation-agents evaluation-diversity clean
 
@@ -20,12 +20,20 @@ setup: $(DEVELOPMENT) $(BROWSER)  ## make the environment, for development
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(SERVICE): pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+# The embedded models are no part of the repository: their wheel is made once, and stays in dist/.
+MODELS_VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' models/pyproject.toml)
+MODELS := dist/boundarymorph_models-$(MODELS_VERSION)-py3-none-any.whl
+$(MODELS): $(wildcard models/*.* models/LICENSES/* models/boundarymorph_models/__init__.py) models/NOTICE | $(BIN)/python
+	$(BIN)/python models/build.py
+
+model-wheels: $(MODELS)  ## the embedded models as a wheel, from a source with checked hashes -> dist/
+
+$(SERVICE): pyproject.toml constraints.txt $(MODELS) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --find-links dist -e '.[models]'
 	touch $(SERVICE)
 
-$(DEVELOPMENT): pyproject.toml clients/python/pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' -e 'clients/python[haystack,langchain,llamaindex]'
+$(DEVELOPMENT): pyproject.toml clients/python/pyproject.toml constraints.txt $(MODELS) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --find-links dist -e '.[dev]' -e 'clients/python[haystack,langchain,llamaindex]'
 	touch $(SERVICE) $(DEVELOPMENT)
 
 demo: $(SERVICE)  ## install, start the service, index the standard library's docstrings, select
@@ -136,7 +144,7 @@ compose: setup  ## start docker/compose.yaml with images that are built, and che
 test-ray: setup  ## Ray Serve on a cluster of three nodes here, over DATA=data: a node killed, scaling, an update -> build/ray.md
 	$(BIN)/python -m tests.deploy.ray_cluster --data $(DATA)
 
-wheels: | $(BIN)/python  ## the service and its client as wheels -> dist/
+wheels: $(MODELS) | $(BIN)/python  ## the service, its client and the embedded models as wheels -> dist/
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist . clients/python
 	@ls dist/*.whl
 

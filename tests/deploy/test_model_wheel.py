@@ -1,0 +1,108 @@
+"""The wheel of the embedded models, which `make setup` leaves in dist/, and how it is built."""
+
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from email import message_from_bytes
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from boundarymorph.inference.models import embedded_cross_encoder, embedded_encoder
+
+ROOT = Path(__file__).parents[2]
+MODELS = ROOT / "models"
+SOURCES: dict[str, Any] = tomllib.loads((MODELS / "sources.toml").read_text())
+VERSION = tomllib.loads((MODELS / "pyproject.toml").read_text())["project"]["version"]
+WHEEL = ROOT / f"dist/boundarymorph_models-{VERSION}-py3-none-any.whl"
+FIND = (
+    "import sys; sys.path[:] = sys.argv[1:]\n"
+    "from boundarymorph.inference.models import embedded_cross_encoder, embedded_encoder\n"
+    "for weights in (embedded_encoder(), embedded_cross_encoder()): weights.verify(); print(weights.directory)\n"
+    "assert 'boundarymorph_models' not in sys.modules"
+)
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("installed")
+    with zipfile.ZipFile(WHEEL) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+class TestWheel:
+    def test_it_has_the_files_of_the_sources_and_no_code(self, unpacked: Path) -> None:
+        package = unpacked / "boundarymorph_models"
+        hashes = {
+            str(path.relative_to(package)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in package.rglob("*")
+            if path.is_file() and path.name != "__init__.py"
+        }
+        assert hashes == {file["path"]: file["sha256"] for file in SOURCES["files"]}
+        assert (package / "__init__.py").read_text().count('"""') == 2
+        assert len((package / "__init__.py").read_text().splitlines()) == 1
+
+    def test_licences_and_card_come_along(self, unpacked: Path) -> None:
+        (about,) = unpacked.glob("*.dist-info")
+        metadata = message_from_bytes((about / "METADATA").read_bytes())
+        assert metadata["License-Expression"] == "MIT AND Apache-2.0"
+        assert metadata.get_all("Requires-Dist") is None
+        assert metadata.get_payload() == (MODELS / "README.md").read_text()
+        for name in ("NOTICE", *(f"LICENSES/{path.name}" for path in (MODELS / "LICENSES").iterdir())):
+            assert (about / "licenses" / name).read_bytes() == (MODELS / name).read_bytes()
+        for folder in {Path(file["path"]).parent.name for file in SOURCES["files"]}:
+            assert len(list((about / "licenses/LICENSES").glob(f"*-{folder}.txt"))) == 1
+            assert folder in (about / "licenses/NOTICE").read_text()
+
+    def test_the_service_finds_its_models_where_it_is_installed(self, unpacked: Path) -> None:
+        program = [sys.executable, "-I", "-c", FIND, str(unpacked), *filter(None, sys.path)]
+        done = subprocess.run(program, check=True, capture_output=True, text=True)
+        assert [Path(line).parent for line in done.stdout.split()] == [unpacked / "boundarymorph_models"] * 2
+
+    def test_it_is_the_version_that_the_service_asks_for(self) -> None:
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        assert project["optional-dependencies"]["models"] == [f"boundarymorph-models=={VERSION}"]
+        assert {weights.sha256 for weights in (embedded_encoder(), embedded_cross_encoder())} == {
+            file["sha256"] for file in SOURCES["files"] if file["path"].endswith(".onnx")
+        }
+
+
+class TestBuilding:
+    @pytest.fixture
+    def models(self, tmp_path: Path) -> Path:
+        """As in a fresh clone."""
+        copy = tmp_path / "models"
+        return shutil.copytree(MODELS, copy, ignore=lambda folder, names: [name for name in names if "-v" in name])
+
+    def refusal(self, models: Path, source: Path) -> str:
+        done = subprocess.run(
+            [sys.executable, str(models / "build.py"), "--source", str(source)], capture_output=True, text=True
+        )
+        assert done.returncode == 1
+        assert not list(models.rglob("*.onnx"))
+        assert not (models.parent / "dist").exists()
+        return done.stderr
+
+    def test_another_source_is_refused(self, models: Path, tmp_path: Path) -> None:
+        (tmp_path / "other.whl").write_bytes(b"other")
+        told = self.refusal(models, tmp_path / "other.whl")
+        assert re.search(
+            rf"other\.whl has sha256 {hashlib.sha256(b'other').hexdigest()}, but .* {SOURCES['sha256']}", told
+        )
+
+    def test_another_file_in_it_is_refused(self, models: Path, tmp_path: Path) -> None:
+        source = tmp_path / "source.whl"
+        with zipfile.ZipFile(source, "w") as archive:
+            for file in SOURCES["files"]:
+                content = (MODELS / "boundarymorph_models" / file["path"]).read_bytes()
+                archive.writestr(file["source"], content if file["path"].startswith("bge") else content + b"\0")
+        text = (models / "sources.toml").read_text()
+        found = hashlib.sha256(source.read_bytes()).hexdigest()
+        (models / "sources.toml").write_text(text.replace(SOURCES["sha256"], found))
+        assert "reranker_en/model.onnx has sha256" in self.refusal(models, source)
